@@ -22,7 +22,8 @@ JOBS = 3
 PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
-.PHONY: help record test lint types unit bench faults simulate fuzz soak systemd-test docs screenshots clean
+.PHONY: help record test lint types unit bench faults simulate fuzz soak systemd-test docs site generate \
+  screenshots clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -33,7 +34,7 @@ record: $(VENV)/.installed ## Record SECONDS=30 of play, at most 1 GB, on two co
 	$(BIN)/tape2048 record --player ntuple:look_below=16,look_margin=0 --workers 2 --max-steps 33M \
 	  --max-wall-s $(SECONDS) --rotate-s $$(( $(SECONDS) * 2 / 5 + 1 )) $(ARGS)
 
-test: lint types unit ## Run everything that has to pass: lint, types, tests (PYTEST_ARGS=).
+test: lint types site unit ## Run everything that has to pass: lint, types, the site, tests (PYTEST_ARGS=).
 
 lint: $(VENV)/.installed-dev ## Check style and format (ruff).
 	$(BIN)/ruff check .
@@ -56,7 +57,7 @@ simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a reco
 	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)
 
 fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=30 (FORMATS=).
-	$(PIP_INSTALL) --editable '.[test,fuzz]'
+	$(PIP_INSTALL) --editable . --group test --group fuzz
 	FUZZ_CASES=1000000 $(BIN)/pytest tests/fuzz $(PYTEST_ARGS)
 	for format in $(FORMATS); do $(BIN)/python -m tests.fuzz $$format --minutes $(MINUTES) || exit 1; done
 
@@ -67,22 +68,28 @@ soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory; and as l
 systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in a container (root, debootstrap).
 	$(BIN)/python -m tests.systemd
 
-docs: $(VENV)/.installed-dev ## Write what is made from the sources anew: README tables, systemd/, the picture of the rooms.
+docs: generate site ## Write what is made from the sources anew, and build the site: docs/_build/html.
+
+generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the picture of the rooms.
 	$(BIN)/python -m tape2048_tools.options
 	$(BIN)/python -m tape2048_tools.machine.units
+	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.rooms
+
+site: $(VENV)/.installed-dev ## Build the site as it is; a warning is an error.
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer, into docs/screenshots (chromium).
 	$(BIN)/python -m tests.screenshots
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find recorder sdk tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tests start a thousand processes: not each is to compile all sources.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Lint, types, tests stay in this order under -j too: the last line of `make test` is pytest's.
+# Lint, types, site, tests stay in this order under -j too: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
 $(BIN)/python:
@@ -97,5 +104,6 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP_INSTALL) --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'  # it knows groups
+	$(PIP_INSTALL) --editable . --group test --group lint --group docs
 	@touch $@ $(VENV)/.installed

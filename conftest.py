@@ -1,8 +1,16 @@
-"""Examples in the README and in docstrings of the SDK run as tests, on recorded sessions."""
+"""Examples in the README, in docs/ and in docstrings of the SDK run as tests, on recorded sessions.
+
+Of pages: Python as it stands; each line of a console block that calls a command of ours; and TOML, which has
+to be a valid configuration of the recorder. What takes minutes, root or a browser is skipped on its page,
+with the reason.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,21 +20,28 @@ from typing import TYPE_CHECKING
 import pytest
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
-from sybil.parsers.markdown import PythonCodeBlockParser
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sybil import Example
+
+RECORD = [sys.executable, "-m", "tape2048_tools.cli", "record"]
+#: The session that the pages name.
+SESSION = "20261121T060000Z_model=ntuple"
+
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``tape2048 record`` leaves, a few runs, and a critic."""
     directory = tmp_path_factory.mktemp("recorded")
-    flags = ["record", "--player", "greedy", "--workers", "1", "--max-games", "200"]
-    command = [sys.executable, "-m", "tape2048_tools.cli", *flags]
+    command = [*RECORD, "--player", "greedy", "--workers", "1", "--max-games", "200"]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
+    session = next((directory / "selfplay").glob("*_model=greedy"))
+    session.rename(session.with_name(SESSION))
     (directory / "runs").mkdir()
     for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
         shutil.copy(golden, directory / "runs")
@@ -63,9 +78,51 @@ def _make_critic(path: Path) -> None:
     save_critic(path, info, CriticHead(8, info.thresholds), tower)
 
 
+def _run_console(example: Example) -> None:
+    """Run the lines of a console block that call a command of ours; each has to succeed."""
+    from tape2048_tools.cli import run
+
+    lines = [line[2:] for line in example.parsed.splitlines() if line.startswith("$ ")]
+    assert lines, "a console block has a line that begins with $"
+    for line in lines:
+        program, *words = shlex.split(re.split(r"  #| [|>] ", line)[0])
+        args = [path for word in words for path in (sorted(glob.glob(word)) if "*" in word else [word])]  # noqa: PTH207
+        if program == "a2pack":
+            args.insert(0, "pack")
+        elif program != "tape2048":
+            continue
+        if args[0] == "record":  # it handles signals and starts workers: a process of its own
+            done = subprocess.run(
+                [*RECORD, *args[1:]], capture_output=True, text=True, timeout=300, check=False
+            )
+            assert done.returncode == 0, f"{line}: {done.stderr}"
+        else:
+            assert run(args) == 0, line
+
+
+def _load_toml(example: Example) -> None:
+    """Load a TOML block as a configuration of the recorder."""
+    from tape2048_recorder.config.loading import load_config
+    from tape2048_recorder.config.retention import load_retention
+
+    file = Path("example.toml")
+    file.write_text(example.parsed)
+    load_config({}, {}, file)
+    load_retention({}, file)
+
+
 pytest_collect_file = SybilCollection(
     [
-        Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md"], fixtures=["examples_directory"]),
+        Sybil(
+            parsers=[
+                PythonCodeBlockParser(),
+                CodeBlockParser("console", _run_console),
+                CodeBlockParser("toml", _load_toml),
+                SkipParser(),
+            ],
+            patterns=["README.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"],
+            fixtures=["examples_directory"],
+        ),
         Sybil(
             parsers=[DocTestParser()],
             patterns=["sdk/*/*.py", "sdk/*/*/*.py", "sdk/*/*/*/*.py"],

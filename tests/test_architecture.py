@@ -14,8 +14,8 @@ from collections import Counter
 import pytest
 
 from tape2048 import errors
-from tape2048_tools.options.reference import error_tree
 
+from .pages import error_tree
 from .rooms import (
     CHECKOUT,
     PAGE,
@@ -245,8 +245,8 @@ else:
 
 
 def test_the_picture_of_the_rooms_is_that_of_the_sources() -> None:
-    assert PICTURE.read_text() == svg(), "make docs draws it anew"
-    assert PAGE.read_text() == with_rooms(PAGE.read_text()), "make docs writes the list of rooms anew"
+    assert PICTURE.read_text() == svg(), "make generate draws it anew"
+    assert PAGE.read_text() == with_rooms(PAGE.read_text()), "make generate writes the list of rooms anew"
 
 
 @pytest.mark.parametrize(("module", "forbidden"), LOADS_WITHOUT.items(), ids=list(LOADS_WITHOUT))

@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
+from tape2048.base.prompt import spell_out
 from tape2048.base.text import counted
-from tape2048.batches.fields import Batch, Layout, check_fields, check_label_dtype
+from tape2048.batches.fields import (
+    BATCH_DEFAULTS,
+    Batch,
+    BatchOptions,
+    Layout,
+    check_fields,
+    check_label_dtype,
+)
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
 from tape2048.formats.phase import ALL, Phase, make_phase
 from tape2048.formats.rows import run_ordinal, unchecked_numbers
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.session.session import Session
-from tape2048.store.filters import check_some, choose_runs, named_filters
+from tape2048.store.filters import Filters, check_some, choose_runs, named_filters
 from tape2048.store.splits import assign, check_parts, explain_empty
 from tape2048.store.store import check_corpus_load, gather_runs, open_sessions, open_store
 from tape2048.store.view import CappedView, View
@@ -31,10 +39,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048.batches.batches import Batches
-    from tape2048.batches.fields import BatchOptions, LabelDtype
+    from tape2048.batches.fields import LabelDtype
     from tape2048.batches.gatherer import Gatherer
     from tape2048.session.session import Rows
-    from tape2048.store.filters import Filters
     from tape2048.store.store import CorpusLoad, HeldLoad, Store
 
 
@@ -88,6 +95,7 @@ class Corpus(View):
         self.skipped = skipped
 
     @classmethod
+    @spell_out(Filters, {})
     def open(
         cls,
         root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -173,6 +181,7 @@ class Corpus(View):
 
     # ------------------------------------------------------------------------------------- filters
 
+    @spell_out(Filters, {})
     def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Unpack[Filters]) -> Corpus:
         """Select the runs that satisfy a condition and all named filters.
 
@@ -392,6 +401,7 @@ class Corpus(View):
 
     # ------------------------------------------------------------------------------------- batches
 
+    @spell_out(BatchOptions, BATCH_DEFAULTS)
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """Serve batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`."""
         from tape2048.batches.batches import Batches
@@ -438,6 +448,7 @@ class Capped(CappedView):
 
     corpus: Corpus
 
+    @spell_out(BatchOptions, BATCH_DEFAULTS)
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """As :meth:`Corpus.batches`."""
         from tape2048.batches.batches import Batches

@@ -2,8 +2,8 @@
 
 A message states what was found and what was expected; ``path`` and ``offset`` state where, ``hint`` what to
 do. ``tape2048`` exits with ``exit_code`` when the error reaches the command line (0 is success, 1 findings, 2
-wrong usage); a class without a code of its own inherits one. The README's table of exit codes is made from
-these classes.
+wrong usage); a class without a code of its own inherits one. ``docs/reference/errors.md`` is made from these
+classes.
 """
 
 from __future__ import annotations

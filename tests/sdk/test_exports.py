@@ -13,6 +13,7 @@ import traceback
 import pytest
 
 import tape2048
+from tape2048 import Capped, Corpus
 from tape2048.batches.batches import Batches
 from tape2048.batches.fields import BatchOptions
 from tape2048.store.filters import Filters, NamedFilters
@@ -87,6 +88,14 @@ def test_keywords_that_are_passed_on_are_those_that_are_taken() -> None:
     }
     assert {name: kind.__forward_arg__ for name, kind in BatchOptions.__annotations__.items()} == taken
     assert tuple(Filters.__annotations__) == NamedFilters.__struct_fields__
+    parameters = inspect.signature(Batches).parameters
+    for function in (Corpus.batches, Capped.batches):  # what help() and completion show
+        shown = inspect.signature(function).parameters
+        assert [(name, shown[name].default) for name in taken] == [
+            (name, parameters[name].default) for name in taken
+        ]
+    assert set(Filters.__annotations__) <= set(inspect.signature(Corpus.where).parameters)
+    assert "options" not in inspect.signature(Corpus.batches).parameters
 
 
 class TestErrors:

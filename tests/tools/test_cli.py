@@ -25,8 +25,9 @@ from tape2048._version import __version__
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools import cli
-from tape2048_tools.options.reference import error_tree
 from tape2048_tools.terminal.click_extras import EXISTING
+
+from ..pages import error_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,6 +189,8 @@ def test_help_is_cheap_and_loads_nothing_heavy(environment: dict[str, str]) -> N
 
 def test_version(tape: Tape) -> None:
     assert tape("--version").out == f"tape2048 {__version__}\n"
+    command = [sys.executable, "-m", "tape2048", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == tape("--version").out
 
 
 # --- exit codes

@@ -58,6 +58,7 @@ _GROUPS = {
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
         "train-player": ("players.train", "Train an n-tuple network."),
         "bench-player": ("players.bench", "Measure the speed of a batched player."),
+        "examples": ("recorder.examples", "Write sample files of settings, and example scripts."),
     },
     "Other formats": {
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),

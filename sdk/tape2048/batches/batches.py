@@ -36,6 +36,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.guide import make_guide
+from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int
 from tape2048.batches import gather_kernel
 from tape2048.batches.fields import Batch, Layout, check_fields, check_label_dtype
@@ -411,6 +412,18 @@ class Batches:
             f"<Batches: {len(self):,} of {self.batch_size:,} rows an epoch{ranks}; epoch {self.epoch}, "
             f"position {self.position}>"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "rows": self.rows,
+            "batches an epoch": len(self),
+            "rows a batch": self.batch_size,
+            "fields": ", ".join(self.layout.fields),
+            "seed": str(self.seed),
+            "epoch": self.epoch,
+            "position": self.position,
+        }
+        return facts_table("Batches", facts, {"of this epoch": self.position / max(len(self), 1)})
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the settings and the position; unpickling opens the rest again."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.batches.plan import Outputs, address_of
+from tape2048.session.labels import DEFAULT_THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +73,17 @@ class BatchOptions(TypedDict, total=False):
     rank: int | None
     world_size: int | None
     pool_rows: int | None
+
+
+#: The defaults of these that are not None.
+BATCH_DEFAULTS: BatchOptions = {
+    "shuffle": True,
+    "seed": 0,
+    "fields": ("tokens", "labels"),
+    "thresholds": DEFAULT_THRESHOLDS,
+    "label_dtype": "bool",
+    "drop_last": False,
+}
 
 
 def check_fields(fields: Sequence[str]) -> tuple[str, ...]:
@@ -185,6 +197,9 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         if field in FIELDS and field in self._arrays:
             return self._arrays[field][: self.rows]
         raise AttributeError(f"no field {field!r} in this batch; it has {', '.join(self._arrays)}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._arrays})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)

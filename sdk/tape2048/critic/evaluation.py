@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 import numpy as np
 
+from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.critic.baselines import calibrate, highest_tile, nothing
@@ -145,6 +146,16 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     def cell(self, stage: str, threshold: int) -> Cell:
         """Return the cell of a stage and a threshold; raise KeyError where there is none."""
         return {(cell.stage, cell.threshold): cell for cell in self.cells}[stage, threshold]
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"rows": self.rows, "games": self.runs}
+        bars: dict[str, float] = {}
+        for cell in (cell for cell in self.cells if cell.stage == self.stages[0].name):
+            bars[f"prevalence of {cell.threshold}"] = cell.prevalence or 0.0
+            for name, scores in cell.scores.items():
+                if scores.auroc is not None:
+                    facts[f"AUROC of {cell.threshold}, {name}"] = f"{scores.auroc.value:.3f}"
+        return facts_table(f"Evaluation, {self.stages[0].name}", facts, bars)
 
 
 def evaluate(

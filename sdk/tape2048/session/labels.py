@@ -59,3 +59,14 @@ def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64
 def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.int64]:
     # Not a matrix product: NumPy has no fast one for integers.
     return np.array([row_counts[column].sum() for column in run_labels.T], np.int64)
+
+
+def game_facts(runs: NDArray[np.void]) -> tuple[dict[str, object], dict[str, float]]:
+    """Return facts of the games of a run table, and the share of games by highest tile."""
+    tiles, counts = np.unique(runs["highest_tile"], return_counts=True)
+    facts: dict[str, object] = {"games": len(runs)}
+    if len(runs):
+        facts["mean score"] = f"{runs['max_score'].mean():,.0f}"
+        facts["best score"] = int(runs["max_score"].max())
+    shares = counts / max(len(runs), 1)
+    return facts, {f"highest tile {tile}": float(share) for tile, share in zip(tiles, shares, strict=True)}

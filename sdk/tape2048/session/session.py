@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from tape2048.base.prompt import facts_table
 from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, OutDirError, RecoveryError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
@@ -31,7 +32,7 @@ from tape2048.session.directory import (
     read_steps,
     refuse_dataset,
 )
-from tape2048.session.labels import DEFAULT_THRESHOLDS, run_labels
+from tape2048.session.labels import DEFAULT_THRESHOLDS, game_facts, run_labels
 from tape2048.session.locks import lock_for_reading
 from tape2048.session.row_owners import from_run_table, from_scan
 from tape2048.tape.layout import TAPE_NPY
@@ -199,6 +200,11 @@ class Session(RowView):
 
     def __repr__(self) -> str:
         return f"<Session {self.name}: {len(self):,} rows, {len(self.runs):,} runs, {self.load}>"
+
+    def _repr_html_(self) -> str:
+        facts, tiles = game_facts(self.runs)
+        facts = {"player": self.meta.get("player", ""), "rows": len(self), **facts, "load": self.load}
+        return facts_table(f"Session {self.name}", facts, tiles)
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[str, str]]:
         return Session.open, (str(self.path), self.load)
@@ -385,7 +391,7 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
     Example:
         >>> from tape2048 import sessions
         >>> [path.name.partition("_")[2] for path in sessions("selfplay")]
-        ['model=greedy']
+        ['model=ntuple']
     """
     return [Path(root, name) for name in session_names(root)]
 

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int
+from tape2048.errors import MissingPackageError
 from tape2048.formats.phase import ALL, Phase
 from tape2048.formats.session import STEP_DTYPE, step_dtype
 from tape2048.session import labels
-from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of
+from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of, game_facts
 from tape2048.store.phase import cut
 from tape2048.store.row_map import NO_TAPE, RowMap, TapeMap, make_label_guide
 
@@ -87,6 +89,22 @@ class View:
         runs = self.store.runs[self._chosen]
         runs.flags.writeable = False
         return runs
+
+    def runs_frame(self) -> Any:
+        """Return the run table as a pandas ``DataFrame``, with the sessions' names; needs pandas.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise MissingPackageError(
+                "found no pandas, which makes the frame", hint="pip install pandas"
+            ) from error
+        frame = pd.DataFrame({name: self.runs[name] for name in self.runs.dtype.names or ()})
+        names = [session.name for session in self.sessions]
+        return frame.assign(session=pd.Categorical.from_codes(self.runs["session"], names))
 
     @cached_property
     def segments(self) -> Segments:
@@ -163,6 +181,13 @@ class View:
         named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
         part = "" if self.game_phase == ALL else f"; {self.game_phase}"
         return f"<{type(self).__name__}: {named}{part}>"
+
+    def _repr_html_(self) -> str:
+        facts, tiles = game_facts(self.runs)
+        facts = {"sessions": len(self.sessions), "rows": len(self), **facts, "load": self.load}
+        if self.game_phase != ALL:
+            facts["phase"] = self.game_phase
+        return facts_table(type(self).__name__, facts, tiles)
 
     @property
     def weights(self) -> NDArray[np.float32]:

@@ -8,18 +8,16 @@ Needs torch (``pip install 'tape2048[torch]'``)::
             train(batch["tokens"], batch["labels"])
             torch.save({"loader": loader.state_dict(), ...}, path)
 
-Tensors view the buffers that the gather fills, without a copy. The gather releases the GIL, so threads
-suffice: there is no process to start and nothing to send.
+Tensors view the buffers that the gather fills without the GIL: threads suffice, and nothing is copied.
 
 **Lifetime of a batch.** Without ``device``, or on the CPU, its tensors are a buffer of a ring, which is
 overwritten when ``keep`` more batches have been taken. Copy tensors that have to live longer, or from which a
 GPU still copies. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory, and
 belong to the caller: a buffer is filled again only after the copy from it is done.
 
-**Torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches in the
-same order for every W. Its worker processes have copies of the loader, so iterate over
-``loader.counting(data_loader)``: it counts the batches in this loader's state, and the workers begin each
-pass at this state. Without it, each pass is the next epoch, and the state does not change.
+**Torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches for any
+W. Its processes have copies of the loader, so iterate over ``loader.counting(data_loader)``: passes begin at
+this loader's state, and count in it. Without it, each pass is the next epoch, and the state stays.
 """
 
 from __future__ import annotations
@@ -33,10 +31,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
+from tape2048.base.prompt import spell_out
 from tape2048.base.text import as_int
 from tape2048.base.threads import Prefetcher
 from tape2048.batches.batches import Batches
-from tape2048.batches.fields import check_fields, check_label_dtype
+from tape2048.batches.fields import BATCH_DEFAULTS, BatchOptions, check_fields, check_label_dtype
 from tape2048.corpus import Capped
 from tape2048.datasets.table_rows import TableRows, check_table_fields
 from tape2048.errors import DeviceError
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.batches.fields import Batch, BatchOptions, LabelDtype
+    from tape2048.batches.fields import Batch, LabelDtype
     from tape2048.corpus import Corpus
 
 #: Tensors by field, of the fields' types except ``run`` and ``step`` (int32) and ``embeddings`` (bfloat16).
@@ -108,8 +107,7 @@ class CriticLoader(IterableDataset[Tensors]):
         keep: batches that stay valid, the newest included, >= 1.
         device: target of the copies; None and the CPU leave batches in the ring's memory.
         pin_memory: whether the ring's memory is pinned; by default if CUDA is available.
-        **options: as for :class:`tape2048.batches.batches.Batches`: ``shuffle, seed, fields, thresholds,
-            label_dtype, augment, drop_last, rank, world_size, pool_rows``.
+        **options: as for :class:`tape2048.batches.batches.Batches`.
 
     Yields:
         ``dict`` of tensors by field, ``[B, ...]``: ``tokens`` uint8, ``labels`` bool or float32, ``weight``
@@ -132,6 +130,7 @@ class CriticLoader(IterableDataset[Tensors]):
         {'tokens': (64, 16), 'labels': (64, 3)}
     """
 
+    @spell_out(BatchOptions, BATCH_DEFAULTS)
     def __init__(
         self,
         source: Corpus | Capped,
@@ -191,6 +190,9 @@ class CriticLoader(IterableDataset[Tensors]):
     def __repr__(self) -> str:
         where = "" if self.device is None else f", on {self.device}"
         return f"<CriticLoader of {self.batches!r}{where}>"
+
+    def _repr_html_(self) -> str:
+        return self.batches._repr_html_()
 
     def __iter__(self) -> Iterator[Tensors]:
         worker = get_worker_info()
@@ -471,8 +473,7 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
     Args:
         corpus: the source of the rows, as for :class:`CriticDataset`; for a :class:`CriticLoader` also
             ``corpus.capped(...)``, whose rows have a ``weight``.
-        map_style: rows by number (:class:`CriticDataset`); else, of a corpus alone, batches in turn
-            (:class:`CriticLoader`).
+        map_style: rows by number; else, of a corpus alone, batches in turn (:class:`CriticLoader`).
         **options: of the class.
 
     Raises:

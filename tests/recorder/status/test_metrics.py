@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.status.status_file import Snapshot
 
-MONITORING = Path(__file__).resolve().parents[3] / "systemd" / "monitoring"
+MONITORING = Path(__file__).resolve().parents[3] / "tools/tape2048_tools/machine/monitoring"
 
 #: Every metric has a sample in this one.
 FULL = snapshot_now(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples/train_critic.py"
+EXAMPLE = Path(__file__).parents[3] / "examples/train_critic.py"
 
 
 @pytest.mark.slow

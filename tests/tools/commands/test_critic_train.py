@@ -150,7 +150,7 @@ def test_shares_by_rank(tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_example_is_as_it_is_now_and_means_the_defaults(kind: type[LearningConfig]) -> None:
     file = CHECKOUT / EXAMPLES[kind]
-    assert file.read_text() == example_toml(kind), "run: make docs"
+    assert file.read_text() == example_toml(kind), "run: make generate"
     assert load_critic_config(kind, file) == kind()
     assert max(len(line) for line in file.read_text().splitlines()) <= 100
 

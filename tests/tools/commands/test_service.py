@@ -111,3 +111,9 @@ def test_print_shows_what_install_writes(tape: Tape, tmp_path: Path) -> None:
     shown = tape("service", "print", "--user")
     assert ".config/systemd/user/tape2048-recorder@.service" in shown.out
     assert "ExecStart=" in shown.out
+
+
+def test_a_dashboard_and_alert_rules_come_with_the_package(tape: Tape) -> None:
+    assert "panels" in json.loads(tape("service", "print", "grafana").out)
+    assert "- alert: Tape2048Paused\n" in tape("service", "print", "alerts").out
+    assert tape("service", "print", "nothing").code == 2

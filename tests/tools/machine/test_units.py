@@ -107,7 +107,7 @@ def test_the_exposure_would_show_what_is_left_out(tmp_path: Path) -> None:
 def test_the_checkout_has_them_as_they_are_now() -> None:
     for unit in units(Layout()):
         name = "tape2048.sysusers" if unit.path.name == "tape2048.conf" else unit.path.name
-        assert (CHECKOUT / "systemd" / name).read_text() == unit.text, "run: make docs"
+        assert (CHECKOUT / "systemd" / name).read_text() == unit.text, "run: make generate"
 
 
 def test_the_recorder_s_unit_says_what_it_has_to() -> None:
@@ -150,8 +150,8 @@ OF_OTHERS = {errors.NotRunningError, errors.ControlError, errors.UnitsError}
 def test_exit_codes_that_another_start_would_not_change_keep_it_down() -> None:
     found = lines_of(by_name(units(HERE))["tape2048-recorder@.service"])
     assert "RestartPreventExitStatus=2 42 47 60 78 81" in found
-    readme = " ".join((CHECKOUT / "README.md").read_text().split())
-    assert f"where it would change nothing (exit codes {', '.join(map(str, FINAL))})" in readme
+    page = " ".join((CHECKOUT / "docs/how-to/service.md").read_text().split())
+    assert f"where it would change nothing (exit codes {', '.join(map(str, FINAL))})" in page
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     of_recorders = {
         kind for kind in kinds if issubclass(kind, errors.StorageError | errors.RecorderError)

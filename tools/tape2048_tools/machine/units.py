@@ -1,8 +1,9 @@
 """The systemd units of ``tape2048 service`` and of ``systemd/`` in a checkout.
 
-``python -m tape2048_tools.machine.units`` in a checkout writes ``systemd/`` (``make docs``); a test compares.
-An instance is a configuration file: ``tape2048-recorder@main.service`` reads ``/etc/tape2048/main.toml`` and
-records into ``/var/lib/tape2048/main`` (its working directory, to which ``out_dir`` is relative).
+``python -m tape2048_tools.machine.units`` in a checkout writes ``systemd/`` (``make generate``); a test
+compares. An instance is a configuration file: ``tape2048-recorder@main.service`` reads
+``/etc/tape2048/main.toml`` and records into ``/var/lib/tape2048/main`` (its working directory, to which
+``out_dir`` is relative).
 
 Each directive works with systemd 252 and newer; directives of newer versions are added for these.
 """

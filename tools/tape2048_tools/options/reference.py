@@ -1,22 +1,16 @@
-"""The reference documents: the README's tables of settings and exit codes, and the recorder's sample file.
-
-``make docs`` in a checkout writes all of them; tests compare the checkout with the output of these functions.
-"""
+"""Every setting of the recorder at its default, with its effect: a sample file and a table."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048.errors import TapeError
 from tape2048.settings.fields import settings_of
 from tape2048.settings.sample import comment, sample_entry
 from tape2048_recorder.config.retention import TABLE, RetentionLimits
 from tape2048_recorder.config.schema import RecorderConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import msgspec
 
 #: The sample file in a checkout.
@@ -40,52 +34,10 @@ def settings_table(config: type[msgspec.Struct] = RecorderConfig) -> str:
     """Return the table of settings in Markdown: setting, default, values, effect, reason for the default."""
     lines = ["| setting | default | values | what it does | why this default |", "|---|---|---|---|---|"]
     for setting in settings_of(config).values():
-        default = setting.show(setting.default)
+        default = setting.show(setting.default) or '""'
         cells = (f"`{setting.name}`", f"`{default}`", setting.expected, setting.text, setting.why)
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def error_tree(root: type[TapeError] = TapeError) -> Iterator[type[TapeError]]:
-    """Yield an error class and all its subclasses, depth first."""
-    yield root
-    for kind in root.__subclasses__():
-        yield from error_tree(kind)
-
-
-def errors_table() -> str:
-    """Return the table of exit codes in Markdown: exit code, class, base class, meaning; by exit code."""
-    lines = ["| exit code | class of `tape2048.errors` | a kind of | meaning |", "|---|---|---|---|"]
-    for kind in sorted(error_tree(), key=lambda kind: kind.exit_code):
-        base = "" if kind is TapeError else f"`{kind.__mro__[1].__name__}`"
-        meaning = " ".join((kind.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`")
-        lines.append(f"| {kind.exit_code} | `{kind.__name__}` | {base} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-#: The README's tables by name: each is enclosed by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
-TABLES = {
-    "settings": settings_table,
-    "retention": lambda: settings_table(RetentionLimits),
-    "errors": errors_table,
-}
-
-
-def with_tables(readme: str) -> str:
-    """Return a README's text with its tables written anew.
-
-    Raises:
-        ValueError: a table's markers are missing, repeated or out of order.
-    """
-    for name, make_table in TABLES.items():
-        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-        before, _, rest = readme.partition(begin)
-        _, _, after = rest.partition(end)
-        if readme.count(begin) != 1 or readme.count(end) != 1 or end not in rest:
-            message = f"expected one {begin.strip()} with one {end} after it"
-            raise ValueError(message)
-        readme = f"{before}{begin}{make_table()}{end}{after}"
-    return readme
 
 
 def sample_toml() -> str:

@@ -9,13 +9,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tape2048_tools.terminal.click_extras import json_option, new_group, options
-from tape2048_tools.terminal.output import cell, print_human, print_json, printable
+from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Names that the recorder accepts and systemd-escape leaves unchanged.
 _INSTANCE = r"[A-Za-z0-9_-]{1,64}"
+
+#: Files for who watches recorders, by what `print` calls them.
+_MONITORING = {"grafana": "grafana-dashboard.json", "alerts": "alerts.yml"}
 
 
 _common = options(
@@ -61,18 +65,28 @@ def command() -> None:
 @command.subcommand(
     "tape2048 service print",
     "tape2048 service print --user",
+    "tape2048 service print alerts > tape2048-alerts.yml",
+    "tape2048 service print grafana > dashboard.json",
     "tape2048 service print --json | jq '.files[].path'",
     name="print",
 )
+@click.argument("what", type=click.Choice(["units", *_MONITORING]), default="units")
 @_common
 @json_option("Print one JSON document: each file with path and text.")
-def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Print the units, each with its path."""
-    files = _files(_layout(user=user), instances, root)
-    if as_json:
-        print_json({"files": [{"path": str(unit.path), "text": unit.text} for unit in files]})
+def print_(*, what: str, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
+    """Print the units, each with its path.
+
+    In their place, grafana prints a dashboard, and alerts prints rules for Prometheus.
+    """
+    if what in _MONITORING:
+        directory = resources.files("tape2048_tools.machine") / "monitoring"
+        print_text((directory / _MONITORING[what]).read_text())
         return
-    for unit in files:
+    units = _files(_layout(user=user), instances, root)
+    if as_json:
+        print_json({"files": [{"path": str(unit.path), "text": unit.text} for unit in units]})
+        return
+    for unit in units:
         print_human(f"# {unit.path}", unit.text)
 
 

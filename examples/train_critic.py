@@ -2,7 +2,7 @@
 
 Run it whole, or cell by cell in an editor that knows ``# %%``, where ``tape2048 record`` has left sessions::
 
-    python tests/examples/train_critic.py [SESSIONS]
+    python examples/train_critic.py [SESSIONS]
 
 It is made for some hundred games of the ``greedy`` player, which reach 256 often and 512 now and then; for a
 critic of real use, record ``expectimax`` for hours and ask for the default thresholds.

@@ -1,4 +1,4 @@
-"""The README's table of formats: each cell that claims something has a test, by name."""
+"""The table of formats in `docs/how-to/convert.md`: each cell that claims something has a test, by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-README = TESTS.parent / "README.md"
+PAGE = TESTS.parent / "docs/how-to/convert.md"
 
 A2T1, A2RUN2, A2PACK, PACKDAT, DATASET, SESSION, ROWS = (
     "A2T1 (`.a2run`)",
@@ -115,7 +115,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
 @functools.cache
 def table() -> dict[tuple[str, str], str]:
     """Cells that say something, by row and column."""
-    lines = README.read_text().splitlines()
+    lines = PAGE.read_text().splitlines()
     begin = next(i for i, line in enumerate(lines) if line.startswith("| format | read"))
     columns = cells(lines[begin])
     found = {}

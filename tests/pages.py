@@ -1,0 +1,186 @@
+"""The generated parts of the documentation: tables of settings, players, errors, and the command line.
+
+    python -m tests.pages          # writes them into README.md and docs/ (make generate)
+
+Each part is enclosed by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` in its page.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tape2048.critic.config import CriticConfig
+from tape2048.critic.ntuple.config import NTupleCriticConfig
+from tape2048.errors import TapeError
+from tape2048_recorder.config.retention import RetentionLimits
+from tape2048_recorder.ntuple_training.config import TrainingConfig
+from tape2048_recorder.players.registry import REGISTRY
+from tape2048_tools.cli import cli
+from tape2048_tools.options.reference import settings_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+_EMPTY = '""'
+
+#: Rows of the tables of strength and speed that the README shows, by the beginning of their first cell.
+PLAYERS_SHOWN = (
+    "`greedy`",
+    "`ntuple:look_below=0`",
+    "`ntuple` (default)",
+    "`ntuple:look_below=16,look_margin=0`",
+)
+SPEED_SHOWN = (
+    "engine alone",
+    "recorded to memory",
+    "4,096 random rows",
+    "`CriticLoader`",
+    "rows into memory",
+)
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    cells = ([text.replace("|", "\\|") for text in line] for line in [head, *rows])
+    lines = [f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in cells]
+    return "".join([lines[0], f"|{'---|' * len(head)}\n", *lines[1:]])
+
+
+def players_table() -> str:
+    """Return a section for each built-in player, with the table of its parameters."""
+    parts = []
+    for kind in REGISTRY.values():
+        parts.append(f"## `{kind.name}`\n\n{kind.summary[0].upper()}{kind.summary[1:]}.\n")
+        if kind.parameters:
+            rows = (
+                [
+                    f"`{name}`",
+                    f"`{_EMPTY if each.default == '' else each.default}`",
+                    each.expected,
+                    each.summary,
+                ]
+                for name, each in kind.parameters.items()
+            )
+            parts.append(table(["parameter", "default", "values", "what it does"], rows))
+    return "\n".join(parts)
+
+
+def error_tree(root: type[TapeError] = TapeError) -> Iterator[type[TapeError]]:
+    """Yield an error class and all its subclasses, depth first."""
+    yield root
+    for kind in root.__subclasses__():
+        yield from error_tree(kind)
+
+
+def errors_table() -> str:
+    """Return the table of exit codes: exit code, class, base class, meaning; by exit code."""
+    kinds = sorted(error_tree(), key=lambda kind: kind.exit_code)
+    return table(
+        ["exit code", "class of `tape2048.errors`", "a kind of", "meaning"],
+        (
+            [
+                str(kind.exit_code),
+                f"`{kind.__name__}`",
+                "" if kind is TapeError else f"`{kind.__mro__[1].__name__}`",
+                " ".join((kind.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`"),
+            ]
+            for kind in kinds
+        ),
+    )
+
+
+def commands_reference() -> str:
+    """Return the list of commands by purpose, and a section for each."""
+    context = click.Context(cli, info_name="tape2048")
+    parts = []
+    for title, names in cli.headings.items():
+        rows = ([f"[`{name}`](#tape2048-{name})", cli.lazy[name][1]] for name in names)
+        parts.append(f"## {title}\n\n{table(['command', ''], rows)}")
+        for name in names:
+            command = cli.get_command(context, name)
+            assert command is not None
+            parts += _command(command, context, name, "###")
+    return "\n".join(parts)
+
+
+def _command(command: click.Command, parent: click.Context, name: str, heading: str) -> Iterator[str]:
+    """Yield the section of a command: purpose, usage, options, examples; and those of its subcommands."""
+    context = click.Context(command, info_name=name, parent=parent)
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    yield f"{heading} `{context.command_path}`\n\n```text\n{' '.join(usage.split())}\n```\n"
+    yield _text(inspect.cleandoc(command.help or "")) + "\n"
+    own = [parameter for parameter in command.params if not hasattr(parameter, "group")]
+    if len(own) < len(command.params):
+        yield "Each [setting](settings.md) is a flag, too: `--rotate-s 1h` is `rotate_s`.\n"
+    records = [each.get_help_record(context) for each in own if isinstance(each, click.Option)]
+    if any(records):
+        yield table(["option", ""], ([f"`{record[0]}`", _text(record[1])] for record in records if record))
+    if examples := getattr(command, "examples", ()):
+        yield "```text\n" + "\n".join(examples) + "\n```\n"
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            found = command.get_command(context, each)
+            assert found is not None
+            yield from _command(found, context, each, heading + "#")
+
+
+def _text(text: str) -> str:
+    """Return a help text as Markdown, in which angle brackets and stars are characters."""
+    return text.replace("<", "\\<").replace("*", "\\*")
+
+
+def rows_of(page: str, beginnings: Sequence[str]) -> str:
+    """Return a page's first table with those rows only whose first cell begins so."""
+    lines = (CHECKOUT / page).read_text().splitlines(keepends=True)
+    rows = [line for line in lines if line.startswith("|")]
+    shown = [next(row for row in rows if row.startswith(f"| {text}")) for text in beginnings]
+    return "".join([*rows[:2], *shown])
+
+
+#: The pages with generated parts.
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {
+        "players": functools.partial(rows_of, "docs/explanation/strength.md", PLAYERS_SHOWN),
+        "speed": functools.partial(rows_of, "docs/explanation/speed.md", SPEED_SHOWN),
+    },
+    "docs/reference/commands.md": {"commands": commands_reference},
+    "docs/reference/settings.md": {
+        "recorder": settings_table,
+        "retention": lambda: settings_table(RetentionLimits),
+        "critic": lambda: settings_table(CriticConfig),
+        "ntuple-critic": lambda: settings_table(NTupleCriticConfig),
+        "player-training": lambda: settings_table(TrainingConfig),
+    },
+    "docs/reference/players.md": {"players": players_table},
+    "docs/reference/errors.md": {"errors": errors_table},
+}
+
+
+def with_parts(text: str, parts: dict[str, Callable[[], str]]) -> str:
+    """Return a page's text with its generated parts written anew.
+
+    Raises:
+        ValueError: a part's markers are missing, repeated or out of order.
+    """
+    for name, make in parts.items():
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        if text.count(begin) != 1 or text.count(end) != 1 or end not in rest:
+            message = f"expected one {begin.strip()} with one {end} after it"
+            raise ValueError(message)
+        text = f"{before}{begin}{make()}{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    for name, parts in PARTS.items():
+        page = CHECKOUT / name
+        page.write_text(with_parts(page.read_text(), parts))

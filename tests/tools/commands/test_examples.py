@@ -1,0 +1,41 @@
+"""`tape2048 examples`: all files appear, as they are in the checkout, and none is replaced unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tape2048 import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+def test_files_are_those_of_the_checkout(tape: Tape, tmp_path: Path) -> None:
+    done = tape("examples", str(tmp_path / "new"))
+    assert done.code == 0, done.err
+    expected = [
+        *(CHECKOUT / "examples").glob("*.py"),
+        *(CHECKOUT / "config").glob("*.toml"),
+        CHECKOUT / "systemd/recorder.toml",
+    ]
+    written = {path.name: path.read_text() for path in (tmp_path / "new").iterdir()}
+    assert written == {path.name: path.read_text() for path in expected}
+    assert {"imitate.py", "train_critic.py", "recorder.toml"} <= set(written)
+
+
+def test_nothing_is_replaced_unasked(tape: Tape, tmp_path: Path) -> None:
+    mine = tmp_path / "imitate.py"
+    mine.write_text("mine")
+    refused = tape("examples", str(tmp_path))
+    assert refused.code == errors.NameTakenError.exit_code
+    assert "imitate.py: the file exists" in refused.err
+    assert mine.read_text() == "mine"
+    assert tape("examples", str(tmp_path), "--force").code == 0
+    assert mine.read_text() != "mine"

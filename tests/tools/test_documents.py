@@ -1,0 +1,164 @@
+"""The README and the pages of docs/: what they name exists; generated parts are fresh."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from tape2048 import __version__
+from tape2048.settings.fields import settings_of
+from tape2048_recorder.config.loading import ROW_BYTES_MAX, load_config
+from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_tools.cli import COMMANDS, cli
+
+from ..pages import PARTS, error_tree, with_parts
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if "_build" not in path.parts
+}
+README = PAGES["README.md"]
+TEXT = "\n".join(PAGES.values())
+CONSOLE_LINES = sorted(
+    {
+        re.split(r"  #| [|>] ", line.removeprefix("$ "))[0].strip()
+        for block in re.findall(r"^```console\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in CONSOLE_LINES if line.startswith(("tape2048 ", "a2pack "))]
+)
+def test_console_examples_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tape2048_tools.terminal.click_extras.refuse_missing", lambda *_: None)
+    program, *args = shlex.split(line)
+    if program == "a2pack":
+        args.insert(0, "pack")
+    command: click.Command | None = cli
+    context = click.Context(cli, info_name="tape2048")
+    while isinstance(command, click.Group):
+        name = args.pop(0)
+        command = command.get_command(context, name)
+        assert command is not None, f"no command {name}"
+        # Parses options and arguments, and raises a usage error at one that does not exist.
+        if not isinstance(command, click.Group):
+            command.make_context(name, args, parent=context)
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {line.split()[1] for line in CONSOLE_LINES if line.startswith("make ")}
+    named |= set(re.findall(r"`make ([a-z-]+)", TEXT))
+    assert named <= targets
+    assert {"record", "test"} <= named
+
+
+def test_make_record_plays_as_long_as_it_says_and_leaves_a_gigabyte_at_most() -> None:
+    run = ["make", "--dry-run", "--always-make", "record"]
+    commands = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in commands.replace("\\\n", "").splitlines() if "/tape2048 record " in line)
+    command = cli.get_command(click.Context(cli), "record")
+    assert command is not None
+    args = re.sub(r"\$\(\((.*?)\)\)", lambda sum_: str(eval(sum_[1])), line)  # noqa: S307 - our own sum
+    context = command.make_context("record", shlex.split(args)[2:])
+    given = {name: value for name, value in context.params.items() if value not in (None, False)}
+    config = load_config({name: given[name] for name in given if name != "config_path"}, {}).config
+    buffered = 2 * config.worker_count * config.rows_buffered_max  # written after the limit, at most
+    assert config.max_steps is not None
+    assert (config.max_steps + buffered) * ROW_BYTES_MAX < 1e9
+    assert f"records {config.max_wall_s:g} s of play (at most 1 GB)" in README
+    help_line = next(
+        line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("record:")
+    )
+    assert f"SECONDS={config.max_wall_s:g} of play, at most 1 GB" in help_line
+
+
+def test_the_citation_has_the_version() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_readme_is_short() -> None:
+    assert README.count("\n") <= 150
+
+
+@pytest.mark.parametrize("page", PARTS)
+def test_generated_parts_are_as_they_are_now(page: str) -> None:
+    assert with_parts(PAGES[page], PARTS[page]) == PAGES[page], "run: make generate"
+
+
+def test_every_command_setting_and_error_is_on_its_page() -> None:
+    for name in COMMANDS:
+        assert f"\n### `tape2048 {name}`\n" in PAGES["docs/reference/commands.md"]
+    for name in settings_of(RecorderConfig):
+        assert f"\n| `{name}` | " in PAGES["docs/reference/settings.md"]
+    for kind in error_tree():
+        assert f"\n| {kind.exit_code} | `{kind.__name__}` | " in PAGES["docs/reference/errors.md"]
+
+
+def marked(*names: str) -> str:
+    return "".join(f"before {name}\n<!-- {name}:begin -->\nold \\1\n<!-- {name}:end -->\n" for name in names)
+
+
+def test_parts_are_put_between_their_markers_alone() -> None:
+    parts = {"first": lambda: "new\n", "second": lambda: "| a |\n"}
+    text = with_parts(marked(*parts), parts)
+    assert text == "".join(
+        f"before {name}\n<!-- {name}:begin -->\n{make()}<!-- {name}:end -->\n" for name, make in parts.items()
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{0}", "{1}\n{0}\n", "{0}\n{1}\n{0}\n{1}\n"])
+def test_markers_that_are_not_there_are_an_error(text: str) -> None:
+    broken = text.format("<!-- part:begin -->", "<!-- part:end -->")
+    with pytest.raises(ValueError, match="expected one"):
+        with_parts(broken, {"part": str})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    prose = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        path, _, anchor = target.partition("#")
+        file = ROOT / page if not path else (ROOT / page).parent / path
+        if "://" in target or "screenshots" in file.parts:  # `make screenshots` takes the pictures
+            continue
+        assert file.exists(), target
+        if anchor:
+            text = file.read_text()
+            if included := re.search(r"{include} (.*)", text):
+                text = (file.parent / included[1]).read_text()
+            headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, target
+
+
+def test_files_and_modules_that_the_pages_name_exist() -> None:
+    for path in re.findall(r"`(?:python )?((?:tests|systemd|sdk|recorder|tools|examples)/[\w./]+)", TEXT):
+        assert "NAME" in path or (ROOT / path).exists() or (ROOT / "sdk/tape2048" / path).exists(), path
+    for module in re.findall(r"python -m (tests[\w.]+)", TEXT):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+    for path, name in re.findall(r"pytest (tests/[\w/]+\.py)(?: -k (\w+))?", TEXT):
+        assert (not name) or name in (ROOT / path).read_text(), path
+
+
+def test_no_row_of_figures_stands_twice() -> None:
+    """The README's tables are made from those of the pages."""
+    rows = [
+        line
+        for page, text in PAGES.items()
+        if page.startswith("docs/explanation/")
+        for line in text.splitlines()
+        if line.startswith("|") and len(re.findall(r"\d", line)) >= 6
+    ]
+    assert len(rows) == len(set(rows))

@@ -1,0 +1,50 @@
+"""``tape2048 examples``: sample files of settings and example scripts, written into a directory."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from tape2048_tools.terminal.click_extras import PATH, force_option, new_command
+from tape2048_tools.terminal.output import print_human, printable
+
+
+@new_command("tape2048 examples", "tape2048 examples /tmp/examples --force")
+@click.argument("directory", type=PATH, default="examples")
+@force_option("a file")
+def command(*, directory: Path, force: bool) -> None:
+    """Write example files into DIRECTORY (examples).
+
+    These are a file with every setting of the recorder and of each kind of critic, imitate.py, which trains a
+    policy network on recorded games and lets it play, and train_critic.py, a training loop of one's own.
+    """
+    from tape2048.errors import NameTakenError
+    from tape2048.io.durable import replace_file, storage_error, write_file
+    from tape2048_tools.options.critic import EXAMPLES, example_toml
+    from tape2048_tools.options.reference import SAMPLE, sample_toml
+
+    texts = {SAMPLE.name: sample_toml()}
+    texts |= {path.name: example_toml(kind) for kind, path in EXAMPLES.items()}
+    texts |= {script.name: script.read_text() for script in sorted(_scripts().glob("*.py"))}
+    path = directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            path = directory / name
+            (replace_file if force else write_file)(path, text.encode())
+            print_human(f"wrote {printable(path)}")
+    except FileExistsError as error:
+        raise NameTakenError(
+            "the file exists; it was not replaced", path=path, hint="--force replaces it"
+        ) from error
+    except OSError as error:
+        raise storage_error(error, path, "writing the examples") from error
+
+
+def _scripts() -> Path:
+    """Return the directory of the scripts: in the package, or (an editable install) in the checkout."""
+    package = Path(str(resources.files("tape2048_tools")))
+    packaged = package / "examples"
+    return packaged if packaged.is_dir() else package.parents[1] / "examples"
