@@ -72,7 +72,7 @@ docs: $(VENV)/.installed-dev ## Write what is made from the sources anew: README
 	$(BIN)/python -m tape2048_tools.machine.units
 	$(BIN)/python -m tests.rooms
 
-screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer, into docs/screenshots (chromium).
+screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer; the docs' go to docs/screenshots (chromium).
 	$(BIN)/python -m tests.screenshots
 
 clean: ## Remove the virtual environment and all caches; recordings stay.

@@ -1,8 +1,9 @@
 """Pictures of every page of the viewer and of a report, at two widths, light and dark.
 
-    python -m tests.screenshots [DIRECTORY]          # make screenshots; default: docs/screenshots
+    python -m tests.screenshots [DIRECTORY]          # make screenshots; default: build/screenshots
 
-Games are recorded first, of two players with the same seeds. Needs chromium.
+The few that the docs show are written to docs/screenshots, too: of the first screen of the page alone. Games
+are recorded first, of two players with the same seeds. Needs chromium.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
 LOOKS = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark")]
+#: The pictures of the docs.
+OF_DOCS = {
+    "overview-1280-light",
+    "replay-1280-light",
+    "board-1280-dark",
+    "beside-1280-light",
+    "replay-420-dark",
+}
+DOCS = CHECKOUT / "docs/screenshots"
 PLAYERS = {"ntuple": 40, "ntuple:weights=fast": 60}
 
 
@@ -50,6 +60,11 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
     yield "sessions", "#sessions"
     yield "games", "#games"
     yield "replay", f"#{where}/{int(best['steps'] * 0.6)}"
+    twins = page.evaluate(
+        f"fetch('/api/twins?session={where.replace('/', '&run=')}').then(one => one.json())"
+    )
+    twin = twins["rows"][0]
+    yield "beside", f"#{where}/100?beside={twin['session']}/{twin['run']}"
     yield "board", "#board?board=010002103421a987&judge=0"
     yield "live", "#live"
     yield "critic", "#critic"
@@ -58,13 +73,13 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
 def ready(page: Any) -> None:
     """Wait until everything of the page is drawn."""
     page.locator("#main[data-ready=yes]").wait_for(timeout=120_000)
-    loading = page.locator(".message:text-matches('Reading|being examined|still to be read')")
-    loading.first.wait_for(state="detached", timeout=120_000)
+    for loading in (".message:text-matches('Reading|being examined|still to be read')", ".odds:text('…')"):
+        page.locator(loading).first.wait_for(state="detached", timeout=120_000)
     page.wait_for_timeout(700)
 
 
 def shoot(context: Any, link: str, out: Path, name: str) -> None:
-    """Take a picture of a link's whole page."""
+    """Take a picture of a link's whole page, and if the docs show it, one of its first screen."""
     page = context.new_page()
     page.goto(link)
     ready(page)
@@ -72,6 +87,8 @@ def shoot(context: Any, link: str, out: Path, name: str) -> None:
         page.locator(".state.on").wait_for(timeout=60_000)
         page.wait_for_timeout(6_000)
     page.screenshot(path=out, full_page=True)
+    if out.stem in OF_DOCS:
+        page.screenshot(path=DOCS / out.name)
     page.close()
 
 
@@ -79,8 +96,9 @@ def main() -> None:
     """Record games, and take all pictures."""
     from playwright.sync_api import sync_playwright
 
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else CHECKOUT / "docs/screenshots")
-    target.mkdir(parents=True, exist_ok=True)
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else CHECKOUT / "build/screenshots")
+    for directory in (target, DOCS):
+        directory.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("no chromium here: apt-get install chromium")

@@ -103,6 +103,14 @@ def test_no_path_leads_out_of_the_files_of_the_pages(viewer: Viewer, path: str) 
         ("board?board=" + "+".join(["3"] * 15) + "+65536", 400, "32768"),
         ("board?board=0x0123456789abcdef&judge=99", 404, "no judge"),
         ("training?id=nothing", 404, "no training"),
+        ("play-on?board=0x1&player=python:os:system", 422, "built-in"),
+        ("play-on?board=0x1&player=ntuple:weights=/etc/passwd", 422, "one that ships"),
+        ("play-on?board=0x1&player=expectimax:depth=4", 422, "from 1 to 3"),
+        ("play-on?board=0x1&moves=20001", 400, "at most 20000"),
+        ("choices?player=nobody&session=0123456789&run=0", 422, "no player is called"),
+        ("choices?player=greedy&session=0123456789&run=0", 404, "no session"),
+        ("opinions?of=0123456789", 404, "no session"),
+        ("opinions?of=" + 50 * ",", 400, "at most 50"),
     ],
 )
 def test_bad_questions_are_refused_by_name(viewer: Viewer, query: str, code: int, words: str) -> None:
@@ -152,6 +160,14 @@ def test_a_session_that_goes_or_is_damaged_while_it_is_shown_costs_only_itself(
     code, document = found.refusal(f"/api/replay?session={second[0]}&run={second[1]['run']}")
     assert code == 422
     assert "steps.npy" in document["message"]
+    shutil.rmtree(damaged)
+    shutil.copytree(recorded / gone.name, damaged)  # another session in the place of the damaged one
+    best = max(row["score"] for row in _all_games(found))
+    while found.json("/api/sessions")["rows"][-1]["best_score"] != best:
+        time.sleep(0.1)
+    assert found.get(f"/api/replay?session={second[0]}&run={first[1]['run']}")[0] == 200
+    shutil.rmtree(damaged)
+    shutil.copytree(recorded / damaged.name, damaged)
     shutil.copytree(recorded / gone.name, root / f"{gone.name}-2")
     while len(shown := found.json("/api/sessions")["rows"]) != 2 or shown[0]["name"] != f"{gone.name}-2":
         time.sleep(0.1)  # the removed one went from the list, and the new one came

@@ -73,6 +73,7 @@ class Entry(NamedTuple):
         meta: its facts.
         runs: ``RUN_DTYPE[R]``, by id.
         bytes: size of its files.
+        stamp: tells it from another session that takes its place; see :func:`_stamp`.
     """
 
     id: str
@@ -80,6 +81,7 @@ class Entry(NamedTuple):
     meta: dict[str, Any]
     runs: NDArray[np.void]
     bytes: int
+    stamp: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -171,6 +173,7 @@ class Collection:
         self._listed = self._trainings_listed = -math.inf
         self._trainings: dict[str, Path] = {}
         self._paths: dict[str, str] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
         self._changes = 0
         self._reading = False
 
@@ -193,6 +196,23 @@ class Collection:
                 )  # fmt: skip
                 self._games = state, made
             return self._games[1]
+
+    def session(self, session_id: str) -> Entry:
+        """Return a session by its id; one that is not read yet is read in this thread.
+
+        Raises:
+            MissingPathError: it is gone.
+            TapeError: it is damaged.
+        """
+        self.games()
+        with self._lock:
+            path, known = self._paths.get(session_id), self._read.get(session_id)
+            stamp = self._stamps.get(session_id, ())
+        if known is not None:
+            return known
+        if path is None:
+            raise MissingPathError(f"no session has the id {session_id:.20}", hint="it was removed")
+        return read_entry(session_id, Path(path), stamp)
 
     def whole(self) -> Games:
         """Return all sessions, read in this thread."""
@@ -222,13 +242,14 @@ class Collection:
             except TapeError:
                 continue  # gone, or not readable now; its sessions are shown no more
         paths = {id_of(path): path for path, _ in sorted(found.items(), key=lambda one: (one[1], one[0]))}
+        stamps = {one: _stamp(path) for one, path in paths.items()}
         with self._lock:
-            if paths.keys() != self._paths.keys():
+            if stamps != self._stamps:  # sessions that came, went, or were replaced
                 self._changes += 1
-                for one in self._read.keys() - paths.keys():
-                    del self._read[one]
-                self._broken = {one: error for one, error in self._broken.items() if one in paths}
-            self._paths = paths
+                for known in (self._read, self._broken, self._briefs):
+                    for one in [one for one in known if stamps.get(one) != self._stamps.get(one)]:
+                        known.pop(one)
+            self._paths, self._stamps = paths, stamps
             self._listed = time.monotonic()
             new = [one for one in paths if one not in self._briefs]
         for one in new:
@@ -240,16 +261,18 @@ class Collection:
             for one, path in list(self._paths.items()):
                 if one in self._read or one in self._broken:
                     continue
+                stamp = self._stamps.get(one, ())
                 try:
-                    entry = read_entry(one, Path(path))
+                    entry = read_entry(one, Path(path), stamp)
                 except (TapeError, OSError) as error:
                     known = error if isinstance(error, TapeError) else MissingPathError(str(error))
                     with self._lock:
-                        self._broken[one] = described(Path(path), known)
-                        self._changes += 1
+                        if self._stamps.get(one) == stamp:
+                            self._broken[one] = described(Path(path), known)
+                            self._changes += 1
                 else:
                     with self._lock:
-                        if one in self._paths:
+                        if self._stamps.get(one) == stamp:
                             self._read[one] = entry
         finally:
             self._reading = False
@@ -265,8 +288,22 @@ def _other_directories(root: Path) -> list[Path]:
     return [root / name for name in sorted(names) if name[0] != "."]
 
 
-def read_entry(session_id: str, path: Path) -> Entry:
+def _stamp(path: str) -> tuple[int, ...]:
+    """Return what changes when another session takes the place of one, or the same is written again."""
+    try:
+        found = os.stat(f"{path}/{METADATA_DB}")  # noqa: PTH116 - ten thousand of them, each second
+    except OSError:
+        return ()
+    return found.st_ino, found.st_ctime_ns, found.st_size
+
+
+def read_entry(session_id: str, path: Path, stamp: tuple[int, ...] = ()) -> Entry:
     """Read a session's run table and facts, without its rows where the table says where they lie.
+
+    Args:
+        session_id: its id.
+        path: the directory.
+        stamp: as it was before.
 
     Raises:
         TapeError: it is damaged, or gone.
@@ -277,7 +314,7 @@ def read_entry(session_id: str, path: Path) -> Entry:
     if not metadata.has_rows:
         runs = Session.open(path).runs
     runs = runs[np.argsort(runs["id"], kind="stable")]
-    return Entry(session_id, path, metadata.session, runs, directory_bytes(path))
+    return Entry(session_id, path, metadata.session, runs, directory_bytes(path), stamp)
 
 
 def find_run(runs: NDArray[np.void], run: int) -> int:

@@ -22,8 +22,8 @@ export function ticks(low, high, wanted) {
 }
 
 /**
- * A figure with its title. `plot` has series [{name, points: [[x, y, low, high]], kind: 'line' | 'bars' | 'dots' | 'specks'}],
- * x and y {label, format, low, high, ticks}, height.
+ * A figure with its title. `plot` has series [{name, points: [[x, y, low, high]], kind: 'line' | 'bars' | 'dots' |
+ * 'specks'}], x and y {label, format, low, high, ticks}, height.
  */
 export function figure(title, plot, note) {
   const box = el('div.plot');
@@ -163,10 +163,11 @@ function nearest(points, at) {
 
 function spoken(title, {series, x, y}) {
   const [fx, fy] = [x.format || short, y.format || short];
-  const told = series.filter(one => one.points.length).map(one => {
+  const parts = series.filter(one => one.points.length).map(one => {
     const top = one.points.reduce((best, point) => point[1] > best[1] ? point : best);
     const [first, last] = [one.points[0], one.points[one.points.length - 1]];
-    return `${one.name || 'series'}: from ${fy(first[1])} at ${fx(first[0])} to ${fy(last[1])} at ${fx(last[0])}, highest ${fy(top[1])} at ${fx(top[0])}`;
+    const told = point => `${fy(point[1])} at ${fx(point[0])}`;
+    return `${one.name || 'series'}: from ${told(first)} to ${told(last)}, highest ${told(top)}`;
   });
-  return `${title}. ${told.join('. ')}`;
+  return `${title}. ${parts.join('. ')}`;
 }
