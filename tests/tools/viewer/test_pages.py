@@ -381,7 +381,7 @@ def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
     assert "board=1000021034215987" in page.url
     page.get_by_role("button", name="Play on").click()
     page.get_by_role("heading", name="Played on by ntuple").wait_for()
-    page.get_by_label("By").select_option("expectimax")
+    page.get_by_label("Played by").select_option("expectimax")
     page.get_by_label("Its settings").fill("depth=7")
     page.keyboard.press("Enter")
     page.locator(".message.error:has-text('from 1 to 3')").wait_for()

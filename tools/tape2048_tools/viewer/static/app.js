@@ -75,7 +75,8 @@ async function replayPage(main, session, run, step, given) {
 
 /** The choice of a second game: one of the same seed, one from the list, or any one by its link. */
 function besideChoice(given, own, twins, changed) {
-  const named = el('input', {autocomplete: 'off', spellcheck: 'false', placeholder: 'link of a game'});
+  const named = el('input', {autocomplete: 'off', spellcheck: 'false', placeholder: 'link of a game',
+    oninput: () => named.setCustomValidity('')});
   const values = twins.map(one => `${one.session}/${one.run}`);
   const twin = twins.length ? el('label', null, 'Beside it, the game of the same seed ',
     el('select', {onchange: event => changed({beside: event.target.value})}, el('option', {value: ''}, 'none'),

@@ -81,7 +81,7 @@ export function boardPage(main, given, shell, about) {
       fill(played, refusalNode(error));
     }
   };
-  const player = playerChoice(about.judges.players, 'By', [['', "the judge's best moves"]]);
+  const player = playerChoice(about.judges.players, 'Played by', [['', "the judge's best moves"]]);
   const seed = el('input', {type: 'number', min: 0, max: 999999, value: 1});
   const moves = el('input', {type: 'number', min: 1, max: 20000, value: 1000});
   fill(main, el('h1', null, 'Board'), el('div.stage', null, edit, el('div', null,
