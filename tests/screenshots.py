@@ -32,7 +32,7 @@ OF_DOCS = {
     "replay-420-dark",
 }
 DOCS = CHECKOUT / "docs/screenshots"
-PLAYERS = {"ntuple": 40, "ntuple:weights=fast": 60}
+PLAYERS = {"ntuple": 20, "ntuple:weights=fast": 30}
 
 
 def environment() -> dict[str, str]:
@@ -60,10 +60,8 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
     yield "sessions", "#sessions"
     yield "games", "#games"
     yield "replay", f"#{where}/{int(best['steps'] * 0.6)}"
-    twins = page.evaluate(
-        f"fetch('/api/twins?session={where.replace('/', '&run=')}').then(one => one.json())"
-    )
-    twin = twins["rows"][0]
+    ask = "given => fetch('/api/twins?' + new URLSearchParams(given)).then(answer => answer.json())"
+    twin = page.evaluate(ask, {"session": best["session"], "run": best["run"]})["rows"][0]
     yield "beside", f"#{where}/100?beside={twin['session']}/{twin['run']}"
     yield "board", "#board?board=010002103421a987&judge=0"
     yield "live", "#live"
@@ -73,8 +71,9 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
 def ready(page: Any) -> None:
     """Wait until everything of the page is drawn."""
     page.locator("#main[data-ready=yes]").wait_for(timeout=120_000)
-    for loading in (".message:text-matches('Reading|being examined|still to be read')", ".odds:text('…')"):
-        page.locator(loading).first.wait_for(state="detached", timeout=120_000)
+    for words in ("Reading", "being examined", "still to be read"):
+        page.locator(f".message:has-text('{words}')").first.wait_for(state="detached", timeout=120_000)
+    page.locator(".odds:text('…')").first.wait_for(state="detached", timeout=120_000)
     page.wait_for_timeout(700)
 
 
@@ -103,13 +102,14 @@ def main() -> None:
     if chromium is None:
         sys.exit("no chromium here: apt-get install chromium")
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
-        root = Path(name) / "selfplay"
-        for player, games in PLAYERS.items():
-            record(root, "--player", player, "--max-games", str(games), "--record-action").wait()
+        roots = [Path(name) / f"selfplay-{number}" for number in range(len(PLAYERS))]  # of the same seeds
+        for root, (player, games) in zip(roots, PLAYERS.items(), strict=True):
+            record(root, "--player", player, "--max-games", str(games)).wait()
         report = Path(name) / "report.html"
-        subprocess.run([*COMMAND, "report", str(root), "-o", str(report)], env=environment(), check=True)
-        command = [*COMMAND, "view", str(root), "--port", "0", "--json"]
-        recorder = record(root, "--max-wall-s", "3600", "--instance", "night")
+        paths = [str(root) for root in roots]
+        subprocess.run([*COMMAND, "report", *paths, "-o", str(report)], env=environment(), check=True)
+        command = [*COMMAND, "view", *paths, "--port", "0", "--json"]
+        recorder = record(roots[0], "--max-wall-s", "3600", "--instance", "night")
         with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as viewer:
             assert viewer.stdout is not None
             link = json.loads("".join(iter(viewer.stdout.readline, "}\n")) + "}")["link"]

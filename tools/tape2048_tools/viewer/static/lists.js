@@ -28,22 +28,21 @@ function pager(total, given, rows, go) {
 }
 
 /**
- * Cells for what the critic says of sessions, or of games (session/run), and a line below the list for its remarks.
- * They are filled after the list is shown, since they take a row of each game.
+ * Asks what the critic says of sessions, or of games (session/run), after the list is shown, since it takes a row of
+ * each game; `show(tiles, odds, at)` gets it for each of them. Returns a line for its remarks.
  */
-function criticCells(keys, waiting) {
-  const cells = keys.map(() => el('span.odds', null, '…'));
+function askCritic(keys, waiting, show) {
   const note = el('p.soft.critic-note', {role: 'status'});
   if (keys.length && !waiting) {
     askJson('opinions', {of: keys.join(',')}).then(found => {
-      cells.forEach((cell, i) => fill(cell, odds(found.thresholds, found.odds[i])));
+      keys.forEach((_, i) => show(found.thresholds, found.odds[i], i));
       fill(note, [found.remark, found.unread].filter(Boolean).join(' '));
     }, error => {
-      cells.forEach(cell => fill(cell, '–'));
+      keys.forEach((_, i) => show([], null, i));
       fill(note, `No critic: ${error.message}`);
     });
   }
-  return [cells, note];
+  return note;
 }
 
 async function listPage(main, body, name, given, draw) {
@@ -73,16 +72,24 @@ export function sessionsPage(main, given, shell, about) {
   const sort = (label, name) => sorter(label, name, given, 'name', again);
   return listPage(main, body, 'sessions', {desc: '1', ...given}, document => {
     const tiles = about.reach_tiles.slice(2);
-    const [critic, note] = criticCells(document.rows.map(one => one.id), document.waiting);
+    const cells = document.rows.map(() => tiles.map(() => el('small.odds', null, '…')));
+    const others = document.rows.map(() => el('small.odds'));
+    const note = askCritic(document.rows.map(one => one.id), document.waiting, (known, odds, at) => {
+      cells[at].forEach((cell, i) => fill(cell, odds && known.includes(tiles[i])
+        ? percent(odds[known.indexOf(tiles[i])]) : '–'));
+      const rest = odds ? known.filter(tile => !tiles.includes(tile)) : [];
+      fill(others[at], rest.map(tile => `${tileName(tile)} ${percent(odds[known.indexOf(tile)])}`).join(' · '));
+    });
     return [
-      document.total ? table('Sessions', [sort('session', 'name'), sort('player', 'player'),
-        number(sort('games', 'games')), number(sort('rows', 'rows')), number(sort('mean score', 'mean_score')),
-        number(sort('best', 'best_score')), ...tiles.map(tile => `>${tileName(tile)}`), 'critic, halfway',
-        number(sort('size', 'bytes'))],
-      document.rows.map((one, i) => [el('a', {href: `#games?session=${one.id}`}, one.name),
-        el('span.text', null, one.player), right(count(one.games)), right(count(one.rows)),
-        right(count(one.mean_score)), right(count(one.best_score)), ...tiles.map(tile => percent(one.reach[tile])),
-        critic[i], right(bytes(one.bytes))])) : message('No session has such a name.'),
+      document.total ? table('Sessions; below the share of games that reached a tile, what the critic says halfway',
+        [sort('session', 'name'), sort('player', 'player'), number(sort('games', 'games')),
+          number(sort('rows', 'rows')), number(sort('mean score', 'mean_score')), number(sort('best', 'best_score')),
+          ...tiles.map(tile => `>${tileName(tile)}`), number(sort('size', 'bytes'))],
+        document.rows.map((one, row) => [el('a', {href: `#games?session=${one.id}`}, one.name),
+          el('span.text', null, one.player, others[row]), right(count(one.games)), right(count(one.rows)),
+          right(count(one.mean_score)), right(count(one.best_score)),
+          ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
+          right(bytes(one.bytes))])) : message('No session has such a name.'),
       note,
       pager(document.total, given, about.page_rows, again),
       document.broken.length ? el('details', null,
@@ -113,7 +120,9 @@ export function gamesPage(main, given, shell, about) {
     body));
   const sort = (label, name) => sorter(label, name, given, 'max_score', again);
   return listPage(main, body, 'games', {desc: '1', ...given}, document => {
-    const [critic, note] = criticCells(document.rows.map(one => `${one.session}/${one.run}`), document.waiting);
+    const critic = document.rows.map(() => el('span.odds', null, '…'));
+    const note = askCritic(document.rows.map(one => `${one.session}/${one.run}`), document.waiting,
+      (tiles, found, at) => fill(critic[at], odds(tiles, found)));
     return [
       document.total ? table('Games', [sort('game', 'id'), number(sort('score', 'max_score')),
         number(sort('highest tile', 'highest_tile')), number(sort('moves', 'steps')), 'critic, halfway',

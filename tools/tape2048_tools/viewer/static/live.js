@@ -84,10 +84,10 @@ function criticLine(critics, one) {
 }
 
 function latestGames(found) {
-  const reached = found.thresholds.map((tile, i) => `${tileName(tile)} ${found.reached[i]}`).join(' · ');
+  const reached = found.thresholds.map((tile, i) => `${found.reached[i]} reached ${tileName(tile)}`).join(', ');
   return [el('p', null, `The critic, halfway through the last ${counted(found.games, 'game')} of `,
     el('a', {href: `#games?session=${found.session}`}, found.name),
-    `: ${odds(found.thresholds, found.odds[0])}. Of these reached: ${reached}.`),
+    `: ${odds(found.thresholds, found.odds[0])}. Of them ${reached}.`),
   found.remark || found.unread ? el('p.soft', null, found.remark || found.unread) : null];
 }
 

@@ -196,11 +196,11 @@ function sampleFigures(many, names) {
         y: {label: 'share', format: percent, low: 0},
       series: many.map((one, i) => ({name: names[i], kind: 'dots',
           points: one.moves.map((share, move) => [move + shift(i), share])}))},
-    from), many.map((one, i) => criticFigure(one, many.length > 1 ? `, ${names[i]}` : '', from))];
+    from), many.map((one, i) => criticFigure(one, many.length > 1 ? `, ${names[i]}` : ''))];
 }
 
 /** What the critic predicts at two moments of the same games, and how many of them reach the tile. */
-function criticFigure({critic}, name, from) {
+function criticFigure({critic, games}, name) {
   const title = `The critic: predicted and reached${name}`;
   const points = critic.points;
   if (!points.length) return critic.remark ? message(title, critic.remark) : null;
@@ -211,6 +211,6 @@ function criticFigure({critic}, name, from) {
     y: {label: 'share of games', format: percent, low: 0, high: 1},
     series: [{name: 'predicted', kind: 'dots', points: points.map((one, i) => [i - 0.12, one.predicted])},
       {name: 'reached', kind: 'dots', points: points.map((one, i) => [i + 0.12, one.share, one.low, one.high])}]},
-  `${from} Predicted: means over their first boards and (→) over the boards on which half the tile first appears. `
-    + `Reached: shares of these games, with 95% intervals. ${critic.remark || ''}`);
+  `From ${count(games)} games. Predicted: means over their first boards and (→) over the boards on which half the `
+    + `tile first appears. Reached: shares of these games, with 95% intervals. ${critic.remark || ''}`);
 }
