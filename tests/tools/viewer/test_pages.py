@@ -270,8 +270,8 @@ def test_any_game_is_shown_beside_another_from_the_list_or_by_its_link(page: Any
     page.keyboard.press("Enter")
     beside = page.locator("section[aria-label='The game beside']")
     beside.wait_for()
-    assert f"game {rows[0]['run']} of" in beside.text_content()
-    assert "no board in common" in beside.text_content()
+    assert f"Game {rows[0]['run']} of" in beside.text_content()
+    page.get_by_text("no board in common").wait_for()
     page.keyboard.press("]")  # by the judge, since the games have nothing in common
     page.locator(".where:not(:text('move 0 '))").first.wait_for()
     page.get_by_role("link", name="Choose from the list").click()
@@ -279,7 +279,7 @@ def test_any_game_is_shown_beside_another_from_the_list_or_by_its_link(page: Any
     page.locator("main table a").nth(1).click()
     beside.wait_for()
     second = viewer.json("/api/games")["rows"][1]
-    assert f"game {second['run']} of" in beside.text_content()
+    assert f"Game {second['run']} of" in beside.text_content()
     page.get_by_role("button", name="Take it away").click()
     beside.wait_for(state="detached")
     ready(page)

@@ -64,10 +64,13 @@ async function replayPage(main, session, run, step, given) {
   fill(main, el('h1', null, `Game ${run}`), el('p.lead', null, describeGame(packed)),
     packed.strange ? message(packed.strange) : null, packed.notes.map(note => el('p.soft', null, note)),
     besideChoice(given, `${session}/${run}`, twins.rows, changed),
-    other ? el('section', {'aria-label': 'The game beside'},
-      el('h2', null, `Beside: game ${beside.run} of ${beside.name}`),
-      el('p.soft', null, `${beside.player} · score ${count(beside.score)}. ${shown.common()}`),
-      beside.strange && !packed.strange ? el('p.soft', null, beside.strange) : null, other.stage) : null,
+    other ? el('div.pair', null,
+      el('section', {'aria-label': 'The game'}, el('h2', null, `By ${packed.player} · score ${count(packed.score)}`),
+        el('p.soft', null, shown.common()), shown.stage),
+      el('section', {'aria-label': 'The game beside'},
+        el('h2', null, `By ${beside.player} · score ${count(beside.score)}`),
+        el('p.soft', null, `Game ${beside.run} of ${beside.name}`),
+        other.stage, beside.strange && !packed.strange ? el('p.soft', null, beside.strange) : null)) : null,
     refused ? refusalNode(beside) : null, shown.node);
   shell.hold(shown);
   shown.go(shown.positionOf(step));

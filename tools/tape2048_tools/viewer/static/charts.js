@@ -31,12 +31,12 @@ export function figure(title, plot, note) {
   const many = plot.series.length > 1;
   const legend = many ? el('p.legend', null, plot.series.map((one, i) =>
     el(`span.key.s${one.colour === undefined ? i : one.colour}`, null, one.name))) : null;
-  const axes = [plot.y.label, plot.x.label].filter(Boolean).join(' by ');
+  const axes = plot.y.label && plot.x.label ? `${plot.y.label} by ${plot.x.label}` : null;
   const details = el('details', null, el('summary', null, 'as a table'));
   details.addEventListener('toggle', () => {
     if (details.open && details.children.length === 1) details.append(asTable(title, plot));
   });
-  const node = el('figure', null, el('figcaption', null, title, axes ? el('span.axes', null, axes) : null), legend, box,
+  const node = el('figure', null, el('figcaption', null, title, axes && el('span.axes', null, axes)), legend, box,
     readout, note ? el('p.soft', null, note) : null, details);
   let width = 0;
   new ResizeObserver(([entry]) => {

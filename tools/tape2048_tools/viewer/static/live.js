@@ -92,7 +92,7 @@ function latestGames(found) {
 }
 
 function recorderCard(one) {
-  const head = el('h2', null, `${one.root}${one.instance ? ` · ${one.instance}` : ''} `,
+  const head = el('h2', null, `Recorder ${one.instance} of ${one.root} `,
       el(one.running ? 'span.state.on' : 'span.state', null, one.state || 'unreadable'));
   if (one.error) return [head, el('p.soft', null, one.error)];
   const status = one.status;
