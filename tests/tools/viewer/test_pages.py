@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from .conftest import Viewer
+    from .conftest import SecondViewer, Viewer
 
 PAGES = ["overview", "sessions", "games", "board", "live", "critic"]
 
@@ -189,7 +189,7 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
 
 
 def test_a_planted_blunder_comes_first_in_the_list(
-    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], tmp_path: Path
+    second_viewer: SecondViewer, new_page: Callable[..., Any]
 ) -> None:
     """A board at which one move loses the corner, and that move made."""
     from tape2048.game.moves import recover
@@ -209,17 +209,19 @@ def test_a_planted_blunder_comes_first_in_the_list(
         np.array(moves, np.uint8),
         RunMeta(steps=len(moves), max_score=4, highest_tile=512),
     )
-    write_session(tmp_path / "20260101T000000Z_model=planted", [run])
-    found = start_viewer(tmp_path)
-    session, number = best_game(found)
-    page = new_page(f"{found.link}#{session}/{number}/0")
+    write_session(second_viewer.planted / "20260101T000000Z_model=planted", [run])
+    found = second_viewer.viewer
+    while not (rows := found.json("/api/games?where=model+%3D+%27planted%27")["rows"]):
+        time.sleep(0.1)
+    page = new_page(f"{found.link}#{rows[0]['session']}/{rows[0]['run']}/0")
     assert page.locator(".losses tbody th").first.text_content() == "39"
 
 
 def test_two_games_of_one_seed_stand_side_by_side(
-    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], tmp_path: Path, process: Any
+    second_viewer: SecondViewer, new_page: Callable[..., Any], process: Any
 ) -> None:
-    for name, more in (("first", ""), ("second", ",look_below=16,look_margin=0")):
+    more_of = {second_viewer.first: "", second_viewer.second: ",look_below=16,look_margin=0"}
+    for root, more in more_of.items():
         flags = [
             "--player",
             f"ntuple:weights=fast{more}",
@@ -230,8 +232,9 @@ def test_two_games_of_one_seed_stand_side_by_side(
             "--workers",
             "1",
         ]
-        assert process("record", *flags, "--out-dir", str(tmp_path / name)).returncode == 0
-    found = start_viewer(tmp_path / "first", tmp_path / "second")
+        assert process("record", *flags, "--out-dir", str(root)).returncode == 0
+    found = second_viewer.viewer
+    time.sleep(1.1)  # until it lists the directories again
     session, run = best_game(found)
     page = new_page(f"{found.link}#{session}/{run}/0")
     choice = page.get_by_label("Beside it")
