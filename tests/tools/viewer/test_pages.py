@@ -99,6 +99,7 @@ def test_no_page_violates_a_rule_of_axe_or_is_wider_than_the_screen(
         *(f"#{name}" for name in PAGES),
         "#overview?two=1&b.where=id+%3E+5",
         f"#{session}/{run}/20",
+        f"#{session}/{run}/20?beside={session}/{run}",
         "#nothing",
     ]:
         open_link(page, link)

@@ -165,7 +165,7 @@ def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
 
     play = _judge_plays if isinstance(player, Judge) else _player_plays
     states, moves = play(board, player, seed, moves_max)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if int(legal_masks(states[-1:])[0]):
         why = "" if len(moves) >= moves_max else f" in {_PLAY_S:g} s, which is all that it gets"
         notes = (f"played on for {len(moves):,} moves{why}; the game goes on",)

@@ -246,9 +246,10 @@ class Collection:
         with self._lock:
             if stamps != self._stamps:  # sessions that came, went, or were replaced
                 self._changes += 1
-                for known in (self._read, self._broken, self._briefs):
-                    for one in [one for one in known if stamps.get(one) != self._stamps.get(one)]:
-                        known.pop(one)
+                for one, stamp in self._stamps.items():
+                    if stamps.get(one) != stamp:
+                        for table in (self._read, self._broken, self._briefs):
+                            table.pop(one, None)
             self._paths, self._stamps = paths, stamps
             self._listed = time.monotonic()
             new = [one for one in paths if one not in self._briefs]
