@@ -32,6 +32,7 @@ OF_DOCS = {
     "replay-420-dark",
 }
 DOCS = CHECKOUT / "docs/screenshots"
+_DOCS_HEIGHT = 760
 PLAYERS = {"ntuple": 20, "ntuple:weights=fast": 30}
 
 
@@ -87,7 +88,9 @@ def shoot(context: Any, link: str, out: Path, name: str) -> None:
         page.wait_for_timeout(6_000)
     page.screenshot(path=out, full_page=True)
     if out.stem in OF_DOCS:
-        page.screenshot(path=DOCS / out.name)
+        page.screenshot(
+            path=DOCS / out.name, clip={**page.viewport_size, "x": 0, "y": 0, "height": _DOCS_HEIGHT}
+        )
     page.close()
 
 
@@ -110,23 +113,26 @@ def main() -> None:
         subprocess.run([*COMMAND, "report", *paths, "-o", str(report)], env=environment(), check=True)
         command = [*COMMAND, "view", *paths, "--port", "0", "--json"]
         recorder = record(roots[0], "--max-wall-s", "3600", "--instance", "night")
-        with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as viewer:
+        viewer = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+        try:
             assert viewer.stdout is not None
             link = json.loads("".join(iter(viewer.stdout.readline, "}\n")) + "}")["link"]
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            links: list[tuple[str, str]] = []
             for width, scheme in LOOKS:
                 context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
                 first = context.new_page()
                 first.goto(link)
                 ready(first)
-                for page, anchor in [*pages(first)]:
+                links = links or [*pages(first)]  # of the games that are there before the recorder's
+                for page, anchor in links:
                     shoot(context, link + anchor, target / f"{page}-{width}-{scheme}.png", page)
                 shoot(context, report.as_uri(), target / f"report-{width}-{scheme}.png", "report")
                 context.close()
-            browser.close()
-            viewer.terminate()
-        recorder.terminate()
-        recorder.wait()
+        finally:
+            for process in (viewer, recorder):
+                process.terminate()
+                process.wait()
 
 
 if __name__ == "__main__":

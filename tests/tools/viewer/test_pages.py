@@ -238,6 +238,7 @@ def test_two_games_of_one_seed_stand_side_by_side(
     time.sleep(1.1)  # until it lists the directories again
     session, run = best_game(found)
     page = new_page(f"{found.link}#{session}/{run}/0")
+    page.locator("summary:text('A game beside it')").click()
     choice = page.get_by_label("Beside it")
     choice.select_option(index=1)
     page.locator("section[aria-label='The game beside']").wait_for()

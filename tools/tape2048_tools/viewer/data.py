@@ -209,7 +209,7 @@ class Data:
         player = player_of(given.get("player", ""))
         entry = self.collection.session(given.get("session", ""))
         (game,) = read_game(entry.path, [_number(given, "run")], replayed=True)
-        return {"player": given.get("player", ""), "moves": choices(game.states[:-1], player).tolist()}
+        return {"moves": choices(game.states[:-1], player).tolist()}
 
     def twins(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the other games with the seed of a game (``session``, ``run``): of other players."""

@@ -92,7 +92,7 @@ function besideChoice(given, own, twins, changed) {
     if (found) changed({beside: `${found[1]}/${found[2]}`});
     else named.reportValidity();
   };
-  return el('details.card', {open: Boolean(twins.length || given.beside)}, el('summary', null, 'A game beside it'),
+  return el('details.card', {open: Boolean(given.beside)}, el('summary', null, 'A game beside it'),
     el('form.form', {onsubmit: take}, twin, el('label.long', null, 'Any other one', named),
       el('button', {type: 'submit'}, 'Show'), el('a', {href: `#games?beside=${own}`}, 'Choose from the list'),
       given.beside ? el('button', {type: 'button', onclick: () => changed({beside: ''})}, 'Take it away') : null));

@@ -25,7 +25,8 @@ export function livePage(main) {
     const counts = [counted(document.recorders.length, 'recorder'), counted(document.trainings.length, 'training')];
     state.textContent = `${counts.join(', ')} · ${new Date().toISOString().slice(11, 19)} UTC`;
     for (const one of document.recorders) if (one.status) remember(rates, one);
-    const shown = [...document.recorders.map(one => ['recorder', one]),
+    const recorders = [...document.recorders].sort((a, b) => Number(b.running || 0) - Number(a.running || 0));
+    const shown = [...recorders.map(one => ['recorder', one]),
         ...document.trainings.map(one => ['training', one])];
     if (!shown.length) {
       fill(body, message('No recorder and no training has written anything here.',
@@ -63,9 +64,9 @@ function rateFigure(past, card) {
   const x = i => (i / (past.length - 1) * width).toFixed(1);
   const y = value => (height - 4 - value / top * (height - 10)).toFixed(1);
   const d = past.map(([, value], i) => `${i ? 'L' : 'M'}${x(i)} ${y(value)}`).join('');
-  return el('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img',
-      'aria-label': `Moves a second over the last ${past.length} s, at most ${count(top)}`},
-      el('g.s0', null, el('path.line', {d})));
+  const label = `Moves a second over the last ${past.length} s, at most ${count(top)}`;
+  return [el('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label},
+    el('g.s0', null, el('path.line', {d}))), el('small', {'aria-hidden': true}, label)];
 }
 
 /** What the critic says of the games that a recorder published last; asked again for each new session. */

@@ -144,24 +144,25 @@ export class Replay {
   /** Compare the judge with what is chosen: the moves that were made, another judge, or a player. */
   async compare(against) {
     const value = against.value();
-    this.other = null;
+    this.chosen = value;
     fill(this.told, value ? 'Choosing…' : '');
+    let [other, told] = [null, ''];
     try {
       if (against.isPlayer()) {
-        const {moves, player} = await this.options.choices(value);
-        this.other = {best: Array.from({length: this.game.count}, (_, i) => moves[i] < 4 ? moves[i] : -1),
-          name: player};
-        fill(this.told, moves.length < this.game.count
-          ? `${player} is slow: it chose on the first ${counted(moves.length, 'board')} only.` : '');
+        const {moves} = await this.options.choices(value);
+        other = {best: Array.from({length: this.game.count}, (_, i) => moves[i] < 4 ? moves[i] : -1)};
+        if (moves.length < this.game.count) {
+          told = `${value} is slow: it chose on the first ${counted(moves.length, 'board')} only.`;
+        }
       } else if (value) {
-        const other = await this.options.second(Number(value));
-        this.other = {best: bestMoves(other.values, this.game.count), name: other.judge.name};
-        fill(this.told);
+        other = {best: bestMoves((await this.options.second(Number(value))).values, this.game.count)};
       }
     } catch (error) {
-      fill(this.told, `${error.message} ${error.hint || ''}`);
+      told = `${error.message} ${error.hint || ''}`;
     }
-    this.differing = null;
+    if (this.chosen !== value) return; // something else was chosen meanwhile
+    [this.other, this.differing] = [other, null];
+    fill(this.told, told);
     this.paint(-1);
   }
 
