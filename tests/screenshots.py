@@ -88,9 +88,8 @@ def shoot(context: Any, link: str, out: Path, name: str) -> None:
         page.wait_for_timeout(6_000)
     page.screenshot(path=out, full_page=True)
     if out.stem in OF_DOCS:
-        page.screenshot(
-            path=DOCS / out.name, clip={**page.viewport_size, "x": 0, "y": 0, "height": _DOCS_HEIGHT}
-        )
+        width = page.viewport_size["width"]
+        page.screenshot(path=DOCS / out.name, clip={"x": 0, "y": 0, "width": width, "height": _DOCS_HEIGHT})
     page.close()
 
 

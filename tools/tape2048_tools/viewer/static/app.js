@@ -50,7 +50,7 @@ async function replayPage(main, session, run, step, given) {
   const refused = beside instanceof Error;
   const changed = change => shell.go(`${session}/${run}/${shown.numberOf(shown.at)}`, {...given, ...change});
   const link = number => shell.linkOf(`${session}/${run}/${number}`, given);
-  const other = beside && !refused ? new Replay(beside) : null;
+  const other = beside && !refused ? new Replay(beside, {suffix: ', of the game beside'}) : null;
   const shown = new Replay(packed, {
     link, judges: about.judges.judges, players: about.judges.players, other: other && other.game,
     onjudge: number => changed({judge: number ? String(number) : ''}),

@@ -49,7 +49,8 @@ function differences(game, other) {
 
 /**
  * Replays a packed game. `options`: link(step) makes the link to a moment, onstep(step) is told each position,
- * judges and onjudge(number) offer other judges, second(number) resolves to the game judged by another one.
+ * judges and onjudge(number) offer other judges, second(number) resolves to the game judged by another one, players and
+ * choices(player) compare with players, other is the game beside, and suffix tells this one's tables from its.
  */
 export class Replay {
   constructor(packed, options = {}) {
@@ -262,8 +263,8 @@ export class Replay {
       this.valueCells = [0, 1, 2, 3].map(() => [el('span'), el('span')]);
       this.lossCell = el('span');
       this.luckCell = el('span');
-      const rows = game.values ? table(unit === 'points' ? 'Values of the moves'
-          : `P(${game.judge.tile}) after each move`, ['move', '>value', 'note'],
+      const caption = unit === 'points' ? 'Values of the moves' : `P(${game.judge.tile}) after each move`;
+      const rows = game.values ? table(caption + (this.options.suffix || ''), ['move', '>value', 'note'],
         this.valueCells.map(([value, note], move) => [`${MOVE_SIGNS[move]} ${MOVE_NAMES[move]}`, value, note]))
             : null;
       fill(this.values, rows, facts([['loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
