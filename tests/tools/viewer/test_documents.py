@@ -226,8 +226,7 @@ def test_a_session_that_is_replaced_under_its_name_is_read_again(
     made = Data(Collection([tmp_path / "root"]), data.judges)
 
     def shown() -> tuple[list[int], bytes]:
-        made.collection._listed = -np.inf  # a second later
-        made.collection.games()
+        made.collection._list()  # as a second later
         while (games := made.collection.games()).waiting:
             pass
         (entry,) = games.sessions
@@ -244,11 +243,11 @@ def test_a_session_that_is_replaced_under_its_name_is_read_again(
     assert other != game
     (entry,) = made.collection.games().sessions
     (here / "metadata.db").write_bytes(b"no database")
-    made.collection._listed = -np.inf
+    made.collection._list()
     with pytest.raises(NotSqliteError):
         made.replay({"session": entry.id, "run": "0"})
     shutil.rmtree(here)
-    made.collection._listed = -np.inf
+    made.collection._list()
     with pytest.raises(MissingPathError, match="no session"):
         made.replay({"session": entry.id, "run": "0"})
     assert made.collection.games().broken == ()

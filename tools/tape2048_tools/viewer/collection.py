@@ -73,7 +73,7 @@ class Entry(NamedTuple):
         meta: its facts.
         runs: ``RUN_DTYPE[R]``, by id.
         bytes: size of its files.
-        stamp: tells it from another session that takes its place; see :func:`_stamp`.
+        stamp: tells it from another session that takes its place; see :func:`_identity`.
     """
 
     id: str
@@ -173,7 +173,7 @@ class Collection:
         self._listed = self._trainings_listed = -math.inf
         self._trainings: dict[str, Path] = {}
         self._paths: dict[str, str] = {}
-        self._stamps: dict[str, tuple[int, ...]] = {}
+        self._identities: dict[str, tuple[int, ...]] = {}
         self._changes = 0
         self._reading = False
 
@@ -207,7 +207,7 @@ class Collection:
         self.games()
         with self._lock:
             path, known = self._paths.get(session_id), self._read.get(session_id)
-            stamp = self._stamps.get(session_id, ())
+            stamp = self._identities.get(session_id, ())
         if known is not None:
             return known
         if path is None:
@@ -242,15 +242,15 @@ class Collection:
             except TapeError:
                 continue  # gone, or not readable now; its sessions are shown no more
         paths = {id_of(path): path for path, _ in sorted(found.items(), key=lambda one: (one[1], one[0]))}
-        stamps = {one: _stamp(path) for one, path in paths.items()}
+        identities = {one: _identity(path) for one, path in paths.items()}
         with self._lock:
-            if stamps != self._stamps:  # sessions that came, went, or were replaced
+            if identities != self._identities:  # sessions that came, went, or were replaced
                 self._changes += 1
-                for one, stamp in self._stamps.items():
-                    if stamps.get(one) != stamp:
+                for one, stamp in self._identities.items():
+                    if identities.get(one) != stamp:
                         for table in (self._read, self._broken, self._briefs):
                             table.pop(one, None)
-            self._paths, self._stamps = paths, stamps
+            self._paths, self._identities = paths, identities
             self._listed = time.monotonic()
             new = [one for one in paths if one not in self._briefs]
         for one in new:
@@ -262,18 +262,18 @@ class Collection:
             for one, path in list(self._paths.items()):
                 if one in self._read or one in self._broken:
                     continue
-                stamp = self._stamps.get(one, ())
+                stamp = self._identities.get(one, ())
                 try:
                     entry = read_entry(one, Path(path), stamp)
                 except (TapeError, OSError) as error:
                     known = error if isinstance(error, TapeError) else MissingPathError(str(error))
                     with self._lock:
-                        if self._stamps.get(one) == stamp:
+                        if self._identities.get(one) == stamp:
                             self._broken[one] = described(Path(path), known)
                             self._changes += 1
                 else:
                     with self._lock:
-                        if self._stamps.get(one) == stamp:
+                        if self._identities.get(one) == stamp:
                             self._read[one] = entry
         finally:
             self._reading = False
@@ -289,7 +289,7 @@ def _other_directories(root: Path) -> list[Path]:
     return [root / name for name in sorted(names) if name[0] != "."]
 
 
-def _stamp(path: str) -> tuple[int, ...]:
+def _identity(path: str) -> tuple[int, ...]:
     """Return what changes when another session takes the place of one, or the same is written again."""
     try:
         found = os.stat(f"{path}/{METADATA_DB}")  # noqa: PTH116 - ten thousand of them, each second
