@@ -79,7 +79,7 @@ generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sa
 site: $(VENV)/.installed-dev ## Build the site as it is; a warning is an error.
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
-screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer, into docs/screenshots (chromium).
+screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer; the docs' go to docs/screenshots (chromium).
 	$(BIN)/python -m tests.screenshots
 
 clean: ## Remove the virtual environment and all caches; recordings stay.

@@ -1,8 +1,9 @@
 """Pictures of every page of the viewer and of a report, at two widths, light and dark.
 
-    python -m tests.screenshots [DIRECTORY]          # make screenshots; default: docs/screenshots
+    python -m tests.screenshots [DIRECTORY]          # make screenshots; default: build/screenshots
 
-Games are recorded first, of two players with the same seeds. Needs chromium.
+The few that the docs show are written to docs/screenshots, too: of the first screen of the page alone. Games
+are recorded first, of two players with the same seeds. Needs chromium.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
 LOOKS = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark")]
-PLAYERS = {"ntuple": 40, "ntuple:weights=fast": 60}
+#: The pictures of the docs.
+OF_DOCS = {
+    "overview-1280-light",
+    "replay-1280-light",
+    "board-1280-dark",
+    "beside-1280-light",
+    "replay-420-dark",
+}
+DOCS = CHECKOUT / "docs/screenshots"
+_DOCS_HEIGHT = 760
+PLAYERS = {"ntuple": 20, "ntuple:weights=fast": 30}
 
 
 def environment() -> dict[str, str]:
@@ -50,6 +61,9 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
     yield "sessions", "#sessions"
     yield "games", "#games"
     yield "replay", f"#{where}/{int(best['steps'] * 0.6)}"
+    ask = "given => fetch('/api/twins?' + new URLSearchParams(given)).then(answer => answer.json())"
+    twin = page.evaluate(ask, {"session": best["session"], "run": best["run"]})["rows"][0]
+    yield "beside", f"#{where}/100?beside={twin['session']}/{twin['run']}"
     yield "board", "#board?board=010002103421a987&judge=0"
     yield "live", "#live"
     yield "critic", "#critic"
@@ -58,13 +72,14 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
 def ready(page: Any) -> None:
     """Wait until everything of the page is drawn."""
     page.locator("#main[data-ready=yes]").wait_for(timeout=120_000)
-    loading = page.locator(".message:text-matches('Reading|being examined|still to be read')")
-    loading.first.wait_for(state="detached", timeout=120_000)
+    for words in ("Reading", "being examined", "still to be read"):
+        page.locator(f".message:has-text('{words}')").first.wait_for(state="detached", timeout=120_000)
+    page.locator(".odds:text('…')").first.wait_for(state="detached", timeout=120_000)
     page.wait_for_timeout(700)
 
 
 def shoot(context: Any, link: str, out: Path, name: str) -> None:
-    """Take a picture of a link's whole page."""
+    """Take a picture of a link's whole page, and if the docs show it, one of its first screen."""
     page = context.new_page()
     page.goto(link)
     ready(page)
@@ -72,6 +87,9 @@ def shoot(context: Any, link: str, out: Path, name: str) -> None:
         page.locator(".state.on").wait_for(timeout=60_000)
         page.wait_for_timeout(6_000)
     page.screenshot(path=out, full_page=True)
+    if out.stem in OF_DOCS:
+        width = page.viewport_size["width"]
+        page.screenshot(path=DOCS / out.name, clip={"x": 0, "y": 0, "width": width, "height": _DOCS_HEIGHT})
     page.close()
 
 
@@ -79,36 +97,41 @@ def main() -> None:
     """Record games, and take all pictures."""
     from playwright.sync_api import sync_playwright
 
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else CHECKOUT / "docs/screenshots")
-    target.mkdir(parents=True, exist_ok=True)
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else CHECKOUT / "build/screenshots")
+    for directory in (target, DOCS):
+        directory.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("no chromium here: apt-get install chromium")
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
-        root = Path(name) / "selfplay"
-        for player, games in PLAYERS.items():
-            record(root, "--player", player, "--max-games", str(games), "--record-action").wait()
+        roots = [Path(name) / f"selfplay-{number}" for number in range(len(PLAYERS))]  # of the same seeds
+        for root, (player, games) in zip(roots, PLAYERS.items(), strict=True):
+            record(root, "--player", player, "--max-games", str(games)).wait()
         report = Path(name) / "report.html"
-        subprocess.run([*COMMAND, "report", str(root), "-o", str(report)], env=environment(), check=True)
-        command = [*COMMAND, "view", str(root), "--port", "0", "--json"]
-        recorder = record(root, "--max-wall-s", "3600", "--instance", "night")
-        with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as viewer:
+        paths = [str(root) for root in roots]
+        subprocess.run([*COMMAND, "report", *paths, "-o", str(report)], env=environment(), check=True)
+        command = [*COMMAND, "view", *paths, "--port", "0", "--json"]
+        recorder = record(roots[0], "--max-wall-s", "3600", "--instance", "night")
+        viewer = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+        try:
             assert viewer.stdout is not None
             link = json.loads("".join(iter(viewer.stdout.readline, "}\n")) + "}")["link"]
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            links: list[tuple[str, str]] = []
             for width, scheme in LOOKS:
                 context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
                 first = context.new_page()
                 first.goto(link)
                 ready(first)
-                for page, anchor in [*pages(first)]:
+                links = links or [*pages(first)]  # of the games that are there before the recorder's
+                for page, anchor in links:
                     shoot(context, link + anchor, target / f"{page}-{width}-{scheme}.png", page)
                 shoot(context, report.as_uri(), target / f"report-{width}-{scheme}.png", "report")
                 context.close()
-            browser.close()
-            viewer.terminate()
-        recorder.terminate()
-        recorder.wait()
+        finally:
+            for process in (viewer, recorder):
+                process.terminate()
+                process.wait()
 
 
 if __name__ == "__main__":

@@ -239,6 +239,14 @@ def play_on(player: Any, boards: Any, seeds: Any, highest: Any) -> int:
     return steps
 
 
+@kernel
+def _begin_at(game: Any, board: Any, seed: Any) -> None:
+    game[:] = U64(0)
+    game[_IN_PLAY] = U64(1)
+    game[_BOARD] = board
+    game[_STATE], game[_GAMMA] = start(seed)
+
+
 class BlockBuffer:
     """Rows and runs of finished games, which a worker writes as one block.
 
@@ -341,6 +349,16 @@ class Buffer(BlockBuffer):
         self._ids = np.concatenate([self._ids[begun], ids])
         self._seeds = np.concatenate([self._seeds[begun], seeds])
         self._game[_NEXT] = 0
+
+    def begin_at(self, board: int, seed: int) -> None:
+        """Drop all games, and put one in play that goes on from a board; its run is not the whole game's.
+
+        Args:
+            board: before a move, packed.
+            seed: of its generator, 64 bits.
+        """
+        self._ids, self._seeds = np.zeros(1, dtype=np.uint64), np.array([seed], dtype=np.uint64)
+        _begin_at(self._game, U64(board), self._seeds[0])
 
     def boards_and_moves(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
         """Return the boards of the only game so far, ``u64[n + 1]``, and its recorded moves, ``u8[n]``."""

@@ -15,6 +15,7 @@ from tests import reference
 
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.game import rules
+from tape2048.game.moves import recover
 from tape2048_recorder.game import engine, loop, rng
 from tape2048_recorder.game.loop import (
     BUFFER_FULL,
@@ -378,6 +379,28 @@ def test_a_dropped_block_leaves_the_game_in_play_alone() -> None:
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
     assert first + buffer.rows.tobytes() == whole(games=3).rows
     assert buffer.runs["first_row"].tolist() == [0, steps[1]]
+
+
+@pytest.mark.parametrize("at", [0, 1, 40])
+def test_a_game_goes_on_from_a_board_as_it_went_on(at: int) -> None:
+    """Legal moves to the end, as far as ``play_on`` comes, whatever was in the buffer."""
+    buffer = make_buffer(record_action=True, runs=1)
+    ids = ids_of(1)
+    buffer.give(ids, seeds_of(ids))
+    play_into(buffer, player("greedy"), steps_max=ENDLESS)
+    board = buffer.boards_and_moves()[0][at]
+    for steps_max in (7, ENDLESS):
+        buffer.begin_at(int(board), 2**64 - 1)
+        while play_into(buffer, player("greedy"), steps_max=steps_max) == STEPS_PLAYED:
+            pass
+        boards, moves = buffer.boards_and_moves()
+        assert boards[0] == board
+        assert len(boards) == len(moves) + 1 > 1
+        assert not (recover(boards, moves).moves > 3).any()
+        assert not rules.legal_masks(boards[-1:])[0]
+        highest = np.zeros(1, np.uint8)
+        steps = loop.play_on(player("greedy"), boards[:1], np.array([2**64 - 1], np.uint64), highest)
+        assert (steps, highest[0]) == (len(moves), rules.boards_to_exps(boards[-1:]).max())
 
 
 @pytest.mark.parametrize("begun", [0, 5, 130, 10_000])

@@ -114,3 +114,21 @@ def start_viewer() -> Iterator[Callable[..., Viewer]]:
 def viewer(start_viewer: Callable[..., Viewer], recorded: Path) -> Viewer:
     """A viewer of the recorded games."""
     return start_viewer(recorded)
+
+
+class SecondViewer(NamedTuple):
+    """Another viewer for all tests that need one, of directories that they fill: each has its own."""
+
+    viewer: Viewer
+    first: Path
+    second: Path
+    planted: Path
+
+
+@pytest.fixture(scope="session")
+def second_viewer(
+    start_viewer: Callable[..., Viewer], tmp_path_factory: pytest.TempPathFactory
+) -> SecondViewer:
+    """A viewer of three directories, which also answers to the name box.example."""
+    roots = [tmp_path_factory.mktemp(name) for name in ("first", "second", "planted")]
+    return SecondViewer(start_viewer(*roots, "--allow-host", "box.example"), *roots)

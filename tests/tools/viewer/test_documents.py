@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,13 @@ import pytest
 
 from tape2048 import Session
 from tape2048.conversion import write_session
+from tape2048.errors import ConfigError, MissingPathError, NotSqliteError
 from tape2048.game.moves import recover
+from tape2048.game.rules import boards_to_exps, merge_score, slide
 from tape2048.runs.run import Run, RunMeta
+from tape2048_recorder.players.expectimax import make, move_values
 from tape2048_recorder.replay.judging import Judge
+from tape2048_tools.viewer import boards
 from tape2048_tools.viewer.boards import parse_board
 from tape2048_tools.viewer.collection import Collection
 from tape2048_tools.viewer.data import Data
@@ -23,13 +28,11 @@ from tape2048_tools.viewer.live import training_document
 from tape2048_tools.viewer.replay import read_game
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module")
 def data(recorded: Path) -> Data:
-    from pathlib import Path
-
     made = Data(Collection([recorded]), Judges(["ntuple:weights=fast"], Path("default")))
     made.collection.whole()
     return made
@@ -48,6 +51,10 @@ def unpacked(packed: bytes) -> dict[str, Any]:
             raw = np.cumsum(raw.reshape(one["rows"], -1), axis=1, dtype=raw.dtype) * one["unit"]
         header[one["name"]] = raw
     return header
+
+
+#: What is said where greedy played.
+REMARK = "The critic judges ntuple, and not greedy: its probabilities say how far ntuple would come."
 
 
 # --- overview
@@ -108,7 +115,7 @@ def test_the_sample_tells_when_tiles_appear_and_how_often_each_move_is_made(
     assert sixty_four["mean"] == pytest.approx(np.mean(firsts))
 
 
-# --- sessions and games
+# --- directories
 
 
 def test_directories_are_listed_again_once_they_change(
@@ -149,6 +156,157 @@ def test_warming_up_makes_no_answer_another_one(data: Data, recorded: Path) -> N
     row = data.games({})["rows"][0]
     given = {"session": row["session"], "run": row["run"]}
     assert warm.replay(given) == data.replay(given)
+
+
+def test_the_sample_compares_what_the_critic_predicts_with_what_is_reached(
+    data: Data, recorded: Path
+) -> None:
+    """By a critic of tiles that greedy reaches, whose probabilities are the boards' sums."""
+    tiles = (128, 512, 32768)
+
+    class Toy:
+        thresholds = tiles
+        needs_embeddings = False
+        info = data.judges.critic.info
+
+        def __call__(self, boards: np.ndarray) -> np.ndarray:
+            shares = boards_to_exps(boards).sum(axis=1) / 240
+            return np.stack([shares, shares / 2, shares / 4], axis=1)
+
+    judges = Judges([], Path("default"))
+    judges.critic = Toy()  # type: ignore[assignment]
+    found = Data(data.collection, judges).sample({})["critic"]
+    assert found["remark"] == REMARK
+    expected: list[tuple[int, bool, int, float, float]] = []
+    sessions = [Session.open(path) for path in sorted(recorded.glob("2*"))]
+    for number, tile in enumerate(tiles):
+        for half in (False, True):
+            shares, reached = [], []
+            for session in sessions:
+                for ordinal, run in enumerate(session.runs):
+                    boards = session.steps[session.rows_of(ordinal)]["exps"]
+                    places = np.flatnonzero((boards >= np.log2(tile) - 1).any(axis=1)) if half else [0]
+                    if len(places):
+                        shares.append(boards[places[0]].sum() / 240 / 2**number)
+                        reached.append(run["highest_tile"] >= tile)
+            if shares:
+                expected.append((tile, half, len(shares), np.mean(shares), np.mean(reached)))
+    assert len(expected) == 5  # no game comes to half of 32768
+    shown = [
+        tuple(one[name] for name in ("tile", "half", "games", "predicted", "share"))
+        for one in found["points"]
+    ]
+    for mine, due in zip(shown, expected, strict=True):
+        assert mine == pytest.approx(due)
+
+
+def test_a_critic_that_is_not_there_costs_its_figures_alone(data: Data, tmp_path: Path) -> None:
+    lame = Data(data.collection, Judges([], tmp_path / "no.critic"))
+    found = lame.sample({})
+    assert found["games"] == 40
+    assert found["critic"]["points"] == []
+    assert "no such file" in found["critic"]["remark"]
+
+
+# --- the critic of lists
+
+
+def test_the_critic_judges_the_middle_of_games_and_a_few_games_of_sessions(
+    data: Data, recorded: Path
+) -> None:
+    entries = {one.id: one for one in data.collection.games().sessions}
+    rows = data.games({"sort": "id"})["rows"]
+    found = data.opinions({"of": ",".join(f"{row['session']}/{row['run']}" for row in rows)})
+    assert found["thresholds"] == list(data.judges.critic.thresholds)
+    assert (found["remark"], found["unread"]) == (REMARK, None)
+    for row, odds in zip(rows, found["odds"], strict=True):
+        session = Session.open(entries[row["session"]].path)
+        mine = session.steps[session.steps["run_id"] == int(row["run"])]
+        middle = mine["exps"][len(mine) // 2]
+        assert odds == pytest.approx(data.judges.critic(middle[None])[0].tolist())
+    by_key = {(row["session"], row["run"]): odds for row, odds in zip(rows, found["odds"], strict=True)}
+    of_sessions = data.opinions({"of": ",".join(entries)})["odds"]
+    for key, odds in zip(entries, of_sessions, strict=True):
+        runs = entries[key].runs["id"]
+        few = runs[np.linspace(0, len(runs) - 1, 8).round().astype(int)]
+        assert odds == pytest.approx(np.mean([by_key[key, str(run)] for run in few], axis=0).tolist())
+
+
+def test_a_session_that_cannot_be_read_costs_its_own_probabilities(
+    data: Data, recorded: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(recorded, root)
+    other = Data(Collection([root]), data.judges)
+    first, second = other.collection.whole().sessions
+    (first.path / "steps.npy").write_bytes(b"no rows")
+    found = other.opinions({"of": f"{first.id},{second.id}"})
+    assert found["odds"][0] is None
+    assert len(found["odds"][1]) == 3
+    assert "steps.npy" in found["unread"]
+
+
+def test_the_latest_games_are_those_of_the_last_session_of_a_recorder(data: Data) -> None:
+    (recorder,) = data.live()["recorders"]
+    found = data.latest({"id": recorder["id"]})
+    last = data.collection.games().sessions[-1]
+    runs = last.runs[-8:]
+    assert (found["session"], found["games"]) == (last.id, 8)
+    assert found["reached"] == [(runs["highest_tile"] >= tile).sum() for tile in found["thresholds"]]
+    each = data.opinions({"of": ",".join(f"{last.id}/{run}" for run in runs["id"])})["odds"]
+    assert found["odds"][0] == pytest.approx(np.mean(each, axis=0).tolist())
+    assert data.latest({"id": "nothing"}) == {"waiting": 0}
+
+
+# --- sessions that change
+
+
+def test_a_session_that_is_replaced_under_its_name_is_read_again(
+    data: Data, recorded: Path, tmp_path: Path
+) -> None:
+    first, second = sorted(recorded.glob("2*"))
+    here = tmp_path / "root" / first.name
+    shutil.copytree(first, here)
+    made = Data(Collection([tmp_path / "root"]), data.judges)
+
+    def shown() -> tuple[list[int], bytes]:
+        made.collection._list()  # as a second later
+        while (games := made.collection.games()).waiting:
+            pass
+        (entry,) = games.sessions
+        run = str(entry.runs["id"][0])
+        return games["max_score"].tolist(), made.replay({"session": entry.id, "run": run})
+
+    before, game = shown()
+    assert shown() == (before, game)
+    shutil.rmtree(here)
+    shutil.copytree(second, here)
+    after, other = shown()
+    assert after == Session.open(second).runs["max_score"].tolist() != before
+    assert unpacked(other)["score"] == after[0]
+    assert other != game
+    (entry,) = made.collection.games().sessions
+    (here / "metadata.db").write_bytes(b"no database")
+    made.collection._list()
+    with pytest.raises(NotSqliteError):
+        made.replay({"session": entry.id, "run": "0"})
+    shutil.rmtree(here)
+    made.collection._list()
+    with pytest.raises(MissingPathError, match="no session"):
+        made.replay({"session": entry.id, "run": "0"})
+    assert made.collection.games().broken == ()
+
+
+def test_a_game_is_shown_before_its_session_is_in_the_lists(data: Data, recorded: Path) -> None:
+    fresh = Data(Collection([recorded]), data.judges)
+    fresh.collection._reading = True  # as if its thread were at another one
+    row = data.games({})["rows"][0]
+    given = {"session": row["session"], "run": row["run"]}
+    assert fresh.replay(given) == data.replay(given)
+    assert fresh.collection.games().waiting == 2
+
+
+# --- games
 
 
 def test_a_game_is_packed_with_its_boards_and_its_judgement(data: Data) -> None:
@@ -249,7 +407,12 @@ def test_a_game_with_a_sample_of_its_boards_is_shown_without_its_moves(
 def test_the_page_says_that_the_critic_judges_another_player(data: Data) -> None:
     row = data.games({})["rows"][0]
     found = unpacked(data.replay({"session": row["session"], "run": row["run"]}))
-    assert found["strange"] == "The critic judges ntuple; this game was played by greedy."
+    assert found["strange"] == REMARK
+    assert data.judges.remark([]) is None
+    (judged,) = data.judges.critic.info.players
+    assert data.judges.remark([{"player": "ntuple", "player_sha256": judged.sha256}]) is None
+    other = data.judges.remark([{"player": "ntuple", "player_sha256": "ab" * 32}])
+    assert other == REMARK.replace("not greedy", "not another ntuple")
 
 
 def test_a_converted_game_is_shown_as_far_as_it_is_known(data: Data, tmp_path: Path) -> None:
@@ -263,6 +426,40 @@ def test_a_converted_game_is_shown_as_far_as_it_is_known(data: Data, tmp_path: P
     row = made.games({})["rows"][0]
     found = unpacked(made.replay({"session": row["session"], "run": row["run"]}))
     assert found["boards"][:16].tolist() == [1, 1] + [0] * 14
+
+
+def test_a_session_on_tape_is_shown_as_one_of_rows(data: Data, recorded: Path, tmp_path: Path) -> None:
+    from tape2048_tools.cli import run
+
+    of_rows = min(recorded.glob("2*"))  # with moves
+    root = tmp_path / "tape"
+    assert run(["repack", str(of_rows), "--storage", "tape", "--out", str(root), "--quiet"]) == 0
+    on_tape = Data(Collection([root]), data.judges)
+    on_tape.collection.whole()
+    (entry,) = on_tape.collection.games().sessions
+    assert entry.path.joinpath("tape.npy").exists()
+    assert entry.bytes < sum(path.stat().st_size for path in of_rows.iterdir()) / 4
+    mine = next(one for one in data.collection.games().sessions if one.path == of_rows)
+    sessions = [{"session": mine.id}, {"session": entry.id}]
+
+    def same(ask: Callable[[Data, dict[str, str]], Any]) -> None:
+        first, second = (ask(*pair) for pair in zip((data, on_tape), sessions, strict=True))
+        assert first == second
+
+    same(lambda one, given: [{**row, "session": ""} for row in one.games(given)["rows"]])
+    same(Data.sample)
+    same(lambda one, given: {**one.overview(given)["selections"][0], "bytes": 0})
+    same(lambda one, given: one.opinions({"of": given["session"]}))
+    for row in data.games(sessions[0])["rows"][:3]:
+
+        def shown(one: Data, given: dict[str, str], run: str = row["run"]) -> dict[str, Any]:
+            return unpacked(one.replay({**given, "run": run}))
+
+        first, second = shown(data, sessions[0]), shown(on_tape, sessions[1])
+        assert first.keys() == second.keys()
+        for name in first.keys() - {"session", "arrays"}:
+            np.testing.assert_array_equal(first[name], second[name], name)
+        same(lambda one, given, run=row["run"]: one.choices({**given, "run": run, "player": "greedy"}))
 
 
 # --- boards
@@ -315,6 +512,71 @@ def test_a_board_is_played_on_by_the_judges_best_moves(data: Data) -> None:
     assert np.array_equal(found["steps"], again["steps"])
     nothing = unpacked(data.play_on({"board": "0x1212212112122121"}))
     assert nothing["count"] == 0
+
+
+@pytest.mark.parametrize("player", ["greedy", "expectimax:depth=1", "ntuple:weights=fast,look_below=0"])
+def test_a_board_is_played_on_by_any_built_in_player(data: Data, player: str) -> None:
+    given = {"board": "0x0100021034215987", "seed": "3", "player": player, "moves": "200"}
+    packed = data.play_on(given)
+    found = unpacked(packed)
+    assert (found["player"], found["first"][1]) == (player, 1)
+    assert 0 < found["count"] <= 200
+    assert "boards" not in found  # all its moves are known
+    assert data.play_on(given) == packed
+    assert data.play_on({**given, "seed": "4"}) != packed
+    goes_on = found["count"] == 200
+    assert found["notes"] == (["played on for 200 moves; the game goes on"] if goes_on else [])
+    assert unpacked(data.play_on({**given, "board": "0x1212212112122121"}))["count"] == 0
+
+
+def test_a_player_that_is_slow_is_stopped(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "_PLAY_S", 0.0)
+    for player in ("greedy", ""):
+        found = unpacked(data.play_on({"board": "0x0100021034215987", "player": player, "moves": "20000"}))
+        assert found["count"] <= 1
+        assert "all that it gets" in found["notes"][0]
+    row = data.games({"sort": "steps"})["rows"][0]
+    slow = data.choices({"session": row["session"], "run": row["run"], "player": "greedy"})
+    assert len(slow["moves"]) <= 2
+
+
+def test_the_moves_of_a_player_are_its_best_ones_on_the_boards_of_a_game(data: Data) -> None:
+    row = data.games({})["rows"][0]
+    entry = data.collection.session(row["session"])
+    (game,) = read_game(entry.path, [int(row["run"])], replayed=True)
+    given = {"session": row["session"], "run": row["run"]}
+    found = data.choices({**given, "player": "expectimax:depth=1"})["moves"]
+    values = move_values(make(depth=1), game.states[:-1])
+    assert found == values.argmax(axis=1).tolist()
+    greedy = data.choices({**given, "player": "greedy"})["moves"]
+    assert len(greedy) == row["steps"]
+    rewards = [[int(merge_score(board, move)) for move in range(4)] for board in game.states[:-1]]
+    for board, move, reward in zip(game.states, greedy, rewards, strict=False):
+        legal = [way for way in range(4) if slide(board, way) != board]
+        assert move in legal
+        assert reward[move] == max(reward[way] for way in legal)
+
+
+@pytest.mark.parametrize(
+    ("player", "words"),
+    [
+        ("nobody", "no player is called"),
+        ("python:os:system", "built-in"),
+        ("python:/tmp/x.py:make", "built-in"),
+        ("expectimax:depth=9", "expected an integer from 1 to 3"),
+        ("expectimax:deep=2", "did you mean 'depth'"),
+        ("ntuple:weights=/etc/passwd", "one that ships"),
+        ("critic:critic=x.critic", "one that ships"),
+        ("random:weights=default", "takes no 'weights'"),
+        ("ntuple:look_margin=nan", "expected a number"),
+        ("ntuple:=", "built-in"),
+        ("ntuple:a=1,=", "expected NAME"),
+        ("x" * 5000, "no player is called"),
+    ],
+)
+def test_a_player_that_links_may_not_name_is_refused(player: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        boards.player_of(player)
 
 
 # --- live

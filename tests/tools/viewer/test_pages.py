@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from .conftest import Viewer
+    from .conftest import SecondViewer, Viewer
 
 PAGES = ["overview", "sessions", "games", "board", "live", "critic"]
 
@@ -99,12 +99,13 @@ def test_no_page_violates_a_rule_of_axe_or_is_wider_than_the_screen(
         *(f"#{name}" for name in PAGES),
         "#overview?two=1&b.where=id+%3E+5",
         f"#{session}/{run}/20",
+        f"#{session}/{run}/20?beside={session}/{run}",
         "#nothing",
     ]:
         open_link(page, link)
-        page.locator(".message:text('Reading'), .message:text('is being examined')").first.wait_for(
-            state="detached"
-        )
+        for words in ("Reading", "being examined"):
+            page.locator(f".message:has-text('{words}')").first.wait_for(state="detached")
+        page.locator(".odds:text('…')").first.wait_for(state="detached")
         assert violations(page) == [], link
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), link
         assert page.locator(".message.error").count() == 0, link
@@ -189,7 +190,7 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
 
 
 def test_a_planted_blunder_comes_first_in_the_list(
-    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], tmp_path: Path
+    second_viewer: SecondViewer, new_page: Callable[..., Any]
 ) -> None:
     """A board at which one move loses the corner, and that move made."""
     from tape2048.game.moves import recover
@@ -209,17 +210,19 @@ def test_a_planted_blunder_comes_first_in_the_list(
         np.array(moves, np.uint8),
         RunMeta(steps=len(moves), max_score=4, highest_tile=512),
     )
-    write_session(tmp_path / "20260101T000000Z_model=planted", [run])
-    found = start_viewer(tmp_path)
-    session, number = best_game(found)
-    page = new_page(f"{found.link}#{session}/{number}/0")
+    write_session(second_viewer.planted / "20260101T000000Z_model=planted", [run])
+    found = second_viewer.viewer
+    while not (rows := found.json("/api/games?where=model+%3D+%27planted%27")["rows"]):
+        time.sleep(0.1)
+    page = new_page(f"{found.link}#{rows[0]['session']}/{rows[0]['run']}/0")
     assert page.locator(".losses tbody th").first.text_content() == "39"
 
 
 def test_two_games_of_one_seed_stand_side_by_side(
-    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], tmp_path: Path, process: Any
+    second_viewer: SecondViewer, new_page: Callable[..., Any], process: Any
 ) -> None:
-    for name, more in (("first", ""), ("second", ",look_below=16,look_margin=0")):
+    more_of = {second_viewer.first: "", second_viewer.second: ",look_below=16,look_margin=0"}
+    for root, more in more_of.items():
         flags = [
             "--player",
             f"ntuple:weights=fast{more}",
@@ -230,10 +233,12 @@ def test_two_games_of_one_seed_stand_side_by_side(
             "--workers",
             "1",
         ]
-        assert process("record", *flags, "--out-dir", str(tmp_path / name)).returncode == 0
-    found = start_viewer(tmp_path / "first", tmp_path / "second")
+        assert process("record", *flags, "--out-dir", str(root)).returncode == 0
+    found = second_viewer.viewer
+    time.sleep(1.1)  # until it lists the directories again
     session, run = best_game(found)
     page = new_page(f"{found.link}#{session}/{run}/0")
+    page.locator("summary:text('A game beside it')").click()
     choice = page.get_by_label("Beside it")
     choice.select_option(index=1)
     page.locator("section[aria-label='The game beside']").wait_for()
@@ -255,6 +260,90 @@ def test_two_games_of_one_seed_stand_side_by_side(
     first, second = shown()
     assert first == second
     assert "beside=" in page.url
+
+
+def test_any_game_is_shown_beside_another_from_the_list_or_by_its_link(page: Any, viewer: Viewer) -> None:
+    session, run = best_game(viewer)
+    rows = viewer.json("/api/games?sort=steps&desc=0")["rows"]
+    other = f"{rows[0]['session']}/{rows[0]['run']}"
+    open_link(page, f"#{session}/{run}/0")
+    page.locator("summary:text('A game beside it')").click()
+    page.get_by_label("Any other one").fill("no link")
+    page.keyboard.press("Enter")
+    assert "holds its session" in page.get_by_label("Any other one").evaluate("one => one.validationMessage")
+    page.get_by_label("Any other one").fill(f"http://127.0.0.1/#{other}/3?judge=1")
+    page.keyboard.press("Enter")
+    beside = page.locator("section[aria-label='The game beside']")
+    beside.wait_for()
+    assert f"Game {rows[0]['run']} of" in beside.text_content()
+    page.get_by_text("no board in common").wait_for()
+    page.keyboard.press("]")  # by the judge, since the games have nothing in common
+    page.locator(".where:not(:text('move 0 '))").first.wait_for()
+    page.get_by_role("link", name="Choose from the list").click()
+    page.get_by_role("heading", name="Choose a game").wait_for()
+    page.locator("main table a").nth(1).click()
+    beside.wait_for()
+    second = viewer.json("/api/games")["rows"][1]
+    assert f"Game {second['run']} of" in beside.text_content()
+    page.get_by_role("button", name="Take it away").click()
+    beside.wait_for(state="detached")
+    ready(page)
+    open_link(page, f"#{session}/{run}/0?beside=0123456789/1")
+    page.locator(".message.error:has-text('no session')").wait_for()
+    assert page.locator(".replay").count() == 1  # the game itself is shown
+
+
+def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
+    session, run = best_game(viewer)
+    open_link(page, f"#{session}/{run}/0")
+    page.get_by_label("Compared with").select_option("expectimax")
+    page.get_by_label("Its settings").fill("depth=1")
+    page.keyboard.press("Tab")
+    page.locator(".values td:has-text('best of the other')").wait_for()
+    student = viewer.json(f"/api/choices?session={session}&run={run}&player=expectimax:depth=1")["moves"]
+    differing = page.evaluate(
+        """async ([given, student]) => {
+            const {askGame} = await import('/static/api.js');
+            const {values, count} = await askGame('replay', given);
+            const worth = (at, move) => Number.isNaN(values[4 * at + move]) ? -1 : values[4 * at + move];
+            const best = at => [1, 2, 3].reduce((found, move) => worth(at, move) > worth(at, found)
+              ? move : found, 0);
+            return Array.from({length: count}, (_, at) => at).filter(at => best(at) !== student[at]);
+        }""",
+        [{"session": session, "run": run}, student],
+    )
+    page.locator(".where").click()
+    for at in [at for at in differing if at > 0][:3]:
+        page.keyboard.press("]")
+        page.locator(f".where:text-matches('^move {at:,} ')").wait_for()
+    page.get_by_label("Its settings").fill("depth=9")
+    page.keyboard.press("Tab")
+    page.locator(".choices [role=status]:has-text('from 1 to 3')").wait_for()
+
+
+def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
+    best_game(viewer)
+    for link in ("#sessions", "#games"):
+        open_link(page, link)
+        page.locator(".critic-note:has-text('The critic judges ntuple, and not greedy')").wait_for()
+        cells = page.locator("td > .odds, td.n .odds").all_text_contents()
+        rows = page.locator("main tbody tr").count()
+        if link == "#games":
+            assert len(cells) == rows
+            assert all("8K" in text and "32K" in text for text in cells)
+        else:
+            assert len(cells) == 3 * rows  # of the tiles 8192, 16384 and 32768
+        assert all("%" in text for text in cells)
+    open_link(page, "#overview")
+    figure = page.locator("figure:has-text('The critic: predicted and reached')")
+    figure.wait_for()
+    assert "not greedy" in figure.text_content()
+    figure.locator("summary").click()
+    assert figure.locator("tbody tr").count() >= 6
+    open_link(page, "#live")
+    page.locator(".latest:has-text('halfway through the last 8 games')").wait_for()
+    open_link(page, "#board")
+    page.get_by_text("If ntuple plays on").wait_for()
 
 
 def test_every_control_is_reached_by_the_keyboard_alone(page: Any, viewer: Viewer) -> None:
@@ -301,7 +390,17 @@ def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
     page.wait_for_timeout(600)
     assert "board=1000021034215987" in page.url
     page.get_by_role("button", name="Play on").click()
-    page.locator(".replay").wait_for()
+    page.get_by_role("heading", name="Played on by ntuple").wait_for()
+    page.get_by_label("Played by").select_option("expectimax")
+    page.get_by_label("Its settings").fill("depth=7")
+    page.keyboard.press("Enter")
+    page.locator(".message.error:has-text('from 1 to 3')").wait_for()
+    page.get_by_label("Its settings").fill("depth=1")
+    page.get_by_label("Moves, at most").fill("20")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Played on by expectimax:depth=1").wait_for()
+    page.get_by_text("played on for 20 moves").wait_for()
+    assert page.locator(".replay").count() == 1
     page.locator("input[name=board]").fill("3 3")
     page.keyboard.press("Enter")
     page.locator(".message.error").wait_for()
@@ -354,3 +453,6 @@ def test_live_shows_a_recorder_within_seconds(
         finally:
             recorder.terminate()
     page.locator(".state:text('stopped')").wait_for(timeout=5_000)
+    page.locator(
+        ".latest:has-text('halfway through the last 8 games')"
+    ).wait_for()  # of the session now published

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Viewer
+    from .conftest import SecondViewer, Viewer
 
 
 def a_game(viewer: Any) -> tuple[str, str]:
@@ -60,8 +60,8 @@ def test_a_foreign_host_is_refused_with_the_token_too(viewer: Viewer, host: str)
     assert viewer.get("/api/games", Host=host)[0] in {400, 421}
 
 
-def test_a_host_that_was_allowed_is_answered(start_viewer: Callable[..., Viewer], recorded: Path) -> None:
-    other = start_viewer(recorded, "--allow-host", "box.example")
+def test_a_host_that_was_allowed_is_answered(second_viewer: SecondViewer) -> None:
+    other = second_viewer.viewer
     port = other.address.rpartition(":")[2]
     assert other.get("/api/about", Host=f"box.example:{port}")[0] == 200
     assert other.get("/api/about", Host=f"localhost:{port}")[0] == 200
@@ -103,6 +103,14 @@ def test_no_path_leads_out_of_the_files_of_the_pages(viewer: Viewer, path: str) 
         ("board?board=" + "+".join(["3"] * 15) + "+65536", 400, "32768"),
         ("board?board=0x0123456789abcdef&judge=99", 404, "no judge"),
         ("training?id=nothing", 404, "no training"),
+        ("play-on?board=0x1&player=python:os:system", 422, "built-in"),
+        ("play-on?board=0x1&player=ntuple:weights=/etc/passwd", 422, "one that ships"),
+        ("play-on?board=0x1&player=expectimax:depth=4", 422, "from 1 to 3"),
+        ("play-on?board=0x1&moves=20001", 400, "at most 20000"),
+        ("choices?player=nobody&session=0123456789&run=0", 422, "no player is called"),
+        ("choices?player=greedy&session=0123456789&run=0", 404, "no session"),
+        ("opinions?of=0123456789", 404, "no session"),
+        ("opinions?of=" + 50 * ",", 400, "at most 50"),
     ],
 )
 def test_bad_questions_are_refused_by_name(viewer: Viewer, query: str, code: int, words: str) -> None:
@@ -140,9 +148,8 @@ def test_a_session_that_goes_or_is_damaged_while_it_is_shown_costs_only_itself(
     root = tmp_path / "copy"
     shutil.copytree(recorded, root)
     found = start_viewer(root)
-    first, second = sorted(
-        {row["session"]: row for row in _all_games(found)}.items(), key=lambda one: one[1]["name"]
-    )
+    every = _all_games(found)
+    first, second = sorted({row["session"]: row for row in every}.items(), key=lambda one: one[1]["name"])
     gone, damaged = root / first[1]["name"], root / second[1]["name"]
     shutil.rmtree(gone)
     path = f"/api/replay?session={first[0]}&run={first[1]['run']}"
@@ -152,6 +159,14 @@ def test_a_session_that_goes_or_is_damaged_while_it_is_shown_costs_only_itself(
     code, document = found.refusal(f"/api/replay?session={second[0]}&run={second[1]['run']}")
     assert code == 422
     assert "steps.npy" in document["message"]
+    shutil.rmtree(damaged)
+    shutil.copytree(recorded / gone.name, damaged)  # another session in the place of the damaged one
+    best = max(row["score"] for row in every if row["session"] == first[0])
+    while [one["best_score"] for one in found.json("/api/sessions")["rows"]] != [best]:
+        time.sleep(0.1)
+    assert found.get(f"/api/replay?session={second[0]}&run={first[1]['run']}")[0] == 200
+    shutil.rmtree(damaged)
+    shutil.copytree(recorded / damaged.name, damaged)
     shutil.copytree(recorded / gone.name, root / f"{gone.name}-2")
     while len(shown := found.json("/api/sessions")["rows"]) != 2 or shown[0]["name"] != f"{gone.name}-2":
         time.sleep(0.1)  # the removed one went from the list, and the new one came
@@ -214,9 +229,9 @@ def test_a_port_in_use_is_refused_with_what_to_do(viewer: Viewer, recorded: Path
 
 
 def test_two_viewers_of_one_host_keep_their_cookies_apart(
-    viewer: Viewer, start_viewer: Callable[..., Viewer], recorded: Path
+    viewer: Viewer, second_viewer: SecondViewer
 ) -> None:
-    other = start_viewer(recorded)
+    other = second_viewer.viewer
     both = f"{viewer.cookie}; {other.cookie}"
     assert viewer.get("/api/about", Cookie=both)[0] == 200
     assert other.get("/api/about", Cookie=both)[0] == 200

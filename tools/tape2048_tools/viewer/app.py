@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048.errors import FilterError, FormatError, MissingPathError, TapeError
+from tape2048.errors import ConfigError, FilterError, FormatError, MissingPathError, TapeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -101,9 +101,9 @@ def make_app(data: Data, token: str, hosts: Collection[str], cookie: str) -> ASG
 
     routes: dict[str, Callable[[Mapping[str, str]], Any]] = {
         "about": data.about, "overview": data.overview, "sample": data.sample, "sessions": data.sessions,
-        "games": data.games, "replay": data.replay, "twins": data.twins, "judges": data.judge_list,
-        "board": data.board, "play-on": data.play_on, "training": data.training,
-        "examination": data.examination,
+        "games": data.games, "replay": data.replay, "twins": data.twins, "choices": data.choices,
+        "judges": data.judge_list, "opinions": data.opinions, "latest": data.latest, "board": data.board,
+        "play-on": data.play_on, "training": data.training, "examination": data.examination,
     }  # fmt: skip
     app: Starlette = Starlette(
         routes=[
@@ -232,7 +232,7 @@ def refusal_of(path: str, error: Exception) -> Response:
     """Return the answer to a request that failed: a known error by name, any other one as our defect."""
     if isinstance(error, MissingPathError):
         return _refusal(404, str(error), type(error).__name__, error.hint)
-    if isinstance(error, FilterError | FormatError):
+    if isinstance(error, FilterError | FormatError | ConfigError):
         return _refusal(422, str(error), type(error).__name__, error.hint)
     if isinstance(error, TapeError):
         return _refusal(409, str(error), type(error).__name__, error.hint)

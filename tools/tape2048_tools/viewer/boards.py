@@ -1,13 +1,20 @@
-"""Single boards: read from text, judged move by move, and played on from."""
+"""Single boards: read from text, judged move by move, and played on from; and the players who do that."""
 
 from __future__ import annotations
 
+import functools
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048.critic.facts import SHIPPED as CRITICS
+from tape2048.errors import ConfigError
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
+from tape2048.ntuple.files import SHIPPED as NETWORKS
+from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own
+from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.viewer.replay import Game
 
 if TYPE_CHECKING:
@@ -16,8 +23,21 @@ if TYPE_CHECKING:
     from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.viewer.judges import Judges
 
-#: Moves that are played on at a time.
-CONTINUED_MOVES = 1000
+#: Moves that are played on at most, and unless told.
+MOVES_MAX, MOVES = 20_000, 1000
+
+#: Seconds that a player gets; a longer game is shown as far as it came.
+_PLAY_S = 5.0
+
+#: Moves between two looks at the clock.
+_MOVES_AT_A_TIME = 32
+
+_PLAYER_CHARS_MAX = 200
+
+_NO_MOVE = 255
+
+#: The parameters that name a file, and what links may name.
+_FILES = {"weights": NETWORKS, "critic": CRITICS}
 
 _P_FOUR = 0.1
 _EXPONENT_MAX = 15
@@ -92,17 +112,73 @@ def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
     }
 
 
-def play_on(board: int, judge: Judge, seed: int) -> Game:
-    """Play on from a board by the best of a judge's values, until the game ends or enough moves are made.
+def player_documents() -> list[dict[str, Any]]:
+    """Return what pages show of the players that can be chosen, with their parameters and defaults."""
+    return [
+        {
+            "name": kind.name,
+            "about": kind.summary,
+            "settings": ",".join(f"{key}={one.default}" for key, one in kind.parameters.items()),
+        }
+        for kind in REGISTRY.values()
+    ]
+
+
+def player_of(text: str) -> Any:
+    """Return a built-in player, such as ``expectimax:depth=2``, for one thread.
+
+    Raises:
+        UnknownKeyError: no such player or parameter.
+        ConfigError: an invalid parameter, a player that is code, or a file that a link is not to name.
+    """
+    name, args = parse_player(text[:_PLAYER_CHARS_MAX])
+    if name not in REGISTRY and ":" in name:
+        raise ConfigError(
+            f"found the player {name!r}, expected a built-in one",
+            hint=f"NAME:key=value,... with one of: {', '.join(REGISTRY)}",
+        )
+    for key in _FILES.keys() & args.keys():
+        if args[key] not in _FILES[key]:
+            raise ConfigError(
+                f"found {key} = {args[key]!r}, expected one that ships: {', '.join(_FILES[key])}",
+                hint="links name no files; `tape2048 view --judge ntuple:weights=FILE` plays on, too",
+            )
+    return own(_made(name, tuple(sorted(check_player(name, args).items()))))
+
+
+@functools.lru_cache(maxsize=2)
+def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
+    """Return a player; the last ones are kept, since their tables take a second to load."""
+    return make_player(name, dict(args))
+
+
+def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
+    """Play on from a board, until the game ends, enough moves are made, or the time is up.
 
     Args:
         board: packed.
-        judge: chooses the moves.
+        player: chooses the moves; a judge makes the best ones by its values.
         seed: of the spawns.
+        moves_max: at least 1.
     """
+    from tape2048_recorder.replay.judging import Judge
+
+    play = _judge_plays if isinstance(player, Judge) else _player_plays
+    states, moves = play(board, player, seed, moves_max)
+    notes: tuple[str, ...] = ()
+    if int(legal_masks(states[-1:])[0]):
+        why = "" if len(moves) >= moves_max else f" in {_PLAY_S:g} s, which is all that it gets"
+        notes = (f"played on for {len(moves):,} moves{why}; the game goes on",)
+    return Game(states, moves, None, notes)
+
+
+def _judge_plays(
+    board: int, judge: Judge, seed: int, moves_max: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
     random = np.random.default_rng(seed)
     states, moves = [board], list[int]()
-    while len(moves) < CONTINUED_MOVES:
+    until = time.monotonic() + _PLAY_S
+    while len(moves) < moves_max and time.monotonic() < until:
         options = judge.board(states[-1])
         if not options:
             break
@@ -112,7 +188,40 @@ def play_on(board: int, judge: Judge, seed: int) -> Game:
         exps[cell] = 2 if random.random() < _P_FOUR else 1
         states.append(int(exps_to_boards(exps[None])[0]))
         moves.append(chosen.move)
-    ended = not int(legal_masks(np.array(states[-1:], np.uint64))[0])
-    notes = () if ended else (f"played on for {len(moves)} moves; the game goes on",)
-    packed: NDArray[np.uint64] = np.array(states, np.uint64)
-    return Game(packed, np.array(moves, np.uint8), None, notes)
+    return np.array(states, np.uint64), np.array(moves, np.uint8)
+
+
+def _player_plays(
+    board: int, player: Any, seed: int, moves_max: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
+
+    buffer = Buffer(rows_max=moves_max, runs_max=1, record_action=True, sample_rate=1)
+    buffer.begin_at(board, seed)
+    status = play_into(buffer, player, steps_max=1)  # compiles, before the clock runs
+    until = time.monotonic() + _PLAY_S
+    while status == STEPS_PLAYED and time.monotonic() < until:
+        status = play_into(buffer, player, steps_max=_MOVES_AT_A_TIME)
+    return buffer.boards_and_moves()
+
+
+def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
+    """Return the moves that a player would make, until the time is up: ``u8[k]``, k <= n; 255 without one.
+
+    Args:
+        boards: packed, ``u64[n]``.
+        player: what it draws at random follows from the board's number.
+    """
+    from tape2048_recorder.game.loop import Buffer, play_into
+
+    buffer = Buffer(rows_max=1, runs_max=1, record_action=True, sample_rate=1)
+    found, until = list[int](), 0.0
+    for number, board in enumerate(boards.tolist()):
+        buffer.begin_at(board, number)
+        play_into(buffer, player, steps_max=1)
+        _, moves = buffer.boards_and_moves()
+        found.append(int(moves[0]) if len(moves) else _NO_MOVE)
+        until = until or time.monotonic() + _PLAY_S  # after the first one, which compiles
+        if time.monotonic() > until:
+            break
+    return np.array(found, np.uint8)

@@ -74,6 +74,7 @@ class Entry(NamedTuple):
         meta: its facts.
         runs: ``RUN_DTYPE[R]``, by id.
         bytes: size of its files.
+        stamp: tells it from another session that takes its place; see :func:`_identity`.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Entry(NamedTuple):
     meta: dict[str, Any]
     runs: NDArray[np.void]
     bytes: int
+    stamp: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -175,6 +177,7 @@ class Collection:
         self._stamps: list[int] = []
         self._trainings: dict[str, Path] = {}
         self._paths: dict[str, str] = {}
+        self._identities: dict[str, tuple[int, ...]] = {}
         self._changes = 0
         self._reading = False
 
@@ -200,6 +203,23 @@ class Collection:
                 )  # fmt: skip
                 self._games = state, made
             return self._games[1]
+
+    def session(self, session_id: str) -> Entry:
+        """Return a session by its id; one that is not read yet is read in this thread.
+
+        Raises:
+            MissingPathError: it is gone.
+            TapeError: it is damaged.
+        """
+        self.games()
+        with self._lock:
+            path, known = self._paths.get(session_id), self._read.get(session_id)
+            stamp = self._identities.get(session_id, ())
+        if known is not None:
+            return known
+        if path is None:
+            raise MissingPathError(f"no session has the id {session_id:.20}", hint="it was removed")
+        return read_entry(session_id, Path(path), stamp)
 
     def whole(self) -> Games:
         """Return all sessions, read in this thread."""
@@ -240,13 +260,15 @@ class Collection:
             except TapeError:
                 continue  # gone, or not readable now; its sessions are shown no more
         paths = {id_of(path): path for path, _ in sorted(found.items(), key=lambda one: (one[1], one[0]))}
+        identities = {one: _identity(path) for one, path in paths.items()}
         with self._lock:
-            if paths.keys() != self._paths.keys():
+            if identities != self._identities:  # sessions that came, went, or were replaced
                 self._changes += 1
-                for one in self._read.keys() - paths.keys():
-                    del self._read[one]
-                self._broken = {one: error for one, error in self._broken.items() if one in paths}
-            self._paths = paths
+                for one, stamp in self._identities.items():
+                    if identities.get(one) != stamp:
+                        for table in (self._read, self._broken, self._briefs):
+                            table.pop(one, None)
+            self._paths, self._identities = paths, identities
             self._stamps, self._listed = stamps, time.monotonic()
             new = [one for one in paths if one not in self._briefs]
         for one in new:
@@ -258,16 +280,18 @@ class Collection:
             for one, path in list(self._paths.items()):
                 if one in self._read or one in self._broken:
                     continue
+                stamp = self._identities.get(one, ())
                 try:
-                    entry = read_entry(one, Path(path))
+                    entry = read_entry(one, Path(path), stamp)
                 except (TapeError, OSError) as error:
                     known = error if isinstance(error, TapeError) else MissingPathError(str(error))
                     with self._lock:
-                        self._broken[one] = described(Path(path), known)
-                        self._changes += 1
+                        if self._identities.get(one) == stamp:
+                            self._broken[one] = described(Path(path), known)
+                            self._changes += 1
                 else:
                     with self._lock:
-                        if one in self._paths:
+                        if self._identities.get(one) == stamp:
                             self._read[one] = entry
             games = self.games()
             for name in (*COLUMNS, "session"):
@@ -286,8 +310,22 @@ def _other_directories(root: Path) -> list[Path]:
     return [root / name for name in sorted(names) if name[0] != "."]
 
 
-def read_entry(session_id: str, path: Path) -> Entry:
+def _identity(path: str) -> tuple[int, ...]:
+    """Return what changes when another session takes the place of one, or the same is written again."""
+    try:
+        found = os.stat(f"{path}/{METADATA_DB}")  # noqa: PTH116 - ten thousand of them, each second
+    except OSError:
+        return ()
+    return found.st_ino, found.st_ctime_ns, found.st_size
+
+
+def read_entry(session_id: str, path: Path, stamp: tuple[int, ...] = ()) -> Entry:
     """Read a session's run table and facts, without its rows where the table says where they lie.
+
+    Args:
+        session_id: its id.
+        path: the directory.
+        stamp: as it was before.
 
     Raises:
         TapeError: it is damaged, or gone.
@@ -298,7 +336,7 @@ def read_entry(session_id: str, path: Path) -> Entry:
     if not metadata.has_rows:
         runs = Session.open(path).runs
     runs = runs[np.argsort(runs["id"], kind="stable")]
-    return Entry(session_id, path, metadata.session, runs, directory_bytes(path))
+    return Entry(session_id, path, metadata.session, runs, directory_bytes(path), stamp)
 
 
 def find_run(runs: NDArray[np.void], run: int) -> int:

@@ -13,9 +13,19 @@ from tape2048._version import __version__
 from tape2048.errors import MissingPathError
 from tape2048.session.labels import REACH_TILES
 from tape2048_tools.sessions.summary import reach
-from tape2048_tools.viewer.boards import board_document, parse_board, play_on
+from tape2048_tools.viewer.boards import (
+    MOVES,
+    MOVES_MAX,
+    board_document,
+    choices,
+    parse_board,
+    play_on,
+    player_documents,
+    player_of,
+)
 from tape2048_tools.viewer.collection import facts_of, find_run
-from tape2048_tools.viewer.live import live_document, training_document
+from tape2048_tools.viewer.live import live_document, recorder_of, training_document
+from tape2048_tools.viewer.opinions import opinions, sample_of
 from tape2048_tools.viewer.overview import overview, sample
 from tape2048_tools.viewer.replay import Game, pack, read_game
 from tape2048_tools.viewer.selection import PAGE_ROWS, SORTS, Selection, choose, page_of_games
@@ -136,7 +146,9 @@ class Data:
     def sample(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return what a few games tell: when tiles appear, and the shares of the moves."""
         games, selection = self.collection.games(), Selection.of(given)
-        return self._of(games).get(("sample", selection), lambda: sample(games, choose(games, selection)))
+        return self._of(games).get(
+            ("sample", selection), lambda: sample(games, choose(games, selection), self.judges)
+        )
 
     def sessions(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return a page of the sessions: sorted (``sort``, ``desc``), named like ``q``, page ``page``."""
@@ -163,22 +175,64 @@ class Data:
         )
         return {"total": total, "rows": _game_rows(games, numbers), "waiting": games.waiting}
 
+    def opinions(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the critic says of games halfway through, or of some games of sessions.
+
+        Args:
+            given: ``of``: ids of sessions, or session/run for a game, at most a page of them, with commas.
+        """
+        keys = given.get("of", "").split(",")
+        if len(keys) > PAGE_ROWS:
+            raise ValueError(f"of: found {len(keys)} games, expected at most {PAGE_ROWS}")
+        wanted = []
+        for key in keys:
+            session_id, _, run = key.partition("/")
+            entry = self.collection.session(session_id)
+            wanted.append((entry, [_number({"run": run}, "run")] if run else sample_of(entry.runs)))
+        made = ("opinions", *keys, *(entry.stamp for entry, _ in wanted))
+        return self._of(self.collection.games()).get(made, lambda: opinions(wanted, self.judges))
+
+    def latest(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the critic says of the games that a recorder (``id``) published last, and their end."""
+        games = self.collection.games()
+        for entry in reversed(games.sessions):
+            if len(entry.runs) and recorder_of(entry) == given.get("id", ""):
+                break
+        else:
+            return {"waiting": games.waiting}
+        ids = sample_of(entry.runs, newest=True)
+        tiles = entry.runs["highest_tile"][np.isin(entry.runs["id"], ids)]
+        found = opinions([(entry, ids)], self.judges)
+        reached = [int(np.count_nonzero(tiles >= tile)) for tile in found["thresholds"]]
+        return {
+            "waiting": games.waiting, "session": entry.id, "name": entry.name, "games": len(ids),
+            "reached": reached, **found,
+        }  # fmt: skip
+
     # --------------------------------------------------------------------------------------- games
 
     def replay(self, given: Mapping[str, str]) -> bytes:
         """Return a game for the page that replays it: ``session`` (id), ``run`` (id), ``judge`` (number)."""
-        entry = self.collection.games().session(given.get("session", ""))
+        entry = self.collection.session(given.get("session", ""))
         run, number = _number(given, "run"), _number(given, "judge")
-        return self._replays.get(("replay", entry.id, run, number), lambda: self.packed(entry, run, number))
+        key = ("replay", entry.id, entry.stamp, run, number)
+        return self._replays.get(key, lambda: self.packed(entry, run, number))
+
+    def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return the moves that a player (``player``) would make in a game (``session``, ``run``)."""
+        player = player_of(given.get("player", ""))
+        entry = self.collection.session(given.get("session", ""))
+        (game,) = read_game(entry.path, [_number(given, "run")], replayed=True)
+        return {"moves": choices(game.states[:-1], player).tolist()}
 
     def twins(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the other games with the seed of a game (``session``, ``run``): of other players."""
         games = self.collection.games()
-        entry = games.session(given.get("session", ""))
-        position = find_run(entry.runs, _number(given, "run"))
-        found = np.flatnonzero(games["seed"] == entry.runs["seed"][position])
-        own = int(games.starts[games.number(entry.id)]) + position
-        return {"rows": _game_rows(games, found[found != own][:PAGE_ROWS])}
+        entry = self.collection.session(given.get("session", ""))
+        row = entry.runs[find_run(entry.runs, _number(given, "run"))]
+        found = _game_rows(games, np.flatnonzero(games["seed"] == row["seed"])[: PAGE_ROWS + 1])
+        own = (entry.id, str(row["id"]))
+        return {"rows": [one for one in found if (one["session"], one["run"]) != own]}
 
     def packed(self, entry: Entry, run: int, number: int, *, small: bool = False) -> bytes:
         """Return a game of a session, packed; see :func:`tape2048_tools.viewer.replay.pack`."""
@@ -199,7 +253,7 @@ class Data:
             "score": int(row["max_score"]),
             "length": int(row["steps"]),
             "highest": int(row["highest_tile"]),
-            "strange": self.judges.strange(entry.meta),
+            "strange": self.judges.remark([entry.meta]),
         }
         return game, *self._judged(game, number, facts)
 
@@ -212,8 +266,12 @@ class Data:
         return (judge.game(game.states, game.moves) if game.is_whole else None), facts
 
     def judge_list(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the judges and the critic."""
-        return {"judges": self.judges.documents(), "critic": self.judges.critic_document()}
+        """Return the judges, the critic, and the players that can be chosen."""
+        return {
+            "judges": self.judges.documents(),
+            "critic": self.judges.critic_document(),
+            "players": player_documents(),
+        }
 
     # --------------------------------------------------------------------------------------- board
 
@@ -223,11 +281,19 @@ class Data:
         return board_document(board, self.judges[_number(given, "judge")], self.judges)
 
     def play_on(self, given: Mapping[str, str]) -> bytes:
-        """Return the game that a judge plays on from a board (``board``, ``judge``, ``seed``), packed."""
-        number = _number(given, "judge")
-        game = play_on(parse_board(given.get("board", "")), self.judges[number], _number(given, "seed"))
+        """Return the game that is played on from a board (``board``, ``seed``, ``moves``), packed.
+
+        By ``player``, as ``record`` takes it; without one by the best of the values of ``judge``, who judges
+        the game in any case.
+        """
+        number, text = _number(given, "judge"), given.get("player", "").strip()
+        moves = _number(given, "moves") or MOVES
+        if moves > MOVES_MAX:
+            raise ValueError(f"moves: found {moves}, expected at most {MOVES_MAX}")
+        player = player_of(text) if text else self.judges[number]
+        game = play_on(parse_board(given.get("board", "")), player, _number(given, "seed"), moves)
         judged, facts = self._judged(game, number, {"name": "played on from a board", "strange": None})
-        facts["player"] = facts["judge"]["name"]
+        facts["player"] = text or facts["judge"]["name"]
         return pack(facts, game, judged, self.judges.opinion(game.states))
 
     # --------------------------------------------------------------------------- live, and the critic

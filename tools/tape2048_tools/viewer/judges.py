@@ -12,10 +12,10 @@ from tape2048.critic.facts import PlayedBy, strangers
 from tape2048.errors import MissingPathError
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
-from tape2048_tools.sessions.summary import player_text
+from tape2048_tools.viewer.collection import brief_player
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: The judge unless told.
 DEFAULT_JUDGE = "ntuple"
+
+#: Players that a remark names.
+_NAMED = 3
 
 
 class Judges:
@@ -106,14 +109,25 @@ class Judges:
             "training": facts.training,
         }
 
-    def strange(self, meta: Mapping[str, Any]) -> str | None:
-        """Return a remark if the critic does not judge the player of a session's facts; else None."""
-        sha256 = meta.get("player_sha256")
-        player = PlayedBy(player_text(meta), sha256 if isinstance(sha256, str) else "", 0)
-        if not strangers(self.critic.info, [player]):
+    def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
+        """Return a remark if the critic does not judge the players of all sessions' facts; else None."""
+        played = {}
+        for meta in sessions:
+            sha256 = meta.get("player_sha256")
+            player = PlayedBy(brief_player(meta), sha256 if isinstance(sha256, str) else "", 0)
+            played[player.sha256, player.name] = player
+        others = strangers(self.critic.info, list(played.values()))
+        if not others:
             return None
-        judged = ", ".join(one.name for one in self.critic.info.players)
-        return f"The critic judges {judged or 'another player'}; this game was played by {player.name}."
+        judged = [one.name for one in self.critic.info.players]
+        named = (f"another {one.name}" if one.name in judged else one.name for one in others)
+        names = list(dict.fromkeys(named))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        its = ", ".join(judged)
+        return (
+            f"The critic judges {its}, and not {', '.join(names[:_NAMED])}{more}: "
+            f"its probabilities say how far {its} would come."
+        )
 
     def opinion(self, boards: NDArray[np.uint64]) -> NDArray[np.float32] | None:
         """Return the critic's probabilities of boards, ``f32[n, T]``; None if it takes embeddings."""

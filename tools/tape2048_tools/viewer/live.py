@@ -15,7 +15,7 @@ from tape2048_tools.viewer.collection import id_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_tools.viewer.collection import Collection
+    from tape2048_tools.viewer.collection import Collection, Entry
 
 #: Points of a curve.
 POINTS_MAX = 400
@@ -44,6 +44,11 @@ def live_document(collection: Collection) -> dict[str, Any]:
         for training_id, path in collection.trainings().items()
     ]
     return {"recorders": recorders, "trainings": trainings}
+
+
+def recorder_of(entry: Entry) -> str:
+    """Return the id of the recorder that wrote a session, as in :func:`live_document`."""
+    return id_of(f"{entry.path.parent}\0{entry.meta.get('instance')}")
 
 
 def _recorder(root: Path, instance: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tape2048.base.intervals import wilson
 from tape2048.errors import TapeError
 from tape2048.session.labels import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import parse_moment, quantiles
+from tape2048_tools.viewer.opinions import require_opinion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048_tools.viewer.collection import Entry, Games
+    from tape2048_tools.viewer.judges import Judges
 
 #: Bins of histograms and points of curves.
 BINS = 48
@@ -30,6 +32,15 @@ _FIRST_TILE = 256
 SAMPLE_GAMES = 48
 
 _MOVES = 4
+
+
+class _Read(NamedTuple):
+    """A game of the sample: its number, its boards ``u64[n]``, and the highest exponent so far at each."""
+
+    number: int
+    states: NDArray[np.uint64]
+    highest: NDArray[np.uint8]
+
 
 #: Exponents of tiles in a run table of 32-bit numbers.
 _EXPONENTS = 32
@@ -176,12 +187,13 @@ def _throughput(entries: Sequence[Entry]) -> list[dict[str, float]]:
     ]
 
 
-def sample(games: Games, chosen: NDArray[np.bool_] | None) -> dict[str, Any]:
-    """Return what takes rows: when each tile appears, and how often each move is made, from a few games.
+def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
+    """Return what takes rows: when each tile appears, how often each move is made, and what the critic says.
 
     Args:
         games: all games.
         chosen: those of a selection; None: all. A few are taken, evenly spread.
+        judges: has the critic.
     """
     from tape2048_tools.viewer.replay import read_game
 
@@ -191,23 +203,24 @@ def sample(games: Games, chosen: NDArray[np.bool_] | None) -> dict[str, Any]:
     owners = games["session"][numbers]
     firsts: dict[int, list[int]] = {}
     made = np.zeros(_MOVES, np.int64)
-    read = 0
+    read: list[_Read] = []
     unread: list[str] = []
     for owner in np.unique(owners).tolist():
         entry = games.sessions[owner]
-        ids = games["id"][numbers[owners == owner]].tolist()
+        mine = numbers[owners == owner].tolist()
         try:
-            for game in read_game(entry.path, ids):
+            for number, game in zip(mine, read_game(entry.path, games["id"][mine].tolist()), strict=True):
                 highest = np.maximum.accumulate(game.exps.max(axis=1))
                 for exp in range(2, int(highest[-1]) + 1):
                     firsts.setdefault(exp, []).append(int(game.step_of(np.searchsorted(highest, exp))))
                 made += np.bincount(game.moves, minlength=256)[:_MOVES]
-                read += 1
+                read.append(_Read(number, game.states, highest))
         except (TapeError, OSError) as error:
             unread.append(str(error))
     return {
-        "games": read,
+        "games": len(read),
         "unread": unread[:3],
+        "critic": _predictions(games, read, judges),
         "moves": (made / max(1, made.sum())).tolist(),
         "first": [
             {"tile": 1 << exp, "games": len(steps), **quantiles(np.array(steps))}
@@ -215,3 +228,38 @@ def sample(games: Games, chosen: NDArray[np.bool_] | None) -> dict[str, Any]:
             if exp >= 5
         ],
     }
+
+
+def _predictions(games: Games, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:
+    """Return for each tile of the critic what it predicts of games, and how many of them reach the tile.
+
+    Of the first board of each game, and of the board on which half the tile first appears, in the games that
+    come so far. Neither board depends on how its game goes on, as one halfway through would.
+
+    Args:
+        games: all games.
+        read: some of them.
+        judges: has the critic.
+    """
+    try:
+        tiles = judges.critic.thresholds
+        owners = np.unique(games["session"][[one.number for one in read]]).tolist() if read else []
+        found = []
+        for column, tile in enumerate(tiles):
+            for half in (False, True):
+                boards, reached = [], 0
+                for one in read:
+                    at = int(np.searchsorted(one.highest, tile.bit_length() - 2)) if half else 0
+                    if at < len(one.highest):
+                        boards.append(one.states[at])
+                        reached += int(games["highest_tile"][one.number]) >= tile
+                if boards:
+                    predicted = float(require_opinion(judges, np.array(boards))[:, column].mean())
+                    share = wilson(reached, len(boards))._asdict()
+                    found.append(
+                        {"tile": tile, "half": half, "games": len(boards), "predicted": predicted, **share}
+                    )
+        remark = judges.remark([games.sessions[owner].meta for owner in owners])
+    except TapeError as error:
+        return {"points": [], "remark": f"No critic: {error}"}
+    return {"points": found, "remark": remark}

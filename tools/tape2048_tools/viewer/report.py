@@ -46,6 +46,13 @@ _DEFLATE = 7
 _IMPORT = re.compile(r"^import \{[^}]*\} from '\./(?P<name>\w+\.js)';\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=const |class |function |async )", re.MULTILINE)
 
+#: The lines of ``index.html`` that name files; a report has their content, and its policy.
+_FILES_OF_VIEWER = """\
+<link rel="icon" href="/static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/style.css">
+<script type="module" src="/static/app.js"></script>
+"""
+
 _KINDS = (("best", "max_score", True), ("worst", "max_score", False), ("longest", "steps", True))
 
 
@@ -85,31 +92,15 @@ def one_file(title: str, document: Mapping[str, Any]) -> bytes:
     )
     # In a script only "<" can end the element.
     data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{html.escape(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<a class="skip" href="#main">Skip to the content</a>
-<header class="top">
-<a class="brand" href="#overview">tape2048</a>
-<nav aria-label="Pages"></nav>
-<button type="button" class="quiet" id="theme" aria-label="Switch between light and dark">◐</button>
-<button type="button" class="quiet" id="keys" aria-label="Show the keys" aria-haspopup="dialog">?</button>
-</header>
-<main id="main" tabindex="-1"></main>
-<noscript><p class="message">A script draws this report, and this browser does not run it.</p></noscript>
-<script type="application/json" id="data">{data}</script>
-<script type="module">{script}</script>
-</body>
-</html>
-""".encode("utf-8", "backslashreplace")
+    head, body = files["index.html"].decode().split(_FILES_OF_VIEWER, 1)
+    found = (
+        head.replace("<title>tape2048</title>", f"<title>{html.escape(title)}</title>")
+        + f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
+        + body.partition("</body>")[0]
+        + f'<script type="application/json" id="data">{data}</script>\n'
+        + f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+    return found.encode("utf-8", "backslashreplace")
 
 
 def _source_hash(text: str) -> str:
@@ -151,7 +142,7 @@ def make_report(data: Data, *, games: int = GAMES_MAX, progress: Progress | None
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "overview": overview(table, [None]),
-        "samples": [sample(table, None)] if len(table) else [],
+        "samples": [sample(table, None, data.judges)] if len(table) else [],
         "games": rows,
         "packs": packs,
     }

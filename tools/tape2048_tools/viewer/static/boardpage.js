@@ -1,7 +1,7 @@
 // A board to paste or edit: the values of its moves, the tree one level deep, the critic, and play from here.
 
 import {askGame, askJson, refusalNode} from './api.js';
-import {count, el, facts, fill, percent, table, valued} from './dom.js';
+import {count, el, facts, fill, message, percent, playerChoice, table, valued} from './dom.js';
 import {Replay} from './replay.js';
 import {MOVE_NAMES, MOVE_SIGNS} from './rules.js';
 import {smallBoard} from './tiles.js';
@@ -60,31 +60,40 @@ export function boardPage(main, given, shell, about) {
     paintEdit();
     shell.keepLink(shell.linkOf('board', {board: document.board, judge: judge.value}));
     const {thresholds} = about.judges.critic;
+    const its = about.judges.critic.players.join(', ') || 'its player';
     fill(opinion, document.critic ? [el('h2', null, 'The critic'),
-        facts(thresholds.map((tile, i) => [`reaches ${tile}`, percent(document.critic[i])]))] : null);
+      facts(thresholds.map((tile, i) => [`reaches ${tile}`, percent(document.critic[i])])),
+      el('p.soft', null, `If ${its} plays on, of whose games it learned.`)] : null);
     fill(body, answer(document, judges[Number(judge.value)]));
   };
   const playOn = async () => {
+    fill(played, message('Playing on…'));
     try {
-      const packed = await askGame('play-on', {board: text.value, judge: judge.value, seed: seed.value});
+      const packed = await askGame('play-on', {board: text.value, judge: judge.value, seed: seed.value,
+        player: player.value(), moves: moves.value});
+      if (!played.isConnected) return;
       const replay = new Replay(packed);
       shell.hold(replay);
-      fill(played, el('h2', null, 'Played on'), packed.notes.map(note => el('p.soft', null, note)), replay.node);
+      fill(played, el('h2', null, `Played on by ${packed.player}`), packed.notes.map(note => el('p.soft', null, note)),
+        replay.node);
       replay.node.scrollIntoView({block: 'start'});
     } catch (error) {
       fill(played, refusalNode(error));
     }
   };
-  const seed = el('input', {type: 'number', min: 0, max: 999999, value: 1, 'aria-label': 'Seed of the spawns'});
+  const player = playerChoice(about.judges.players, 'Played by', [['', "the judge's best moves"]]);
+  const seed = el('input', {type: 'number', min: 0, max: 999999, value: 1});
+  const moves = el('input', {type: 'number', min: 1, max: 20000, value: 1000});
   fill(main, el('h1', null, 'Board'), el('div.stage', null, edit, el('div', null,
     el('form.form', {onsubmit: event => { event.preventDefault(); load(); }},
       el('label.long', null, 'Board', text), el('button.main', {type: 'submit'}, 'Show'),
-      el('p.soft', {id: 'spelling'},
-          '16 tiles or exponents row by row, or 16 hexadecimal digits. Or change the board: a click or + makes a tile larger, − smaller, Delete empties its cell.'),
+      el('p.soft', {id: 'spelling'}, '16 tiles or exponents row by row, or 16 hexadecimal digits. Or change the board: '
+        + 'a click or + makes a tile larger, − smaller, Delete empties its cell.'),
       el('label', null, 'Judged by', judge)), opinion)), body,
   el('section', null, el('h2', null, 'Play on from here'),
-      el('form.form', {onsubmit: event => { event.preventDefault(); playOn(); }},
-    el('label', null, 'Seed', seed), el('button', {type: 'submit'}, 'Play on'))), played);
+    el('form.form', {onsubmit: event => { event.preventDefault(); playOn(); }}, player.nodes,
+      el('label', null, 'Moves, at most', moves), el('label', null, 'Seed of the spawns', seed),
+      el('button', {type: 'submit'}, 'Play on'))), played);
   judge.addEventListener('change', load);
   return load();
 }
@@ -100,8 +109,8 @@ function answer(document, judge) {
           `${MOVE_SIGNS[option.move]} ${MOVE_NAMES[option.move]}${option.value === document.best ? ' (best)' : ''}`),
           el('span', null, valued(option.value, unit))),
       smallBoard(option.exps, `Board after ${MOVE_NAMES[option.move]}`),
-      el('p.soft', null,
-          `merges ${count(option.reward)}; spawns from ${valued(spread.worst.value, unit)} to ${valued(spread.best.value, unit)}`),
+      el('p.soft', null, `merges ${count(option.reward)}; spawns from ${valued(spread.worst.value, unit)} to `
+        + valued(spread.best.value, unit)),
       el('details', null, el('summary', null, `${option.spawns.length} spawns`),
           table(`Spawns after ${MOVE_NAMES[option.move]}`, ['spawn', '>chance', '>value'],
         option.spawns.map(one => [`${one.tile} in row ${(one.cell >> 2) + 1}, column ${(one.cell & 3) + 1}`,

@@ -22,8 +22,8 @@ export function ticks(low, high, wanted) {
 }
 
 /**
- * A figure with its title. `plot` has series [{name, points: [[x, y, low, high]], kind: 'line' | 'bars' | 'dots' | 'specks'}],
- * x and y {label, format, low, high, ticks}, height.
+ * A figure with its title. `plot` has series [{name, points: [[x, y, low, high]], kind: 'line' | 'bars' | 'dots' |
+ * 'specks'}], x and y {label, format, low, high, ticks}, height.
  */
 export function figure(title, plot, note) {
   const box = el('div.plot');
@@ -31,12 +31,13 @@ export function figure(title, plot, note) {
   const many = plot.series.length > 1;
   const legend = many ? el('p.legend', null, plot.series.map((one, i) =>
     el(`span.key.s${one.colour === undefined ? i : one.colour}`, null, one.name))) : null;
+  const axes = plot.y.label && plot.x.label ? `${plot.y.label} by ${plot.x.label}` : null;
   const details = el('details', null, el('summary', null, 'as a table'));
   details.addEventListener('toggle', () => {
     if (details.open && details.children.length === 1) details.append(asTable(title, plot));
   });
-  const node = el('figure', null, el('figcaption', null, title), legend, box, readout,
-    note ? el('p.soft', null, note) : null, details);
+  const node = el('figure', null, el('figcaption', null, title, axes && el('span.axes', null, axes)), legend, box,
+    readout, note ? el('p.soft', null, note) : null, details);
   let width = 0;
   new ResizeObserver(([entry]) => {
     const now = Math.floor(entry.contentRect.width);
@@ -163,10 +164,11 @@ function nearest(points, at) {
 
 function spoken(title, {series, x, y}) {
   const [fx, fy] = [x.format || short, y.format || short];
-  const told = series.filter(one => one.points.length).map(one => {
+  const parts = series.filter(one => one.points.length).map(one => {
     const top = one.points.reduce((best, point) => point[1] > best[1] ? point : best);
     const [first, last] = [one.points[0], one.points[one.points.length - 1]];
-    return `${one.name || 'series'}: from ${fy(first[1])} at ${fx(first[0])} to ${fy(last[1])} at ${fx(last[0])}, highest ${fy(top[1])} at ${fx(top[0])}`;
+    const told = point => `${fy(point[1])} at ${fx(point[0])}`;
+    return `${one.name || 'series'}: from ${told(first)} to ${told(last)}, highest ${told(top)}`;
   });
-  return `${title}. ${told.join('. ')}`;
+  return `${title}. ${parts.join('. ')}`;
 }

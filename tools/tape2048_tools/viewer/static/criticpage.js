@@ -127,7 +127,8 @@ function truthParts(truth, cells, tile) {
           points: curve.bins.map(one => pointOf(one.predicted, one.observed))},
         {name: 'positions', kind: 'specks', colour: 2, points: curve.points},
             {name: 'perfect', points: [[0, 0], [1, 1]], colour: 1}]},
-    `The critic's probability, and the share of ${count(truth.rollouts)} rollouts that reached the tile. A position lies off the line by the noise of its rollouts, too; the means of bins hardly do.`),
+    `The critic's probability, and the share of ${count(truth.rollouts)} rollouts that reached the tile. A position `
+      + 'lies off the line by the noise of its rollouts, too; the means of bins hardly do.'),
     el('section', null, table(`Against rollouts for ${tile}`,
         ['stage', 'predictor', '>positions', ...ORACLE_METRICS.map(one => `>${one[1]}`), '>its noise'],
       scored.map(([stage, name, one]) => [stage, name, count(one.positions),
@@ -149,16 +150,23 @@ function learningFigure(curves) {
 
 function reading(evaluation) {
   const items = [
-    ['AUROC', 'how often a row of a game that reached the tile scores higher than one of a game that did not; 0.5 is chance.'],
+    ['AUROC', 'how often a row of a game that reached the tile scores higher than one of a game that did not; '
+      + '0.5 is chance.'],
     ['AUPRC', 'average precision; chance is the prevalence.'],
     ['Brier', 'mean squared error of the probability; smaller is better.'],
-    ['ECE', 'mean gap of predicted and observed shares over 15 bins of equal weight. It is above 0 even for perfect probabilities, the more so the fewer games there are.'],
-    ['Intervals', `hold 95% of ${count(evaluation.replicates)} replicates in which whole games were drawn: all rows of a game share its outcome, and intervals that count rows would be several times too narrow.`],
-    ['Weights', 'where at most so many rows of each game are drawn, each counts for length / rows drawn of its game, so that all figures are those of all positions.'],
-    ['Baselines', 'the prevalence; the highest tile on the board; the final score that the n-tuple player expects; probabilities by isotonic regression on training games.']];
+    ['ECE', 'mean gap of predicted and observed shares over 15 bins of equal weight. It is above 0 even for perfect '
+      + 'probabilities, the more so the fewer games there are.'],
+    ['Intervals', `hold 95% of ${count(evaluation.replicates)} replicates in which whole games were drawn: all rows `
+      + 'of a game share its outcome, and intervals that count rows would be several times too narrow.'],
+    ['Weights', 'where at most so many rows of each game are drawn, each counts for length / rows drawn of its game, '
+      + 'so that all figures are those of all positions.'],
+    ['Baselines', 'the prevalence; the highest tile on the board; the final score that the n-tuple player expects; '
+      + 'probabilities by isotonic regression on training games.']];
   if (evaluation.truth) {
-    items.push(['Against rollouts',
-        "a position's true probability is the share of its rollouts that reached the tile, but for a known noise. R2 is the share of its variance that a predictor explains, bias the mean prediction minus the mean share. The ECE's noise is what a calibrated predictor would show on as many positions."]);
+    items.push(['Against rollouts', "a position's true probability is the share of its rollouts that reached the "
+      + 'tile, but for a known noise. R2 is the share of its variance that a predictor explains, bias the mean '
+      + "prediction minus the mean share. The ECE's noise is what a calibrated predictor would show on as many "
+      + 'positions.']);
   }
   return el('section', null, el('h2', null, 'How to read this'),
       el('dl.terms', null, items.map(([name, text]) => [el('dt', null, name), el('dd', null, text)])));

@@ -93,6 +93,11 @@ export function valued(value, unit) {
   return unit === 'points' ? count(value) : value.toFixed(3);
 }
 
+/** A critic's probabilities: 8K 83% · 16K 4.2%. */
+export function odds(tiles, values) {
+  return values ? tiles.map((tile, i) => `${tileName(tile)} ${percent(values[i])}`).join(' · ') : '–';
+}
+
 export function message(text, hint, kind) {
   return el(`div.message${kind ? `.${kind}` : ''}`, {role: kind === 'error' ? 'alert' : 'status'},
     el('p', null, text), hint ? el('p.soft', null, hint) : null);
@@ -118,6 +123,30 @@ export function table(caption, headings, rows, rowAttributes) {
       el('tbody', null, rows.map((row, at) => el('tr', rowAttributes && rowAttributes(at), row.map((cell, i) =>
         i === 0 ? el('th', {scope: 'row'}, cell)
             : el(numeric[i] ? 'td.n' : 'td', {'data-head': heads[i]}, cell)))))));
+}
+
+/**
+ * A choice of a built-in player with settings: its fields, and its value, as `record --player` takes it. What else can
+ * be chosen are options [value, text], whose value is returned as it is.
+ */
+export function playerChoice(players, label, others, onchange) {
+  const known = new Map(players.map(one => [one.name, one]));
+  const name = el('select', null, others.map(([value, text]) => el('option', {value}, text)),
+    el('optgroup', {label: 'players'},
+      players.map(one => el('option', {value: one.name, title: one.about}, one.name))));
+  const settings = el('input', {autocomplete: 'off', spellcheck: 'false'});
+  const field = el('label.long', {hidden: true}, 'Its settings, where they differ', settings);
+  const value = () => known.has(name.value) && settings.value.trim() ? `${name.value}:${settings.value.trim()}`
+    : name.value;
+  name.addEventListener('change', () => {
+    const one = known.get(name.value);
+    field.hidden = !one || !one.settings;
+    settings.placeholder = one ? one.settings : '';
+    settings.value = '';
+    if (onchange) onchange();
+  });
+  if (onchange) settings.addEventListener('change', onchange);
+  return {nodes: [el('label', null, label, name), field], value, isPlayer: () => known.has(name.value)};
 }
 
 /** Call at most once a frame, with the last arguments. */

@@ -1,7 +1,7 @@
 // The lists of sessions and of games: sorted, filtered, page by page.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, el, fill, message, percent, table} from './dom.js';
+import {bytes, count, el, fill, message, odds, percent, table, tileName} from './dom.js';
 import {selectionForm, selectionOf} from './overview.js';
 
 const WAITING_LIST_MS = 1000;
@@ -25,6 +25,24 @@ function pager(total, given, rows, go) {
   return el('nav.pager', {'aria-label': 'Pages of the list'}, turn('← Back', page - 1, page <= 0), el('span', null,
     `page ${count(page + 1)} of ${count(last + 1)} · ${count(total)} in all`),
         turn('Next →', page + 1, page >= last));
+}
+
+/**
+ * Asks what the critic says of sessions, or of games (session/run), after the list is shown, since it takes a row of
+ * each game; `show(tiles, odds, at)` gets it for each of them. Returns a line for its remarks.
+ */
+function askCritic(keys, waiting, show) {
+  const note = el('p.soft.critic-note', {role: 'status'});
+  if (keys.length && !waiting) {
+    askJson('opinions', {of: keys.join(',')}).then(found => {
+      keys.forEach((_, i) => show(found.thresholds, found.odds[i], i));
+      fill(note, [found.remark, found.unread].filter(Boolean).join(' '));
+    }, error => {
+      keys.forEach((_, i) => show([], null, i));
+      fill(note, `No critic: ${error.message}`);
+    });
+  }
+  return note;
 }
 
 async function listPage(main, body, name, given, draw) {
@@ -52,21 +70,33 @@ export function sessionsPage(main, given, shell, about) {
     again({q: query.value, page: ''});
   }}, el('label.long', null, 'Named', query), el('button', {type: 'submit'}, 'Show')), body));
   const sort = (label, name) => sorter(label, name, given, 'name', again);
-  return listPage(main, body, 'sessions', {desc: '1', ...given}, document => [
-    document.total ? table('Sessions', [sort('session', 'name'), sort('player', 'player'),
-        number(sort('games', 'games')), number(sort('rows', 'rows')),
-      number(sort('mean score', 'mean_score')), number(sort('best', 'best_score')),
-          ...about.reach_tiles.slice(2).map(tile => `>${tile}`), number(sort('size', 'bytes'))],
-    document.rows.map(one => [el('a', {href: `#games?session=${one.id}`}, one.name),
-        el('span.text', null, one.player), right(count(one.games)), right(count(one.rows)),
-      right(count(one.mean_score)), right(count(one.best_score)),
-          ...about.reach_tiles.slice(2).map(tile => percent(one.reach[tile])), right(bytes(one.bytes))])) :
-      message('No session has such a name.'),
-    pager(document.total, given, about.page_rows, again),
-    document.broken.length ? el('details', null,
+  return listPage(main, body, 'sessions', {desc: '1', ...given}, document => {
+    const tiles = about.reach_tiles.slice(2);
+    const cells = document.rows.map(() => tiles.map(() => el('small.odds', null, '…')));
+    const others = document.rows.map(() => el('small.odds'));
+    const note = askCritic(document.rows.map(one => one.id), document.waiting, (known, odds, at) => {
+      cells[at].forEach((cell, i) => fill(cell, odds && known.includes(tiles[i])
+        ? percent(odds[known.indexOf(tiles[i])]) : '–'));
+      const rest = odds ? known.filter(tile => !tiles.includes(tile)) : [];
+      fill(others[at], rest.map(tile => `${tileName(tile)} ${percent(odds[known.indexOf(tile)])}`).join(' · '));
+    });
+    return [
+      document.total ? table('Sessions; below the share of games that reached a tile, what the critic says halfway',
+        [sort('session', 'name'), sort('player', 'player'), number(sort('games', 'games')),
+          number(sort('rows', 'rows')), number(sort('mean score', 'mean_score')), number(sort('best', 'best_score')),
+          ...tiles.map(tile => `>${tileName(tile)}`), number(sort('size', 'bytes'))],
+        document.rows.map((one, row) => [el('a', {href: `#games?session=${one.id}`}, one.name),
+          el('span.text', null, one.player, others[row]), right(count(one.games)), right(count(one.rows)),
+          right(count(one.mean_score)), right(count(one.best_score)),
+          ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
+          right(bytes(one.bytes))])) : message('No session has such a name.'),
+      note,
+      pager(document.total, given, about.page_rows, again),
+      document.broken.length ? el('details', null,
         el('summary', null, `${count(document.broken.length)} sessions cannot be read`),
-      el('ul', null, document.broken.slice(0, 100).map(one => el('li', null, `${one.name}: ${one.message}`))))
-          : null]);
+        el('ul', null, document.broken.slice(0, 100).map(one => el('li', null, `${one.name}: ${one.message}`))))
+        : null];
+  });
 }
 
 function number(node) {
@@ -81,16 +111,26 @@ export function gamesPage(main, given, shell, about) {
   const body = el('div');
   const again = change => shell.go('games', {...given, ...change});
   const cleared = Object.fromEntries(Object.keys(selectionOf(given)).map(name => [name, '']));
-  fill(main, el('h1', null, 'Games'), el('section', null,
-    selectionForm(given, '', 'Condition (SQL)', change => again({...cleared, ...change, page: ''})), body));
+  // A game is chosen from the list to be shown beside another one.
+  const choosing = /^[0-9a-f]{10}\/\d+$/.test(given.beside || '') ? given.beside : null;
+  const linkOf = one => choosing ? `#${choosing}?beside=${one.session}/${one.run}` : `#${one.session}/${one.run}/0`;
+  fill(main, el('h1', null, choosing ? 'Choose a game' : 'Games'), choosing ? el('p.lead', null,
+    `to be shown beside game ${choosing.split('/')[1]}, or `, el('a', {href: `#${choosing}`}, 'go back to it')) : null,
+  el('section', null, selectionForm(given, '', 'Condition (SQL)', change => again({...cleared, ...change, page: ''})),
+    body));
   const sort = (label, name) => sorter(label, name, given, 'max_score', again);
-  return listPage(main, body, 'games', {desc: '1', ...given}, document => [
-    document.total ? table('Games', [sort('game', 'id'), number(sort('score', 'max_score')),
-        number(sort('highest tile', 'highest_tile')), number(sort('moves', 'steps')), sort('session', 'session'),
-        'player'],
-      document.rows.map(one => [el('a', {href: `#${one.session}/${one.run}/0`}, `game ${one.run}`),
-          right(count(one.score)), right(String(one.tile)), right(count(one.steps)), el('span.text', null, one.name),
-          el('span.text', null, one.player)])) :
-      message('No game meets the condition.'),
-    pager(document.total, given, about.page_rows, again)]);
+  return listPage(main, body, 'games', {desc: '1', ...given}, document => {
+    const critic = document.rows.map(() => el('span.odds', null, '…'));
+    const note = askCritic(document.rows.map(one => `${one.session}/${one.run}`), document.waiting,
+      (tiles, found, at) => fill(critic[at], odds(tiles, found)));
+    return [
+      document.total ? table('Games', [sort('game', 'id'), number(sort('score', 'max_score')),
+        number(sort('highest tile', 'highest_tile')), number(sort('moves', 'steps')), 'critic, halfway',
+        sort('session', 'session'), 'player'],
+      document.rows.map((one, i) => [el('a', {href: linkOf(one)}, `game ${one.run}`), right(count(one.score)),
+        right(String(one.tile)), right(count(one.steps)), critic[i], el('span.text', null, one.name),
+        el('span.text', null, one.player)])) : message('No game meets the condition.'),
+      note,
+      pager(document.total, given, about.page_rows, again)];
+  });
 }

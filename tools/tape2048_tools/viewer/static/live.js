@@ -1,7 +1,8 @@
 // Recorders and trainings as they are now, by server-sent events.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, counted, el, facts, fill, message, moment, percent, seconds, short} from './dom.js';
+import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, seconds, short,
+  tileName} from './dom.js';
 import {figure} from './charts.js';
 
 const HISTORY = 600;
@@ -13,6 +14,7 @@ export function livePage(main) {
   const rates = new Map();
   const curves = new Map();
   const cards = new Map();
+  const critics = new Map();
   let source = new EventSource('/api/live');
   source.onmessage = event => {
     const document = JSON.parse(event.data);
@@ -23,7 +25,8 @@ export function livePage(main) {
     const counts = [counted(document.recorders.length, 'recorder'), counted(document.trainings.length, 'training')];
     state.textContent = `${counts.join(', ')} · ${new Date().toISOString().slice(11, 19)} UTC`;
     for (const one of document.recorders) if (one.status) remember(rates, one);
-    const shown = [...document.recorders.map(one => ['recorder', one]),
+    const recorders = [...document.recorders].sort((a, b) => Number(b.running || 0) - Number(a.running || 0));
+    const shown = [...recorders.map(one => ['recorder', one]),
         ...document.trainings.map(one => ['training', one])];
     if (!shown.length) {
       fill(body, message('No recorder and no training has written anything here.',
@@ -34,8 +37,8 @@ export function livePage(main) {
     const nodes = shown.map(([kind, one]) => {
       if (!cards.has(one.id)) cards.set(one.id, el('section'));
       const card = cards.get(one.id);
-      if (kind === 'recorder') fill(card, recorderCard(one), one.running ? rateFigure(rates.get(one.id), card)
-          : null);
+      if (kind === 'recorder') fill(card, recorderCard(one), criticLine(critics, one), one.running
+        ? rateFigure(rates.get(one.id), card) : null);
       else trainingCard(card, one, curves);
       return card;
     });
@@ -61,13 +64,36 @@ function rateFigure(past, card) {
   const x = i => (i / (past.length - 1) * width).toFixed(1);
   const y = value => (height - 4 - value / top * (height - 10)).toFixed(1);
   const d = past.map(([, value], i) => `${i ? 'L' : 'M'}${x(i)} ${y(value)}`).join('');
-  return el('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img',
-      'aria-label': `Moves a second over the last ${past.length} s, at most ${count(top)}`},
-      el('g.s0', null, el('path.line', {d})));
+  const label = `Moves a second over the last ${past.length} s, at most ${count(top)}`;
+  return [el('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label},
+    el('g.s0', null, el('path.line', {d}))), el('small', {'aria-hidden': true}, label)];
+}
+
+/** What the critic says of the games that a recorder published last; asked again for each new session. */
+function criticLine(critics, one) {
+  if (!one.status) return null;
+  if (!critics.has(one.id)) critics.set(one.id, {node: el('div.latest'), sessions: -1});
+  const known = critics.get(one.id);
+  if (known.sessions !== one.status.counts.sessions) {
+    known.sessions = one.status.counts.sessions;
+    askJson('latest', {id: one.id}).then(found => {
+      if (found.waiting) known.sessions = -1;
+      if (found.session) fill(known.node, latestGames(found));
+    }, error => fill(known.node, el('p.soft', null, `No critic: ${error.message}`)));
+  }
+  return known.node;
+}
+
+function latestGames(found) {
+  const reached = found.thresholds.map((tile, i) => `${found.reached[i]} reached ${tileName(tile)}`).join(', ');
+  return [el('p', null, `The critic, halfway through the last ${counted(found.games, 'game')} of `,
+    el('a', {href: `#games?session=${found.session}`}, found.name),
+    `: ${odds(found.thresholds, found.odds[0])}. Of them ${reached}.`),
+  found.remark || found.unread ? el('p.soft', null, found.remark || found.unread) : null];
 }
 
 function recorderCard(one) {
-  const head = el('h2', null, `${one.root}${one.instance ? ` · ${one.instance}` : ''} `,
+  const head = el('h2', null, `Recorder ${one.instance} of ${one.root} `,
       el(one.running ? 'span.state.on' : 'span.state', null, one.state || 'unreadable'));
   if (one.error) return [head, el('p.soft', null, one.error)];
   const status = one.status;

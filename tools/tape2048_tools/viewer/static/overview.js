@@ -80,13 +80,17 @@ function sampleOf(given, two) {
   };
 }
 
-/** The figures of an overview. `loadSamples` resolves to what takes rows, one for each selection; null leaves it out. */
+/**
+ * The figures of an overview. `loadSamples` resolves to what takes rows, one for each selection; null leaves it out.
+ */
 export function overviewBody(document, given, loadSamples) {
   const parts = document.selections;
   const names = parts.length > 1 ? ['first selection', 'second selection'] : ['games'];
   const found = [];
   if (document.waiting) {
-    found.push(message(`${count(document.waiting)} sessions are still to be read; by their manifests they hold ${count(document.waiting_games)} games and ${count(document.waiting_rows)} rows.`));
+    const rest = `${count(document.waiting_games)} games and ${count(document.waiting_rows)} rows`;
+    found.push(message(`${count(document.waiting)} sessions are still to be read; by their manifests they hold `
+        + `${rest}.`));
   }
   if (document.broken.length) {
     found.push(el('details.card', null, el('summary', null,
@@ -179,18 +183,34 @@ function sampleFigures(many, names) {
   if (told) return [told];
   const tiles = [...new Set(many.flatMap(one => one.first.map(first => first.tile)))].sort((a, b) => a - b);
   const shift = i => many.length > 1 ? (i - 0.5) * 0.24 : 0;
-  const note = `From ${many.map(one => count(one.games)).join(' and ')} games, evenly spread. The median, and where 10% and 90% of them had it.`;
+  const from = `From ${many.map(one => count(one.games)).join(' and ')} games, evenly spread.`;
   return [
     figure('Move at which a tile first appears',
         {pad: 0.5, x: {label: 'tile', ticks: tiles.map((_, i) => i), format: at => tileLabel(tiles[Math.round(at)])},
         y: {label: 'move', low: 0},
       series: many.map((one, i) => ({name: names[i], kind: 'dots',
           points: one.first.map(first => [tiles.indexOf(first.tile) + shift(i), first.p50, first.p10, first.p90])}))},
-          note),
+          `${from} The median, and where 10% and 90% of them had it.`),
     figure('Share of each move', {pad: 0.5,
         x: {label: 'move', ticks: [0, 1, 2, 3], format: at => ['up', 'down', 'left', 'right'][Math.round(at)] || ''},
         y: {label: 'share', format: percent, low: 0},
       series: many.map((one, i) => ({name: names[i], kind: 'dots',
           points: one.moves.map((share, move) => [move + shift(i), share])}))},
-    `From ${many.map(one => count(one.games)).join(' and ')} games.`)];
+    from), many.map((one, i) => criticFigure(one, many.length > 1 ? `, ${names[i]}` : ''))];
+}
+
+/** What the critic predicts at two moments of the same games, and how many of them reach the tile. */
+function criticFigure({critic, games}, name) {
+  const title = `The critic: predicted and reached${name}`;
+  const points = critic.points;
+  if (!points.length) return critic.remark ? message(title, critic.remark) : null;
+  const moment = one => one.half ? `${tileName(one.tile / 2)}→${tileName(one.tile)}` : tileName(one.tile);
+  return figure(title, {pad: 0.5,
+    x: {label: 'tile', ticks: points.map((_, i) => i), format: at => points[Math.round(at)]
+      ? moment(points[Math.round(at)]) : ''},
+    y: {label: 'share of games', format: percent, low: 0, high: 1},
+    series: [{name: 'predicted', kind: 'dots', points: points.map((one, i) => [i - 0.12, one.predicted])},
+      {name: 'reached', kind: 'dots', points: points.map((one, i) => [i + 0.12, one.share, one.low, one.high])}]},
+  `From ${count(games)} games. Predicted: means over their first boards and (→) over the boards on which half the `
+    + `tile first appears. Reached: shares of these games, with 95% intervals. ${critic.remark || ''}`);
 }

@@ -1,6 +1,6 @@
 // The page that replays a game: the board, the curves, loss and luck, and the keys.
 
-import {count, eachFrame, el, facts, fill, setText, table, valued} from './dom.js';
+import {count, counted, eachFrame, el, facts, fill, playerChoice, setText, table, valued} from './dom.js';
 import {Curves} from './curves.js';
 import {expandGame, MOVE_NAMES, MOVE_SIGNS, spawnAfter} from './rules.js';
 import {Tiles} from './tiles.js';
@@ -49,7 +49,8 @@ function differences(game, other) {
 
 /**
  * Replays a packed game. `options`: link(step) makes the link to a moment, onstep(step) is told each position,
- * judges and onjudge(number) offer other judges, second(number) resolves to the game judged by another one.
+ * judges and onjudge(number) offer other judges, second(number) resolves to the game judged by another one, players and
+ * choices(player) compare with players, other is the game beside, and suffix tells this one's tables from its.
  */
 export class Replay {
   constructor(packed, options = {}) {
@@ -111,41 +112,80 @@ export class Replay {
       this.best ? button('Previous disagreement', '← differs', () => this.jump(this.disagreements(), -1)) : null,
       this.best ? button('Next disagreement', 'differs →', () => this.jump(this.disagreements(), 1)) : null) : null;
     this.stage = el('div.stage', null, el('div.board-side', null, this.tiles.node, this.slider, controls, jumps),
-      el('div.move-side', null, this.where, this.made, this.judgeChoice(), this.values));
+      el('div.move-side', null, this.where, this.made, this.judgeChoice(), this.values, this.boardLink()));
     this.node = el('div.replay', null, this.stage, this.curves.node, this.summary());
     this.go(0);
   }
 
+  /** A link to the page of the board, whose address is made when it is used. */
+  boardLink() {
+    if (!this.options.judges) return null;
+    const aim = event => {
+      const exps = this.game.boards.subarray(16 * this.at, 16 * this.at + 16);
+      event.currentTarget.href = `#board?board=${Array.from(exps, exp => exp.toString(16)).join('')}`;
+    };
+    return el('p', null, el('a', {href: '#board', onclick: aim, onmousedown: aim},
+      'Open this board: its moves, and play on from it'));
+  }
+
   judgeChoice() {
-    const {judges, onjudge, second} = this.options;
+    const {judges, onjudge} = this.options;
     if (!judges) return this.game.judge ? el('p.soft', null, `judged by ${this.game.judge.name}`) : null;
     const choice = el('select', null, judges.map(one => el('option',
         {value: one.number, selected: one.number === this.game.judge.number}, one.name)));
     choice.addEventListener('change', () => onjudge(Number(choice.value)));
-    const against = el('select', null, el('option', {value: ''}, 'the moves that were made'),
-      judges.filter(one => one.number !== this.game.judge.number).map(one => el('option', {value: one.number},
-          one.name)));
-    against.addEventListener('change', async () => {
-      const other = against.value === '' ? null : await second(Number(against.value));
-      this.other = other && other.values ? {best: bestMoves(other.values, this.game.count), name: other.judge.name}
-          : null;
-      this.differing = null;
-      this.paint(-1);
-    });
-    return el('div.choices', null, el('label', null, 'Judged by ', choice),
-        el('label', null, 'Compared with ', against));
+    const against = playerChoice(this.options.players, 'Compared with (student)', [['', 'the moves that were made'],
+      ...judges.filter(one => one.number !== this.game.judge.number).map(one => [one.number, one.name])],
+    () => this.compare(against));
+    this.told = el('p.soft', {role: 'status'});
+    return el('div.choices', null, el('label', null, 'Judged by (teacher)', choice), this.best ? against.nodes : null,
+      this.told);
   }
 
-  /** Positions at which the judge would not make the move that was made, or that the other judge would make. */
+  /** Compare the judge with what is chosen: the moves that were made, another judge, or a player. */
+  async compare(against) {
+    const value = against.value();
+    this.chosen = value;
+    fill(this.told, value ? 'Choosing…' : '');
+    let [other, told] = [null, ''];
+    try {
+      if (against.isPlayer()) {
+        const {moves} = await this.options.choices(value);
+        other = {best: Array.from({length: this.game.count}, (_, i) => moves[i] < 4 ? moves[i] : -1)};
+        if (moves.length < this.game.count) {
+          told = `${value} is slow: it chose on the first ${counted(moves.length, 'board')} only.`;
+        }
+      } else if (value) {
+        other = {best: bestMoves((await this.options.second(Number(value))).values, this.game.count)};
+      }
+    } catch (error) {
+      told = `${error.message} ${error.hint || ''}`;
+    }
+    if (this.chosen !== value) return; // something else was chosen meanwhile
+    [this.other, this.differing] = [other, null];
+    fill(this.told, told);
+    this.paint(-1);
+  }
+
+  /** In words, where the game and the one beside it differ. */
+  common() {
+    const found = differences(this.game, this.options.other).length;
+    return found ? `On ${counted(found, 'board')} that both have, they differ in the move.`
+      : 'They have no board in common on which they differ.';
+  }
+
+  /**
+   * Positions at which the two games differ on the same board; without such, those at which the judge would not make
+   * the move that was made, or that the other judge or player would make.
+   */
   disagreements() {
     if (!this.differing) {
-      this.differing = [];
-      // Of two games the moves on the same board are compared; else the judge's with those made, or the other judge's.
-      const beside = this.options.other;
-      if (beside) return (this.differing = differences(this.game, beside));
-      const other = this.other ? this.other.best : this.game.moves;
+      const {other} = this.options;
+      this.differing = other && !this.other ? differences(this.game, other) : [];
+      if (this.differing.length || !this.best) return this.differing;
+      const against = this.other ? this.other.best : this.game.moves;
       for (let i = 0; i < this.game.count; i++) {
-        if (this.best[i] >= 0 && this.best[i] !== other[i]) this.differing.push(i);
+        if (this.best[i] >= 0 && against[i] >= 0 && this.best[i] !== against[i]) this.differing.push(i);
       }
     }
     return this.differing;
@@ -168,9 +208,11 @@ export class Replay {
       [unit === 'points' ? '= score and what is to come' : '= at the end', valued(gained + last, unit)]]);
     const list = this.losses.length ? table('Largest losses',
         ['move', '>loss', 'made', ...(this.best ? ['better'] : [])], this.losses.map(at => [
-      el('a', {href: this.options.link ? this.options.link(this.numberOf(at)) : '#',
-          onclick: event => { event.preventDefault(); this.go(at); this.tiles.node.scrollIntoView({block: 'nearest'}); }},
-        count(this.numberOf(at))),
+      el('a', {href: this.options.link ? this.options.link(this.numberOf(at)) : '#', onclick: event => {
+        event.preventDefault();
+        this.go(at);
+        this.tiles.node.scrollIntoView({block: 'nearest'});
+      }}, count(this.numberOf(at))),
       valued(game.loss[at], unit), MOVE_NAMES[game.moves[at]] || '?',
           ...(this.best ? [MOVE_NAMES[this.best[at]] || '–'] : [])])) :
       el('p.soft', null, 'No move has a loss.');
@@ -223,8 +265,8 @@ export class Replay {
       this.valueCells = [0, 1, 2, 3].map(() => [el('span'), el('span')]);
       this.lossCell = el('span');
       this.luckCell = el('span');
-      const rows = game.values ? table(unit === 'points' ? 'Values of the moves'
-          : `P(${game.judge.tile}) after each move`, ['move', '>value', 'note'],
+      const caption = unit === 'points' ? 'Values of the moves' : `P(${game.judge.tile}) after each move`;
+      const rows = game.values ? table(caption + (this.options.suffix || ''), ['move', '>value', 'note'],
         this.valueCells.map(([value, note], move) => [`${MOVE_SIGNS[move]} ${MOVE_NAMES[move]}`, value, note]))
             : null;
       fill(this.values, rows, facts([['loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
@@ -287,8 +329,8 @@ export class Replay {
       PageUp: () => this.go(this.at - 100), PageDown: () => this.go(this.at + 100),
       Home: () => this.go(0), End: () => this.go(this.game.count),
       n: () => this.jump(this.inOrder, 1), p: () => this.jump(this.inOrder, -1),
-      ']': () => this.best && this.jump(this.disagreements(), 1),
-      '[': () => this.best && this.jump(this.disagreements(), -1),
+      ']': () => this.jump(this.disagreements(), 1),
+      '[': () => this.jump(this.disagreements(), -1),
       ' ': () => this.toggle(),
     };
     const act = acts[event.key];

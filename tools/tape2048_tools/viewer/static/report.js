@@ -19,7 +19,8 @@ function overviewPart() {
 function gamesPart() {
   const kinds = [...new Set(data.games.map(one => one.why))];
   return [el('h1', null, 'Games'), el('p.lead', null,
-      `${count(data.games.length)} games to replay: the best, the worst, the longest, and those that lost most on each move, of those that were judged.`),
+    `${count(data.games.length)} games to replay: the best, the worst, the longest, and those that lost most on each `
+      + 'move, of those that were judged.'),
     kinds.map(kind => el('section', null, table(`The ${kind}`,
         ['game', '>score', '>highest tile', '>moves', 'session', 'player'],
       data.games.filter(one => one.why === kind).map(one => [el('a', {href: `#${one.key}/0`}, `game ${one.run}`),

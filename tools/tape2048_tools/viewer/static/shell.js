@@ -50,7 +50,9 @@ export function installPage(pages, show) {
     for (const link of document.querySelectorAll('nav a[data-page]')) {
       if (link.dataset.page === name) {
         link.setAttribute('aria-current', 'page');
-        link.scrollIntoView({block: 'nearest', inline: 'center'});
+        // Not scrollIntoView: Tab would begin here instead of at the top.
+        const nav = link.parentElement;
+        nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
       }
       else link.removeAttribute('aria-current');
     }
