@@ -378,10 +378,7 @@ class Daemon:
 
     def _check_limits(self, now: float) -> None:
         if self.ledger.exhausted and not any(worker.alive for worker in self.supervisor.workers):
-            used_up = f"lease {self.config.lease} is used up: no id is left"
-            self.reason = (
-                used_up if self.ledger.used_up else f"max_games = {self.config.max_games} was reached"
-            )
+            self.reason = self.ledger.why_exhausted(self.config.max_games)
             self._publish_rest(now)
             return
         rows_met = self.tally.rows >= (self.config.max_steps or math.inf)  # costs nothing to check

@@ -121,6 +121,12 @@ class Ledger:
         """Whether every id of the lease is handed out."""
         return not self._free and self._next >= self._state.end
 
+    def why_exhausted(self, games_max: int | None) -> str:
+        """Return which limit left no game, in words."""
+        if self.used_up:
+            return f"lease {self._state.lease} is used up: no id is left"
+        return f"max_games = {games_max} was reached"
+
     def state(self) -> GameState:
         """Return the progress to remember: exact where no worker holds games."""
         return GameState(self._state.seed, self._next, tuple(self._free), self._state.lease)
