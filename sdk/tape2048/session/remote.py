@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -156,9 +157,7 @@ def fetch_session(store: Store, name: str, root: Path) -> Path:
         with Staging(target) as staging:
             for file, entry in manifest.files.items():
                 with open_fd(staging.path / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-                    _compare(
-                        store, f"{_SESSIONS}/{name}/{file}", entry, lambda data, fd=fd: write_all(fd, data)
-                    )
+                    _compare(store, f"{_SESSIONS}/{name}/{file}", entry, partial(write_all, fd))
                     os.fsync(fd)
             write_file(staging.path / MANIFEST, text)
             staging.publish()
