@@ -113,6 +113,7 @@ LOADS_WITHOUT = {
     "tape2048.export.write": ("numba", "rich", "pyarrow", "torch"),
     "tape2048.io.objects": ("fsspec", "numba", "rich", "s3fs", "torch"),
     "tape2048.session.remote": ("fsspec", "numba", "rich", "s3fs", "torch"),
+    "tape2048_tools.commands.recorder.fleet": ("numba", "rich", "s3fs", "torch"),
     "tape2048_tools.commands.critic.group": ("numba", "numpy", "rich", "torch"),
     "tape2048_tools.commands.critic.train": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.critic.eval": ("numba", "numpy", "rich", "torch", "sklearn", "matplotlib"),
