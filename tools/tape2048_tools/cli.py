@@ -33,10 +33,12 @@ _GROUPS = {
         "status": ("recorder.status", "Show the state of the recorders of a directory."),
         "rotate": ("recorder.rotate", "Have a recorder publish its open session now."),
         "stop": ("recorder.stop", "Stop a recorder, and wait until it has ended."),
-        "fleet": ("recorder.fleet", "Record on many nodes, into one store."),
         "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
         "service": ("recorder.service", "Install the recorder as a systemd service."),
         "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
+    },
+    "Record on many nodes": {
+        "fleet": ("recorder.fleet", "Begin a fleet, join it, look at it, drain it."),
     },
     "Look at recordings": {
         "list": ("sessions.listing", "List the sessions in a directory."),

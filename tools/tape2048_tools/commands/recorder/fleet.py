@@ -42,7 +42,7 @@ def command() -> None:
 @some_setting_options(lambda name: name in PINNED)
 @json_option("Print one JSON document: the plan of the fleet.")
 def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> None:
-    """Begin a fleet at URL: pin its player, its seed, and what its sessions are like.
+    """Begin a fleet at URL: pin its player, seed and sessions.
 
     Every node gets games of its own under the fleet's seed. The settings that decide games and sessions are
     the fleet's (player, model tag, seed, rotation, storage, sampling, moves); without others, sessions
@@ -82,7 +82,7 @@ def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> 
 @click.option("--ship-only", is_flag=True, help="Record nothing: ship what waits in the spool, and end.")
 @some_setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
 def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **flags: Any) -> None:
-    """Record on this node, and ship every session to URL once it is published.
+    """Record on this node, and ship the sessions to URL.
 
     The recorder is a process of its own, which outlives this one; run the command again to attach to it. A
     session is removed from the spool once each byte was read back from the store. While the store is away,
@@ -134,7 +134,7 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
 @click.option("--watch", is_flag=True, help="Look again every five seconds, until Ctrl-C.")
 @json_option("Print one JSON document: the plan, the nodes, the sums.")
 def status(*, url: str, watch: bool, as_json: bool) -> None:
-    """Show the nodes of the fleet at URL, and what they have shipped.
+    """Show the nodes, and what they have shipped.
 
     A node without a word for 15 seconds is lost; its recorder may be at work still. The exit code is 1 then.
     """
@@ -160,9 +160,10 @@ def status(*, url: str, watch: bool, as_json: bool) -> None:
 @click.option("--undo", is_flag=True, help="Let nodes join again.")
 @click.option("--timeout-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Longest time to wait.")
 def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
-    """Have every node of the fleet at URL finish its games, ship everything and end; wait for that.
+    """Have every node finish, ship everything and end.
 
-    The request stays: who joins later ships and ends. The exit code is 1 if a node is lost, or not in time.
+    This waits until all have ended. The request stays: who joins later ships and ends. The exit code is 1 if
+    a node is lost, or has not ended in time.
     """
     from tape2048.io.objects import open_store
     from tape2048_recorder.fleet.overview import Onlooker
