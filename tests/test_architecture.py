@@ -76,9 +76,11 @@ HEAVY = {
     "prometheus_client": ("recorder/tape2048_recorder/status/metrics_server.py",),
 } | dict.fromkeys(
     [
+        "fsspec",
         "lz4",
         "matplotlib",
         "rich",
+        "s3fs",
         "safetensors",
         "scipy",
         "sklearn",
@@ -109,6 +111,9 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.look.report": ("numba", "numpy", "rich", "starlette", "uvicorn", "torch"),
     "tape2048_tools.commands.sessions.export": ("numba", "rich", "numpy", "pyarrow", "torch"),
     "tape2048.export.write": ("numba", "rich", "pyarrow", "torch"),
+    "tape2048.io.objects": ("fsspec", "numba", "rich", "s3fs", "torch"),
+    "tape2048.session.remote": ("fsspec", "numba", "rich", "s3fs", "torch"),
+    "tape2048_tools.commands.recorder.fleet": ("numba", "rich", "s3fs", "torch"),
     "tape2048_tools.commands.critic.group": ("numba", "numpy", "rich", "torch"),
     "tape2048_tools.commands.critic.train": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.critic.eval": ("numba", "numpy", "rich", "torch", "sklearn", "matplotlib"),

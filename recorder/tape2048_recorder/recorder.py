@@ -121,8 +121,9 @@ def _run(
     world: World = REAL,
 ) -> Summary:
     seed = int.from_bytes(world.os.urandom(8)) if config.seed is None else config.seed
-    state = GameState(seed) if config.seed is None else instance.load_state(seed)
-    memory = Memory(instance, config.seed)
+    fresh = GameState.new(seed, config.lease)
+    state = fresh if config.seed is None else instance.load_state(seed, config.lease)
+    memory = Memory(instance, config.seed, config.lease)
     with contextlib.ExitStack() as stack:
         with _resource_errors("no memory to share with workers could be made", "open files"):
             supervisor = Supervisor(_worker_spec(config, seed, player_args), config, world)
@@ -179,10 +180,11 @@ def _run(
         reload=reload,
         world=world,
     )
+    lease = f", lease {config.lease}" if config.lease else ""
     reporter.event(
         "info",
         f"recording {config.player} with {counted(config.worker_count, 'worker')} into {out_dir} "
-        f"(seed {seed}, instance {config.instance})",
+        f"(seed {seed}{lease}, instance {config.instance})",
     )
     try:
         daemon.run()
@@ -227,6 +229,8 @@ def _nothing_recorded(daemon: Daemon, out_dir: Path) -> NothingRecordedError:
     hint = "raise this limit"
     if daemon.games_dropped:
         hint += f", or drain_timeout_s ({daemon.config.drain_timeout_s:g} s), in which games in play end"
+    elif daemon.ledger.used_up:
+        hint = "give it another --lease"
     elif daemon.reason.startswith("max_disk_mb"):
         hint += ", or make room: `tape2048 prune`"
     return NothingRecordedError(f"nothing was recorded: {daemon.reason}{dropped}", path=out_dir, hint=hint)

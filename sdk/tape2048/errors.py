@@ -206,6 +206,10 @@ class ForeignFileError(StorageError, exit_code=77):
     """A link, a pipe or another user's file stands in place of a recorder's file; it was left as it is."""
 
 
+class StoreError(StorageError, exit_code=49):
+    """A store of sessions (a directory or a bucket) refuses, does not answer, or contradicts itself."""
+
+
 class UpkeepError(TapeError, exit_code=34):
     """Sessions cannot be removed, merged or recovered as requested; nothing has changed."""
 
@@ -256,6 +260,10 @@ class UnitsError(RecorderError, exit_code=46):
 
 class NothingRecordedError(RecorderError, exit_code=47):
     """A recorder met a limit before any game had ended."""
+
+
+class FleetError(RecorderError, exit_code=57):
+    """A node does not fit its fleet: other games, another fleet's spool, or a lease that two agents hold."""
 
 
 class PlayerError(RecorderError, exit_code=80):

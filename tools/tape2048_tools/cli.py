@@ -37,6 +37,9 @@ _GROUPS = {
         "service": ("recorder.service", "Install the recorder as a systemd service."),
         "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
     },
+    "Record on many nodes": {
+        "fleet": ("recorder.fleet", "Begin a fleet, join it, look at it, drain it."),
+    },
     "Look at recordings": {
         "list": ("sessions.listing", "List the sessions in a directory."),
         "show": ("sessions.show", "Show a session, or sum up a directory: scores, tiles, labels."),

@@ -84,6 +84,13 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
         UnknownKeyError: an unknown setting.
         ConfigError: an invalid value, an unreadable file, or settings that contradict each other.
     """
+    loaded = merge_sources(flags, env, path)
+    _check_together(loaded.config, loaded.origins, env)
+    return loaded
+
+
+def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
+    """Merge as :func:`load_config`, without a check of settings that depend on each other."""
     if path is None and CONFIG_ENV in env:
         if not env[CONFIG_ENV]:
             raise ConfigError(
@@ -99,7 +106,6 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
         for name, (value, origin) in _with_player(given).items():
             values[name], origins[name] = value, origin
     config = msgspec.convert(values, RecorderConfig)
-    _check_together(config, origins, env)
     return Loaded(config=config, origins=origins, path=None if path is None else str(path))
 
 
@@ -230,10 +236,23 @@ def _check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: 
     if f"{config.instance}.lock" == READERS_LOCK:
         problem = f"found {config.instance!r}, expected another name: readers lock {READERS_LOCK}"
         refuse(problem, "instance", origins["instance"], hint=f"{config.instance}-1, for instance")
+    _check_lease(config, origins)
     _check_tape(config, origins)
     _check_batched(config, origins)
     _check_memory(config, origins)
+    _check_spool(config, origins)
     _check_stop_timeout(config, origins, env)
+
+
+def _check_lease(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+    """Refuse a lease of a seed that no other recorder can have."""
+    if config.lease and config.seed is None:
+        problem = (
+            f"found {config.lease} with a random seed, expected 0: a lease is a share of one seed's games"
+        )
+        refuse(
+            problem, "lease", origins["lease"], hint="give every recorder that has a lease the same --seed"
+        )
 
 
 def _check_tape(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
@@ -264,6 +283,18 @@ def _check_memory(config: RecorderConfig, origins: Mapping[str, Origin]) -> None
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
         hint = "raise max_ram_mb, or lower workers or block_rows"
         refuse(problem, "max_ram_mb", origins["max_ram_mb"], hint=hint)
+
+
+def _check_spool(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+    """Refuse a spool without room for a session beside the one that is being written."""
+    if config.spool_max_mb is None:
+        return
+    needed_mb = math.ceil(2 * config.rotate_steps * row_bytes(config) / config.sample_rate / 1e6)
+    if config.spool_max_mb < needed_mb:
+        why = f"two sessions of {counted(config.rotate_steps, 'row')} ({origins['rotate_steps']})"
+        problem = f"found {config.spool_max_mb}, expected at least {needed_mb}: {why}"
+        hint = "raise spool_max_mb, or lower rotate_steps"
+        refuse(problem, "spool_max_mb", origins["spool_max_mb"], hint=hint)
 
 
 def _check_stop_timeout(

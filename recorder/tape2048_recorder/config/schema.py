@@ -11,6 +11,11 @@ from tape2048.base.resources import available_cores
 from tape2048.settings.fields import Count, NonNegative, Positive, about
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
+#: A game's id has its number within a lease in the low bits, and the lease above them. Bit 63 stays free:
+#: SQLite's ids are signed, and the ids of a critic's rollouts have it set.
+NUMBER_BITS = 40
+LEASE_MAX = (1 << 23) - 1
+
 # The tag is part of a session's name: characters of SESSION_NAME, at a length that leaves room in 255 bytes.
 _Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 
@@ -115,6 +120,13 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             le=2**64 - 1,
         ),
     ] = None
+    lease: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=LEASE_MAX)],
+        about(
+            "which games of `seed` this recorder plays: ids from `lease` x 2**40 up, 2**40 of them",
+            why="one recorder needs no other; those that share a seed need one each, to repeat no game",
+        ),
+    ] = 0
     rotate_steps: Annotated[
         Count,
         about(
@@ -163,6 +175,14 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about(
             "end when the sessions in `out_dir` take more than this (`prune` makes room)",
             why="the operator decides what to keep; `min_free_mb` protects the file system",
+            none="off",
+        ),
+    ] = None
+    spool_max_mb: Annotated[
+        Count | None,
+        about(
+            "pause while the sessions in `out_dir` take more than this, until something removes whole ones",
+            why="sessions stay where they are; a fleet's agent ships them, and sets it",
             none="off",
         ),
     ] = None

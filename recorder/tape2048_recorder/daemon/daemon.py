@@ -378,7 +378,7 @@ class Daemon:
 
     def _check_limits(self, now: float) -> None:
         if self.ledger.exhausted and not any(worker.alive for worker in self.supervisor.workers):
-            self.reason = f"max_games = {self.config.max_games} was reached"
+            self.reason = self.ledger.why_exhausted(self.config.max_games)
             self._publish_rest(now)
             return
         rows_met = self.tally.rows >= (self.config.max_steps or math.inf)  # costs nothing to check
@@ -401,6 +401,7 @@ class Daemon:
         self._phase = "draining"
         drain_s = self.config.drain_timeout_s
         self._deadline = self.world.now + drain_s
+        self.recording.drain()
         self.supervisor.command(DRAIN)
         self.reporter.event("info", f"{reason}: finishing the games in play, at most {drain_s:g} s")
 

@@ -14,7 +14,7 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048_recorder.config.loading import row_bytes
 from tape2048_recorder.ipc.world import REAL, World
-from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE
+from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE, SPOOL_FULL
 from tape2048_recorder.status.report import Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def pause_kind(why: str) -> str:
     """Return the kind of a reason for a pause, as metrics label it."""
-    if why.startswith(DISK_FULL):
-        return "disk_full"
-    return "disk_slow" if why.startswith(DISK_SLOW) else "write_failed"
+    kinds = {DISK_FULL: "disk_full", DISK_SLOW: "disk_slow", SPOOL_FULL: "spool_full"}
+    return next((kind for prefix, kind in kinds.items() if why.startswith(prefix)), "write_failed")
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

@@ -2,8 +2,9 @@
 
 ``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel releases it
 however the recorder ends. ``readers.lock`` in that directory belongs to :mod:`tape2048.session.locks`.
-``<instance>.json`` beside it holds, for each configured seed, how far its sequence of games has been handed
-out, so that the next recorder continues it instead of repeating games, whatever seeds came in between.
+``<instance>.json`` beside it holds, for each configured seed and lease, how far its sequence of games has
+been handed out, so that the next recorder continues it instead of repeating games, whatever seeds came in
+between.
 ``<instance>.status.json`` belongs to :mod:`tape2048_recorder.status.status_file`.
 """
 
@@ -17,6 +18,7 @@ import msgspec
 from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError
 from tape2048.io.durable import storage_error, storage_errors
 from tape2048.session.locks import LOCKS_DIRECTORY
+from tape2048_recorder.config.schema import NUMBER_BITS
 from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.status.status_file import status_path
 
@@ -33,15 +35,26 @@ _REMEMBERING = "writing the instance's memory"
 
 
 class GameState(msgspec.Struct, frozen=True):
-    """Progress of a seed: all games below ``next_id`` were handed out, except those of ``free``."""
+    """Progress of a seed's lease: its games below ``next_id`` were handed out, except those of ``free``."""
 
     seed: int
     next_id: int = 0
     free: tuple[tuple[int, int], ...] = ()
+    lease: int = 0
+
+    @classmethod
+    def new(cls, seed: int, lease: int) -> GameState:
+        """Return the state before the first game of a lease."""
+        return GameState(seed, lease << NUMBER_BITS, lease=lease)
+
+    @property
+    def end(self) -> int:
+        """The id behind the lease's last one."""
+        return (self.lease + 1) << NUMBER_BITS
 
 
 class _Memories(GameState, frozen=True):
-    """The file's content: the seed used last, then the others, most recently used first."""
+    """The file's content: the seed and lease used last, then the others, most recently used first."""
 
     others: tuple[GameState, ...] = ()
 
@@ -111,8 +124,8 @@ class Instance:
             hint="stop a recorder before its directory is moved or removed",
         )
 
-    def load_state(self, seed: int) -> GameState:
-        """Read the progress of this seed.
+    def load_state(self, seed: int, lease: int = 0) -> GameState:
+        """Read the progress of this seed's lease.
 
         Raises:
             ConfigError: the file is invalid.
@@ -121,7 +134,8 @@ class Instance:
         """
         with storage_errors(self.state_path, "reading how far a seed's games went"):
             self._known = self._read()
-        return next((state for state in self._known if state.seed == seed), GameState(seed))
+        known = (state for state in self._known if (state.seed, state.lease) == (seed, lease))
+        return next(known, GameState.new(seed, lease))
 
     def _read(self) -> list[GameState]:
         try:
@@ -139,10 +153,10 @@ class Instance:
                 path=self.state_path,
                 hint="move the file away; the games of a seed then begin again from the first",
             ) from error
-        return [GameState(found.seed, found.next_id, found.free), *found.others]
+        return [GameState(found.seed, found.next_id, found.free, found.lease), *found.others]
 
     def save_state(self, state: GameState) -> None:
-        """Save the progress of a seed; that of other seeds stays.
+        """Save the progress of a seed's lease; that of others stays.
 
         Raises:
             OutDirError: the lock is lost, and the file may be another recorder's.
@@ -151,8 +165,9 @@ class Instance:
         if (lost := self.lost()) is not None:
             raise lost
         known = self._read() if self._known is None else self._known
-        others = [other for other in known if other.seed != state.seed][: SEEDS_MAX - 1]
-        memories = _Memories(state.seed, state.next_id, state.free, tuple(others))
+        mine = state.seed, state.lease
+        others = [other for other in known if (other.seed, other.lease) != mine][: SEEDS_MAX - 1]
+        memories = _Memories(state.seed, state.next_id, state.free, state.lease, tuple(others))
         self._world.files.replace_file(self.state_path, msgspec.json.encode(memories))
         self._known = [state, *others]
 
@@ -168,9 +183,10 @@ class Memory:
     remembered; a random one (None) is never used again.
     """
 
-    def __init__(self, instance: Instance, seed: int | None) -> None:
+    def __init__(self, instance: Instance, seed: int | None, lease: int = 0) -> None:
         self._instance = instance
         self._seed = seed
+        self._lease = lease
         self._covered = 0
 
     def lost(self) -> OutDirError | None:
@@ -186,7 +202,7 @@ class Memory:
         if self._seed is None or next_id + IDS_AHEAD // 2 <= self._covered:
             return
         try:
-            self._instance.save_state(GameState(self._seed, next_id + IDS_AHEAD))
+            self._instance.save_state(GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease))
         except OSError as error:
             if next_id > self._covered:
                 raise storage_error(error, self._instance.state_path, _REMEMBERING) from error

@@ -17,7 +17,7 @@ Range = tuple[int, int]
 
 
 class Ledger:
-    """Hands out ids, in ranges ``[first, end)``.
+    """Hands out ids of one lease, in ranges ``[first, end)``.
 
     Args:
         state: the progress of the sequence.
@@ -30,7 +30,7 @@ class Ledger:
         self, state: GameState, *, games_max: int | None, workers: int, in_order: bool = True
     ) -> None:
         self._in_order = in_order
-        self._seed = state.seed
+        self._state = state
         self._next = state.next_id
         self._free: deque[Range] = deque(state.free)
         self._left = games_max
@@ -47,6 +47,8 @@ class Ledger:
         """Hand up to ``want`` games to a worker, as ``(first_id, count)``; None where none are left."""
         if self._left is not None:
             want = min(want, -(-self._left // (2 * self._workers)))
+        if not self._free:
+            want = min(want, max(self._state.end - self._next, 0))
         if want == 0:
             return None
         if self._free:
@@ -112,8 +114,19 @@ class Ledger:
     @property
     def exhausted(self) -> bool:
         """Whether no game is left to hand out (some may still be in play)."""
-        return self._left == 0
+        return self._left == 0 or self.used_up
+
+    @property
+    def used_up(self) -> bool:
+        """Whether every id of the lease is handed out."""
+        return not self._free and self._next >= self._state.end
+
+    def why_exhausted(self, games_max: int | None) -> str:
+        """Return which limit left no game, in words."""
+        if self.used_up:
+            return f"lease {self._state.lease} is used up: no id is left"
+        return f"max_games = {games_max} was reached"
 
     def state(self) -> GameState:
         """Return the progress to remember: exact where no worker holds games."""
-        return GameState(self._seed, self._next, tuple(self._free))
+        return GameState(self._state.seed, self._next, tuple(self._free), self._state.lease)

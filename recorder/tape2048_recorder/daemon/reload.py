@@ -29,6 +29,7 @@ LIVE = frozenset(
         "max_wall_s",
         "max_ram_mb",
         "max_disk_mb",
+        "spool_max_mb",
         "min_free_mb",
         "rotate_steps",
         "rotate_s",

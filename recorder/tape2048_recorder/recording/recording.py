@@ -41,12 +41,13 @@ MEGABYTE = 10**6
 #: Interval of measuring the sessions of ``out_dir``, where their size is limited.
 RECOUNT_S = 60.0
 
-#: The files whose sizes count towards ``max_disk_mb``.
+#: The files whose sizes count towards ``max_disk_mb`` and ``spool_max_mb``.
 _FILES = frozenset({STEPS_NPY, TAPE_NPY, ANCHORS_NPY, METADATA_DB})
 
 #: Prefixes of the reasons for a pause.
 DISK_FULL = "the disk is full"
 DISK_SLOW = "the disk is slow"
+SPOOL_FULL = "the spool is full"
 
 
 @dataclasses.dataclass(eq=False)
@@ -74,6 +75,8 @@ class Recording:
         self._bytes_published = 0
         self._counted: set[str] = set()  # names of the sessions at the last measuring
         self._recount_at = 0.0
+        self._full_until = 0.0  # above a limit, it is measured again from then on
+        self._draining = False
         self._serial = 0
         self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
         #: When the open (or next) session of each began: monotonic, UTC.
@@ -94,6 +97,10 @@ class Recording:
         """Apply these settings (rotation, and the space to leave free)."""
         self.config = config
 
+    def drain(self) -> None:
+        """Lift ``spool_max_mb``: finished games in the workers' buffers are written, and no more come."""
+        self._draining = True
+
     # Blocks.
 
     def why_not(self, rows: int) -> str | None:
@@ -113,7 +120,18 @@ class Recording:
                 f"{DISK_FULL}: {free // MEGABYTE} MB are free in {self.out_dir}, "
                 f"{-(-needed // MEGABYTE)} MB are needed (min_free_mb = {self.config.min_free_mb})"
             )
-        return None
+        return self._spool_full(rows)
+
+    def _spool_full(self, rows: int) -> str | None:
+        """Return why ``spool_max_mb`` lets no block be placed; None if it does, or nothing could go."""
+        limit_mb = self.config.spool_max_mb
+        if limit_mb is None or self._draining:
+            return None
+        size = self.size_bytes(self.world.now, rows * self.row_bytes)
+        if size <= limit_mb * MEGABYTE or not (self._bytes_published or self.sessions_pending):
+            return None
+        waiting = -(-self._size_bytes // MEGABYTE)
+        return f"{SPOOL_FULL}: {waiting} MB of sessions in {self.out_dir} (spool_max_mb = {limit_mb})"
 
     def place(self, rows: int, generation: int = 0) -> Range:
         """Reserve a range for a block in the open session of the weights that played it.
@@ -249,22 +267,26 @@ class Recording:
         """Confirmed rows in the open session."""
         return sum(session.rows_confirmed for session in self._open.values())
 
-    def size_bytes(self, now: float) -> int:
-        """Return the bytes of published and unpublished sessions; 0 where ``max_disk_mb`` is off.
+    def size_bytes(self, now: float, more: int = 0) -> int:
+        """Return the bytes of published and unpublished sessions, and ``more``; 0 where nothing limits them.
 
         The directory is measured every :data:`RECOUNT_S`, and before a limit counts as met: other processes
-        remove sessions (``tape2048 prune``) or publish there too.
+        remove sessions (``tape2048 prune``, a fleet's agent) or publish there too.
         """
-        if self.config.max_disk_mb is None:
+        limits = [mb for mb in (self.config.max_disk_mb, self.config.spool_max_mb) if mb is not None]
+        if not limits:
             return 0
-        if now < self._recount_at and self._size_bytes < self.config.max_disk_mb * MEGABYTE:
-            return self._size_bytes
-        self._recount_at = now + RECOUNT_S
+        fits = self._size_bytes + more < min(limits) * MEGABYTE
+        if now < (self._recount_at if fits else self._full_until):
+            return self._size_bytes + more
+        self._recount_at, self._full_until = now + RECOUNT_S, 0.0
         with contextlib.suppress(OSError):  # the directory is gone: the next write reports it
             found = [path for path in self.out_dir.iterdir() if SESSION_NAME.match(path.name)]
             self._counted = {path.name for path in found}
             self._bytes_published = sum(map(_bytes_of, found))
-        return self._size_bytes
+        if self._size_bytes + more >= min(limits) * MEGABYTE:
+            self._full_until = now + RETRY_S
+        return self._size_bytes + more
 
     @property
     def _size_bytes(self) -> int:

@@ -27,7 +27,7 @@ from tape2048_recorder.config.loading import (
     load_config,
     split_player,
 )
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config.schema import LEASE_MAX, RecorderConfig
 
 SETTINGS = settings_of(RecorderConfig)
 
@@ -513,6 +513,24 @@ def test_a_tape_of_some_of_the_steps_is_refused(tmp_path: Path) -> None:
     assert "expected rows or tape" in str(refused({"storage": "tapes"}))
 
 
+def test_a_lease_is_a_share_of_a_seed_and_within_bounds() -> None:
+    assert load_config({"lease": str(LEASE_MAX), "seed": "1"}, {}).config.lease == LEASE_MAX
+    assert load_config({"lease": 0}, {}).config.seed is None
+    assert "--lease: found 1 with a random seed, expected 0" in str(refused({"lease": 1}))
+    for wrong in ("-1", str(LEASE_MAX + 1), "1.5", "1k", "off"):
+        assert f"--lease: found {wrong!r}, expected a whole number" in str(
+            refused({"lease": wrong, "seed": 1})
+        )
+
+
+def test_a_spool_without_room_for_two_sessions_is_refused() -> None:
+    tape = {"storage": "tape", "rotate_steps": "1G"}
+    error = refused({**tape, "spool_max_mb": "2999MB"})
+    assert "--spool-max-mb: found 2999, expected at least 3000: two sessions of" in str(error)
+    assert load_config({**tape, "spool_max_mb": "3GB"}, {}).config.spool_max_mb == 3000
+    assert load_config({"spool_max_mb": 1, "sample_rate": 1000}, {}).config.spool_max_mb == 1
+
+
 def test_row_bytes_and_tags_are_those_of_the_format() -> None:
     assert ACTION_STEP_DTYPE.itemsize == loading.ROW_BYTES_MAX
     assert TAPE_DTYPE.itemsize + ANCHOR_DTYPE.itemsize / ANCHOR_ROWS == loading.TAPE_ROW_BYTES
@@ -543,9 +561,9 @@ def test_the_tag_is_derived_from_the_player(player: str, tag: str) -> None:
 def test_the_hash_is_over_canonical_json() -> None:
     plain = RecorderConfig()
     # Written out once: a change here makes sessions of equal configuration look different.
-    assert config_sha256(plain) == "9b9b49cd4a5d61537116eef1411d7e9766960b500b479191ea704f9457d0d5b0"
+    assert config_sha256(plain) == "748a87de5b04cdce4df17c5e2c43b2c952800e795d7146d5d8b5a34ef189eb2c"
     beyond_ascii = RecorderConfig(out_dir="für Ω")
-    assert config_sha256(beyond_ascii) == "e26a211f98da6b441e9ecabcd4e14b633276b08d85fe5001ecf7f0b8a498f3f1"
+    assert config_sha256(beyond_ascii) == "a0d4c07471f0572a65ee3fe237bb77eba00a3fbd798e68d3b4a1277b564bed58"
     assert json.loads(json.dumps(effective(plain))) == effective(plain)
     assert msgspec.convert(effective(plain), RecorderConfig).tag == plain.tag
     changed = {

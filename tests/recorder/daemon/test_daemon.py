@@ -32,6 +32,7 @@ class World:
             pids=[],
         )
         recording = SimpleNamespace(
+            drain=lambda: None,
             publisher=SimpleNamespace(give_up=lambda: None),
             begin=lambda generation: None,
             size_bytes=lambda now: 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048.errors import AlreadyRunningError, ConfigError, ForeignFileError, OutDirError, StorageError
+from tape2048_recorder.config.schema import LEASE_MAX
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameState, Instance, Memory
 
@@ -108,7 +110,7 @@ def test_what_is_saved_is_loaded(root: Path, mine: Instance) -> None:
     mine.save_state(state)
     assert mine.load_state(seed) == state
     assert mine.load_state(seed - 1) == GameState(seed - 1), "another seed begins at its first game"
-    expected = b'{"seed":%d,"next_id":%d,"free":[[3,5],[9,10]],"others":[]}' % (seed, 2**40)
+    expected = b'{"seed":%d,"next_id":%d,"free":[[3,5],[9,10]],"lease":0,"others":[]}' % (seed, 2**40)
     assert state_file(root).read_bytes() == expected
 
 
@@ -123,6 +125,23 @@ def test_a_seed_goes_on_after_another_was_used(root: Path) -> None:
         memory.settle(GameState(seed, state.next_id + 10 * seed, ((4, 5),)))
         held.close()
     assert begins == [0, 0, 10, 20, 0, 20]
+
+
+def test_each_lease_of_a_seed_goes_on_where_it_was(root: Path, mine: Instance) -> None:
+    leases = (0, 1, LEASE_MAX)
+    for lease in leases:
+        assert mine.load_state(7, lease) == GameState(7, lease << 40, lease=lease)
+        memory = Memory(mine, 7, lease)
+        memory.cover(lease << 40)
+        assert mine.load_state(7, lease).next_id == (lease << 40) + instance.IDS_AHEAD
+        memory.settle(GameState(7, (lease << 40) + lease + 1, lease=lease))
+    with contextlib.closing(Instance(root, "another")) as other:
+        other.state_path.write_bytes(mine.state_path.read_bytes())
+        found = {lease: other.load_state(7, lease) for lease in leases}
+    assert {lease: state.next_id - (lease << 40) for lease, state in found.items()} == {
+        0: 1, 1: 2, LEASE_MAX: LEASE_MAX + 1
+    }  # fmt: skip
+    assert found[LEASE_MAX].end == 2**63
 
 
 def test_what_is_saved_before_anything_was_loaded_keeps_the_others(root: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tape2048_recorder.config.schema import LEASE_MAX
 from tape2048_recorder.daemon.instance import GameState
 from tape2048_recorder.daemon.ledger import Ledger
 
@@ -28,12 +29,20 @@ def ids(*numbers: int) -> NDArray[np.uint64]:
 class Life(RuleBasedStateMachine):
     """Workers that take games, record some, and die; limits that move; recorders that start again."""
 
-    @initialize(games_max=st.none() | st.integers(1, 60), first=st.integers(0, 2**62), in_order=st.booleans())
-    def begin(self, games_max: int | None, first: int, in_order: bool) -> None:
-        self.first = first
+    @initialize(
+        games_max=st.none() | st.integers(1, 60),
+        lease=st.integers(0, LEASE_MAX),
+        left=st.integers(0, 100) | st.integers(2**30, 2**40),
+        in_order=st.booleans(),
+    )
+    def begin(self, games_max: int | None, lease: int, left: int, in_order: bool) -> None:
+        self.lease = lease
+        self.end = (lease + 1) << 40
+        self.first = first = self.end - left
         self.games_max = games_max
         self.in_order = in_order
-        self.ledger = Ledger(GameState(1, first), games_max=games_max, workers=WORKERS, in_order=in_order)
+        state = GameState(1, first, lease=lease)
+        self.ledger = Ledger(state, games_max=games_max, workers=WORKERS, in_order=in_order)
         self.held: dict[int, list[int]] = {worker: [] for worker in range(WORKERS)}
         self.recorded: list[int] = []
         self.recorded_before = 0
@@ -73,7 +82,7 @@ class Life(RuleBasedStateMachine):
         for worker in range(WORKERS):
             self.die(worker)
         state = self.ledger.state()
-        assert state.seed == 1
+        assert (state.seed, state.lease) == (1, self.lease)
         self.recorded_before = len(self.recorded)
         self.ledger = Ledger(state, games_max=self.games_max, workers=WORKERS, in_order=self.in_order)
 
@@ -85,7 +94,8 @@ class Life(RuleBasedStateMachine):
         free = [game for first, end in state.free for game in range(first, end)]
         held = [game for games in self.held.values() for game in games]
         assert sorted(free + held + self.recorded) == list(range(self.first, state.next_id))
-        assert self.ledger.next_id == state.next_id
+        assert self.ledger.next_id == state.next_id <= self.end
+        assert self.ledger.used_up == (not free and state.next_id == self.end)
         assert self.ledger.confirmed == len(self.recorded) - self.recorded_before
 
     @invariant()
@@ -93,7 +103,7 @@ class Life(RuleBasedStateMachine):
         if hasattr(self, "ledger") and self.games_max is not None:
             out = self.ledger.confirmed + sum(map(len, self.held.values()))
             assert out <= self.games_max
-            assert self.ledger.exhausted == (out == self.games_max)
+            assert self.ledger.exhausted == (out == self.games_max or self.ledger.used_up)
 
     def teardown(self) -> None:
         """Whatever happened, those who live finish what is left, and no more."""
@@ -105,7 +115,7 @@ class Life(RuleBasedStateMachine):
             for worker in range(WORKERS):
                 self.take(worker, 8)
                 self.record(worker, 1.0, 0)
-        assert self.ledger.confirmed == self.games_max
+        assert self.ledger.used_up or self.ledger.confirmed == self.games_max
         assert len(set(self.recorded)) == len(self.recorded)
 
 

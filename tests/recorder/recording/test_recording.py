@@ -20,7 +20,7 @@ from tape2048.session.session import sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Facts, PartialSession
-from tape2048_recorder.recording.recording import RECOUNT_S, Recording
+from tape2048_recorder.recording.recording import RECOUNT_S, RETRY_S, Recording
 
 from ..processes import PATIENCE_S, wait_until
 
@@ -265,6 +265,33 @@ def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, 
     assert recording.size_bytes(1001.0) == size
     recording.place(50)
     assert recording.size_bytes(1002.0) == size + STEPS_HEADER_BYTES + 50 * STEP_DTYPE.itemsize
+
+
+def test_a_full_spool_waits_for_whole_sessions_to_go_and_is_measured_now_and_then(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = make(spool_max_mb=1)
+    now = 100.0
+    monkeypatch.setattr(type(recording.world), "now", property(lambda _: now))
+    rows = 1_000_000 // STEP_DTYPE.itemsize
+    assert recording.why_not(rows + 1) is None, "nothing is there that could go"
+    others = tmp_path / "20260101T000000Z_model=others"
+    others.mkdir()
+    (others / STEPS_NPY).write_bytes(bytes(500_000))
+    now += RECOUNT_S
+    assert recording.why_not(rows // 2) is None
+    full = recording.why_not(rows // 2 + 2)
+    assert full == f"the spool is full: 1 MB of sessions in {tmp_path} (spool_max_mb = 1)"
+    shutil.rmtree(others)
+    assert recording.why_not(rows // 2 + 2) == full, "looked again within a second"
+    now += RETRY_S
+    assert recording.why_not(rows // 2 + 2) is None
+    others.mkdir()
+    (others / STEPS_NPY).write_bytes(bytes(2_000_000))
+    now += RECOUNT_S
+    assert recording.why_not(1) is not None
+    recording.drain()
+    assert recording.why_not(1) is None
 
 
 def test_a_tape_counts_with_the_anchors_that_it_will_have(

@@ -8,6 +8,8 @@ import traceback
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape2048_recorder.config.schema import LEASE_MAX
+
 from .disk import Disk
 from .life import Event, Life, Plan
 from .truth import Broken, Truth
@@ -48,6 +50,8 @@ def make_plan(seed: int) -> Plan:
             one["max_games"] = random.choice((1, 10, 60))
         elif random.random() < 0.15:
             one["max_steps"] = random.choice((1, 100, 500))
+        if fixed:  # from a generator of its own: what else is drawn stays as it was
+            one["lease"] = Random(f"{seed} {len(settings)} lease").choice((0, 0, 1, LEASE_MAX))
         settings.append(one)
     events: list[Event] = []
     for life in range(lives):

@@ -58,8 +58,8 @@ MUTANTS = {
     ),
     "ids repeated after a crash": Mutant(
         f"{_DAEMON}.instance:Memory.cover",
-        "self._instance.save_state(GameState(self._seed, next_id + IDS_AHEAD))",
-        "self._instance.save_state(GameState(self._seed, next_id))",
+        "GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease)",
+        "GameState(self._seed, next_id, lease=self._lease)",
     ),
     "a full disk ends publishing": Mutant(
         f"{_RECORDING}.publisher:Publisher._publish", "final, error = self._gives_up, full", "error = full"

@@ -20,6 +20,7 @@ from tape2048.formats.session import (
     STEPS_NPY,
     Manifest,
 )
+from tape2048_recorder.config.schema import NUMBER_BITS
 from tape2048_recorder.recording.partial import Facts
 
 from .disk import OUT_DIR
@@ -188,6 +189,9 @@ class Truth:
     # As it happens.
 
     def hand_out(self, process: Any, first: int, count: int) -> None:
+        lease = process.life.config.lease
+        if not lease << NUMBER_BITS <= first < first + count <= (lease + 1) << NUMBER_BITS:
+            raise Broken(f"games {first} to {first + count - 1} are not those of lease {lease}")
         for number in range(first, first + count):
             game = (process.spec.seed, number)
             if any(game in games for games in self._confirmed.values()):

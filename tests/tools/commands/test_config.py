@@ -105,10 +105,10 @@ def test_every_setting_has_a_flag_and_record_takes_the_same_ones(tape: Tape) -> 
 def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
     values = {
         "player": "python:m:f", "lanes": 21, "inference": "server", "model_dir": "d", "model_files": "*.pt",
-        "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4,
+        "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4, "lease": 2,
         "rotate_steps": 5, "rotate_s": 6.0, "max_games": 7, "max_steps": 8, "max_wall_s": 9.0,
         "max_ram_mb": 1000,
-        "max_disk_mb": 11, "min_free_mb": 12, "storage": "rows", "sample_rate": 13,
+        "max_disk_mb": 11, "spool_max_mb": 10, "min_free_mb": 12, "storage": "rows", "sample_rate": 13,
         "record_action": True, "block_rows": 1400,
         "flush_s": 15.0, "drain_timeout_s": 16.0, "log_interval_s": 17.0,
         "worker_silence_s": 18.0, "log_level": "warning", "log_format": "json", "metrics_listen": "h:9",

@@ -39,8 +39,10 @@ class _Flag(click.Option):
         self.group = group
 
 
-def flags_of(config: type[msgspec.Struct]) -> Callable[[Any], Any]:
-    """Return a decorator that gives a command one flag for each setting of a configuration.
+def flags_of(
+    config: type[msgspec.Struct], takes: Callable[[str], bool] = lambda _: True
+) -> Callable[[Any], Any]:
+    """Return a decorator that gives a command one flag for each setting of a configuration that it takes.
 
     The flags reach the command as keyword arguments, None if not given. Values are text, which the loader of
     the configuration parses: click's own types have other rules than the environment and the file.
@@ -48,7 +50,7 @@ def flags_of(config: type[msgspec.Struct]) -> Callable[[Any], Any]:
 
     def decorate(command: Any) -> Any:
         for setting in reversed(settings_of(config).values()):  # click lists the last one applied first
-            command = _flag(setting)(command) if setting.has_text else command
+            command = _flag(setting)(command) if setting.has_text and takes(setting.name) else command
         return command
 
     return decorate
@@ -73,9 +75,14 @@ def _flag(setting: Setting) -> Callable[[Any], Any]:
 
 def setting_options(command: Any) -> Any:
     """Give a command ``--config`` and the flags of the recorder's settings."""
+    return some_setting_options(lambda _: True)(command)
+
+
+def some_setting_options(takes: Callable[[str], bool]) -> Callable[[Any], Any]:
+    """Return a decorator as :func:`setting_options`, with the flags of some settings, by name."""
     text = f"TOML file with settings.  [default: the file named by {CONFIG_ENV}]"
     config = click.option("--config", "config_path", type=click.Path(path_type=Path), help=text)
-    return config(flags_of(RecorderConfig)(command))
+    return lambda command: config(flags_of(RecorderConfig, takes)(command))
 
 
 def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -> Loaded:

@@ -1,0 +1,1 @@
+"""Fleet: recorders on many nodes that share a seed by leases, and ship their sessions into one store."""

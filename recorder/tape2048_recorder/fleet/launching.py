@@ -1,0 +1,127 @@
+"""Starts a recorder as a process of nobody, so that it outlives whoever asked for it.
+
+A recorder that is a child of an engine's worker dies with it, its session unpublished. So this module runs as
+a process between the two (``python -m tape2048_recorder.fleet.launching LOG COMMAND...``): it undoes what the
+engine made its children inherit, starts the recorder in a session of its own, prints its pid and ends; the
+recorder's parent is then the system's first process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tape2048.errors import ControlError, FleetError, NotRunningError, TapeError
+from tape2048.io.durable import replace_file, storage_errors
+from tape2048.settings.fields import ENV_PREFIX, settings_of
+from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.status.control import Running
+from tape2048_recorder.status.status_file import Process, read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Variables that a recorder must not get: settings (its file has them all), and those of engines and of the
+#: service manager, which are for the agent.
+_NOT_FOR_A_RECORDER = (ENV_PREFIX, "RAY_", "NOTIFY_SOCKET", "WATCHDOG_")
+
+#: A recorder writes its first status within a second; importing numba on a busy machine takes some.
+_START_S = 60.0
+
+_LOG_BYTES_SHOWN = 2000
+
+
+def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
+    """Start a recorder, and wait for its first status.
+
+    Args:
+        config: its settings, which it reads from ``<out_dir>/.recorder/<instance>.recorder.toml``.
+        command: what runs ``tape2048``.
+
+    Returns:
+        The recorder, which does not end with this process.
+
+    Raises:
+        FleetError: it ended at once; the message has the end of its log.
+        StorageError: its files cannot be written.
+    """
+    directory = Path(config.out_dir, ".recorder")
+    file, log = directory / f"{config.instance}.recorder.toml", directory / f"{config.instance}.log"
+    with storage_errors(file, "writing the recorder's settings"):
+        replace_file(file, _toml(config).encode())
+    between = [sys.executable, "-m", "tape2048_recorder.fleet.launching", str(log)]
+    with storage_errors(log, "starting a recorder"):
+        done = subprocess.run(
+            [*between, *command, "record", "--config", str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=False,
+            start_new_session=True,
+        )
+    process = Process.of(int(done.stdout)) if done.returncode == 0 else None
+    deadline = time.monotonic() + _START_S
+    while process is not None and process.is_there and time.monotonic() < deadline:
+        with contextlib.suppress(NotRunningError, ControlError):
+            running = Running(Path(config.out_dir), config.instance)
+            if running.process == process:
+                return running
+            running.close()
+        time.sleep(0.1)
+    with contextlib.suppress(TapeError):  # one that has done its work already
+        snapshot = read_snapshot(Path(config.out_dir), config.instance)
+        if snapshot.process == process and snapshot.status.error is None:
+            raise NotRunningError("it has ended", path=config.out_dir)
+    raise FleetError("the recorder ended at its start", path=log, hint=_end_of(log))
+
+
+def _toml(config: RecorderConfig) -> str:
+    """Format the settings that are not the defaults; tables come last, as TOML wants it."""
+    lines, tables = [], []
+    for setting in settings_of(RecorderConfig).values():
+        value = getattr(config, setting.name)
+        if value == setting.default:
+            continue
+        if setting.has_text:
+            shown = setting.none if value is None else value
+            lines.append(f"{setting.name} = {json.dumps(shown, ensure_ascii=False)}")
+        else:
+            tables.append(f"[{setting.name}]")
+            tables += [f"{key} = {json.dumps(each, ensure_ascii=False)}" for key, each in value.items()]
+    return "\n".join([*lines, *tables, ""])
+
+
+def _end_of(log: Path) -> str:
+    try:
+        text = log.read_bytes()[-_LOG_BYTES_SHOWN:].decode(errors="replace").strip()
+    except OSError:
+        text = ""
+    return f"its log ends so: {text}" if text else "its log is empty"
+
+
+def main() -> None:
+    """Start the command that the arguments name, and print its pid."""
+    log, *command = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("0")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_A_RECORDER)}
+    with Path(log).open("ab") as output:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
+        )
+    sys.stdout.write(f"{child.pid}\n")
+    sys.stdout.flush()
+    os._exit(0)  # without waiting for the child, which Popen's end would warn of
+
+
+if __name__ == "__main__":
+    main()

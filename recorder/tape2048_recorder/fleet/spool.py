@@ -1,0 +1,256 @@
+"""A node's spool: the directory that its recorder writes to, and from which its sessions are shipped.
+
+``.recorder/agent.fleet.json`` says which fleet and lease the spool belongs to, and what was shipped from it;
+``.recorder/agent.fleet.lock`` is locked while an agent is at work.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import numpy as np
+
+from tape2048.base.text import pretty_json
+from tape2048.errors import (
+    AlreadyRunningError,
+    BookkeepingError,
+    DiskFullError,
+    FleetError,
+    FormatError,
+    HeldError,
+    MissingPathError,
+    TapeError,
+)
+from tape2048.formats.metadata import read_metadata
+from tape2048.formats.session import METADATA_DB, SESSION_NAME
+from tape2048.io.durable import open_owned, replace_file, storage_errors, try_lock, write_all
+from tape2048.maintenance.removal import clear_leftovers, remove_sessions
+from tape2048.session.locks import RemovalLock, make_readers_lock
+from tape2048.session.remote import put_session
+from tape2048_recorder.config.schema import NUMBER_BITS
+from tape2048_recorder.fleet.plan import claim_lease, lease_label, read_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tape2048.io.objects import Store
+    from tape2048_recorder.fleet.plan import Plan
+
+_DIRECTORY = ".recorder"
+_MEMBER, _LOCK = "agent.fleet.json", "agent.fleet.lock"
+_MEGABYTE = 10**6
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """What a spool belongs to, and what was shipped from it.
+
+    Attributes:
+        last: the session that was shipped last, by its name in the store; it is counted.
+    """
+
+    fleet: str
+    lease: int
+    claim: str
+    sessions: int = 0
+    games: int = 0
+    rows: int = 0
+    bytes: int = 0
+    last: str = ""
+
+
+class Spool:
+    """A spool of a fleet, locked until it is closed; a context manager.
+
+    Args:
+        path: the directory, made if it does not exist.
+        store: the fleet's.
+        plan: the fleet's.
+
+    Raises:
+        AlreadyRunningError: another agent has it.
+        FleetError: it is another fleet's, or holds sessions of no fleet.
+        StorageError: it cannot be used.
+        StoreError: no lease could be taken.
+    """
+
+    def __init__(self, path: Path, store: Store, plan: Plan) -> None:
+        self._store = store
+        self._plan = plan
+        self.closed = False
+        self._shipped: dict[str, str] = {}  # sessions that a reader keeps here
+        with storage_errors(path, "preparing the spool"):
+            path.mkdir(parents=True, exist_ok=True)
+            self.path = path.resolve()
+            make_readers_lock(self.path)
+            self._lock = open_owned(self.path / _DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            self._take()
+            self.member = self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        if not try_lock(self._lock):
+            holder = os.pread(self._lock, 64, 0).decode(errors="replace").strip() or "unknown"
+            raise AlreadyRunningError(
+                f"the agent with pid {holder} ships from this spool",
+                path=self.path,
+                hint="stop that one, or give this one a --spool of its own",
+            )
+        with storage_errors(self.path, "writing the lock file"):
+            os.ftruncate(self._lock, 0)
+            write_all(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _join(self) -> Member:
+        """Return what the spool belongs to; a new one gets a lease."""
+        path = self.path / _DIRECTORY / _MEMBER
+        try:
+            member = msgspec.json.decode(path.read_bytes(), type=Member)
+        except FileNotFoundError:
+            if left := self.sessions():
+                raise FleetError(
+                    f"found {left[0].name}, which is of no fleet; expected an empty spool",
+                    path=self.path,
+                    hint="name another --spool",
+                ) from None
+            claim = secrets.token_hex(8)
+            member = Member(fleet=self._plan.fleet, lease=claim_lease(self._store, claim), claim=claim)
+            self._save(member)
+            return member
+        except msgspec.MsgspecError as error:
+            hint = "restore it; without it nobody knows which games were played here"
+            raise FleetError(f"not the facts of a spool: {error}", path=path, hint=hint) from error
+        if member.fleet != self._plan.fleet:
+            raise FleetError(
+                f"it belongs to the fleet {member.fleet}; that of {self._store.url} is {self._plan.fleet}",
+                path=self.path,
+                hint="name another --spool, or the address of its own fleet, which has to get its sessions",
+            )
+        return member
+
+    def _save(self, member: Member) -> None:
+        path = self.path / _DIRECTORY / _MEMBER
+        with storage_errors(path, "writing it"):
+            replace_file(path, pretty_json(member))
+        self.member = member
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock."""
+        if not self.closed:
+            self.closed = True
+            os.close(self._lock)
+
+    def sessions(self) -> list[Path]:
+        """List the published sessions that wait, the oldest first."""
+        with storage_errors(self.path, "listing the spool"):
+            return sorted(path for path in self.path.iterdir() if SESSION_NAME.fullmatch(path.name))
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the sessions that wait."""
+        return sum(_size(path) for path in self.sessions())
+
+    def make_room(self, spool_max_mb: int | None) -> None:
+        """Ship until a recorder may write; DiskFullError if the spool is full and nothing can be shipped."""
+        for session in self.sessions():
+            size = self.size_bytes()
+            if spool_max_mb is None or size < spool_max_mb * _MEGABYTE:
+                return
+            try:
+                self.ship(session)
+            except TapeError as error:
+                raise DiskFullError(
+                    f"{size // _MEGABYTE} MB wait to be shipped (spool_max_mb = {spool_max_mb}): {error}",
+                    path=self.path,
+                    hint=error.hint or "mend that, or raise spool_max_mb",
+                ) from error
+
+    def ship(self, session: Path) -> str:
+        """Put a session into the store, and remove it here once every byte was read back.
+
+        Returns:
+            Its name in the store.
+
+        Raises:
+            FleetError: it is not of this fleet and lease, or the store now holds another fleet.
+            FormatError: it is damaged, here or after its way.
+            StoreError: the store refuses, does not answer, or contradicts itself.
+            HeldError: a process reads it; it is shipped, and stays.
+        """
+        games, rows = self._check(session)
+        if read_plan(self._store).fleet != self._plan.fleet:
+            hint = "an unmounted directory, or another fleet in its place? nothing is shipped to it"
+            raise FleetError("the store holds another fleet now", path=self._store.url, hint=hint)
+        size = _size(session)
+        name = self._shipped.get(session.name)
+        if name is None:
+            name = put_session(self._store, session, lease_label(self.member.lease))
+        self._shipped[session.name] = name
+        before = self.member
+        if before.last != name:
+            self._save(
+                msgspec.structs.replace(
+                    before,
+                    sessions=before.sessions + 1,
+                    games=before.games + games,
+                    rows=before.rows + rows,
+                    bytes=before.bytes + size,
+                    last=name,
+                )
+            )
+        with RemovalLock(self.path) as lock:
+            clear_leftovers(self.path, lock)
+            for outcome in remove_sessions(self.path, [session], lock):
+                if outcome.error is not None:
+                    raise outcome.error
+                if not outcome.gone:
+                    raise HeldError("it is shipped, and a process reads it here", path=session)
+        del self._shipped[session.name]  # a clock that jumps back gives the name again
+        return name
+
+    def _check(self, session: Path) -> tuple[int, int]:
+        """Check that a session is of this fleet and lease; return its games and rows."""
+        path = session / METADATA_DB
+        metadata = read_metadata(path)
+        facts, settings = metadata.session, self._plan.settings
+        expected: dict[str, Any] = {
+            "player_sha256": self._plan.player_sha256,
+            **{name: settings[name] for name in ("seed", "sample_rate", "record_action")},
+        }
+        for name, value in expected.items():
+            if facts.get(name) != value:
+                raise FleetError(
+                    f"{name} is {facts.get(name)!r}; that of the fleet is {value!r}; it is not shipped",
+                    path=session,
+                    hint="move the session out of the spool",
+                )
+        if not len(metadata.runs):
+            raise BookkeepingError("found no run", path=path)
+        leases = np.unique(metadata.runs["id"] >> np.uint64(NUMBER_BITS)).tolist()
+        if leases != [self.member.lease]:
+            raise FleetError(
+                f"it has games of the leases {leases}; the spool has {self.member.lease}; it is not shipped",
+                path=session,
+                hint="move the session out of the spool",
+            )
+        return len(metadata.runs), int(metadata.runs["rows"].sum())
+
+
+def _size(session: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in session.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return 0  # being removed
+
+
+#: Errors of one session, which stays in the spool; the others go on.
+OF_A_SESSION = (FormatError, FleetError, HeldError, MissingPathError)

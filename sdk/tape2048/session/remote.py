@@ -1,0 +1,248 @@
+"""Sessions in a store: put as a whole, listed, verified when fetched, and removed after a delay.
+
+::
+
+    sessions/<session>.<label>.<manifest>/    the files of a session, manifest.json last
+    removed/<the same name>.json              a tombstone: the session is no longer listed
+
+``<manifest>`` is the beginning of the SHA-256 of ``manifest.json``, which has the checksums of the other
+files: a name stands for one content. So a put that is repeated, or that two processes make, changes nothing,
+and bytes that were replaced in the store are found by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tape2048.base.text import pretty_json
+from tape2048.errors import (
+    ChecksumError,
+    FormatError,
+    ManifestError,
+    MissingPathError,
+    StoreError,
+    TruncatedError,
+)
+from tape2048.formats.manifest import parse_manifest
+from tape2048.formats.session import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
+from tape2048.io.crc import check_crc, crc32c_file
+from tape2048.io.durable import open_fd, storage_errors, write_all, write_file
+from tape2048.io.reading import open_regular, read_path
+from tape2048.io.staging import Staging
+from tape2048.session.directory import MANIFEST_BYTES_MAX, is_plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tape2048.io.objects import Store
+
+_SESSIONS, _REMOVED = "sessions", "removed"
+_DIGEST_LENGTH = 16
+
+
+class RemoteName(NamedTuple):
+    """The parts of a session's name in a store."""
+
+    session: str
+    label: str
+    digest: str
+
+    @classmethod
+    def parse(cls, name: str) -> RemoteName | None:
+        """Split a name; None for another one."""
+        parts = name.rsplit(".", 2)
+        return cls(*parts) if len(parts) == 3 and len(parts[2]) == _DIGEST_LENGTH else None
+
+    def __str__(self) -> str:
+        return ".".join(self)
+
+
+class _Tombstone(msgspec.Struct, frozen=True):
+    removed_at: float
+
+
+def put_session(store: Store, session: Path, label: str) -> str:
+    """Put a published session into a store, and read it back.
+
+    What is there under its name stays if it is whole and has the same bytes; else it is written again.
+
+    Args:
+        store: the store.
+        session: the session's directory, with a manifest.
+        label: goes into the name: letters, digits and ``-``.
+
+    Returns:
+        The session's name in the store, where every byte has been read and compared.
+
+    Raises:
+        ManifestError: the local manifest is missing or malformed.
+        FormatError: what was read back differs from what was written, or from the local manifest.
+        StoreError: the store refuses or does not answer.
+    """
+    try:
+        text = read_path(session / MANIFEST).tobytes()
+    except MissingPathError as error:
+        raise ManifestError("missing", path=session / MANIFEST) from error
+    manifest = _parse(text, session / MANIFEST)
+    name = str(RemoteName(session.name, label, _digest(text)))
+    directory = f"{_SESSIONS}/{name}"
+    if MANIFEST in store.names(directory):
+        try:
+            _verify(store, directory, manifest, text)
+        except (FormatError, MissingPathError):
+            store.retract(directory, MANIFEST)
+        else:
+            return name
+    staged = store.stage(directory)
+    for file, entry in manifest.files.items():
+        store.upload(f"{staged}/{file}", session / file)
+        try:
+            _compare(store, f"{staged}/{file}", entry)
+        except FormatError:
+            _check_local(session / file, entry)  # its error, if the local file is the damaged one
+            raise
+    store.commit(directory, MANIFEST, text)
+    _verify_manifest(store, directory, text)
+    if MANIFEST not in store.names(directory):
+        raise StoreError("it was put, and is not in the listing", path=store.path(directory))
+    return name
+
+
+def list_sessions(store: Store) -> list[str]:
+    """List the whole sessions of a store, sorted, without those with a tombstone; errors: StoreError."""
+    removed = store.names(_REMOVED)
+    found = (path.partition("/") for path in store.names(_SESSIONS))
+    names = sorted(name for name, _, file in found if file == MANIFEST)
+    return [name for name in names if RemoteName.parse(name) and f"{name}.json" not in removed]
+
+
+def read_manifest(store: Store, name: str) -> Manifest:
+    """Read a session's manifest.
+
+    Raises:
+        MissingPathError: there is no such session.
+        ManifestError: it is malformed, or not the one that the name stands for.
+    """
+    return _read_manifest(store, name)[0]
+
+
+def fetch_session(store: Store, name: str, root: Path) -> Path:
+    """Copy a session into a local directory; every byte is compared with its checksum.
+
+    Args:
+        store: the store.
+        name: the session, as :func:`list_sessions` names it.
+        root: the directory; the session appears in it as a whole, under the same name.
+
+    Returns:
+        The session's path, which may have been there before.
+
+    Raises:
+        MissingPathError: the session, or one of its files, is not in the store.
+        FormatError: bytes in the store are missing, replaced or damaged.
+    """
+    target = root / name
+    if target.is_dir():
+        return target
+    manifest, text = _read_manifest(store, name)
+    with storage_errors(target, "writing it"):
+        root.mkdir(parents=True, exist_ok=True)
+        with Staging(target) as staging:
+            for file, entry in manifest.files.items():
+                with open_fd(staging.path / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+                    _compare(store, f"{_SESSIONS}/{name}/{file}", entry, partial(write_all, fd))
+                    os.fsync(fd)
+            write_file(staging.path / MANIFEST, text)
+            staging.publish()
+    return target
+
+
+def bury_session(store: Store, name: str) -> None:
+    """Take a session out of the listings; its files stay until :func:`sweep_sessions`."""
+    store.put(f"{_REMOVED}/{name}.json", pretty_json(_Tombstone(time.time())))
+
+
+def sweep_sessions(store: Store, delay_s: float) -> list[str]:
+    """Remove the files of sessions that left the listings ``delay_s`` ago; return their names."""
+    gone = []
+    for file in sorted(store.names(_REMOVED)):
+        name = file.removesuffix(".json")
+        stone = msgspec.json.decode(store.get(f"{_REMOVED}/{file}", 1000), type=_Tombstone)
+        if time.time() - stone.removed_at >= delay_s:
+            store.retract(f"{_SESSIONS}/{name}", MANIFEST)
+            store.remove(f"{_REMOVED}/{file}")
+            gone.append(name)
+    return gone
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]
+
+
+def _parse(text: bytes, path: str | Path) -> Manifest:
+    manifest = parse_manifest(text, path, Manifest, version=FORMAT_VERSION, what="session format")
+    for file in manifest.files:
+        if not is_plain_name(file) or file == MANIFEST:
+            raise ManifestError(f"{file!r} is listed, which is not a valid file name", path=path)
+    return manifest
+
+
+def _read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
+    key = f"{_SESSIONS}/{name}/{MANIFEST}"
+    text = store.get(key, MANIFEST_BYTES_MAX)
+    named = RemoteName.parse(name)
+    if named is None or _digest(text) != named.digest:
+        raise ManifestError(
+            "not the manifest that the session's name stands for: it was replaced or cut",
+            path=store.path(key),
+            hint="the recorder's copy is gone: restore the store's, or remove the session",
+        )
+    return _parse(text, store.path(key)), text
+
+
+def _verify(store: Store, directory: str, manifest: Manifest, text: bytes) -> None:
+    _verify_manifest(store, directory, text)
+    for file, entry in manifest.files.items():
+        _compare(store, f"{directory}/{file}", entry)
+
+
+def _verify_manifest(store: Store, directory: str, text: bytes) -> None:
+    key = f"{directory}/{MANIFEST}"
+    if store.get(key, MANIFEST_BYTES_MAX) != text:
+        raise ManifestError("it reads back other bytes than were written", path=store.path(key))
+
+
+def _check_local(path: Path, entry: FileEntry) -> None:
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
+        if size != entry.bytes:
+            raise TruncatedError(f"has {size} bytes; the manifest says {entry.bytes}", path=path)
+        check_crc(crc32c_file(fd, size, path), entry.crc32c, "the file", path=path, offset=0)
+
+
+def _compare(
+    store: Store, key: str, entry: FileEntry, write: Callable[[bytes], object] = lambda _: None
+) -> None:
+    """Read a file of the store, and compare its size and its CRC-32C with the manifest's."""
+    from crc32c import crc32c
+
+    size = checksum = 0
+    chunks: Iterator[bytes] = store.chunks(key)
+    for data in chunks:
+        size, checksum = size + len(data), crc32c(data, checksum)
+        if size > entry.bytes:
+            break
+        write(data)
+    if size < entry.bytes:
+        message = f"reads back {size} bytes; the manifest says {entry.bytes}"
+        raise TruncatedError(message, path=store.path(key), offset=size)
+    if (size, checksum) != (entry.bytes, entry.crc32c):
+        message = f"reads back as CRC-32C {checksum:#010x}; the manifest says {entry.crc32c:#010x}"
+        raise ChecksumError(message, path=store.path(key))

@@ -1,0 +1,432 @@
+"""Nodes of a fleet, with real agents, recorders and stores: every game once, whoever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.recorder.processes import environment, kill, wait_until
+from tests.sdk.stores import KINDS, store_url
+
+from tape2048 import Corpus
+from tape2048.errors import (
+    AlreadyRunningError,
+    ConfigError,
+    DiskFullError,
+    FleetError,
+    NameTakenError,
+    TapeError,
+)
+from tape2048.io.objects import DirectoryStore, Store, open_store
+from tape2048.session.remote import RemoteName, fetch_session, list_sessions
+from tape2048.session.session import Session, sessions
+from tape2048_recorder.config.loading import load_config
+from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
+from tape2048_recorder.fleet import agent as agents
+from tape2048_recorder.fleet import launching
+from tape2048_recorder.fleet import plan as plans
+from tape2048_recorder.fleet.agent import Agent, Shipper, read_beat
+from tape2048_recorder.fleet.overview import Onlooker
+from tape2048_recorder.fleet.plan import (
+    claim_lease,
+    create_fleet,
+    node_settings,
+    read_plan,
+    refuse_differences,
+)
+from tape2048_recorder.fleet.spool import Spool
+from tape2048_recorder.recorder import run
+from tape2048_recorder.status.status_file import read_snapshot
+
+from ..checks import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
+PINNED: dict[str, Any] = {"player": "random", "seed": 77, "storage": "tape", "rotate_steps": 20_000}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "store").mkdir()
+    made = open_store(str(tmp_path / "store"))
+    create_fleet(made, RecorderConfig(**PINNED))
+    return made
+
+
+def record(spool: Spool, store: Store, **settings: Any) -> list[Path]:
+    """Record into a spool as its recorder does, in this process."""
+    given = load_config({}, {})
+    config = msgspec.convert(
+        {**node_settings(read_plan(store), given, spool.path, spool.member.lease), "workers": 1, **settings},
+        RecorderConfig,
+    )
+    run(config, Listener())
+    return sessions(spool.path)
+
+
+def joined(store: Store, spool: Path, *more: str) -> subprocess.Popen[str]:
+    """Run an agent as a process of its own."""
+    command = [*COMMAND, "fleet", "join", store.url, "--spool", str(spool), "--workers", "1", *more]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(**os.environ)
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    said, _ = process.communicate(timeout=180)
+    return process.returncode, said
+
+
+def games_in(store: Store, into: Path) -> list[int]:
+    """The ids of all games in the store, after each session was fetched and verified."""
+    ids: list[int] = []
+    for name in list_sessions(store):
+        got = Session.open(fetch_session(store, name, into))
+        label = RemoteName.parse(name)
+        assert label is not None
+        assert {int(run) >> NUMBER_BITS for run in got.runs["id"]} == {int(label.label, 16)}
+        ids += [int(run) for run in got.runs["id"]]
+    return ids
+
+
+# --- plans and leases
+
+
+def test_a_fleet_is_begun_once_and_read_back(store: Store) -> None:
+    plan = read_plan(store)
+    assert {name: plan.settings[name] for name in PINNED} == PINNED
+    with pytest.raises(NameTakenError, match="there is a fleet already"):
+        create_fleet(store, RecorderConfig(**PINNED))
+    assert read_plan(store) == plan
+    text = store.get("fleet.json", 10_000)
+    store.put("fleet.json", text.replace(b'"seed": 77', b'"seed": 78'))
+    with pytest.raises(FleetError, match="do not match their SHA-256"):
+        read_plan(store)
+    for broken in (text[:-10], b"{}", b""):
+        store.put("fleet.json", broken)
+        with pytest.raises(FleetError, match="not the plan of a fleet"):
+            read_plan(store)
+    store.remove("fleet.json")
+    with pytest.raises(FleetError, match="no fleet was begun here"):
+        read_plan(store)
+    with pytest.raises(ConfigError, match="expected a built-in one"):
+        create_fleet(store, RecorderConfig(player="python:m:f"))
+
+
+def test_of_many_that_claim_few_leases_at_once_each_gets_its_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "LEASE_MAX", 40)
+    got: list[int] = []
+
+    def claim(number: int) -> None:
+        with contextlib.suppress(FleetError):  # those that met others in all their tries
+            got.append(claim_lease(open_store(store.url), f"{number:016x}"))
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == len(set(got)) >= 1
+    assert set(got) <= set(range(1, 41))
+
+
+def test_a_node_with_other_settings_or_another_player_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = read_plan(store)
+    refuse_differences(plan, load_config({"player": "random", "workers": 3}, {}))
+    for name, value in (("player", "greedy"), ("seed", 78), ("storage", "rows"), ("rotate_steps", 5)):
+        with pytest.raises(ConfigError, match=rf"{name}: found .*, expected .*, as the fleet has it"):
+            refuse_differences(plan, load_config({name: value}, {}))
+    with pytest.raises(ConfigError, match=r"random is .* here, and 0{12} in the fleet"):
+        refuse_differences(msgspec.structs.replace(plan, player_sha256="0" * 64), load_config({}, {}))
+
+
+# --- spools
+
+
+def test_a_spool_belongs_to_one_agent_one_fleet_and_one_lease(store: Store, tmp_path: Path) -> None:
+    plan, path = read_plan(store), tmp_path / "spool"
+    with Spool(path, store, plan) as spool:
+        lease = spool.member.lease
+        with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} ships from this spool"):
+            Spool(path, store, plan)
+    with Spool(path, store, plan) as spool:
+        assert spool.member.lease == lease
+    (tmp_path / "other").mkdir()
+    other = open_store(str(tmp_path / "other"))
+    create_fleet(other, RecorderConfig(**PINNED))
+    with pytest.raises(FleetError, match=f"belongs to the fleet {plan.fleet}"):
+        Spool(path, other, read_plan(other))
+    (tmp_path / "used" / "20260101T000000Z_model=x").mkdir(parents=True)
+    with pytest.raises(FleetError, match="which is of no fleet"):
+        Spool(tmp_path / "used", store, plan)
+
+
+def test_sessions_are_shipped_and_gone_and_others_are_refused(store: Store, tmp_path: Path) -> None:
+    plan = read_plan(store)
+    with Spool(tmp_path / "spool", store, plan) as spool:
+        waiting = record(spool, store, max_games=700)
+        assert len(waiting) >= 2
+        plan_text = store.get("fleet.json", 10_000)
+        store.remove("fleet.json")
+        spool.make_room(1000)
+        with pytest.raises(
+            DiskFullError, match=r"MB wait to be shipped \(spool_max_mb = 0\): .*no fleet was"
+        ):
+            spool.make_room(0)
+        assert spool.sessions() == waiting
+        store.put("fleet.json", plan_text)
+        shutil.copytree(waiting[0], spool.path / "20200101T000000Z_model=copied")
+        for session in spool.sessions():
+            spool.ship(session)
+        assert not spool.sessions()
+        ids = games_in(store, tmp_path / "got")
+        assert sorted(set(ids)) == [(spool.member.lease << NUMBER_BITS) + game for game in range(700)]
+        assert spool.member.games == len(ids)
+        for wrong in ({"seed": 78}, {"lease": spool.member.lease + 1}, {"player": "greedy"}):
+            record(spool, store, instance="other", max_games=5, **wrong)
+            (session,) = spool.sessions()
+            with pytest.raises(FleetError, match="it is not shipped"):
+                spool.ship(session)
+            shutil.rmtree(session)
+    assert games_in(store, tmp_path / "got") == ids
+
+
+def test_nothing_is_shipped_to_a_store_that_is_another_or_away(store: Store, tmp_path: Path) -> None:
+    assert isinstance(store, DirectoryStore)
+    with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
+        (session,) = record(spool, store, max_games=5)
+        store.root.rename(tmp_path / "unmounted")
+        with pytest.raises(TapeError):
+            spool.ship(session)
+        store.root.mkdir()  # the mount point
+        with pytest.raises(FleetError, match="no fleet was begun here"):
+            spool.ship(session)
+        create_fleet(store, RecorderConfig(**PINNED))
+        with pytest.raises(FleetError, match="another fleet now"):
+            spool.ship(session)
+        assert spool.sessions() == [session]
+        shutil.rmtree(store.root)
+        (tmp_path / "unmounted").rename(store.root)
+        spool.ship(session)
+        assert not spool.sessions()
+
+
+def test_the_shipper_goes_on_when_the_store_is_back_and_says_so_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(store, DirectoryStore)
+    monkeypatch.setattr(agents, "RETRY_S_MAX", 0.05)
+    monkeypatch.setattr(agents, "RETRY_S_MIN", 0.05)
+    listener = Listener()
+    with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
+        (store.root / "fleet.json").rename(tmp_path / "fleet.json")
+        shipper = Shipper(spool, listener.event)
+        shutil.copytree(_recorded(spool, store, tmp_path), spool.path / "20260101T000000Z_model=random")
+        wait_until(lambda: shipper.error is not None)
+        time.sleep(0.5)
+        assert len(listener.messages("warning")) == 1
+        assert spool.sessions()
+        (tmp_path / "fleet.json").rename(store.root / "fleet.json")
+        wait_until(lambda: not spool.sessions())
+        wait_until(lambda: "shipping again" in listener.messages("info"))
+        shipper.close()
+    assert len(list_sessions(store)) == 1
+
+
+def _recorded(spool: Spool, store: Store, tmp_path: Path) -> Path:
+    """A session of this spool's lease, recorded elsewhere."""
+    settings = {**PINNED, "lease": spool.member.lease, "out_dir": str(tmp_path / "elsewhere"), "workers": 1}
+    run(RecorderConfig(**settings, max_games=5), Listener())
+    return sessions(tmp_path / "elsewhere")[0]
+
+
+# --- agents
+
+
+def test_a_recorder_gets_the_settings_that_the_agent_has(tmp_path: Path) -> None:
+    for changes in (
+        {},
+        {"player": "expectimax", "player_args": {"depth": 2}, "seed": 2**64 - 1, "lease": 5, "rotate_s": 0.5},
+        {"player": "python:m:f", "sampling": {"method": "softmax", "temperature": 0.5}, "max_games": 7},
+        {
+            "model_tag": "a",
+            "storage": "tape",
+            "out_dir": 'a "b" \\ c',
+            "spool_max_mb": 1000,
+            "record_action": True,
+        },
+    ):
+        config = RecorderConfig(**changes)  # type: ignore[arg-type]
+        (tmp_path / "r.toml").write_text(launching._toml(config))
+        assert load_config({}, {}, tmp_path / "r.toml").config == config
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with store_url(request.param, tmp_path / "place") as url:
+        made = open_store(url)
+        create_fleet(made, RecorderConfig(**PINNED))
+        yield made
+
+
+def recorder_pid(spool: Path) -> int:
+    return read_snapshot(spool, "default").process.pid
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+@pytest.mark.slow
+def test_nodes_record_each_game_once_though_an_agent_and_a_recorder_are_killed(
+    place: Store, tmp_path: Path
+) -> None:
+    spools = [tmp_path / "a", tmp_path / "b"]
+    nodes = [joined(place, spool) for spool in spools]
+    try:
+        wait_until(lambda: len({RemoteName.parse(name)[1] for name in list_sessions(place)}) == 2)  # type: ignore[index]
+        pid = recorder_pid(spools[0])
+        nodes[0].kill()
+        nodes[0].communicate()
+        time.sleep(0.5)
+        assert lives(pid), "the recorder outlives its agent"
+        nodes[0] = joined(place, spools[0])
+        lease = json.loads((spools[0] / ".recorder" / "agent.fleet.json").read_bytes())["lease"]
+
+        def beats_again() -> bool:
+            beat = read_beat(place, lease)
+            return beat is not None and beat.pid == nodes[0].pid
+
+        wait_until(beats_again)
+        assert recorder_pid(spools[0]) == pid, "attached, and not started again"
+        kill(recorder_pid(spools[1]))
+        seen = len(list_sessions(place))
+        wait_until(lambda: len(list_sessions(place)) > seen + 5)
+        drain = [*COMMAND, "fleet", "drain", place.url]
+        done = subprocess.run(
+            drain, env=environment(**os.environ), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = [ended(node) for node in nodes]
+    finally:
+        for node, spool in zip(nodes, spools, strict=True):
+            node.kill()
+            with contextlib.suppress(TapeError):
+                kill(recorder_pid(spool))
+    assert [code for code, _ in said] == [0, 0], said
+    assert "attached to the recorder" in said[0][1]
+    assert "the recorder died; another one starts" in said[1][1]
+    assert not any(sessions(spool) for spool in spools)
+    ids = games_in(place, tmp_path / "got")
+    assert len(set(ids)) == len(ids) > 0
+    assert len(Corpus.open(tmp_path / "got")) > 0
+    overview = Onlooker(place, lambda _: None).look()
+    assert [node.state for node in overview.nodes] == ["ended", "ended"]
+    assert overview.draining
+    assert overview.sessions == sum(node.stored for node in overview.nodes) == len(list_sessions(place))
+
+
+@pytest.mark.slow
+def test_sigterm_drains_and_ships_and_a_second_agent_is_refused(store: Store, tmp_path: Path) -> None:
+    node = joined(store, tmp_path / "spool")
+    try:
+        wait_until(lambda: list_sessions(store))
+        code, said = ended(joined(store, tmp_path / "spool"))
+        assert code == AlreadyRunningError.exit_code, said
+        node.send_signal(signal.SIGTERM)
+        code, said = ended(node)
+    finally:
+        node.kill()
+    assert code == 0, said
+    assert "ended (it was asked to end): " in said
+    assert not sessions(tmp_path / "spool")
+    assert not list((tmp_path / "spool").glob(".*.partial"))
+    ids = games_in(store, tmp_path / "got")
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_copy_of_a_spool_at_work_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "BEAT_S", 0.5)
+
+    def agent(spool: Spool) -> Agent:
+        return Agent(store, spool, None, COMMAND, Listener().event, threading.Event(), threading.Event())
+
+    with Spool(tmp_path / "one", store, read_plan(store)) as one:
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        first = agent(one)
+        first._shipper = Shipper(one, Listener().event)
+        first._beat()
+        beat = store.get(f"agents/{one.member.lease:06x}.json", 10_000)
+        store.put(f"agents/{one.member.lease:06x}.json", beat.replace(b'"host": "', b'"host": "other-'))
+        with Spool(tmp_path / "two", store, read_plan(store)) as two:
+            assert agent(two).run() == "everything is shipped", "a beat that does not go on is of the dead"
+            first._beat()
+            beating = threading.Thread(target=lambda: [(time.sleep(0.3), first._beat()) for _ in range(3)])
+            beating.start()
+            with pytest.raises(FleetError, match="has this spool's lease"):
+                agent(two)._refuse_second_agent()
+            beating.join()
+        first._shipper.close()
+
+
+def test_a_node_that_falls_silent_is_lost_and_one_with_another_clock_is_not(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beat(lease: int, number: int, written_at: float) -> None:
+        made = agents.Beat(
+            lease=lease,
+            agent="x",
+            number=number,
+            host=f"node{lease}",
+            pid=1,
+            written_at=written_at,
+            state="recording",
+        )
+        store.put(f"agents/{lease:06x}.json", msgspec.json.encode(made))
+
+    now = time.time()
+    beat(1, 1, now)
+    beat(2, 1, now - 3600)
+    beat(3, 1, now - 3600)
+    beat(4, 1, now + 3600)
+
+    def pass_time(_: float) -> None:
+        beat(2, 2, now - 3590)  # its clock is an hour late
+
+    onlooker = Onlooker(store, pass_time)
+    assert onlooker.look().lost == ["node3 (000003)"]
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + agents.LOST_S)
+    beat(1, 2, now)
+    assert onlooker.look().lost == ["node2 (000002)", "node3 (000003)", "node4 (000004)"]
+
+
+def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
+        shutil.copytree(_recorded(spool, store, tmp_path), spool.path / "20260101T000000Z_model=random")
+        store.remove("fleet.json")
+        stop, leave = threading.Event(), threading.Event()
+        stop.set()
+        leave.set()
+        with pytest.raises(FleetError, match="1 session not shipped"):
+            Agent(store, spool, None, COMMAND, Listener().event, stop, leave).run()
+        assert spool.sessions()

