@@ -98,7 +98,7 @@ def errors_table() -> str:
 
 def commands_reference() -> str:
     """Return the list of commands by purpose, and a section for each."""
-    context = click.Context(cli, info_name="tape2048")
+    context = click.Context(cli, info_name="tape2048", **cli.context_settings)  # commands keep its `-h`
     parts = []
     for title, names in cli.headings.items():
         rows = ([f"[`{name}`](#tape2048-{name})", cli.lazy[name][1]] for name in names)
