@@ -45,7 +45,7 @@ def test_console_examples_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> N
     if program == "a2pack":
         args.insert(0, "pack")
     command: click.Command | None = cli
-    context = click.Context(cli, info_name="tape2048")
+    context = click.Context(cli, info_name="tape2048", **cli.context_settings)
     while isinstance(command, click.Group):
         name = args.pop(0)
         command = command.get_command(context, name)
