@@ -2,7 +2,7 @@
 
     python -m tests.screenshots [DIRECTORY]          # make screenshots; default: build/screenshots
 
-The few that the docs show are written to docs/screenshots, too: of the first screen of the page alone. Games
+The few that the docs show are written to docs/screenshots, too: of the upper part of the page. Games
 are recorded first, of two players with the same seeds. Needs chromium.
 """
 
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
 LOOKS = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark")]
-#: The pictures of the docs.
+#: The pictures of the docs, with the height that they show of a page.
 OF_DOCS = {
-    "overview-1280-light",
-    "replay-1280-light",
-    "board-1280-dark",
-    "beside-1280-light",
-    "replay-420-dark",
+    "overview-1280-light": 760,
+    "replay-1280-light": 1240,
+    "board-1280-dark": 760,
+    "beside-1280-light": 760,
+    "replay-420-dark": 760,
 }
 DOCS = CHECKOUT / "docs/screenshots"
-_DOCS_HEIGHT = 760
 PLAYERS = {"ntuple": 20, "ntuple:weights=fast": 30}
 
 
@@ -79,7 +78,7 @@ def ready(page: Any) -> None:
 
 
 def shoot(context: Any, link: str, out: Path, name: str) -> None:
-    """Take a picture of a link's whole page, and if the docs show it, one of its first screen."""
+    """Take a picture of a link's whole page, and if the docs show it, one of its upper part."""
     page = context.new_page()
     page.goto(link)
     ready(page)
@@ -88,8 +87,8 @@ def shoot(context: Any, link: str, out: Path, name: str) -> None:
         page.wait_for_timeout(6_000)
     page.screenshot(path=out, full_page=True)
     if out.stem in OF_DOCS:
-        width = page.viewport_size["width"]
-        page.screenshot(path=DOCS / out.name, clip={"x": 0, "y": 0, "width": width, "height": _DOCS_HEIGHT})
+        clip = {"x": 0, "y": 0, "width": page.viewport_size["width"], "height": OF_DOCS[out.stem]}
+        page.screenshot(path=DOCS / out.name, full_page=True, clip=clip)
     page.close()
 
 
