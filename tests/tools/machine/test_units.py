@@ -144,7 +144,13 @@ CURABLE = {
 }  # fmt: skip
 
 #: What only the commands beside a recorder end with.
-OF_OTHERS = {errors.NotRunningError, errors.ControlError, errors.UnitsError}
+OF_OTHERS = {
+    errors.NotRunningError,
+    errors.ControlError,
+    errors.UnitsError,
+    errors.FleetError,
+    errors.StoreError,
+}
 
 
 def test_exit_codes_that_another_start_would_not_change_keep_it_down() -> None:
