@@ -26,7 +26,7 @@ LOOKS = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark"
 #: The pictures of the docs, with the height that they show of a page.
 OF_DOCS = {
     "overview-1280-light": 760,
-    "replay-1280-light": 1240,
+    "replay-1280-light": 1175,
     "board-1280-dark": 760,
     "beside-1280-light": 760,
     "replay-420-dark": 760,
