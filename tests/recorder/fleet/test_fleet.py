@@ -380,11 +380,21 @@ def test_the_copy_of_a_spool_at_work_is_refused(
         with Spool(tmp_path / "two", store, read_plan(store)) as two:
             assert agent(two).run() == "everything is shipped", "a beat that does not go on is of the dead"
             first._beat()
-            beating = threading.Thread(target=lambda: [(time.sleep(0.3), first._beat()) for _ in range(3)])
+            monkeypatch.setattr(agents, "BEAT_S", 60)
+            refused = threading.Event()
+
+            def beat_on() -> None:
+                while not refused.wait(0.1):
+                    first._beat()
+
+            beating = threading.Thread(target=beat_on)
             beating.start()
-            with pytest.raises(FleetError, match="has this spool's lease"):
-                agent(two)._refuse_second_agent()
-            beating.join()
+            try:
+                with pytest.raises(FleetError, match="has this spool's lease"):
+                    agent(two)._refuse_second_agent()
+            finally:
+                refused.set()
+                beating.join()
         first._shipper.close()
 
 
