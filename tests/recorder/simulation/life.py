@@ -394,7 +394,9 @@ class Life:
 
     @property
     def _ends(self) -> bool:
-        return self.asked_to_end or any("finishing the games" in message for _, _, message in self.events)
+        said = any("finishing the games" in message for _, _, message in self.events)
+        # It says why it ends early, as no worker can start, only at its end.
+        return self.asked_to_end or said or (self._make_status is not None and self._make_status().ending)
 
     @property
     def _is_limited(self) -> bool:
