@@ -323,7 +323,7 @@ def _processor(_: RecorderConfig, machine: Machine) -> Result:
     features = machine.cpu_features()
     missing = [name for name in ("avx2", "bmi2", "popcnt") if name not in features]
     if missing:
-        hint = "players run slower than the README's figures; pass the host's CPU through"
+        hint = "players run slower than the documented figures; pass the host's CPU through"
         return "warn", f"without {', '.join(missing)}", hint
     more = [name for name in ("avx512f", "avx512vbmi") if name in features]
     return "ok", ", ".join(["avx2, bmi2", *more])
