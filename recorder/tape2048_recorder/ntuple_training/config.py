@@ -62,6 +62,17 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             le=1,
         ),
     ] = 1.0
+    plain_moves: Annotated[
+        NonNegative,
+        about(
+            "the first moves, in which all entries learn at one rate; then each at its own (coherence)",
+            why="temporal coherence learns faster from the first move on",
+        ),
+    ] = 0
+    plain_beta: Annotated[
+        float,
+        about("the learning rate of plain_moves", why="that of Guei et al. (2021)", gt=0, le=1),
+    ] = 0.1
     decay: Annotated[
         Share,
         about(

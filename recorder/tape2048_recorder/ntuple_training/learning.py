@@ -34,11 +34,11 @@ from numba.extending import register_jitable
 
 from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import prefetch
-from tape2048.ntuple.images import stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, indices_of, value_of
+from tape2048.ntuple.images import addresses_at, stage_of
+from tape2048.ntuple.lookup import SYMMETRIES, value_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.engine import new_game, spawn
+from tape2048_recorder.ntuple_training.entries import learn_entries
 
 if TYPE_CHECKING:
     from tape2048.ntuple.placing import Places
@@ -57,15 +57,18 @@ LANE_WORDS = 3
 
 
 class Tables(NamedTuple):
-    """A learning network, which lanes share. ``coherence`` is ``f32[entries, 2]``: E and A."""
+    """A learning network, which lanes share: ``f32[entries, 4]`` (see :mod:`.entries`), in its own order."""
 
-    table: npt.NDArray[np.float32]
-    coherence: npt.NDArray[np.float32]
-    scales: npt.NDArray[np.float32]
-    masks: tuple[np.uint64, ...]
-    offsets: tuple[np.uint64, ...]
-    stage_size: np.uint64
+    entries: npt.NDArray[np.float32]
     places: Places
+
+
+class Plays(NamedTuple):
+    """The network that chooses the moves: a copy of the weights, as a player has them."""
+
+    places: Places
+    table: npt.NDArray[np.int16]
+    scales: npt.NDArray[np.float32]
 
 
 class Lane(NamedTuple):
@@ -75,7 +78,7 @@ class Lane(NamedTuple):
     boards: npt.NDArray[np.uint64]
     afterstates: npt.NDArray[np.uint64]
     rewards: npt.NDArray[np.float32]
-    places: npt.NDArray[np.uint64]
+    addresses: npt.NDArray[np.uint64]
 
 
 @kernel
@@ -98,62 +101,41 @@ def new_lane(seed: np.uint64, tuples: int) -> Lane:
 
 
 @register_jitable
-def _sum(table: Any, places: Any) -> Any:
-    total = F32(0)
-    for k in range(places.shape[0]):
-        total += table[places[k]]
-    return total
-
-
-@register_jitable
-def _places_of(tables: Any, board: Any, out: Any) -> None:
-    base = stage_of(tables.places.stage_reaches, board) * tables.stage_size
-    indices_of(tables.masks, tables.offsets, base, board, out)
+def _find(tables: Any, board: Any, out: Any) -> None:
+    """Write the addresses of a board's entries into ``out``, and prefetch them."""
+    places = tables.places
+    base = stage_of(places.stage_reaches, board) * places.stage_bytes
+    addresses_at(tables.entries, places.singles, base, board, transpose(board), out)
 
 
 @kernel
-def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) -> Any:
+def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any, coherent: Any) -> Any:
     """Learn from the ``length`` moves of the game in ``lane``, and return the sum of ``|delta|``.
 
-    ``beta`` is the learning rate, ``decay`` lambda.
+    ``beta`` is the learning rate, ``decay`` lambda; ``coherent`` as in :func:`.entries.learn_entries`.
     """
-    table, coherence = tables.table, tables.coherence
-    rate = F32(beta) / F32(lane.places.shape[1])
+    rate = F32(beta) / F32(lane.addresses.shape[1])
     decay = F32(decay)
     target = F32(0)
     next_value = F32(0)
     errors = 0.0
     if length:
-        _places_of(tables, lane.afterstates[length - 1], lane.places[0])
+        _find(tables, lane.afterstates[length - 1], lane.addresses[0])
     for j in range(length):
         i = length - 1 - j
         if j:
             target = lane.rewards[i + 1] + (F32(1) - decay) * next_value + decay * target
-        places = lane.places[j & 1]
-        if i:
-            # Prefetch the entries of the move before while this one learns.
-            before = lane.places[~j & 1]
-            _places_of(tables, lane.afterstates[i - 1], before)
-            for k in range(before.shape[0]):
-                prefetch(U64(table.ctypes.data) + U64(4) * before[k])
-                prefetch(U64(coherence.ctypes.data) + U64(8) * before[k])
-        delta = target - _sum(table, places)
-        size = abs(delta)
-        errors += size
-        step = rate * delta
-        for k in range(places.shape[0]):
-            at = places[k]
-            e = coherence[at, 0]
-            a = coherence[at, 1]
-            table[at] += step if a == F32(0) else step * abs(e) / a
-            coherence[at, 0] = e + delta
-            coherence[at, 1] = a + size
-        next_value = _sum(table, places)
+        if i:  # the entries of the move before arrive while this one learns
+            _find(tables, lane.afterstates[i - 1], lane.addresses[~j & 1])
+        delta, next_value = learn_entries(
+            tables.places.singles, lane.addresses[j & 1], target, rate, coherent
+        )
+        errors += abs(delta)
     return errors
 
 
 @register_jitable
-def _best_move(tables: Any, board: Any) -> Any:
+def _best_move(plays: Any, board: Any) -> Any:
     """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` where none is legal."""
     columns = transpose(board)
     column_score = F32(rows_merge_score(columns))
@@ -169,12 +151,35 @@ def _best_move(tables: Any, board: Any) -> Any:
         # A board's value is that of its transpose, so only the best one is transposed back. No branch on a
         # value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
         # too: that costs less than a mispredicted branch.
-        value = merged + value_of(tables.places, tables.table, tables.scales, after)
+        value = merged + value_of(plays.places, plays.table, plays.scales, after)
         is_better = (after != source) & (value > best)
         best = value if is_better else best
         best_after = (transpose(after) if vertical else after) if is_better else best_after
         reward = merged if is_better else reward
     return best_after, reward
+
+
+@kernel
+def copy_weights(entries: Any, strides: Any, scale: Any, out: Any) -> Any:
+    """Copy one tuple's weights into a player's table, in steps of ``scale``; return the largest ``|weight|``.
+
+    Args:
+        entries: ``f32[16**n, 4]``, in the order of the digits, the first one's being the highest.
+        strides: ``u64[n]``, the distances of entries of ``out`` whose digits differ by one.
+        scale: ``f32``. The copy is valid if no weight has more than 32,767 steps.
+        out: ``i16[]``, from the tuple's first entry on.
+    """
+    last = strides.shape[0] - 1
+    largest = F32(0)
+    for high in range(entries.shape[0] >> 4):
+        to = U64(0)
+        for digit in range(last):
+            to += strides[digit] * ((U64(high) >> U64(4 * (last - 1 - digit))) & U64(15))
+        for low in range(16):
+            weight = entries[(high << 4) + low, 0]
+            largest = max(largest, abs(weight))
+            out[to + U64(low) * strides[last]] = np.int16(np.rint(weight / scale))
+    return largest
 
 
 @kernel
@@ -184,6 +189,7 @@ def train(
     lane: Any,
     beta: Any,
     decay: Any,
+    coherent: Any,
     restart_moves_min: Any,
     moves_max: Any,
     scores: Any,
@@ -193,10 +199,11 @@ def train(
 
     Args:
         tables: the learning network; other threads may write to it at the same time.
-        plays: the network that chooses the moves: ``tables`` itself, or an older copy.
+        plays: the network that chooses the moves, an older copy.
         lane: this thread's own.
         beta: the learning rate.
         decay: lambda.
+        coherent: whether entries learn at rates of their own (temporal coherence), or all at one.
         restart_moves_min: games with fewer moves do not restart from their middle.
         moves_max: the game that reaches it is the last.
         scores: ``f64[n]``, filled with the scores of new games, without restarts.
@@ -228,7 +235,7 @@ def train(
             score += reward
             length += 1
             board, _fours, game = spawn(after, game, game_gamma)
-        errors += learn_backwards(tables, lane, length, beta, decay)
+        errors += learn_backwards(tables, lane, length, beta, decay, coherent)
         moves += length
         if is_new:
             scores[games] = score

@@ -3,13 +3,13 @@
 Threads, not processes: the kernels run without the GIL, so threads share the tables as plain arrays, in
 huge pages where the system has them (shared memory between processes has none on most systems), and
 nothing outlives the trainer. They write without locks (Hogwild; Recht et al., NIPS 2011), and choose
-their moves from a copy, which one of them renews: the cache lines of common patterns are written all the
-time, and each read of such a line would wait for another core. Two learn 1.7 to 1.9 times as fast as one.
+their moves from a copy of the weights, which one of them renews now and then: it is an eighth as large, lies
+as a player has it, and no core writes to its cache lines. Two learn 1.7 to 1.9 times as fast as one.
 After as many moves, mean scores were 0.87 to 1.25 of those of one thread (median 1.0, 22 trainings), and
 seeds differ by as much (``python -m tests.bench.training``). The default is one, whose games are
 reproducible.
 
-Training pauses at a game's end to split the stages and to write a checkpoint: tables, coherence, and the
+Training pauses at a game's end to split the stages and to write a checkpoint: the entries, the copy, and the
 state of each lane. With one thread, resuming from a checkpoint gives the same network as no interruption, to
 the bit.
 """
@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,24 +30,37 @@ import numpy.typing as npt
 from tape2048.base import resources
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, NetworkError
+from tape2048.io.bulk_read import allocate
 from tape2048.io.durable import publishing_file, storage_error
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.io.training_directory import check_same
+from tape2048.ntuple.lookup import SYMMETRIES
 from tape2048.ntuple.network import Network
-from tape2048.ntuple.placing import places_of, stage_reaches
+from tape2048.ntuple.placing import PADDING, places_of, player_places, positions_of, stage_reaches
 from tape2048.session.labels import REACH_TILES
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.ntuple_training.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
+from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
+from tape2048_recorder.ntuple_training.learning import (
+    LANE_WORDS,
+    LENGTH_MAX,
+    Lane,
+    Plays,
+    Tables,
+    copy_weights,
+    new_lane,
+    train,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tape2048.ntuple.layout import Layout
     from tape2048_recorder.ntuple_training.config import TrainingConfig
 
 U64 = np.uint64
 
-CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 1"
+CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 2"
 
 #: Moves of one call of the compiled loop: a third of a second between looks at ``stop``.
 _SLICE_MOVES = 500_000
@@ -58,6 +71,10 @@ _SLICE_GAMES = 4096
 _COPY_ENTRIES = 1 / 4
 _COPY_MOVES = 1 / 16
 _COPY_MOVES_MIN = 20_000
+
+#: Scales of the copy's tables begin here, and hold this many steps.
+_SCALE_MIN = 2.0**-6
+_STEPS_MAX = 32_767
 
 _TICK_S = 0.5
 
@@ -90,37 +107,66 @@ class _Slice(NamedTuple):
 
 
 class _Copy:
-    """A recent copy of the learning tables, from which several threads choose their moves.
+    """The player's copy of the weights, from which all threads choose their moves.
 
-    They share it: the first thread that finds it old renews it, and the others go on meanwhile.
+    The first thread that finds it old renews it, and the others go on meanwhile. A scale is a power of two that
+    only grows, so they seldom see entries in steps of another one, and never for long.
 
     Args:
-        tables: the learning tables.
-        entries: number of entries in use, from the first.
-        moves: of all threads so far.
+        layout: the network's.
+        entries: the learning entries.
     """
 
-    def __init__(self, tables: Tables, entries: int, moves: int) -> None:
-        self._source = tables.table[:entries]
-        self.tables = tables._replace(table=self._source.copy())
+    def __init__(self, layout: Layout, entries: npt.NDArray[np.float32]) -> None:
+        self._layout = layout
+        self._sources = layout.tables(entries)
+        self._positions = positions_of(layout)
+        self._places, columns = player_places(layout)
+        self._column = {t: column for column, t in enumerate(columns)}
+        self.table = allocate(2 * layout.entries + PADDING)[: 2 * layout.entries].view(np.int16)
+        self.scales = np.full((layout.stage_count, len(layout.tuples)), _SCALE_MIN, dtype=np.float32)
+        self.good_until = 0  # moves
         self._renewing = threading.Lock()
-        self._good_until = self._end_at(moves)
 
-    def _end_at(self, moves: int) -> int:
-        lasts = min(self._source.size * _COPY_ENTRIES, moves * _COPY_MOVES)
-        return moves + max(int(lasts), _COPY_MOVES_MIN)
+    def plays(self, *, parted: bool) -> Plays:
+        """Return the arguments of the compiled loop."""
+        reaches = stage_reaches(self._layout, parted=parted)
+        return Plays(self._places._replace(stage_reaches=reaches), self.table, self.scales)
 
-    def renew(self, moves: int) -> int:
+    def renew(self, moves: int, *, parted: bool) -> int:
         """Renew the copy if it is old after ``moves`` of all threads; return how many moves it then lasts."""
-        if moves >= self._good_until and self._renewing.acquire(blocking=False):
+        if moves >= self.good_until and self._renewing.acquire(blocking=False):
             try:
-                if moves >= self._good_until:  # else another thread has just renewed it
-                    self.tables.table[:] = self._source
-                    self._good_until = self._end_at(moves)
+                if moves >= self.good_until:  # else another thread has just renewed it
+                    self._renew(self._layout.stage_count if parted else 1)
+                    entries = self._layout.entries if parted else self._layout.stage_size
+                    lasts = min(entries * _COPY_ENTRIES, moves * _COPY_MOVES)
+                    self.good_until = moves + max(int(lasts), _COPY_MOVES_MIN)
             finally:
                 self._renewing.release()
-        left = self._good_until - moves
+        left = self.good_until - moves
         return left if left > 0 else _COPY_MOVES_MIN
+
+    def _renew(self, stages: int) -> None:
+        for (stage, t), entries in self._sources.items():
+            if stage >= stages:
+                continue
+            first, strides = self._positions[t]
+            out = self.table[stage * self._layout.stage_size + first :]
+            at = stage, self._column[t]
+            while (
+                largest := copy_weights(entries, np.array(strides, U64), self.scales[at], out)
+            ) > self.scales[at] * _STEPS_MAX:
+                if not math.isfinite(largest):
+                    raise _overflow()
+                self.scales[at] = 2.0 ** math.ceil(math.log2(largest / _STEPS_MAX))
+
+
+def _overflow() -> ConfigError:
+    return ConfigError(
+        "the values have left the range of float32",
+        hint="a smaller initial_value or beta; an earlier checkpoint is intact",
+    )
 
 
 class _Counts(msgspec.Struct):
@@ -130,12 +176,12 @@ class _Counts(msgspec.Struct):
     games: int = 0
     elapsed_s: float = 0.0
     parted: bool = False  # whether the stages have split
+    copy_good_until: int = 0
 
 
 def memory_needed(config: TrainingConfig) -> int:
-    """Return the bytes of tables, coherence and a copy (for threads, or for int16 at the end)."""
-    copy = 4 if config.thread_count > 1 else 2 if config.quantise_step else 0
-    return config.layout.entries * (12 + copy)
+    """Return the bytes of the entries, of the player's copy, and of the network when it is written."""
+    return config.layout.entries * (ENTRY_BYTES + 2 + 4 + (2 if config.quantise_step else 0))
 
 
 class Trainer:
@@ -159,8 +205,9 @@ class Trainer:
             new_lane(seed, len(self.layout.tuples))
             for seed in game_seeds(config.seed, np.arange(config.thread_count, dtype=U64))
         ]
-        self._network = Network.empty(self.layout, initial_value=config.initial_value)
-        self._coherence = np.zeros((self.layout.entries, 2), dtype=np.float32)
+        self._entries = allocate(ENTRY_BYTES * self.layout.entries).view(np.float32).reshape(-1, 4)
+        self._entries[:, WEIGHT] = config.initial_value / (SYMMETRIES * len(self.layout.tuples))
+        self._copy = _Copy(self.layout, self._entries)
         self._begun = time.monotonic()
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW_GAMES)
         self._recent: deque[_Slice] = deque(maxlen=200)
@@ -182,12 +229,13 @@ class Trainer:
         return self._counts.elapsed_s + time.monotonic() - self._begun
 
     def network(self) -> Network:
-        """Return the network (a view of the tables, which go on learning), with the facts of its training.
+        """Return the network, with the facts of its training.
 
         Before the stages split, each has the values of the first.
         """
+        table = self._entries[:, WEIGHT].copy()
         if not self._counts.parted:
-            stages = self._network.table.reshape(self.layout.stage_count, -1)
+            stages = table.reshape(self.layout.stage_count, -1)
             stages[1:] = stages[0]
         facts = {
             "training": msgspec.to_builtins(self.config),
@@ -195,7 +243,7 @@ class Trainer:
             "games": self._counts.games,
             "elapsed_s": round(self.elapsed_s, 1),
         }
-        return Network(self.layout, self._network.table, self._network.scales, facts)
+        return Network(self.layout, table, np.ones_like(self._copy.scales), facts)
 
     def progress(self) -> Progress:
         """Return the state of the training."""
@@ -233,14 +281,14 @@ class Trainer:
             self._run_threads(limit, stop, tick)
 
     def _run_threads(self, limit: int, stop: threading.Event, tick: Callable[[], None] | None) -> None:
-        tables, copy = self._tables(), None
-        if len(self._lanes) > 1:
-            entries = self.layout.entries if self._counts.parted else self.layout.stage_size
-            copy = _Copy(tables, entries, self._counts.moves)
+        parted = self._counts.parted
+        places = places_of(self.layout, ENTRY_BYTES)
+        places = places._replace(stage_reaches=stage_reaches(self.layout, parted=parted))
+        tables, plays = Tables(self._entries, places), self._copy.plays(parted=parted)
         with ThreadPoolExecutor(len(self._lanes), "lane") as pool:
             try:
                 running = {
-                    pool.submit(self._run_lane, lane, tables, copy, limit, stop) for lane in self._lanes
+                    pool.submit(self._run_lane, lane, tables, plays, limit, stop) for lane in self._lanes
                 }
                 while running:
                     ended, running = wait(running, _TICK_S, FIRST_EXCEPTION)
@@ -252,34 +300,37 @@ class Trainer:
                 stop.set()
                 raise
 
-    def _run_lane(
-        self, lane: Lane, tables: Tables, copy: _Copy | None, limit: int, stop: threading.Event
-    ) -> None:
-        plays = tables if copy is None else copy.tables
+    def _run_lane(self, lane: Lane, tables: Tables, plays: Plays, limit: int, stop: threading.Event) -> None:
         scores = np.empty(_SLICE_GAMES)
         highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
-        config = self.config
         # No game is longer, and a larger number may exceed i64.
-        settings = (config.decay, min(config.restart_moves_min, LENGTH_MAX + 1))
-        # Compile before the clock starts.
-        train(tables, plays, lane, config.beta, *settings, 0, scores, highest)
+        restart_moves_min = min(self.config.restart_moves_min, LENGTH_MAX + 1)
+
+        def run(moved: int, moves: int) -> tuple[int, int, float]:
+            beta, coherent = self._rate(moved)
+            return train(
+                *(tables, plays, lane, beta, self.config.decay, coherent, restart_moves_min, moves),
+                *(scores, highest),
+            )
+
+        run(0, 0)  # compile before the clock starts
         while not stop.is_set() and (left := limit - (moved := self._counts.moves)) > 0:
             begin = time.monotonic()
-            slice_moves = min(_SLICE_MOVES, left)
-            if copy is not None:
-                slice_moves = min(copy.renew(moved), slice_moves)
-            games, moves, errors = train(
-                tables, plays, lane, self._beta(moved), *settings, slice_moves, scores, highest
-            )
+            lasts = self._copy.renew(moved, parted=self._counts.parted)
+            games, moves, errors = run(moved, min(lasts, _SLICE_MOVES, left))
             self._note(scores[:games], highest[:games], begin, moves, errors)
 
-    def _beta(self, moves: int) -> float:
-        """Return the learning rate after ``moves`` moves: it falls to 0 over the last ``anneal_moves``.
+    def _rate(self, moves: int) -> tuple[float, bool]:
+        """Return the learning rate after ``moves`` moves, and whether entries have rates of their own.
 
-        The caller reads ``moves`` once per slice, since other threads go on counting.
+        It falls to 0 over the last ``anneal_moves``. The caller reads ``moves`` once per slice, since other
+        threads go on counting.
         """
-        left = self.config.moves - moves
-        return self.config.beta * min(left / max(self.config.anneal_moves, 1), 1.0)
+        config = self.config
+        left = config.moves - moves
+        coherent = moves >= config.plain_moves
+        beta = config.beta if coherent else config.plain_beta
+        return beta * min(left / max(config.anneal_moves, 1), 1.0), coherent
 
     def _note(
         self,
@@ -290,35 +341,20 @@ class Trainer:
         errors: float,
     ) -> None:
         if not math.isfinite(errors):
-            raise ConfigError(
-                "the values have left the range of float32",
-                hint="a smaller initial_value or beta; an earlier checkpoint is intact",
-            )
+            raise _overflow()
         with self._lock:
             self._counts.moves += moves
             self._counts.games += len(scores)
             self._window.extend(zip(scores.tolist(), highest.tolist(), strict=True))
             self._recent.append(_Slice(begin, time.monotonic(), moves, errors))
 
-    def _tables(self) -> Tables:
-        layout = self.layout
-        return Tables(
-            cast("npt.NDArray[np.float32]", self._network.table),
-            self._coherence,
-            self._network.scales,
-            layout.masks,
-            layout.offsets,
-            U64(layout.stage_size),
-            places_of(layout, 4)._replace(stage_reaches=stage_reaches(layout, parted=self._counts.parted)),
-        )
-
     def _split_stages(self) -> None:
         """Start each stage with the values and rates of the first, with a short memory."""
-        stages = self._network.table.reshape(self.layout.stage_count, -1)
+        stages = self._entries.reshape(self.layout.stage_count, -1, self._entries.shape[1])
         stages[1:] = stages[0]
-        coherence = self._coherence.reshape(self.layout.stage_count, -1)
-        coherence[1:] = coherence[0] * np.float32(_COHERENCE_KEPT)
+        stages[1:, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
         self._counts.parted = True
+        self._copy.good_until = 0
 
     def save_checkpoint(self, path: Path) -> None:
         """Write a checkpoint, in place of an earlier one.
@@ -326,15 +362,18 @@ class Trainer:
         Raises:
             StorageError: the write failed; the earlier checkpoint is intact.
         """
-        counts = msgspec.structs.replace(self._counts, elapsed_s=self.elapsed_s)
+        counts = msgspec.structs.replace(
+            self._counts, elapsed_s=self.elapsed_s, copy_good_until=self._copy.good_until
+        )
         texts = {
             "format": CHECKPOINT_FORMAT,
             "config": msgspec.json.encode(self.config).decode(),
             "counts": msgspec.json.encode(counts).decode(),
         }
         arrays = {
-            "table": self._network.table,
-            "coherence": self._coherence,
+            "entries": self._entries,
+            "copy": self._copy.table,
+            "scales": self._copy.scales,
             "lanes": np.stack([lane.state for lane in self._lanes]),
         }
         with publishing_file(path, replace=True) as file:
@@ -377,8 +416,9 @@ class Trainer:
 
     def _restore(self, arrays: dict[str, Any], counts: _Counts, path: Path) -> None:
         expected = {
-            "table": (self._network.table.shape, np.float32),
-            "coherence": (self._coherence.shape, np.float32),
+            "entries": (self._entries.shape, np.float32),
+            "copy": (self._copy.table.shape, np.int16),
+            "scales": (self._copy.scales.shape, np.float32),
             "lanes": ((len(self._lanes), LANE_WORDS), U64),
         }
         for name, (shape, dtype) in expected.items():
@@ -396,8 +436,10 @@ class Trainer:
                 raise NetworkError(
                     f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=hint
                 )
-        self._network.table[:] = arrays["table"]
-        self._coherence[:] = arrays["coherence"]
+        self._entries[:] = arrays["entries"]
+        self._copy.table[:] = arrays["copy"]
+        self._copy.scales[:] = arrays["scales"]
+        self._copy.good_until = counts.copy_good_until
         for lane, state in zip(self._lanes, arrays["lanes"], strict=True):
             lane.state[:] = state
         self._counts = counts

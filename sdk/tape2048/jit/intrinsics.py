@@ -261,6 +261,11 @@ def _emit_prefetch(builder: Any, pointer: Any, locality: int, *, to_write: bool 
     builder.call(function, [pointer, *(ir.Constant(_I32, int(n)) for n in (to_write, locality, data))])
 
 
+def prefetch_at(builder: Any, address: Any, *, to_write: bool) -> None:
+    """Emit a prefetch into all levels of cache of the line at an address, ``i64``."""
+    _emit_prefetch(builder, _pointer(builder, address), 3, to_write=to_write)
+
+
 def _prefetch(locality: int) -> Any:
     """Make a prefetch of the cache line at an address, for one read."""
 

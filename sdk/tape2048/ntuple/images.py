@@ -15,6 +15,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from tape2048.jit.intrinsics import prefetch_at
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -140,6 +142,43 @@ def stage_of(typing_context: Any, reaches: Any, board: Any) -> Any:
         return stage
 
     return types.uint64(reaches, board), codegen
+
+
+@_intrinsic
+def addresses_at(
+    typing_context: Any, table: Any, singles: Any, base: Any, board: Any, turned: Any, out: Any
+) -> Any:
+    """Write the addresses of the entries of a board's eight images into ``out``, ``u64[8 T]``, and prefetch them.
+
+    Args:
+        table: the entries, of any kind.
+        singles: as for :func:`sums_at`.
+        base: the byte of the table at which offsets begin.
+        board: ``u64``.
+        turned: its transpose.
+        out: tuple by tuple.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        table_, singles_, from_, board_, turned_, out_ = args
+        data, to = (
+            context.make_array(signature.args[i])(context, builder, value).data
+            for i, value in ((0, table_), (5, out_))
+        )
+        base_ = builder.add(builder.ptrtoint(data, _I64), from_)
+        images = _images(builder, board_, turned_)
+        to = builder.bitcast(to, _WORDS.as_pointer())
+        for t, (offset, *parts) in enumerate(_numbers(builder, singles_, singles)):
+            places = builder.add(
+                _broadcast(builder, builder.add(base_, offset)), _fields(builder, images, parts)
+            )
+            builder.store(places, builder.gep(to, [ir.Constant(_I32, t)]), align=8)
+            for lane in range(LANES):
+                address = builder.extract_element(places, ir.Constant(_I32, lane))
+                prefetch_at(builder, address, to_write=True)
+        return context.get_dummy_value()
+
+    return types.void(table, singles, base, board, turned, out), codegen
 
 
 @_intrinsic

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from tape2048.io.bulk_read import allocate
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 U64 = np.uint64
 
 _WORD_BITS, _NIBBLE = 64, 0xF
-# Padding behind the table: an i16 entry is read as the low half of 32 bits.
-_BEYOND = 4
+#: Bytes behind a table: an i16 entry is read as the low half of 32 bits.
+PADDING = 4
 
 
 class Places(NamedTuple):
@@ -74,37 +75,51 @@ def place(
     """
     if table.dtype == np.float32:
         return places_of(layout, table.itemsize), table, scales
-    tables = layout.tables(table)
-    pairs, singles = _pairs(layout)
-    memory = allocate(table.nbytes + _BEYOND, hint="a smaller network, or fewer workers, take less")
+    memory = allocate(table.nbytes + PADDING, hint="a smaller network, or fewer workers, take less")
     placed = memory[: table.nbytes].view(np.int16)
     stages = placed.reshape(layout.stage_count, -1)
-    begins, at = [], 0
+    positions = positions_of(layout)
+    for (stage, t), entries in layout.tables(table).items():
+        first, strides = positions[t]
+        digits = (16,) * len(strides)
+        target = as_strided(stages[stage, first:], digits, [2 * stride for stride in strides])
+        target[...] = entries.reshape(digits)
+    places, columns = player_places(layout)
+    return places, placed, np.ascontiguousarray(scales[:, columns])
+
+
+def positions_of(layout: Layout) -> list[tuple[int, list[int]]]:
+    """Return where a player has each tuple's entries, in entries: the first, and the stride of each cell's digit."""
+    found: dict[int, tuple[int, list[int]]] = {}
+    pairs, singles = _pairs(layout)
+    at = 0
     for tuples in [*pairs, *((t,) for t in singles)]:
-        begins.append(2 * at)
-        end = at + sum(layout.sizes[t] for t in tuples)
-        for stage, entries in enumerate(stages):
-            # A pair's tuples are the two halves of each word; another tuple is alone.
-            halves = entries[at:end].reshape(-1, len(tuples))
-            for half, t in enumerate(tuples):
-                cells, order = layout.tuples[t], _order(layout, t, tuples)
-                digits = (16,) * len(cells)
-                table_of = tables[stage, t].reshape(digits)
-                halves[:, half].reshape(digits)[...] = table_of.transpose([cells.index(c) for c in order])
-        at = end
+        # A pair's tuples are the two halves of each word; another tuple is alone.
+        for half, t in enumerate(tuples):
+            order = _order(layout, t, tuples)
+            stride = {cell: len(tuples) * 16**i for i, cell in enumerate(reversed(order))}
+            found[t] = at + half, [stride[cell] for cell in layout.tuples[t]]
+        at += sum(layout.sizes[t] for t in tuples)
+    return [found[t] for t in range(len(layout.tuples))]
+
+
+def player_places(layout: Layout) -> tuple[Places, list[int]]:
+    """Return the offsets of a player's entries, and the tuples in the order of its scales' columns."""
+    pairs, singles = _pairs(layout)
+    begins = [2 * first for first, _ in positions_of(layout)]
     own = [[_fields(_order(layout, t, pair)[-1:], 2) for t in pair] for pair in pairs]
     shared = _padded([_fields(_order(layout, pair[0], pair)[:-1], 6) for pair in pairs])
     alone = _padded([_fields(layout.tuples[t], 1) for t in singles])
     places = Places(
         _numbers(
-            [begin, *a, *b, *fields] for begin, (a, b), fields in zip(begins, own, shared, strict=False)
+            [begins[pair[0]], *a, *b, *fields]
+            for pair, (a, b), fields in zip(pairs, own, shared, strict=True)
         ),
-        _numbers([begin, *fields] for begin, fields in zip(begins[len(pairs) :], alone, strict=True)),
+        _numbers([begins[t], *fields] for t, fields in zip(singles, alone, strict=True)),
         stage_reaches(layout),
         U64(2 * layout.stage_size),
     )
-    columns = [a for a, _ in pairs] + [b for _, b in pairs] + singles
-    return places, placed, np.ascontiguousarray(scales[:, columns])
+    return places, [a for a, _ in pairs] + [b for _, b in pairs] + singles
 
 
 def _pairs(layout: Layout) -> tuple[list[tuple[int, int]], list[int]]:
