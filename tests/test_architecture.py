@@ -66,6 +66,7 @@ HEAVY = {
         "sdk/tape2048/batches/",
         "recorder/tape2048_recorder/game/",
         "recorder/tape2048_recorder/players/",
+        "recorder/tape2048_recorder/ntuple_training/entries.py",
         "recorder/tape2048_recorder/ntuple_training/learning.py",
         "recorder/tape2048_recorder/lanes/",
     ),

@@ -64,20 +64,16 @@ def _mask(*columns: int) -> Any:
     return ir.Constant(ir.VectorType(ir.IntType(1), _ENTRIES.count), bits)
 
 
-def _weights(builder: Any, vectors: list[Any]) -> Any:
+def _value(builder: Any, vectors: list[Any]) -> Any:
     """Add up the weights of all entries, neighbouring vectors first."""
     while len(vectors) > 1:
-        pairs = [vectors[i : i + 2] for i in range(0, len(vectors), 2)]
-        vectors = [builder.fadd(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-    total, first = (
-        vectors[0],
-        [
-            builder.extract_element(vectors[0], ir.Constant(_I32, _COLUMNS * i + WEIGHT))
-            for i in range(_TOGETHER)
-        ],
-    )
-    del total
-    return builder.fadd(builder.fadd(first[0], first[1]), builder.fadd(first[2], first[3]))
+        vectors = [
+            builder.fadd(vectors[i], vectors[i + 1]) if i + 1 < len(vectors) else vectors[i]
+            for i in range(0, len(vectors), 2)
+        ]
+    places = [ir.Constant(_I32, _COLUMNS * i + WEIGHT) for i in range(_TOGETHER)]
+    a, b, c, d = (builder.extract_element(vectors[0], place) for place in places)
+    return builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
 
 
 @_intrinsic
@@ -101,6 +97,7 @@ def learn_entries(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, addresses_, target_, rate_, coherent_ = args
         data = context.make_array(signature.args[1])(context, builder, addresses_).data
+        nothing = ir.Constant(_F32, 0.0)
         zero = ir.Constant(_ENTRIES, [0.0] * _ENTRIES.count)
         one = ir.Constant(_ENTRIES, [1.0] * _ENTRIES.count)
         pointers: list[list[Any]] = []
@@ -116,14 +113,17 @@ def learn_entries(
             a, b, c, d = (builder.load(pointer, align=_COLUMNS) for pointer in four)
             low, high = (_shuffled(builder, *pair, list(range(8))) for pair in ((a, b), (c, d)))
             before.append(_shuffled(builder, low, high, list(range(_ENTRIES.count))))
-        delta = builder.fsub(target_, _weights(builder, before))
+        delta = builder.fsub(target_, _value(builder, before))
         size = _size(builder, delta)
-        kept = builder.select(coherent_, ir.Constant(_F32, 1.0), ir.Constant(_F32, 0.0))
+        kept = builder.select(coherent_, ir.Constant(_F32, 1.0), nothing)
         # By column: the step of a weight that moves at the full rate; delta; its size; nothing.
-        moves = _everywhere(builder, builder.fmul(builder.fmul(rate_, delta), ir.Constant(_F32, 1.0)))
-        moves = builder.select(_mask(E), _everywhere(builder, builder.fmul(kept, delta)), moves)
-        moves = builder.select(_mask(A), _everywhere(builder, builder.fmul(kept, size)), moves)
-        moves = builder.select(_mask(A + 1), zero, moves)
+        moves = _everywhere(builder, builder.fmul(rate_, delta))
+        for column, value in (
+            (E, builder.fmul(kept, delta)),
+            (A, builder.fmul(kept, size)),
+            (A + 1, nothing),
+        ):
+            moves = builder.select(_mask(column), _everywhere(builder, value), moves)
         after = []
         for four, entries in zip(pointers, before, strict=True):
             total = _column(builder, entries, A)
@@ -138,7 +138,7 @@ def learn_entries(
                     builder, moved, _undefined(_ENTRIES), list(range(_COLUMNS * i, _COLUMNS * (i + 1)))
                 )
                 builder.store(part, pointer, align=_COLUMNS)
-        results = [delta, _weights(builder, after)]
+        results = [delta, _value(builder, after)]
         return context.make_tuple(builder, signature.return_type, results)
 
     pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]

@@ -109,8 +109,8 @@ class _Slice(NamedTuple):
 class _Copy:
     """The player's copy of the weights, from which all threads choose their moves.
 
-    The first thread that finds it old renews it, and the others go on meanwhile. A scale is a power of two that
-    only grows, so they seldom see entries in steps of another one, and never for long.
+    The first thread that finds it old renews it, and the others go on meanwhile. A scale is a power of two
+    that only grows, so they seldom see entries in steps of another one, and never for long.
 
     Args:
         layout: the network's.

@@ -148,7 +148,7 @@ def stage_of(typing_context: Any, reaches: Any, board: Any) -> Any:
 def addresses_at(
     typing_context: Any, table: Any, singles: Any, base: Any, board: Any, turned: Any, out: Any
 ) -> Any:
-    """Write the addresses of the entries of a board's eight images into ``out``, ``u64[8 T]``, and prefetch them.
+    """Write the addresses of a board's entries into ``out``, ``u64[8 T]``, and prefetch them.
 
     Args:
         table: the entries, of any kind.

@@ -89,7 +89,7 @@ def place(
 
 
 def positions_of(layout: Layout) -> list[tuple[int, list[int]]]:
-    """Return where a player has each tuple's entries, in entries: the first, and the stride of each cell's digit."""
+    """Return where a player has each tuple's entries: the first one's index, and the stride of each digit."""
     found: dict[int, tuple[int, list[int]]] = {}
     pairs, singles = _pairs(layout)
     at = 0

@@ -11,10 +11,12 @@ from tests import reference
 
 from tape2048.ntuple.layout import Layout
 from tape2048.ntuple.network import Network
-from tape2048.ntuple.placing import places_of
+from tape2048.ntuple.placing import place, places_of
+from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
     LENGTH_MAX,
     Lane,
+    Plays,
     Tables,
     learn_backwards,
     new_lane,
@@ -37,15 +39,16 @@ class Learner(NamedTuple):
 
 def tables_of(network: Network) -> Tables:
     layout = network.layout
-    return Tables(
-        network.table,  # type: ignore[arg-type]
-        np.zeros((layout.entries, 2), dtype=np.float32),
-        network.scales,
-        layout.masks,
-        layout.offsets,
-        np.uint64(layout.stage_size),
-        places_of(layout, 4),
-    )
+    entries = np.zeros((layout.entries, 4), dtype=np.float32)
+    entries[:, WEIGHT] = network.table
+    return Tables(entries, places_of(layout, ENTRY_BYTES))
+
+
+def plays_of(network: Network) -> Plays:
+    """A player's copy of a network of small whole weights."""
+    table = network.table.astype(np.int16)
+    assert np.array_equal(table, network.table)
+    return Plays(*place(network.layout, table, network.scales))
 
 
 def fill(lane: Lane, moves: list[reference.Move]) -> None:
@@ -69,7 +72,7 @@ def learn_slowly(
             target = reward + (1 - decay) * next_value + decay * target
         places = [at for tuple_ in slow.entries_of(layout, moves[i].afterstate) for at in tuple_]
         delta = target - sum(weights[at] for at in places)
-        for at in places:
+        for at in set(places):
             rate = 1.0 if a[at] == 0 else abs(e[at]) / a[at]
             weights[at] += beta / len(places) * rate * delta
             e[at] += delta
@@ -84,21 +87,24 @@ def learn_slowly(
 def test_updates_are_those_of_the_formulas_over_a_hundred_games(beta: float, decay: float) -> None:
     layout = Layout.of(["0123", "0145"], [64])
     tables = tables_of(Network.empty(layout, initial_value=100))
-    learner = Learner(tables, tables.table.tolist(), [0.0] * layout.entries, [0.0] * layout.entries)
+    learner = Learner(
+        tables, tables.entries[:, WEIGHT].tolist(), [0.0] * layout.entries, [0.0] * layout.entries
+    )
     lane = new_lane(np.uint64(1), len(layout.tuples))
     highest = 0
     for seed in range(100):
         game = reference.play_random(seed)
         highest = max(highest, *game.final)
         fill(lane, game.moves)
-        errors = learn_backwards(tables, lane, len(game.moves), beta, decay)
+        errors = learn_backwards(tables, lane, len(game.moves), beta, decay, True)
         expected = learn_slowly(layout, learner, game.moves, beta=beta, decay=decay)
         assert errors == pytest.approx(expected, rel=1e-4)
     assert highest >= 7, "some games reached the second stage"
     moved = np.flatnonzero(np.array(learner.a))
     assert len(moved) > 5_000
-    assert np.count_nonzero(tables.coherence[:, 1]) == len(moved), "the same entries have learned"
-    for mine, theirs in ((tables.table, learner.weights), *zip(tables.coherence.T, learner[2:], strict=True)):
+    assert np.count_nonzero(tables.entries[:, A]) == len(moved), "the same entries have learned"
+    assert not tables.entries[:, A + 1].any()
+    for mine, theirs in zip(tables.entries.T, learner[1:], strict=False):
         exact = np.array(theirs)
         np.testing.assert_allclose(mine, exact, rtol=1e-3, atol=1e-3 * np.abs(exact[moved]).mean())
 
@@ -109,23 +115,45 @@ def test_the_last_afterstate_learns_that_nothing_comes() -> None:
     lane = new_lane(np.uint64(1), 1)
     moves = reference.play_random(3).moves[-1:]
     fill(lane, moves)
-    assert learn_backwards(tables, lane, 1, 1.0, 0.0) == 800
-    value = slow.value(Network(layout, tables.table, tables.scales), moves[0].afterstate)
-    # Entries that count twice (two images of the board agree on a tuple) move twice.
-    assert value <= 1e-3
-    assert learn_backwards(tables, lane, 0, 1.0, 0.0) == 0, "a game without a move teaches nothing"
+    assert learn_backwards(tables, lane, 1, 1.0, 0.0, True) == 800
+    places = [at for tuple_ in slow.entries_of(layout, moves[0].afterstate) for at in tuple_]
+    value = slow.value(Network(layout, tables.entries[:, WEIGHT], np.ones((1, 1))), moves[0].afterstate)
+    assert len(set(places)) == 8
+    assert value == pytest.approx(0, abs=1e-3)
+    assert learn_backwards(tables, lane, 0, 1.0, 0.0, True) == 0, "a game without a move teaches nothing"
+
+
+def test_an_entry_of_two_images_counts_twice_and_learns_once() -> None:
+    layout = Layout.of(["0123"])
+    tables = tables_of(Network.empty(layout, initial_value=800))
+    lane = new_lane(np.uint64(1), 1)
+    lane.afterstates[0] = 0x1221_0000_0000_1221  # each outer row and column agrees with its mirror image
+    assert learn_backwards(tables, lane, 1, 1.0, 0.0, True) == 800
+    learned = np.flatnonzero(tables.entries[:, A])
+    assert learned.tolist() == [0x1001, 0x1221]
+    assert tables.entries[learned].tolist() == [[0, -800, 800, 0]] * 2
+
+
+def test_without_coherence_all_entries_learn_at_one_rate() -> None:
+    layout = Layout.of(["0123"])
+    tables = tables_of(Network.empty(layout, initial_value=800))
+    lane = new_lane(np.uint64(1), 1)
+    fill(lane, reference.play_random(3).moves[-1:])
+    for delta in (800, 400, 200):
+        assert learn_backwards(tables, lane, 1, 0.5, 0.0, False) == pytest.approx(delta, rel=1e-5)
+    assert not tables.entries[:, [E, A]].any()
 
 
 # --- the games that are played
 
 
 def play_one(
-    learns: Tables, plays: Tables, lane: Lane, *, restart_moves_min: int
+    learns: Tables, plays: Plays, lane: Lane, *, restart_moves_min: int
 ) -> tuple[int, list[float], list[int]]:
     """Play one game: its moves, and score and highest exponent if it was a new one."""
     scores = np.full(4, np.nan)
     highest = np.zeros(4, dtype=np.uint8)
-    games, moves, errors = train(learns, plays, lane, 0.0, 0.0, restart_moves_min, 1, scores, highest)
+    games, moves, errors = train(learns, plays, lane, 0.0, 0.0, True, restart_moves_min, 1, scores, highest)
     assert errors >= 0
     return moves, scores[:games].tolist(), highest[:games].tolist()
 
@@ -161,7 +189,7 @@ def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
     restarts = 0
     begun = []
     for _ in range(30):
-        length, scores, highest = play_one(tables_of(other), tables_of(network), lane, restart_moves_min=40)
+        length, scores, highest = play_one(tables_of(other), plays_of(network), lane, restart_moves_min=40)
         board, _, generator = reference.new_game(seeds.next())
         restarts += restart is not None
         begun.append(restart or board)
@@ -177,29 +205,29 @@ def test_what_is_played_is_what_is_learned() -> None:
     layout = Layout.of(["0123", "0145"])
     tables = tables_of(Network.empty(layout))
     other = tables_of(Network.empty(layout))
+    plays = plays_of(Network.empty(layout))
     lane = new_lane(np.uint64(5), 2)
     scores, highest = np.empty(1), np.empty(1, dtype=np.uint8)
     for _ in range(20):
-        _, length, errors = train(tables, tables, lane, 1.0, 0.5, 10, 1, scores, highest)
-        assert errors == learn_backwards(other, lane, length, 1.0, 0.5)
-    assert np.array_equal(tables.table, other.table)
-    assert np.array_equal(tables.coherence, other.coherence)
-    assert tables.table.any()
+        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, 10, 1, scores, highest)
+        assert errors == learn_backwards(other, lane, length, 1.0, 0.5, True)
+    assert np.array_equal(tables.entries, other.entries)
+    assert tables.entries.any()
 
 
 def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[Any], list[float], int]:
     """Train in slices of these numbers of moves."""
     layout = Layout.of(["0123", "0145"])
-    tables = tables_of(Network.empty(layout))
+    tables, plays = tables_of(Network.empty(layout)), plays_of(Network.empty(layout))
     lane = new_lane(np.uint64(seed), 2)
     scores, highest = np.empty(games), np.empty(games, dtype=np.uint8)
     found: list[float] = []
     total = 0
     for budget in budgets:
-        count, moves, _ = train(tables, tables, lane, 1.0, 0.0, 10, budget, scores, highest)
+        count, moves, _ = train(tables, plays, lane, 1.0, 0.0, True, 10, budget, scores, highest)
         found += scores[:count].tolist()
         total += moves
-    return tables.table, found, total
+    return tables.entries, found, total
 
 
 def test_slices_change_nothing_but_where_it_ends() -> None:
@@ -231,4 +259,4 @@ def test_a_lane_has_room_for_the_longest_game() -> None:
     assert LENGTH_MAX >= 16 * 32768 / 2 / 2
     lane = new_lane(np.uint64(0), 4)
     assert {len(lane.boards), len(lane.afterstates), len(lane.rewards)} == {LENGTH_MAX}
-    assert lane.places.shape == (2, 32)
+    assert lane.addresses.shape == (2, 32)

@@ -37,6 +37,7 @@ from tape2048.errors import (
 from tape2048.io import training_directory
 from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
+from tape2048.ntuple import network as network_module
 from tape2048.ntuple.files import load_network
 from tape2048_recorder.ntuple_training import run
 from tape2048_recorder.ntuple_training import trainer as trainer_module
@@ -46,6 +47,7 @@ from tape2048_recorder.ntuple_training.config import (
     load_training_config,
     preset_path,
 )
+from tape2048_recorder.ntuple_training.entries import WEIGHT, A, E
 from tape2048_recorder.ntuple_training.run import NETWORK, NETWORK_F32, run_training
 from tape2048_recorder.ntuple_training.trainer import Trainer, memory_needed
 
@@ -70,8 +72,14 @@ def small(**changes: Any) -> TrainingConfig:
 
 def state_of(trainer: Trainer) -> list[bytes]:
     """All that decides what the trainer learns next."""
-    arrays = [trainer._network.table, trainer._coherence, *(lane.state for lane in trainer._lanes)]
+    copy = trainer._copy
+    arrays = [trainer._entries, copy.table, copy.scales, *(lane.state for lane in trainer._lanes)]
     return [array.tobytes() for array in arrays]
+
+
+def weights_of(trainer: Trainer) -> Any:
+    """The weights, stage by stage."""
+    return trainer._entries[:, WEIGHT].reshape(trainer.layout.stage_count, -1)
 
 
 class Seen:
@@ -136,37 +144,53 @@ def test_the_rate_falls_to_nothing_over_the_last_moves(monkeypatch: pytest.Monke
     assert state_of(same) != state_of(plain)
 
 
+def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 2_000)
+    train = trainer_module.train
+    rates: set[tuple[bool, float, bool]] = set()
+
+    def watched(tables: Any, plays: Any, lane: Any, *rest: Any) -> Any:
+        beta, _decay, coherent, _restarts, moves, *_ = rest
+        if moves:  # else it compiles
+            rates.add((trainer.moves >= 50_000, beta, coherent))
+        return train(tables, plays, lane, *rest)
+
+    monkeypatch.setattr(trainer_module, "train", watched)
+    trainer = Trainer(small(plain_moves=50_000, plain_beta=0.25, beta=0.5))
+    trainer.learn(50_000)
+    assert weights_of(trainer).any()
+    assert not trainer._entries[:, [E, A]].any()
+    trainer.learn(10**9)
+    assert rates == {(False, 0.25, False), (True, 0.5, True)}
+    assert trainer._entries[:, A].any()
+
+
 @pytest.mark.parametrize("threads", [1, 3])
-def test_several_threads_play_by_one_young_copy(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def test_all_threads_play_by_one_young_copy(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
     train = trainer_module.train
     trainer = Trainer(small(moves=60_000, split_moves=20_000, threads=threads))
-    played: dict[int, set[tuple[int, int]]] = {}
+    played: set[int] = set()
     learned: list[bool] = []
 
     def watched(tables: Any, plays: Any, lane: Any, beta: Any, *rest: Any) -> Any:
-        assert tables.table is trainer._network.table
-        played.setdefault(id(lane), set()).add((plays.table.ctypes.data, plays.table.size))
+        assert tables.entries is trainer._entries
+        assert plays.table is trainer._copy.table
+        played.add(id(lane))
         learned.append(plays.table.any())
         return train(tables, plays, lane, beta, *rest)
 
     monkeypatch.setattr(trainer_module, "train", watched)
     trainer.learn(10**9)
     assert (learned[0], learned[-1]) == (False, True)
-    shared, layout = trainer._network.table.ctypes.data, trainer.layout
-    used = {(shared, layout.entries)}
-    if threads > 1:
-        used = set.union(*played.values())
-        assert shared not in {address for address, _ in used}
-        assert sorted(size for _, size in used) == [layout.stage_size, layout.entries], "what is in use"
     assert len(played) == threads
-    assert all(tables <= used for tables in played.values())
 
 
 def test_nobody_learns_into_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 10**9)  # never made new
+    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 10**9)  # never renewed
     train = trainer_module.train
     trainer = Trainer(small(stages="", split_moves=10**9, threads=2))
+    trainer._copy.renew(0, parted=False)
 
     def watched(tables: Any, plays: Any, *rest: Any) -> Any:
         found = train(tables, plays, *rest)
@@ -175,7 +199,7 @@ def test_nobody_learns_into_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trainer_module, "train", watched)
     trainer.learn(10**9)
-    assert trainer._network.table.any()
+    assert weights_of(trainer).any()
 
 
 def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +212,8 @@ def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.
         rates.append(beta)
         return train(tables, plays, lane, beta, *rest)
 
-    def slow(copy: Any, moves: int) -> int:
-        lasts = renew(copy, moves)
+    def slow(copy: Any, moves: int, *, parted: bool) -> int:
+        lasts = renew(copy, moves, parted=parted)
         if threading.current_thread().name == "lane_1":  # until the other one has learned all that is left
             end = time.monotonic() + PATIENCE_S
             while not trainer.done and time.monotonic() < end:
@@ -200,33 +224,46 @@ def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.
     monkeypatch.setattr(trainer_module._Copy, "renew", slow)
     trainer.learn(10**9)
     assert set(rates) == {1.0}
-    assert np.isfinite(trainer._network.table).all()
+    assert np.isfinite(trainer._entries).all()
 
 
 def test_the_copy_is_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
-    entries = small(stages="").layout.entries
-    tables = Trainer(small(stages=""))._tables()
-    copy = trainer_module._Copy(tables, entries, 0)
-    assert copy.renew(0) == 1_000
-    tables.table[:] = 1
-    assert copy.renew(400) == 600, "it is still young"
-    assert not copy.tables.table.any()
-    assert copy.renew(160_000) == 10_000
-    assert (copy.tables.table == 1).all()
-    assert copy.renew(10**12) == entries // 4
+    trainer = Trainer(small(stages=""))
+    copy, entries = trainer._copy, trainer.layout.entries
+    assert copy.renew(0, parted=False) == 1_000
+    trainer._entries[:, WEIGHT] = 1
+    assert copy.renew(400, parted=False) == 600, "it is still young"
+    assert not copy.table.any()
+    assert copy.renew(160_000, parted=False) == 10_000
+    assert (copy.table * copy.scales[0, 0] == 1).all()
+    assert copy.renew(10**12, parted=False) == entries // 4
 
 
 def test_while_one_thread_renews_the_copy_the_others_play_on() -> None:
-    entries = small(stages="").layout.entries
-    tables = Trainer(small(stages=""))._tables()
-    copy = trainer_module._Copy(tables, entries, 0)
-    tables.table[:] = 1
+    trainer = Trainer(small(stages=""))
+    copy = trainer._copy
+    trainer._entries[:, WEIGHT] = 1
     with copy._renewing:
-        assert copy.renew(160_000) == trainer_module._COPY_MOVES_MIN
-        assert not copy.tables.table.any()
-    assert copy.renew(160_000) == trainer_module._COPY_MOVES_MIN
-    assert (copy.tables.table == 1).all()
+        assert copy.renew(160_000, parted=False) == trainer_module._COPY_MOVES_MIN
+        assert not copy.table.any()
+    assert copy.renew(160_000, parted=False) == trainer_module._COPY_MOVES_MIN
+    assert copy.table.all()
+
+
+def test_the_copy_plays_as_the_network_that_ships() -> None:
+    trainer = Trainer(small(tuples="0123 0145 01245 012345", stages="128 256"))
+    draws = np.random.default_rng(3)
+    trainer._counts.parted = True
+    trainer._entries[:, WEIGHT] = draws.normal(size=trainer.layout.entries) * 1000
+    trainer._entries[5, WEIGHT] = -40_000  # the first table needs wide steps
+    trainer._copy.renew(0, parted=True)
+    assert trainer._copy.scales.tolist() == [[2.0, 0.25, 0.25, 0.25], *[[0.25] * 4] * 2]
+    boards = draws.integers(0, 2**64, size=5000, dtype=np.uint64)
+    found = np.empty(len(boards), np.float32)
+    network_module._fill_values(*trainer._copy.plays(parted=True), boards, found)
+    # Half a step of each of 8 entries of 4 tuples, on which no quantised network can improve.
+    np.testing.assert_allclose(found, trainer.network().values(boards), atol=8 * (1 + 3 * 0.125))
 
 
 def test_progress_before_anything_is_known() -> None:
@@ -319,18 +356,18 @@ def test_a_network_of_before_stages_part_knows_late_boards() -> None:
     trainer = Trainer(small(split_moves=10**9))
     trainer.learn(30_000)
     before, after = (np.array([board], dtype=np.uint64) for board in (0x6100 << 48, 0x7100 << 48))
-    trainer._network.table.reshape(2, -1)[0, :] += 1
+    weights_of(trainer)[0, :] += 1
     network = trainer.network()
     assert network.values(before)[0] != 0
     one = Trainer(small(stages=""))
-    one._network.table[:] = trainer._network.table[: one.layout.entries]
+    one._entries[:] = trainer._entries[: one.layout.entries]
     assert network.values(after)[0] == one.network().values(after)[0] != 0
 
 
 def test_before_stages_part_all_boards_use_the_first_ones_tables() -> None:
     trainer = Trainer(small())
     trainer.learn(30_000)
-    stages = trainer._network.table.reshape(2, -1)
+    stages = weights_of(trainer)
     assert stages[0].any()
     assert not stages[1].any()
 
@@ -342,8 +379,7 @@ def test_stages_part_with_what_the_first_one_knows(monkeypatch: pytest.MonkeyPat
 
     def watch(self: Trainer) -> None:
         part(self)
-        table, coherence = self._network.table.copy(), self._coherence.copy()
-        parted.append((table.reshape(2, -1), coherence.reshape(2, -1), self.moves))
+        parted.append((weights_of(self).copy(), self._entries[:, [E, A]].reshape(2, -1), self.moves))
 
     monkeypatch.setattr(Trainer, "_split_stages", watch)
     trainer.learn(10**9)
@@ -352,7 +388,7 @@ def test_stages_part_with_what_the_first_one_knows(monkeypatch: pytest.MonkeyPat
     assert np.array_equal(table[0], table[1])
     assert coherence[0].any()
     assert np.array_equal(coherence[0] * np.float32(0.1), coherence[1])
-    after = trainer._network.table.reshape(2, -1)
+    after = weights_of(trainer)
     assert not np.array_equal(after[0], after[1]), "each goes on by itself"
 
 
@@ -360,7 +396,7 @@ def test_stages_part_with_what_the_first_one_knows(monkeypatch: pytest.MonkeyPat
 def test_one_stage_and_stages_from_the_start(changes: dict[str, Any]) -> None:
     trainer = Trainer(small(**changes))
     trainer.learn(60_000)
-    for stage in trainer._network.table.reshape(trainer.layout.stage_count, -1):
+    for stage in weights_of(trainer):
         assert stage.any()
 
 
@@ -374,7 +410,7 @@ def test_threads_learn_into_the_same_tables() -> None:
     begun = [lane.state.tobytes() for lane in Trainer(small(threads=3))._lanes]
     assert len(set(states) | set(begun)) == 6, "each has games of its own, and all have played"
     assert trainer.moves >= 300_000
-    assert np.isfinite(trainer._network.table).all()
+    assert np.isfinite(trainer._entries).all()
 
 
 # --- going on
@@ -433,10 +469,10 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     header = int.from_bytes(whole[:8], "little") + 8
     cases = [(whole[:end], TruncatedError) for end in (0, 7, 8, 100, header, header + 1, len(whole) - 1)]
     cases += [(whole + b"x", TrailingBytesError), (b"{}" * 500, FormatError)]  # type: ignore[list-item]
-    other = whole.replace(b"n-tuple checkpoint 1", b"n-tuple checkpoint 9")
+    other = whole.replace(b"n-tuple checkpoint 2", b"n-tuple checkpoint 9")
     cases += [(other, NetworkError)]  # type: ignore[list-item]
     cases += [(whole.replace(b'\\"moves\\":0', b'\\"moves\\":a'), NetworkError)]  # type: ignore[list-item]
-    for at in (header, header + 4 * 2 * 16**4 * 2, len(whole) - 1):  # in the table, the coherence, the lanes
+    for at in (header, header + 16 * 4 * 16**4, len(whole) - 1):  # in the entries, the copy, the lanes
         flipped = bytearray(whole)
         flipped[at] ^= 1
         cases += [(bytes(flipped), ChecksumError)]  # type: ignore[list-item]
@@ -452,8 +488,8 @@ def test_a_checkpoint_without_one_of_its_arrays_has_no_hint_of_threads(tmp_path:
     Trainer(small()).save_checkpoint(path)
     arrays, texts = decode(path.read_bytes(), "")
     spoilt: list[dict[str, Any]] = [
-        {**arrays, "table": arrays["table"][:-1]},
-        {**arrays, "coherence": arrays["coherence"].astype(np.int16)},
+        {**arrays, "copy": arrays["copy"][:-1]},
+        {**arrays, "entries": arrays["entries"].astype(np.int16)},
         {**arrays, "lanes": arrays["lanes"][:, :2]},
         {**arrays, "lanes": np.array(7, dtype=np.uint64)},
         {name: array for name, array in arrays.items() if name != "lanes"},
@@ -488,11 +524,10 @@ def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: 
 def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(tuples="012456 012345", stages="8192")
     entries = 2 * 2 * 16**6
-    assert memory_needed(config) == entries * (12 + 2), "the network that ships is int16"
-    assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * 12
-    assert memory_needed(msgspec.structs.replace(config, threads=3)) == entries * (12 + 4)
+    assert memory_needed(config) == entries * (16 + 2 + 4 + 2), "the network that ships is int16"
+    assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * (16 + 2 + 4)
     monkeypatch.setattr(resources, "ram_available", lambda: 700_000_000)
-    with pytest.raises(ConfigError, match=r"need 0\.9 GB, and 0\.7 GB are free") as caught:
+    with pytest.raises(ConfigError, match=r"need 1\.6 GB, and 0\.7 GB are free") as caught:
         Trainer(config)
     assert "fewer stages" in (caught.value.hint or "")
 
@@ -513,7 +548,7 @@ def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names = {path.name for path in out.iterdir()}
     assert names == {CHECKPOINT, METRICS, NETWORK, NETWORK_F32}
     exact = load_network(str(out / NETWORK_F32))
-    assert np.array_equal(exact.table, trainer._network.table)
+    assert np.array_equal(exact.table, trainer._entries[:, WEIGHT])
     assert exact.facts["moves"] == trainer.moves
     assert exact.facts["training"]["tuples"] == SMALL["tuples"]
     shipped = load_network(str(out / NETWORK))
@@ -768,7 +803,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
         process.wait()
         trainer = Trainer.resume(fast_dir / CHECKPOINT, config)
         assert trainer.moves > moves
-        assert np.isfinite(trainer._network.table).all()
+        assert np.isfinite(trainer._entries).all()
         moves = trainer.moves
         load_network(str(fast_dir / NETWORK_F32))
 
