@@ -308,10 +308,9 @@ class Trainer:
 
         def run(moved: int, moves: int) -> tuple[int, int, float]:
             beta, coherent = self._rate(moved)
-            return train(
-                *(tables, plays, lane, beta, self.config.decay, coherent, restart_moves_min, moves),
-                *(scores, highest),
-            )
+            fixed = tables, plays, lane, beta, self.config.decay, coherent, restart_moves_min
+            found: tuple[int, int, float] = train(*fixed, moves, scores, highest)
+            return found
 
         run(0, 0)  # compile before the clock starts
         while not stop.is_set() and (left := limit - (moved := self._counts.moves)) > 0:
@@ -370,7 +369,7 @@ class Trainer:
             "config": msgspec.json.encode(self.config).decode(),
             "counts": msgspec.json.encode(counts).decode(),
         }
-        arrays = {
+        arrays: dict[str, npt.NDArray[Any]] = {
             "entries": self._entries,
             "copy": self._copy.table,
             "scales": self._copy.scales,
