@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048_recorder.players.critic import CriticPlayer
+    from tape2048_recorder.players.ntuple import NTuple
 
 TILES = (64, 1024, 32768)
 
@@ -110,13 +111,18 @@ def test_it_chooses_the_likeliest_move(
     assert values[move] == pytest.approx(max(values[one] for one in legal), abs=1e-5)
 
 
+@functools.cache
+def default_network() -> NTuple:
+    return make_ntuple(weights="default", downgrade=0)
+
+
 @pytest.mark.parametrize("margin", [1e-3, 200.0])
 @settings(max_examples=50)
 @given(cells=st.lists(st.integers(0, 12), min_size=16, max_size=16), state=words)
 def test_moves_are_within_the_margin(path: Path, margin: float, cells: list[int], state: int) -> None:
     move, _ = choice(player(path, margin=margin), cells, state)
     board = np.array([reference.pack(cells)], np.uint64)
-    values = move_values(make_ntuple(weights="default", downgrade=0), board)[0]
+    values = move_values(default_network(), board)[0]
     if reference.legal_moves(cells):
         assert values[move] >= np.nanmax(values) - margin - 0.1
 
