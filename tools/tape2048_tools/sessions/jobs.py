@@ -21,6 +21,7 @@ import contextlib
 import filecmp
 import hashlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -116,7 +117,8 @@ class Job:
             (self.out / _DONE).mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(NameTakenError), new_file(path) as fd:
                 write_all(fd, pretty_json(wanted))
-            sweep_drafts(self.out / _DONE)
+            for directory in (path.parent, self.out / _DONE):
+                sweep_drafts(directory)
         found = _decode(path, dict[str, Any])
         for name, value in [("operation", self.operation), *self.parameters.items()]:
             there = found if name == "operation" else found.get("parameters") or {}
@@ -211,10 +213,12 @@ def run_job(
     mine = [session for session in sessions if shard_of(session.name, shard[1]) == shard[0]]
     outcomes = {session: found for session in mine if (found := job.find(session)) is not None}
     waiting = [session for session in mine if session not in outcomes]
-    for session, outcome in _by_ray(job, waiting) if engine == "ray" else _here(job, waiting):
-        outcomes[session] = outcome
-        if progress is not None:
-            progress(len(outcomes), len(mine))
+    # Ray prints what became of processes and nodes on standard output, where a command's document goes.
+    with contextlib.redirect_stdout(sys.stderr) if engine == "ray" else contextlib.nullcontext():
+        for session, outcome in _by_ray(job, waiting) if engine == "ray" else _here(job, waiting):
+            outcomes[session] = outcome
+            if progress is not None:
+                progress(len(outcomes), len(mine))
     return [outcomes[session] for session in mine]
 
 
@@ -257,7 +261,10 @@ def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         perform = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=_RETRIES)(Job.perform)
-        tasks = {perform.remote(job, session): session for session in sessions}
+        tasks = {
+            perform.options(name=f"{job.operation} {session.name}").remote(job, session): session
+            for session in sessions
+        }
         while tasks:
             (task,), _ = ray.wait(list(tasks))
             session = tasks.pop(task)

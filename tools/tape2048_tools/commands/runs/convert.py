@@ -135,7 +135,7 @@ def _as_job(
     if to is None:
         raise click.UsageError("--shard and --engine need --to: TARGET is a directory")
     if to == "dataset":
-        hint = "--to packdat makes a part of each session, and `tape2048 dataset build` one data set of them"
+        hint = "--to pack makes a part of each session, and `tape2048 dataset build` one data set of them"
         raise JobError("a data set is made of all sessions, and knows when", path=target, hint=hint)
     work = functools.partial(_convert_one, to=to, lossy=lossy, u64=u64, workers=workers)
     job = Job("convert", {"to": to, "lossy": lossy, "u64": u64}, work, target)

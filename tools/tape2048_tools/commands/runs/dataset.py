@@ -53,8 +53,8 @@ _SHARD_ROWS = int_option(
 #: The options at the end of ``build`` and ``append``.
 _BUILD_OPTIONS = options(
     no_job(
-        "first convert the sessions, which takes the time: tape2048 convert SOURCE PARTS --to packdat "
-        "--shard I/N; then name PARTS/*.dat"
+        "first convert the sessions, which takes the time: tape2048 convert SOURCE PARTS --to pack "
+        "--shard I/N; then name PARTS/*.a2pack"
     ),
     LOSSY,
     WORKERS,
