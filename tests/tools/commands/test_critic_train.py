@@ -130,6 +130,24 @@ def test_the_same_command_goes_on(tape: Tape, here: Path) -> None:
     assert "steps_max = 6, not 7" in changed.err
 
 
+def test_a_session_that_cannot_be_embedded_costs_itself_alone(tape: Tape, here: Path) -> None:
+    pytest.importorskip("torch")
+    from tape2048.torch.tower import Tower, TowerConfig, save_tower
+
+    save_tower(here / "tower", Tower(TowerConfig(dim=4, layers=1, heads=1, ffn=4)))
+    bad, good = sorted((here / "selfplay").iterdir())
+    (bad / "metadata.db").write_bytes(b"none")
+    done = tape("embed", "selfplay", "--tower", "tower")
+    assert done.code == 1
+    assert f"failed: {bad}" in done.out
+    assert (good / "embeddings.json").exists()
+    facts = tape("embed", "selfplay", "--tower", "tower", "--json").json
+    assert [line["status"] for line in facts["sessions"]] == ["there"]
+    assert [line["path"] for line in facts["failed"]] == [str(bad)]
+    alone = tape("embed", bad, "--tower", "tower")
+    assert alone.code == errors.error_class(facts["failed"][0]["error"]).exit_code > 1
+
+
 def test_shares_by_rank(tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from tape2048.torch.tower import Tower, TowerConfig, save_tower

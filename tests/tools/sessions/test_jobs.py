@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import shutil
@@ -297,7 +298,7 @@ def test_tasks_of_ray_that_are_killed_at_random_leave_what_one_process_leaves(
 
     ray.init(
         num_cpus=2, include_dashboard=False, object_store_memory=78_643_200, log_to_driver=False,
-        logging_level="error",
+        logging_level=logging.ERROR,
     )  # fmt: skip
     thread = threading.Thread(target=kill_tasks)
     thread.start()

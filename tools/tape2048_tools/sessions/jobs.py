@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import hashlib
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -258,7 +259,7 @@ def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]
     begun = not ray.is_initialized()
     if begun:  # that of $RAY_ADDRESS, or one on this machine
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         perform = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=_RETRIES)(Job.perform)
         tasks = {
@@ -301,7 +302,7 @@ def _equal(one: Path, other: Path) -> bool:
 
 def _manifest(session: Path) -> str:
     try:
-        return hashlib.sha256(read_path(session / MANIFEST)).hexdigest()
+        return hashlib.sha256(read_path(session / MANIFEST).data).hexdigest()
     except MissingPathError:
         return ""
 

@@ -93,12 +93,12 @@ def command(
     from tape2048.errors import error_class
     from tape2048.session.session import Session
     from tape2048.torch.support import local_device
+    from tape2048_tools.commands.jobs import failure
     from tape2048_tools.sessions.jobs import Job, run_job
-    from tape2048_tools.views.jobs import failure
 
     if engine and share:
         raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")
-    share = share or _share_of_rank()
+    share = share or ((0, 1) if engine else _share_of_rank())
     if ":" not in tower:
         tower = str(Path(tower).absolute())
     checkpoint = checkpoint and checkpoint.absolute()

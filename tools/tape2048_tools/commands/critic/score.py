@@ -69,8 +69,8 @@ def command(
     """
     _opened.cache_clear()
     if shard or engine:
-        run = {"shard": shard, "engine": engine, "as_json": as_json, "quiet": quiet}
-        _as_job(critic, source, out, tower, device, **run)
+        how = {"shard": shard, "engine": engine, "as_json": as_json, "quiet": quiet}
+        _as_job(critic, source, out, tower, device, **how)
         return
     if out.suffix != ".npy":
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
@@ -111,10 +111,10 @@ def command(
 
 def _as_job(critic: Path, source: Path, out: Path, tower: str | None, device: str, **run: Any) -> None:
     from tape2048.critic.facts import SHIPPED
+    from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
     from tape2048_tools.sessions.roots import expand_sources
     from tape2048_tools.terminal.output import complain
-    from tape2048_tools.views.jobs import do_job
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
     loaded, tower_sha256 = _opened(path, device, tower)

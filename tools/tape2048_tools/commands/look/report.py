@@ -90,9 +90,9 @@ def _as_job(
     roots: tuple[Path, ...], out: Path, judges: tuple[str, ...], critic: Path, *, games: int, **run: Any
 ) -> None:
     from tape2048.critic.facts import SHIPPED
+    from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
     from tape2048_tools.sessions.roots import expand_all
-    from tape2048_tools.views.jobs import do_job
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
     parameters = {"games": games, "judges": list(judges), "critic": str(path)}

@@ -128,9 +128,9 @@ def _as_job(
 ) -> None:
     from tape2048.errors import JobError
     from tape2048.formats.dataset_layout import SkippedRun
+    from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
     from tape2048_tools.sessions.roots import expand_sources
-    from tape2048_tools.views.jobs import do_job
 
     if to is None:
         raise click.UsageError("--shard and --engine need --to: TARGET is a directory")

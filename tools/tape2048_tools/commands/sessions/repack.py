@@ -177,9 +177,9 @@ def _as_job(
 ) -> None:
     if out is None or remove:
         raise click.UsageError("--shard and --engine need --out, and keep the originals (no --remove)")
+    from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
     from tape2048_tools.sessions.roots import expand_all
-    from tape2048_tools.views.jobs import do_job
 
     work = functools.partial(_repack_one, storage=storage, lossy=lossy)
     job = Job("repack", {"storage": storage, "lossy": lossy}, work, out)

@@ -182,8 +182,8 @@ def _refuse_half_a_job(out: Path | None, *, put_away: bool, is_part: bool) -> No
 
 
 def _as_job(sessions: Sequence[Path], out: Path, *, replay: bool, quiet: bool, **run: Any) -> None:
+    from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.views.jobs import do_job
 
     job = Job("validate", {"replay": replay}, functools.partial(_check_one, replay=replay), out)
     do_job(
@@ -199,7 +199,7 @@ def _check_one(session: Path, draft: Path, *, replay: bool) -> dict[str, Any]:
     """Check a session as part of a job."""
     from tape2048.base.text import pretty_json
 
-    result = msgspec.to_builtins(_check(session, "", replay=replay, quiet=True))
+    result: dict[str, Any] = msgspec.to_builtins(_check(session, "", replay=replay, quiet=True))
     write_file(draft / f"{session.name}.json", pretty_json(result))
     return result
 
