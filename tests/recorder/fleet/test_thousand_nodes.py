@@ -201,24 +201,28 @@ class Remote(Store):
         if self._bucket.keeps == "last":
             return directory
         self._reach()
-        staged = _staged(directory)
-        self._empty(staged)
-        return staged
+        self._empty(self._staged(directory))
+        return self._staged(directory)
 
     def commit(self, directory: str, name: str, data: bytes) -> None:
         self._reach()
         if self._bucket.keeps == "last":
             self._bucket.put(f"{directory}/{name}", data)
         elif self._bucket.get(f"{directory}/{name}") is None:
-            for file in list(self._files(_staged(directory))):
-                self._bucket.put(f"{directory}/{file}", self._bucket.get(f"{_staged(directory)}/{file}"))
+            staged = self._staged(directory)
+            for file in self._files(staged):
+                self._bucket.put(f"{directory}/{file}", self._bucket.get(f"{staged}/{file}"))
             self._bucket.put(f"{directory}/{name}", data)
-            self._empty(_staged(directory))
+            self._empty(staged)
         self._answered()
 
     def retract(self, directory: str, name: str) -> None:
         self.remove(f"{directory}/{name}")
         self._empty(directory)
+
+    def _staged(self, directory: str) -> str:
+        top, _, second = directory.partition("/")
+        return f"{top}/.{second}.{id(self._node)}.partial"
 
     def _files(self, directory: str) -> list[str]:
         top, _, second = directory.partition("/")
@@ -228,11 +232,6 @@ class Remote(Store):
     def _empty(self, directory: str) -> None:
         for file in self._files(directory):
             self._bucket.put(f"{directory}/{file}", None)
-
-
-def _staged(directory: str) -> str:
-    top, _, second = directory.partition("/")
-    return f"{top}/.{second}.partial"
 
 
 class Node:
@@ -246,6 +245,7 @@ class Node:
         begin = self.rng.uniform(10, 0.7 * FAULTS_S)
         self.cut_off = (begin, begin + self.rng.choice([0, 0, 20, 80]))
         self.due = sorted(self.rng.uniform(0, 0.6 * FAULTS_S) for _ in range(SESSIONS))
+        self.copied = self.rng.random() < 0.2
         self.lease: int | None = None
         self.published: list[str] = []
         self.dead = False
@@ -320,6 +320,9 @@ class Node:
         )
         path.rename(own.path / name)
         self.published.append(name)
+        if self.copied:
+            self.copied = False
+            self.fleet.copy(self, own)
 
 
 def agent_of(store: Store, own: Spool) -> Agent:
@@ -345,6 +348,15 @@ class Fleet:
         settings: dict[str, Any] = {"player": "random", "seed": 77, "storage": "tape"}
         self.plan: Plan = create_fleet(Remote(self.bucket), RecorderConfig(**settings))
         self.nodes = [Node(self, number) for number in range(nodes)]
+        self.twins: list[Node] = []
+
+    def copy(self, node: Node, own: Spool) -> None:
+        """Have another agent ship what is in a copy of a node's spool."""
+        twin = Node(self, len(self.nodes) + len(self.twins))
+        twin.due, twin.copied = [], False
+        shutil.copytree(own.path, twin.path)
+        self.twins.append(twin)
+        self.world.start(twin.live)
 
     def run(self) -> None:
         for node in self.nodes:
