@@ -297,7 +297,7 @@ def test_tasks_of_ray_that_are_killed_at_random_leave_what_one_process_leaves(
                         break
 
     ray.init(
-        num_cpus=2, include_dashboard=False, object_store_memory=78_643_200, log_to_driver=False,
+        "local", num_cpus=2, include_dashboard=False, object_store_memory=78_643_200, log_to_driver=False,
         logging_level=logging.ERROR,
     )  # fmt: skip
     thread = threading.Thread(target=kill_tasks)
@@ -421,6 +421,18 @@ def test_without_ray_its_extra_is_named(
     done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
     assert done.code == errors.MissingPackageError.exit_code
     assert "tape2048[ray]" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_cluster_that_is_not_there_is_named(
+    tape: Tape, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense://127.0.0.1:1")
+    done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
+    assert done.code == errors.JobError.exit_code
+    assert "no cluster of Ray at the address nonsense://127.0.0.1:1" in done.err
 
 
 def test_a_record_comes_after_its_outputs(

@@ -257,9 +257,8 @@ def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]
         hint = "pip install 'tape2048[ray]', or run shards: --shard I/N"
         raise MissingPackageError("--engine ray needs the package ray", hint=hint) from error
     begun = not ray.is_initialized()
-    if begun:  # that of $RAY_ADDRESS, or one on this machine
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    if begun:
+        _begin_ray(ray)
     try:
         perform = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=_RETRIES)(Job.perform)
         tasks = {
@@ -280,6 +279,19 @@ def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]
     finally:
         if begun:
             ray.shutdown()
+
+
+def _begin_ray(ray: Any) -> None:
+    """Connect to the cluster of $RAY_ADDRESS, or start one on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Without an address Ray would take any cluster that it finds on this machine.
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    try:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        why = str(error).partition("\n")[0]
+        hint = "look at RAY_ADDRESS, and at the token where the cluster wants one (RAY_AUTH_TOKEN_PATH)"
+        raise JobError(f"no cluster of Ray at the address {address}: {why}", hint=hint) from error
 
 
 def _publish(draft: Path, target: Path) -> None:
