@@ -346,6 +346,10 @@ class DeviceError(TapeError, exit_code=65):
     """A device that this machine, or this build of PyTorch, does not have."""
 
 
+class JobError(TapeError, exit_code=69):
+    """A job over many sessions cannot be done as requested, or a task of it was lost too often."""
+
+
 class LossError(TapeError, exit_code=61):
     """A conversion would lose information that the target cannot hold, and this was not confirmed."""
 

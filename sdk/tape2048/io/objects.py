@@ -12,7 +12,9 @@ has a hidden name until it is renamed.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import secrets
 import shutil
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -125,6 +127,8 @@ class DirectoryStore(Store):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
+        #: Two agents may put one directory at a time (of a copied spool): neither has the other's files.
+        self._token = secrets.token_hex(4)
 
     @contextlib.contextmanager
     def _reached(self, key: str, doing: str) -> Iterator[Path]:
@@ -185,16 +189,14 @@ class DirectoryStore(Store):
 
     def stage(self, directory: str) -> str:
         """Return where to put the files of a directory that is not visible yet; what was left goes."""
-        path = Path(directory)
-        staged = path.with_name(f".{path.name}.partial").as_posix()
+        staged = self._staged(directory)
         with self._reached(staged, "removing what was left there") as left:
             shutil.rmtree(left, ignore_errors=not left.exists())
         return staged
 
     def commit(self, directory: str, name: str, data: bytes) -> None:
         """Put the last file of a staged directory, which makes it visible; a visible one stays."""
-        path = Path(directory)
-        staged = self.root / path.with_name(f".{path.name}.partial")
+        staged = self.root / self._staged(directory)
         with self._reached(directory, "publishing") as target:
             if target.exists():
                 shutil.rmtree(staged, ignore_errors=True)
@@ -203,6 +205,12 @@ class DirectoryStore(Store):
             fsync_dir(staged)
             rename_noreplace(staged, target)
             fsync_dir(target.parent)
+            for left in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+                shutil.rmtree(left, ignore_errors=True)  # of killed processes; a living one finds the target
+
+    def _staged(self, directory: str) -> str:
+        path = Path(directory)
+        return path.with_name(f".{path.name}.{self._token}.partial").as_posix()
 
     def retract(self, directory: str, name: str) -> None:  # noqa: ARG002 - the rename hides all files at once
         """Remove a directory, its last file first."""

@@ -74,6 +74,24 @@ def test_a_directory_appears_with_its_last_file_and_goes_with_it(store: Store, t
     store.retract("dirs/one", "last")
 
 
+def test_two_that_put_one_directory_at_a_time_leave_a_whole_one(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"data")
+    whole = {"data": 4, "more": 4, "last": 1}
+    other = open_store(store.url)
+    one_staged = store.stage("both/two")
+    store.upload(f"{one_staged}/data", tmp_path / "data")
+    other_staged = other.stage("both/two")
+    store.upload(f"{one_staged}/more", tmp_path / "data")
+    store.commit("both/two", "last", b"!")
+    assert store.names("both/two") == whole
+    for file in ("data", "more"):
+        other.upload(f"{other_staged}/{file}", tmp_path / "data")
+    other.commit("both/two", "last", b"!")
+    assert store.names("both/two") == whole
+    if isinstance(store, DirectoryStore):
+        assert [path.name for path in (store.root / "both").iterdir()] == ["two"], "nothing is left"
+
+
 def test_what_is_not_there_is_an_error_with_its_address(store: Store, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         store.get("nothing/here", 10)

@@ -90,7 +90,7 @@ def test_tokens_embeddings_probe(tape: Tape, here: Path) -> None:
     halves = [
         json.loads(tape("embed", "selfplay", "--tower", "critic/best", "--shard", f"{i}/2", "--chunk-rows",
                         "1000", "--json").out)
-        for i in range(2)
+        for i in (1, 2)
     ]  # fmt: skip
     assert [[line["status"] for line in half["sessions"]] for half in halves] == [
         ["waiting"] * 2,
@@ -128,6 +128,24 @@ def test_the_same_command_goes_on(tape: Tape, here: Path) -> None:
     changed = tape("critic", "train", "--config", "critic.toml", "--steps-max", "7")
     assert changed.code == errors.CheckpointError.exit_code
     assert "steps_max = 6, not 7" in changed.err
+
+
+def test_a_session_that_cannot_be_embedded_costs_itself_alone(tape: Tape, here: Path) -> None:
+    pytest.importorskip("torch")
+    from tape2048.torch.tower import Tower, TowerConfig, save_tower
+
+    save_tower(here / "tower", Tower(TowerConfig(dim=4, layers=1, heads=1, ffn=4)))
+    bad, good = sorted((here / "selfplay").iterdir())
+    (bad / "metadata.db").write_bytes(b"none")
+    done = tape("embed", "selfplay", "--tower", "tower")
+    assert done.code == 1
+    assert f"failed: {bad}" in done.out
+    assert (good / "embeddings.json").exists()
+    facts = tape("embed", "selfplay", "--tower", "tower", "--json").json
+    assert [line["status"] for line in facts["sessions"]] == ["there"]
+    assert [line["path"] for line in facts["failed"]] == [str(bad)]
+    alone = tape("embed", bad, "--tower", "tower")
+    assert alone.code == errors.error_class(facts["failed"][0]["error"]).exit_code > 1
 
 
 def test_shares_by_rank(tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +247,7 @@ def test_without_the_extra_it_is_named(
         (("--tower", "nowhere"), 38, "nothing stands"),
         (("--tower", "selfplay"), 66, "not a complete directory"),
         (("--tower", "no_module_here:f"), 78, "no module 'no_module_here'"),
-        (("--tower", "x:y", "--shard", "2/2"), 2, "I from 0 to N - 1"),
+        (("--tower", "x:y", "--shard", "0/2"), 2, "I from 1 to N"),
         (("--tower", "x:y", "--shard", "half"), 2, "expected I/N"),
         (("--tower", "x:y", "--pooling", "max"), 2, "max"),
         ((), 2, "--tower"),

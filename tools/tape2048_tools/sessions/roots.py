@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tape2048.errors import OutDirError, TapeError
+from tape2048.errors import NotASessionError, OutDirError, TapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EXPECTED = "name a session, or a directory of sessions"
 
 
 def default_root(config_path: Path | None = None) -> Path:
@@ -41,6 +47,47 @@ def refuse_session(root: Path, hint: str) -> None:
         is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY, TAPE_NPY))
     if is_session:
         raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)
+
+
+def expand_sources(path: Path, *, may_be_empty: bool = False) -> list[Path]:
+    """Return the session, or the sessions of a directory.
+
+    Args:
+        path: either.
+        may_be_empty: whether a directory with nothing but hidden entries is one of no session.
+
+    Raises:
+        MissingPathError: nothing stands at the path.
+        NotASessionError: a file, a data set, or a directory that neither is nor holds a session.
+    """
+    from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+    from tape2048.io.reading import reading
+    from tape2048.session.directory import refuse_dataset
+    from tape2048.session.session import sessions
+    from tape2048.tape.layout import TAPE_NPY
+
+    with reading(path):
+        is_directory = path.is_dir()
+    if not is_directory:
+        raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
+    looks_like_session = (
+        SESSION_NAME.fullmatch(path.resolve().name)
+        or any((path / name).exists() for name in (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST))
+        or any(path.glob("steps-*.npy"))
+    )
+    if looks_like_session:
+        refuse_dataset(path)
+        return [path]
+    if found := sessions(path):
+        return found
+    if may_be_empty and all(entry.name.startswith(".") for entry in path.iterdir()):
+        return []  # a recorder's directory before its first session
+    raise NotASessionError("neither a session nor a directory of sessions", path=path, hint=_EXPECTED)
+
+
+def expand_all(paths: Sequence[Path]) -> list[Path]:
+    """Return the sessions of several paths, as :func:`expand_sources` does."""
+    return [session for path in paths for session in expand_sources(path)]
 
 
 def described(path: Path, error: TapeError) -> dict[str, str | None]:

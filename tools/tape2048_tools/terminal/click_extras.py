@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,6 +79,27 @@ def critic_or_name(value: str) -> Path:
     return path
 
 
+class _Shard(click.ParamType["tuple[int, int]"]):
+    """The parameter type of ``i/n``, with 1 <= i <= n; the value's index begins at 0."""
+
+    name = "I/N"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Parse a shard."""
+        index, slash, count = value.partition("/")
+        if not (slash and _DIGITS.fullmatch(index) and _DIGITS.fullmatch(count)):
+            self.fail(f"found {value!r}, expected I/N, such as 1/4", param, ctx)
+        if not 1 <= int(index) <= int(count):
+            self.fail(f"found {value!r}, expected I/N with I from 1 to N, such as 1/4", param, ctx)
+        return int(index) - 1, int(count)
+
+
+_DIGITS = re.compile(r"[0-9]{1,6}")
+
+SHARD = _Shard()
+
 #: A directory of sessions.
 ROOT = _ExistingPath("name the directory that `tape2048 record` writes to (--out-dir), or record")
 
@@ -130,6 +152,40 @@ def quiet_option(text: str = "Show no progress bar.") -> Callable[[Any], Any]:
 def force_option(what: str) -> Callable[[Any], Any]:
     """Return the flag that allows a command to replace a file."""
     return click.option("--force", is_flag=True, help=f"Replace {what} if it exists.")
+
+
+def job_options(out: str) -> Callable[[Any], Any]:
+    """Return the options of a command that makes an output of each session, in the directory ``out``."""
+    return options(
+        click.option(
+            "--shard",
+            type=SHARD,
+            help=f"Do one of N shares of the sessions, each into an output of its own below {out}.",
+        ),
+        click.option(
+            "--engine", type=click.Choice(["ray"]), help="Do the sessions so as tasks of Ray (extra [ray])."
+        ),
+    )
+
+
+def no_job(hint: str) -> Callable[[Any], Any]:
+    """Return hidden options of jobs that a command refuses, as it makes one output of all sessions.
+
+    Args:
+        hint: what to do instead.
+    """
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
+        if value is not None:
+            from tape2048.errors import JobError
+
+            found = f"{ctx.command_path} makes one output of all sessions"
+            raise JobError(f"{param.opts[0]} {value}: {found}", hint=hint)
+
+    return options(
+        click.option("--shard", hidden=True, expose_value=False, callback=refuse),
+        click.option("--engine", hidden=True, expose_value=False, callback=refuse),
+    )
 
 
 def running_recorder(timeout_text: str, timeout_s: float | None = None) -> Callable[[Any], Any]:

@@ -107,12 +107,15 @@ def _source_hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def make_report(data: Data, *, games: int = GAMES_MAX, progress: Progress | None = None) -> bytes:
+def make_report(
+    data: Data, *, games: int = GAMES_MAX, made: str | None = None, progress: Progress | None = None
+) -> bytes:
     """Return the report of all sessions: the overview, and games to replay.
 
     Args:
         data: the collection, the judges and the critic.
         games: number of games at most.
+        made: the time that it shows, in ISO 8601; None: now.
         progress: called with the number of judged games, and of all.
     """
     table = data.collection.whole()
@@ -139,7 +142,7 @@ def make_report(data: Data, *, games: int = GAMES_MAX, progress: Progress | None
     roots = ", ".join(root.name or str(root) for root in data.collection.roots)
     document = {
         "title": roots,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made": made or datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "overview": overview(table, [None]),
         "samples": [sample(table, None, data.judges)] if len(table) else [],

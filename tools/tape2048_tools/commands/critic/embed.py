@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.terminal.click_extras import DEVICE, EXISTING, int_option, json_option, new_command, tower
+from tape2048_tools.terminal.click_extras import (
+    DEVICE,
+    EXISTING,
+    SHARD,
+    exit_on_findings,
+    int_option,
+    json_option,
+    new_command,
+    tower,
+)
 from tape2048_tools.terminal.display import duration, number, size
 from tape2048_tools.terminal.output import print_result, printable, table
 from tape2048_tools.views.opening import progress_bar
@@ -21,20 +30,7 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
     from tape2048.torch.tower import OpenTower
-
-
-class _Share(click.ParamType[tuple[int, int]]):
-    """The parameter type of ``i/n``, with 0 <= i < n."""
-
-    name = "I/N"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value)
-        if match is None or not int(match[1]) < int(match[2]):
-            self.fail(f"found {value!r}, expected I/N with I from 0 to N - 1, such as 0/4", param, ctx)
-        return int(match[1]), int(match[2])
+    from tape2048_tools.sessions.jobs import Engine
 
 
 @new_command(
@@ -61,7 +57,10 @@ class _Share(click.ParamType[tuple[int, int]]):
 @int_option("--batch-rows", "Rows of a batch.", default=2048, least=1)
 @int_option("--chunk-rows", "Rows between two writes: a kill loses no more.", default=65_536, least=1)
 @int_option("--threads", "Threads of PyTorch on a CPU; 0: PyTorch's default.", default=0)
-@click.option("--shard", "share", type=_Share(), help="Share of this process.  [default: $RANK/$WORLD_SIZE]")
+@click.option(
+    "--shard", "share", type=SHARD, help="Do one of N shares of every session.  [default: that of torchrun]"
+)
+@click.option("--engine", type=click.Choice(["ray"]), help="Do each session as a task of Ray (extra [ray]).")
 @click.option("--force", is_flag=True, help="Replace embeddings that exist.")
 @click.option("--dry-run", is_flag=True, help="Print the number, size and duration, and write nothing.")
 @json_option()
@@ -75,6 +74,7 @@ def command(
     batch_rows: int,
     threads: int,
     share: tuple[int, int] | None,
+    engine: Engine | None,
     dry_run: bool,
     as_json: bool,
     **how: Any,
@@ -82,30 +82,51 @@ def command(
     """Compute embeddings: a tower's vector of every row, as bfloat16, beside the session's rows.
 
     A session's file appears when it is complete. After a kill the same command resumes. Sessions with
-    embeddings of this tower are skipped; those with embeddings of another tower are refused.
+    embeddings of this tower are skipped; those with embeddings of another tower are refused. The others go on
+    after a session that cannot be embedded; the exit code is then 1, or that of the error if it is alone.
     """
     from tape2048_tools.options.critic import require_torch
 
     require_torch()
-    import torch
+    import msgspec
 
+    from tape2048.errors import error_class
+    from tape2048.session.session import Session
     from tape2048.torch.support import local_device
-    from tape2048.torch.tower import open_tower
+    from tape2048_tools.commands.jobs import failure
+    from tape2048_tools.sessions.jobs import Job, run_job
 
-    share = share or _share_of_rank()
-    if threads:
-        torch.set_num_threads(threads)
-    sys.path.append(str(Path.cwd()))  # for the module of module:factory
-    opened = open_tower(tower, checkpoint=checkpoint, pooling=pooling)
+    if engine and share:
+        raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")
+    share = share or ((0, 1) if engine else _share_of_rank())
+    if ":" not in tower:
+        tower = str(Path(tower).absolute())
+    checkpoint = checkpoint and checkpoint.absolute()
+    how |= {"tower": (tower, checkpoint, pooling), "threads": threads, "directory": Path.cwd()}
+    _opened.cache_clear()
+    opened = _opened(how["tower"], threads, how["directory"])
     chosen = local_device(device)
     found = _sessions(sources)
     if dry_run:
-        _print_plan(found, opened, device=chosen, batch_rows=batch_rows, shares=share[1], as_json=as_json)
+        sessions = [Session.open(path) for path in found]
+        _print_plan(sessions, opened, device=chosen, batch_rows=batch_rows, shares=share[1], as_json=as_json)
         return
-    how |= {"device": chosen, "batch_rows": batch_rows, "share": share}
-    report = [_embed(session, opened, **how) for session in found]
+    how |= {"device": device, "batch_rows": batch_rows, "share": share, "quiet": engine is not None}
+    job = Job("embed", {}, functools.partial(_embed, **how), None, gpus=int(chosen.type == "cuda"))
+    outcomes = run_job(job, found, engine=engine)
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    if len(failed) == len(outcomes):
+        first = failed[0]
+        raise error_class(str(first.error))(first.message, hint=first.hint)
+    report = [outcome.result for outcome in outcomes if outcome.error is None]
     document = {"model_sha": opened.sha256, "pooling": opened.pooling, "sessions": report}
-    print_result(document, lambda: _report_parts(document), as_json=as_json)
+    document["failed"] = msgspec.to_builtins(failed)
+
+    def parts() -> list[RenderableType]:
+        return [*_report_parts(document), *(part for outcome in failed for part in failure(outcome))]
+
+    print_result(document, parts, as_json=as_json)
+    exit_on_findings(failed)
 
 
 def _report_parts(document: dict[str, Any]) -> list[RenderableType]:
@@ -129,28 +150,56 @@ def _share_of_rank() -> tuple[int, int]:
     return share
 
 
-def _sessions(sources: tuple[Path, ...]) -> list[Session]:
+def _sessions(sources: tuple[Path, ...]) -> list[Path]:
     from tape2048.errors import EmptyCorpusError
     from tape2048.io.reading import reading
-    from tape2048.session.session import Session, sessions
+    from tape2048.session.session import sessions
 
-    found = []
+    found: list[Path] = []
     for source in sources:
         with reading(source):
             is_one = (source / "metadata.db").exists() or not source.is_dir()
-        found += [Session.open(path) for path in ([source] if is_one else sessions(source))]
+        found += [source] if is_one else sessions(source)
     if not found:
         names = ", ".join(map(str, sources))
         raise EmptyCorpusError(f"no sessions in {names}", hint="tape2048 record writes some")
-    return found
+    return [path.absolute() for path in found]
 
 
-def _embed(session: Session, tower: OpenTower, **how: Any) -> dict[str, Any]:
+@functools.lru_cache(1)
+def _opened(tower: tuple[str, Path | None, Any], threads: int, directory: Path) -> OpenTower:
+    """Open a tower, once in a process; a module that makes it may be in the command's directory."""
+    import torch
+
+    from tape2048.torch.tower import open_tower
+
+    if threads:
+        torch.set_num_threads(threads)
+    sys.path.append(str(directory))
+    spec, checkpoint, pooling = tower
+    return open_tower(spec, checkpoint=checkpoint, pooling=pooling)
+
+
+def _embed(
+    path: Path,
+    _draft: Path,
+    *,
+    tower: tuple[str, Path | None, Any],
+    threads: int,
+    directory: Path,
+    device: str,
+    quiet: bool,
+    **how: Any,
+) -> dict[str, Any]:
+    """Embed a session, which then has the vectors itself."""
+    from tape2048.session.session import Session
     from tape2048.torch.embedding import embed_session
+    from tape2048.torch.support import local_device
 
+    session, opened = Session.open(path), _opened(tower, threads, directory)
     begin = time.monotonic()
-    with progress_bar(f"embedding {session.name}", unit="rows") as progress:
-        done = embed_session(session, tower, progress=progress, **how)
+    with progress_bar(f"embedding {session.name}", unit="rows", quiet=quiet) as progress:
+        done = embed_session(session, opened, device=local_device(device), progress=progress, **how)
     seconds = time.monotonic() - begin
     return {
         "session": session.name,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,22 +13,35 @@ from tape2048_tools.terminal.click_extras import (
     PATH,
     force_option,
     int_option,
+    job_options,
     json_option,
     new_command,
     quiet_option,
 )
+
+if TYPE_CHECKING:
+    from tape2048_tools.sessions.jobs import Engine
 
 
 @new_command(
     "tape2048 report selfplay -o report.html",
     "tape2048 report selfplay other-sessions -o report.html --games 20 --force",
     "tape2048 report selfplay -o report.html --judge ntuple:weights=fast",
+    "tape2048 report /nfs/selfplay/sessions -o reports --shard 1/8",
 )
 @click.argument("roots", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ROOT...")
-@click.option("-o", "--out", type=PATH, required=True, metavar="FILE", help="The file to write.")
+@click.option(
+    "-o",
+    "--out",
+    type=PATH,
+    required=True,
+    metavar="FILE",
+    help="The file to write; of a job, the directory.",
+)
 @int_option("--games", "Number of games to replay, at most.", default=50, most=50)
 @judge_options
 @force_option("the report")
+@job_options("--out")
 @quiet_option()
 @json_option()
 def command(
@@ -37,6 +52,8 @@ def command(
     judges: tuple[str, ...],
     critic: Path,
     force: bool,
+    shard: tuple[int, int] | None,
+    engine: Engine | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -44,7 +61,13 @@ def command(
 
     The file opens offline and asks for nothing. It holds the best, the worst, the longest games, and of sixty
     games spread over all those that lost the most on each move.
+
+    With --shard or --engine, each session has a report of its own in the directory --out.
     """
+    if shard or engine:
+        run = {"shard": shard, "engine": engine, "as_json": as_json, "quiet": quiet}
+        _as_job(roots, out, judges, critic, games=games, **run)
+        return
     from tape2048.errors import NameTakenError
     from tape2048.io.durable import publishing_file
     from tape2048_tools.terminal.display import size
@@ -61,3 +84,32 @@ def command(
         file.write(page)
     document = {"path": str(out), "bytes": len(page), "games": len(data.collection.games())}
     print_result(document, lambda: [cell(f"{out}: {size(len(page))}")], as_json=as_json)
+
+
+def _as_job(
+    roots: tuple[Path, ...], out: Path, judges: tuple[str, ...], critic: Path, *, games: int, **run: Any
+) -> None:
+    from tape2048.critic.facts import SHIPPED
+    from tape2048_tools.commands.jobs import do_job
+    from tape2048_tools.sessions.jobs import Job
+    from tape2048_tools.sessions.roots import expand_all
+
+    path = critic if str(critic) in SHIPPED else critic.absolute()
+    parameters = {"games": games, "judges": list(judges), "critic": str(path)}
+    work = functools.partial(_report_one, games=games, judges=judges, critic=path)
+    do_job(Job("report", parameters, work, out), expand_all(roots), **run)
+
+
+def _report_one(
+    session: Path, draft: Path, *, games: int, judges: tuple[str, ...], critic: Path
+) -> dict[str, Any]:
+    """Report on a session as part of a job: as of the time at which the session ended."""
+    from tape2048.io.durable import write_file
+    from tape2048.session.session import Session
+    from tape2048_tools.viewer.report import make_report
+
+    ended_at = Session.open(session).meta.get("ended_at")
+    made = ended_at if isinstance(ended_at, str) else "1970-01-01T00:00:00Z"
+    page = make_report(make_data((session,), judges, critic), games=games, made=made)
+    write_file(draft / f"{session.name}.html", page)
+    return {"bytes": len(page)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from tape2048_tools.terminal.click_extras import (
     PATH,
     WORKERS,
     exit_on_findings,
+    job_options,
     json_option,
     new_command,
     options,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.formats.dataset_layout import SkippedRun
+    from tape2048_tools.sessions.jobs import Engine
 
 #: Copy of :data:`tape2048.conversion.targets.TARGETS`, whose module would load NumPy for ``--help``.
 _TARGETS = ("a2run", "a2run2", "pack", "packdat", "dataset", "session", "jsonl", "parquet")
@@ -51,6 +54,7 @@ conversion_options = options(
     "tape2048 convert selfplay/ --to a2run2 runs2/",
     "tape2048 convert runs.a2pack pack.dat --lossy",
     "tape2048 convert ds/ runs.parquet",
+    "tape2048 convert /nfs/selfplay/sessions packs --to pack --shard 1/8",
 )
 @click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
@@ -60,8 +64,11 @@ conversion_options = options(
     default="number",
     help="jsonl: packed boards as numbers (default), which some readers round, or as text.",
 )
+@job_options("TARGET")
 @conversion_options
-def command(*, source: Path, target: Path, **how: Any) -> None:
+def command(
+    *, source: Path, target: Path, shard: tuple[int, int] | None, engine: Engine | None, **how: Any
+) -> None:
     """Convert the runs in SOURCE to TARGET.
 
     SOURCE is a run file, a directory of run files, a pack, a pack.dat, a data set, a session, a directory of
@@ -81,7 +88,12 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
     If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 61; with --lossy, the fact
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
     code is 1; without a readable run nothing is written (51).
+
+    With --shard or --engine, each session of SOURCE gets a file of its own in the directory TARGET.
     """
+    if shard or engine:
+        _as_job(source, target, shard=shard, engine=engine, **how)
+        return
     write_converted("converting", source, target, **how)
 
 
@@ -109,6 +121,39 @@ def write_converted(
     text = f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})"
     print_result(msgspec.to_builtins(converted), lambda: [text], as_json=as_json)
     exit_on_findings(converted.skipped)
+
+
+def _as_job(
+    source: Path, target: Path, *, to: str | None, lossy: bool, u64: str, workers: int | None, **run: Any
+) -> None:
+    from tape2048.errors import JobError
+    from tape2048.formats.dataset_layout import SkippedRun
+    from tape2048_tools.commands.jobs import do_job
+    from tape2048_tools.sessions.jobs import Job
+    from tape2048_tools.sessions.roots import expand_sources
+
+    if to is None:
+        raise click.UsageError("--shard and --engine need --to: TARGET is a directory")
+    if to == "dataset":
+        hint = "--to pack makes a part of each session, and `tape2048 dataset build` one data set of them"
+        raise JobError("a data set is made of all sessions, and knows when", path=target, hint=hint)
+    work = functools.partial(_convert_one, to=to, lossy=lossy, u64=u64, workers=workers)
+    job = Job("convert", {"to": to, "lossy": lossy, "u64": u64}, work, target)
+
+    def show(result: dict[str, Any]) -> None:
+        complain_missing(result["lost"], msgspec.convert(result["skipped"], tuple[SkippedRun, ...]))
+
+    do_job(job, expand_sources(source), show=show, **run)
+
+
+def _convert_one(session: Path, draft: Path, *, to: str, **how: Any) -> dict[str, Any]:
+    """Convert a session as part of a job."""
+    from tape2048.conversion.targets import TARGETS, convert
+    from tape2048_recorder.replay.playing import replayer
+
+    name = session.name if to in {"a2run", "a2run2"} else f"{session.name}{TARGETS[to]}"
+    done = convert(session, draft / name, to, replayer=replayer, **how)
+    return {"runs": done.runs, "lost": done.lost, "skipped": msgspec.to_builtins(done.skipped)}
 
 
 def complain_missing(lost: Mapping[str, int], skipped: Iterable[SkippedRun]) -> None:

@@ -19,6 +19,7 @@ from tape2048_tools.terminal.click_extras import (
     int_option,
     json_option,
     new_group,
+    no_job,
     options,
     quiet_option,
 )
@@ -50,7 +51,16 @@ _SHARD_ROWS = int_option(
     "--shard-rows", "Write files of N rows instead of one steps.npy: appending then copies no rows.", least=1
 )
 #: The options at the end of ``build`` and ``append``.
-_BUILD_OPTIONS = options(LOSSY, WORKERS, json_option(), quiet_option())
+_BUILD_OPTIONS = options(
+    no_job(
+        "first convert the sessions, which takes the time: tape2048 convert SOURCE PARTS --to pack "
+        "--shard I/N; then name PARTS/*.a2pack"
+    ),
+    LOSSY,
+    WORKERS,
+    json_option(),
+    quiet_option(),
+)
 
 
 @new_group(

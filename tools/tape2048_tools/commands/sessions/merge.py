@@ -13,6 +13,7 @@ from tape2048_tools.terminal.click_extras import (
     exit_on_findings,
     json_option,
     new_command,
+    no_job,
     quiet_option,
 )
 from tape2048_tools.terminal.display import size
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--remove", is_flag=True, help="Remove the originals after publishing, except those being read."
 )
+@no_job("give each process some of the sessions, such as those of a day: each makes one session of them")
 @json_option("Print one JSON document: the new session, the removed ones.")
 @quiet_option()
 def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: bool, quiet: bool) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import time
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -17,21 +18,20 @@ from tape2048.base.text import counted
 from tape2048.errors import (
     EmbeddingsError,
     FormatError,
-    NotASessionError,
     ReplayError,
     TapeError,
     error_class,
 )
 from tape2048.formats.session import SESSION_NAME
-from tape2048.io.durable import path_exists
+from tape2048.io.durable import path_exists, write_file
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.directory import refuse_dataset
-from tape2048_tools.sessions.roots import default_root
+from tape2048_tools.sessions.roots import default_root, expand_sources
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
     exit_on_findings,
+    job_options,
     json_option,
     new_command,
     quiet_option,
@@ -43,8 +43,9 @@ from tape2048_tools.views.opening import progress_bar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape2048_tools.sessions.jobs import Engine
+
 _DAY_S = 86_400
-_EXPECTED = "name a session, or a directory of sessions"
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -84,6 +85,7 @@ class Checked(msgspec.Struct, frozen=True):
     "tape2048 validate selfplay/20260101T000000Z_model=ntuple --replay",
     "tape2048 validate selfplay --quarantine",
     "tape2048 validate selfplay --older 7 --share 30",
+    "tape2048 validate /nfs/selfplay/sessions --out checked --shard 1/8",
     "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
 )
 @click.argument("paths", type=EXISTING, nargs=-1)
@@ -108,6 +110,10 @@ class Checked(msgspec.Struct, frozen=True):
     is_flag=True,
     help="Move a session with findings to .quarantine beside it, with the reason, unless it is being read.",
 )
+@click.option(
+    "--out", type=PATH, help="Keep the result of each session without findings in DIR.", metavar="DIR"
+)
+@job_options("--out")
 @json_option("Print one JSON document: each session with its findings.")
 @quiet_option("Print findings only, and show no progress bar.")
 def command(
@@ -118,6 +124,9 @@ def command(
     share: int,
     replay: bool,
     put_away: bool,
+    out: Path | None,
+    shard: tuple[int, int] | None,
+    engine: Engine | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -128,7 +137,10 @@ def command(
     If one of PATHS is missing (38) or not a directory (11), nothing is read. --quarantine does not move
     sessions that the operating system failed to read: the session itself may be fine. Nor does it for
     embeddings alone, which `embed --force` makes again.
+
+    With --out it is a job: a session whose result is in DIR is not checked again.
     """
+    _refuse_half_a_job(out, put_away=put_away, is_part=bool(shard or engine))
     if not paths and config_path is None:
         raise click.UsageError("Missing argument 'PATHS...' (or --config).")
     given = list(paths)
@@ -136,9 +148,12 @@ def command(
         given.append(default_root(config_path))
         refuse_missing(given[-1], "the recorder makes it when it starts")
     is_part = older is not None or share > 1
-    sessions = [session for path in given for session in _expand(path, may_be_empty=is_part)]
+    sessions = [session for path in given for session in expand_sources(path, may_be_empty=is_part)]
     total = len(sessions)
     sessions = [session for session in sessions if _is_due(session, older, share)]
+    if out is not None:
+        _as_job(sessions, out, replay=replay, quiet=quiet, shard=shard, engine=engine, as_json=as_json)
+        return
     homes = {session.parent: _identify(session.parent) for session in sessions}
     checked: list[Checked] = []
     for count, session in enumerate(sessions, start=1):
@@ -155,6 +170,38 @@ def command(
         part = f" of {total}" if is_part else ""
         print_human(f"{len(checked)}{part} sessions, {bad or 'none'} with findings")
     exit_on_findings(bad)
+
+
+def _refuse_half_a_job(out: Path | None, *, put_away: bool, is_part: bool) -> None:
+    if out is None and is_part:
+        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
+    if out is not None and put_away:
+        raise click.UsageError(
+            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
+        )
+
+
+def _as_job(sessions: Sequence[Path], out: Path, *, replay: bool, quiet: bool, **run: Any) -> None:
+    from tape2048_tools.commands.jobs import do_job
+    from tape2048_tools.sessions.jobs import Job
+
+    job = Job("validate", {"replay": replay}, functools.partial(_check_one, replay=replay), out)
+    do_job(
+        job,
+        sessions,
+        quiet=quiet,
+        show=lambda result: _print(msgspec.convert(result, Checked), quiet=quiet),
+        **run,
+    )
+
+
+def _check_one(session: Path, draft: Path, *, replay: bool) -> dict[str, Any]:
+    """Check a session as part of a job."""
+    from tape2048.base.text import pretty_json
+
+    result: dict[str, Any] = msgspec.to_builtins(_check(session, "", replay=replay, quiet=True))
+    write_file(draft / f"{session.name}.json", pretty_json(result))
+    return result
 
 
 def _is_due(path: Path, older: int | None, share: int) -> bool:
@@ -190,35 +237,6 @@ def _is_removed(path: Path, home: os.stat_result) -> bool:
         return not path_exists(path) and os.path.samestat(path.parent.stat(), home)
     except OSError:
         return False
-
-
-def _expand(path: Path, *, may_be_empty: bool) -> list[Path]:
-    """Return the session, or the sessions of a directory.
-
-    Raises:
-        NotASessionError: a file, a data set, or a directory that neither is nor holds a session.
-    """
-    from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
-    from tape2048.session.session import sessions
-    from tape2048.tape.layout import TAPE_NPY
-
-    with reading(path):
-        is_directory = path.is_dir()
-    if not is_directory:
-        raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
-    looks_like_session = (
-        SESSION_NAME.fullmatch(path.resolve().name)
-        or any((path / name).exists() for name in (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST))
-        or any(path.glob("steps-*.npy"))
-    )
-    if looks_like_session:
-        refuse_dataset(path)
-        return [path]
-    if found := sessions(path):
-        return found
-    if may_be_empty and all(entry.name.startswith(".") for entry in path.iterdir()):
-        return []  # a recorder's directory before its first session
-    raise NotASessionError("neither a session nor a directory of sessions", path=path, hint=_EXPECTED)
 
 
 def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:

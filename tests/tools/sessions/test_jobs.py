@@ -1,0 +1,459 @@
+"""Jobs over many sessions: whoever is killed, the outputs are those of one process, made once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048 import errors
+from tape2048.io.durable import rename_noreplace
+from tape2048.session.session import sessions
+from tape2048_tools.sessions.jobs import Job, run_job, shard_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
+
+#: For each operation: what comes before the sessions, and after them; the directory of outputs is last.
+OPERATIONS = {
+    "repack": (["repack"], ["--storage", "tape", "--out"]),
+    "validate": (["validate"], ["--out"]),
+    "score": (["critic", "score", "default"], ["--out"]),
+    "report": (["report"], ["--games", "2", "--judge", "ntuple:weights=fast", "--out"]),
+    "pack": (["convert"], ["--to", "pack"]),
+    "packdat": (["convert"], ["--to", "packdat"]),
+    "a2run2": (["convert"], ["--to", "a2run2"]),
+    "session": (["convert"], ["--to", "session", "--lossy"]),
+}
+
+
+REPACK = ["repack", "{root}", "--storage", "tape"]
+
+
+def words(operation: str, root: Path, out: Path, *more: str) -> list[str]:
+    """The command line of a job."""
+    before, after = OPERATIONS[operation]
+    return [*before, str(root), *after, str(out), *more]
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file, the hidden ones too."""
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def stamps(root: Path) -> dict[Path, tuple[int, int]]:
+    """What changes with anything that is written."""
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in [root, *root.rglob("*")]}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with some sessions of a recorder."""
+    root = tmp_path_factory.mktemp("many") / "selfplay"
+    limits = ["--max-games", "60", "--rotate-steps", "1000", "--record-action", "--seed", "3"]
+    record = [*COMMAND, "record", "--player", "greedy", "--workers", "1", *limits, "--out-dir", str(root)]
+    subprocess.run(record, check=True, capture_output=True, timeout=120)
+    assert len(sessions(root)) > 4
+    return root
+
+
+@pytest.fixture(scope="module")
+def on_tape(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process leaves of a job: all sessions on tape."""
+    from tape2048_tools.cli import run
+
+    out = tmp_path_factory.mktemp("serial") / "tape"
+    assert run([*words("repack", many, out, "--shard", "1/1"), "--quiet"]) == 0
+    return out
+
+
+# --- the same bytes, once
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_shards_leave_what_one_process_leaves_and_a_second_run_does_nothing(
+    operation: str, tape: Tape, many: Path, tmp_path: Path
+) -> None:
+    root, out = tmp_path / "selfplay", tmp_path / "out"
+    count = 4
+    for session in sessions(many)[:count]:
+        shutil.copytree(session, root / session.name)
+    serial = tape(*words(operation, root, out, "--shard", "1/1", "--json"))
+    assert serial.code == 0, serial.err
+    one_process = tree(out)
+    shutil.rmtree(out)
+    made = 0
+    for index in (3, 1, 2):
+        done = tape(*words(operation, root, out, "--shard", f"{index}/3", "--json"))
+        assert done.code == 0, done.err
+        made += done.json["made"]
+        assert (done.json["sessions"], done.json["complete"]) == (count, made)
+    assert made == count
+    assert tree(out) == one_process
+    before = stamps(out)
+    again = tape(*words(operation, root, out, "--shard", "1/1", "--json"))
+    assert (again.code, again.json["made"], again.json["there"]) == (0, 0, count)
+    results = [[each["result"] for each in run.json["outcomes"]] for run in (serial, again)]
+    assert results[0] == results[1]
+    assert stamps(out) == before
+
+
+def test_a_data_set_of_parts_is_that_of_the_sessions(tape: Tape, many: Path, tmp_path: Path) -> None:
+    for index in (1, 2):
+        assert tape(*words("pack", many, tmp_path / "parts", "--shard", f"{index}/2")).code == 0
+    parts = [tmp_path / "parts" / f"{session.name}.a2pack" for session in sessions(many)]
+    assert tape("dataset", "build", *parts, "--output", tmp_path / "of-parts").code == 0
+    assert tape("dataset", "build", many, "--output", tmp_path / "direct").code == 0
+    for name in ("steps.npy", "metadata.db"):
+        assert (tmp_path / "of-parts" / name).read_bytes() == (tmp_path / "direct" / name).read_bytes()
+
+
+def test_a_new_session_is_all_that_a_later_run_makes(
+    tape: Tape, many: Path, on_tape: Path, tmp_path: Path
+) -> None:
+    root, out = tmp_path / "growing", tmp_path / "out"
+    shutil.copytree(many, root)
+    last = sessions(root)[-1]
+    last.rename(tmp_path / "later")
+    assert tape(*words("repack", root, out, "--shard", "1/1")).code == 0
+    (tmp_path / "later").rename(last)
+    done = tape(*words("repack", root, out, "--shard", "1/1", "--json"))
+    assert (done.json["made"], done.json["there"]) == (1, len(sessions(many)) - 1)
+    assert tree(out) == tree(on_tape)
+
+
+@given(st.text(min_size=1), st.integers(1, 50))
+def test_a_session_belongs_to_one_shard_by_its_name_alone(name: str, shards: int) -> None:
+    assert shard_of(name, shards) in range(shards)
+    assert shard_of(name, 1) == 0
+
+
+def test_shards_are_of_one_size_by_and_large() -> None:
+    names = [f"20260101T{number:06d}Z_model=ntuple" for number in range(4000)]
+    counts = Counter(shard_of(name, 8) for name in names)
+    assert all(400 < counts[shard] < 600 for shard in range(8))
+
+
+# --- whoever is killed
+
+#: Does a job again and again, each time in a process that kills itself one step later; then once in peace.
+_SWEEP = """
+import itertools, os, signal, sys
+from pathlib import Path
+from tape2048.io import durable, staging
+from tape2048_tools.cli import run
+from tape2048_tools.sessions import jobs
+
+target, stride = Path(sys.argv[1]), int(sys.argv[2])
+words = sys.argv[3:]
+
+def child(n, out):
+    steps = itertools.count(1)
+    def step(call):
+        def counted(*args, **kwargs):
+            if next(steps) == n:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **kwargs)
+        return counted
+    os.fsync, os.mkdir = step(os.fsync), step(os.mkdir)
+    durable._renameat2 = step(durable._renameat2)
+    jobs.rename_noreplace = step(jobs.rename_noreplace)
+    sys.exit(run([str(out) if word == "OUT" else word for word in words]))
+
+def wait(n, out):
+    pid = os.fork()
+    if not pid:
+        child(n, out)
+    return os.waitpid(pid, 0)[1]
+
+assert run([str(target / "0") if word == "OUT" else word for word in words]) == 0  # loads and compiles
+for n in itertools.count(1, stride):
+    out = target / str(n)
+    killed = wait(n, out)
+    assert killed in (0, signal.SIGKILL), killed
+    assert wait(0, out) == 0, n
+    if not killed:
+        break
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("operation", "stride"), [("repack", 5), ("score", 14)])
+def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(
+    operation: str, stride: int, many: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "two"
+    for session in sessions(many)[:2]:
+        shutil.copytree(session, root / session.name)
+    job = words(operation, root, Path("OUT"), "--shard", "1/1", "--quiet")
+    stride = 1 if os.environ.get("FULL_SWEEP") else stride
+    sweep = [sys.executable, "-c", _SWEEP, str(tmp_path / "out"), str(stride), *job]
+    (tmp_path / "out").mkdir()
+    done = subprocess.run(sweep, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    trees = {path.name: tree(path) for path in (tmp_path / "out").iterdir()}
+    last = trees.pop(max(trees, key=int))
+    assert len(trees) > 2
+    assert any("done/" in name for name in last)
+    for step, found in trees.items():
+        assert found == last, step
+
+
+@pytest.mark.slow
+def test_shards_that_are_killed_at_random_leave_what_one_process_leaves(
+    many: Path, on_tape: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    rng = random.Random(5)
+    waiting = {1: 0, 2: 0, 3: 0}  # each is started in peace after some deaths
+    killed = 0
+    while waiting:
+        running = {}
+        for index in waiting:
+            job = words("repack", many, out, "--shard", f"{index}/3", "--quiet")
+            running[index] = subprocess.Popen([*COMMAND, *job], stderr=subprocess.PIPE)
+        for index, process in running.items():
+            if waiting[index] < 4:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(rng.uniform(0.2, 1.0))
+                process.kill()
+            _, err = process.communicate(timeout=60)
+            killed += process.returncode == -signal.SIGKILL
+            waiting[index] += 1
+            if process.returncode == 0:
+                del waiting[index]
+            else:
+                assert process.returncode == -signal.SIGKILL, err
+    assert killed > 2
+    assert tree(out) == tree(on_tape)
+
+
+def test_two_processes_on_one_session_leave_one_output(many: Path, tmp_path: Path) -> None:
+    """Both make it; the slower one finds an equal output, and says nothing."""
+    both = threading.Barrier(2)
+
+    def work(session: Path, draft: Path) -> dict[str, Any]:
+        (draft / session.name).mkdir()
+        (draft / session.name / "file").write_text("the same")
+        both.wait(10)
+        return {"rows": 7}
+
+    job = Job("test", {}, work, tmp_path / "out")
+    job.begin()
+    found: list[Any] = []
+    session = sessions(many)[0]
+    threads = [threading.Thread(target=lambda: found.append(job.perform(session))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [outcome.status for outcome in found] == ["made", "made"]
+    assert len(tree(tmp_path / "out")) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_tasks_of_ray_that_are_killed_at_random_leave_what_one_process_leaves(
+    tape: Tape, many: Path, on_tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    out, ended = tmp_path / "out", threading.Event()
+    killed: list[int] = []
+
+    def kill_tasks() -> None:
+        while not ended.wait(0.05) and len(killed) < 2:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    title = "".join(process.cmdline())
+                    if title.startswith("ray::repack") and process.pid not in killed:
+                        time.sleep(0.2)
+                        process.kill()
+                        killed.append(process.pid)
+                        break
+
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, object_store_memory=78_643_200, log_to_driver=False,
+        logging_level=logging.ERROR,
+    )  # fmt: skip
+    thread = threading.Thread(target=kill_tasks)
+    thread.start()
+    try:
+        done = tape(*words("repack", many, out, "--engine", "ray", "--json"))
+        ended.set()
+        again = tape(*words("repack", many, out, "--engine", "ray", "--json"))
+    finally:
+        ended.set()
+        thread.join()
+        ray.shutdown()
+    assert done.code == 0, done.err
+    assert len(killed) == 2
+    assert done.json["made"] + done.json["there"] == len(sessions(many))
+    assert tree(out) == tree(on_tape)
+    assert (again.code, again.json["made"]) == (0, 0)
+
+
+# --- bad input
+
+
+def test_a_session_that_cannot_be_read_costs_itself_alone(tape: Tape, many: Path, tmp_path: Path) -> None:
+    root, out = tmp_path / "selfplay", tmp_path / "out"
+    shutil.copytree(many, root)
+    bad = sessions(root)[1]
+    os.truncate(bad / "steps.npy", 1000)
+    for operation in ("repack", "validate"):
+        done = tape(*words(operation, root, out / operation, "--shard", "1/1"))
+        assert done.code == 1
+        assert str(bad) in done.out
+        assert "TruncatedError" in done.out
+        facts = tape(*words(operation, root, out / operation, "--shard", "1/1", "--json"))
+        assert (facts.code, facts.json["failed"], facts.json["made"]) == (1, 1, 0)
+        assert not list((out / operation).rglob(f"{bad.name}*"))
+    shutil.copy(many / bad.name / "steps.npy", bad)
+    done = tape(*words("repack", root, out / "repack", "--shard", "1/1", "--json"))
+    assert (done.code, done.json["made"]) == (0, 1)
+
+
+@pytest.mark.parametrize("shard", ["5/4", "0/4", "1/0", "-1/4", "1", "half", "1/4/4"])
+def test_a_shard_that_is_none_is_refused(tape: Tape, many: Path, tmp_path: Path, shard: str) -> None:
+    done = tape(*words("repack", many, tmp_path / "out", f"--shard={shard}"))
+    assert done.code == 2
+    assert "expected I/N" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_parameters_are_not_mistaken_for_these(tape: Tape, many: Path, on_tape: Path) -> None:
+    before = stamps(on_tape)
+    for more, said in [
+        (("--lossy",), "lossy = False; this job has True"),
+        (("--storage", "rows"), "storage = 'tape'; this job has 'rows'"),
+    ]:
+        done = tape(*words("repack", many, on_tape, "--shard", "1/1", *more))
+        assert (done.code, said in done.err) == (errors.JobError.exit_code, True), done.err
+    done = tape("validate", many, "--out", on_tape)
+    assert done.code == errors.JobError.exit_code
+    assert "operation = 'repack'; this job has 'validate'" in done.err
+    assert stamps(on_tape) == before
+
+
+def test_another_session_of_the_same_name_is_not_mistaken_for_it(
+    tape: Tape, many: Path, on_tape: Path, tmp_path: Path
+) -> None:
+    one, other = sessions(many)[:2]
+    shutil.copytree(other, tmp_path / "others" / one.name)
+    done = tape(*words("repack", tmp_path / "others", on_tape, "--shard", "1/1"))
+    assert done.code == 1
+    assert "made of another session of this name" in done.out
+    both = tape("repack", many, tmp_path / "others", "--storage", "tape", "--out", "new", "--shard", "1/1")
+    assert both.code == errors.JobError.exit_code
+    assert f"has the name of {one}" in both.err
+    assert not Path("new").exists()
+
+
+def test_what_stands_in_the_way_is_not_replaced(tape: Tape, many: Path, tmp_path: Path) -> None:
+    out, first = tmp_path / "out", sessions(many)[0].name
+    out.mkdir()
+    (out / f"{first}.a2pack").write_text("mine")
+    done = tape(*words("pack", many, out, "--shard", "1/1"))
+    assert done.code == 1
+    assert "NameTakenError" in done.out
+    assert (out / f"{first}.a2pack").read_text() == "mine"
+    assert len(list(out.glob("*.a2pack"))) == len(sessions(many))
+    (out / ".job/job.json").write_text("{")
+    done = tape(*words("pack", many, out, "--shard", "1/1"))
+    assert (done.code, "malformed" in done.err) == (errors.JobError.exit_code, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["merge", "{root}", "--out", "new", "--shard", "1/2"], 69, "give each process some"),
+        (["dataset", "build", "{root}", "--output", "new", "--engine", "ray"], 69, "--to pack"),
+        (["convert", "{root}", "new", "--to", "dataset", "--shard", "1/2"], 69, "--to pack"),
+        (["convert", "{root}", "new.a2pack", "--shard", "1/2"], 2, "--to"),
+        ([*REPACK, "--shard", "1/2"], 2, "--out"),
+        ([*REPACK, "--out", "{root}", "--shard", "1/2"], 69, "among the sessions"),
+        ([*REPACK, "--out", "{session}", "--shard", "1/2"], 31, "found a session"),
+        ([*REPACK, "--out", "new", "--remove", "--shard", "1/2"], 2, "--remove"),
+        (["validate", "{root}", "--shard", "1/2"], 2, "--out"),
+        (["validate", "{root}", "--out", "new", "--quarantine"], 2, "--quarantine"),
+    ],
+)  # fmt: skip
+def test_what_is_no_job_is_refused_with_what_to_do(
+    tape: Tape, many: Path, args: list[str], code: int, said: str
+) -> None:
+    before = stamps(many)
+    done = tape(*(word.format(root=many, session=sessions(many)[0]) for word in args))
+    assert done.code == code, done.err
+    assert said in done.err
+    assert not Path("new").exists()
+    assert stamps(many) == before
+
+
+def test_without_ray_its_extra_is_named(
+    tape: Tape, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
+    assert done.code == errors.MissingPackageError.exit_code
+    assert "tape2048[ray]" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_cluster_that_is_not_there_is_named(
+    tape: Tape, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense://127.0.0.1:1")
+    done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
+    assert done.code == errors.JobError.exit_code
+    assert "no cluster of Ray at the address nonsense://127.0.0.1:1" in done.err
+
+
+def test_a_record_comes_after_its_outputs(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def work(session: Path, draft: Path) -> dict[str, Any]:
+        for name in ("a.json", "b.npy"):
+            (draft / f"{session.name}.{name}").touch()
+        return {}
+
+    def renamed(source: Path, target: Path) -> None:
+        rename_noreplace(source, target)
+        seen.append(sorted(path.name.rpartition(".")[2] for path in (tmp_path / "out").iterdir()))
+
+    monkeypatch.setattr("tape2048_tools.sessions.jobs.rename_noreplace", renamed)
+    job = Job("test", {}, work, tmp_path / "out")
+    job.begin()
+    (outcome,) = run_job(job, sessions(many)[:1])
+    assert outcome.status == "made"
+    assert seen == [["job", "npy"], ["job", "json", "npy"]], "a sidecar comes after what it describes"
+    record = json.loads((tmp_path / "out/.job/done" / f"{Path(outcome.path).name}.json").read_text())
+    assert record["result"] == {}

@@ -1,0 +1,84 @@
+"""A job over many sessions under a progress bar, and its result on standard output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tape2048.base.text import counted
+from tape2048.errors import JobError
+from tape2048_tools.sessions.jobs import refuse_namesakes, run_job
+from tape2048_tools.sessions.roots import refuse_session
+from tape2048_tools.terminal.click_extras import exit_on_findings
+from tape2048_tools.terminal.output import cell, finding, print_human, print_json
+from tape2048_tools.views.opening import progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from tape2048_tools.sessions.jobs import Engine, Job, Outcome
+
+
+def do_job(
+    job: Job,
+    sessions: Sequence[Path],
+    *,
+    shard: tuple[int, int] | None,
+    engine: Engine | None,
+    as_json: bool,
+    quiet: bool,
+    show: Callable[[dict[str, Any]], object] = lambda _: None,
+) -> None:
+    """Do a shard of a job, print what became of its sessions, and exit with 1 if one of them failed.
+
+    Args:
+        job: the job, with a directory.
+        sessions: of all shards.
+        shard: index from 0, and number of shards; None: all sessions.
+        engine: where; None: in this process.
+        as_json: whether to print one JSON document.
+        quiet: whether to show no progress, and only what failed.
+        show: prints what a person has to know of a result, such as findings.
+    """
+    assert job.out is not None
+    sessions = refuse_namesakes(sessions)
+    refuse_session(job.out, "name a directory for the outputs, as its parent")
+    if any(job.out.absolute() == session.parent for session in sessions):
+        hint = "name another directory"
+        raise JobError("the outputs would stand among the sessions", path=job.out, hint=hint)
+    job.begin()
+    with progress_bar(job.operation, unit="sessions", quiet=quiet) as progress:
+        outcomes = run_job(job, sessions, shard=shard or (0, 1), engine=engine, progress=progress)
+    done = job.done(sessions)
+    failed = [
+        outcome for outcome in outcomes if not (outcome.error is None and outcome.result.get("ok", True))
+    ]
+    there = sum(outcome.status == "there" for outcome in outcomes)
+    counts = {"made": len(outcomes) - there - len(failed), "there": there, "failed": len(failed)}
+    if as_json:
+        facts = {"operation": job.operation, "parameters": job.parameters, "out": str(job.out)}
+        total = {"sessions": len(sessions), "complete": done, **counts}
+        print_json({**facts, **total, "outcomes": msgspec.to_builtins(outcomes)})
+    else:
+        for outcome in outcomes:
+            print_human(*failure(outcome))
+            if outcome.error is None:
+                show(outcome.result)
+        if not quiet:
+            words = f"{counts['made']} done, {counts['there']} were done, {counts['failed']} failed"
+            print_human(cell(f"{job.out}: {words}; {done} of {counted(len(sessions), 'session')} complete"))
+    exit_on_findings(failed)
+
+
+def failure(outcome: Outcome) -> list[RenderableType]:
+    """Return what to print of a session that failed; nothing for others."""
+    if outcome.error is None:
+        return []
+    return [
+        cell(f"failed: {outcome.path}", "bold red"),
+        finding(outcome.error, outcome.message, outcome.hint),
+    ]

@@ -1,0 +1,327 @@
+"""Jobs over many sessions: an output for each session, made once, by any number of processes.
+
+A job is an operation with its parameters, and a list of sessions. It writes into one directory::
+
+    <session>...                  the outputs of a session, renamed into place when they are complete
+    .job/job.json                 the operation and its parameters; others are refused
+    .job/done/<session>.json      written last: the session is done, with a summary of the result
+    .job/done/.<session>.*.partial/   outputs that are being written; of a dead process, they are removed
+
+So a process that is killed at any point loses the session that it was at, and the next one that gets this
+session makes it again. An output that is there without its record is compared with the new one: equal ones
+are kept, unlike ones are an error. Two processes on one session waste work and damage nothing.
+
+Which shard a session belongs to follows from its name alone: shards that list a growing directory at
+different times neither leave one out nor share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import hashlib
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from tape2048._version import __version__
+from tape2048.base.text import pretty_json
+from tape2048.errors import JobError, MissingPackageError, MissingPathError, NameTakenError, TapeError
+from tape2048.formats.session import MANIFEST
+from tape2048.io.durable import fsync_dir, new_file, rename_noreplace, storage_errors, sweep_drafts, write_all
+from tape2048.io.reading import read_path
+from tape2048.io.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    #: Makes the outputs of a session below a directory, and returns a summary. One that says ``ok: False``
+    #: is of a session in which defects were found: nothing is kept, and the session is tried again.
+    Work = Callable[[Path, Path], dict[str, Any]]
+
+Engine = Literal["ray"]
+
+_JOB, _DONE = ".job/job.json", ".job/done"
+
+#: How often Ray starts a task again whose process or node is gone.
+_RETRIES = 8
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that is done."""
+
+    session: str
+    manifest: str  # SHA-256 of its manifest.json; empty without one
+    version: str  # of this package
+    result: dict[str, Any]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a session.
+
+    Attributes:
+        path: the session.
+        status: ``made``, ``there`` (it was done before) or ``failed``.
+        result: the summary; empty for ``failed``.
+        error: class of the error, of ``failed``; ``message`` and ``hint`` are the error's.
+    """
+
+    path: str
+    status: Literal["made", "there", "failed"]
+    result: dict[str, Any] = {}
+    error: str | None = None
+    message: str = ""
+    hint: str | None = None
+
+    @classmethod
+    def failed(cls, path: Path, error: TapeError) -> Outcome:
+        """Return the outcome of an error."""
+        name, text = type(error).__name__, str(error)
+        return cls(path=str(path), status="failed", error=name, message=text, hint=error.hint)
+
+
+@dataclass(frozen=True)
+class Job:
+    """An operation over sessions.
+
+    Attributes:
+        operation: the command, such as ``critic score``.
+        parameters: everything that decides the bytes of an output, as JSON holds it.
+        work: makes the outputs of one session; processes of Ray import it by its name.
+        out: the directory; None for work that publishes inside the sessions, and knows what is done.
+        gpus: GPUs that Ray reserves for a task.
+    """
+
+    operation: str
+    parameters: Mapping[str, Any]
+    work: Work
+    out: Path | None
+    gpus: int = 0
+
+    def begin(self) -> None:
+        """Make the directory, or compare the job that it belongs to with this one.
+
+        Raises:
+            JobError: it belongs to another operation, or to other parameters.
+            StorageError: the operating system refused something.
+        """
+        if self.out is None:
+            return
+        path = self.out / _JOB
+        wanted = {"operation": self.operation, "parameters": self.parameters}
+        with storage_errors(self.out, "preparing the directory"):
+            (self.out / _DONE).mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(NameTakenError), new_file(path) as fd:
+                write_all(fd, pretty_json(wanted))
+            for directory in (path.parent, self.out / _DONE):
+                sweep_drafts(directory)
+        found = _decode(path, dict[str, Any])
+        for name, value in [("operation", self.operation), *self.parameters.items()]:
+            there = found if name == "operation" else found.get("parameters") or {}
+            if there.get(name) != value:
+                raise JobError(
+                    f"its outputs have {name} = {there.get(name)!r}; this job has {value!r}",
+                    path=self.out,
+                    hint="name another directory, or the parameters of the outputs that are there",
+                )
+
+    def done(self, sessions: Sequence[Path]) -> int:
+        """Count the sessions that have a record."""
+        if self.out is None:
+            return 0
+        names = {path.name for path in (self.out / _DONE).iterdir()}
+        return sum(f"{session.name}.json" in names for session in sessions)
+
+    def find(self, session: Path) -> Outcome | None:
+        """Return the outcome of a session that is done, or cannot be done here; else None."""
+        if self.out is None:
+            return None
+        try:
+            record = _decode(self._record(session), _Record)
+            if record.manifest != _manifest(session):
+                raise JobError(
+                    f"its output was made of another session of this name, with manifest {record.manifest}",
+                    path=session,
+                    hint="name another directory for the outputs of this one",
+                )
+        except MissingPathError:
+            return None
+        except TapeError as error:
+            return Outcome.failed(session, error)
+        return Outcome(path=str(session), status="there", result=record.result)
+
+    def perform(self, session: Path) -> Outcome:
+        """Do a session, unless it is done."""
+        found = self.find(session)
+        if found is None:
+            try:
+                found = Outcome(path=str(session), status="made", result=self._make(session))
+            except TapeError as error:
+                found = Outcome.failed(session, error)
+        return found
+
+    def _record(self, session: Path) -> Path:
+        assert self.out is not None
+        return self.out / _DONE / f"{session.name}.json"
+
+    def _make(self, session: Path) -> dict[str, Any]:
+        if self.out is None:
+            return self.work(session, session)
+        manifest = _manifest(session)
+        with storage_errors(self.out, "writing outputs"):
+            with Staging(self.out / _DONE / session.name) as staging:
+                result = self.work(session, staging.path)
+                if not result.get("ok", True):
+                    return result
+                # A description of another file comes after it.
+                for path in sorted(staging.path.iterdir(), key=lambda path: (path.suffix == ".json", path)):
+                    _publish(path, self.out / path.name)
+                fsync_dir(self.out)
+            record = _Record(session=session.name, manifest=manifest, version=__version__, result=result)
+            with contextlib.suppress(NameTakenError), new_file(self._record(session)) as fd:
+                write_all(fd, pretty_json(record))
+        return result
+
+
+def run_job(
+    job: Job,
+    sessions: Sequence[Path],
+    *,
+    shard: tuple[int, int] = (0, 1),
+    engine: Engine | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> list[Outcome]:
+    """Do the sessions of a shard, and go on after a session that fails.
+
+    Args:
+        job: the job, after :meth:`Job.begin`.
+        sessions: of all shards.
+        shard: index of this one, from 0, and number of shards.
+        engine: where; None: in this process, one after the other.
+        progress: called with the number of sessions done, and of all of the shard.
+
+    Returns:
+        The outcomes, in the order of the sessions.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+    """
+    mine = [session for session in sessions if shard_of(session.name, shard[1]) == shard[0]]
+    outcomes = {session: found for session in mine if (found := job.find(session)) is not None}
+    waiting = [session for session in mine if session not in outcomes]
+    # Ray prints what became of processes and nodes on standard output, where a command's document goes.
+    with contextlib.redirect_stdout(sys.stderr) if engine == "ray" else contextlib.nullcontext():
+        for session, outcome in _by_ray(job, waiting) if engine == "ray" else _here(job, waiting):
+            outcomes[session] = outcome
+            if progress is not None:
+                progress(len(outcomes), len(mine))
+    return [outcomes[session] for session in mine]
+
+
+def shard_of(name: str, shards: int) -> int:
+    """Return the shard of a session, from 0, by its name."""
+    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8]) % shards
+
+
+def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
+    """Sort sessions by name, and drop paths that repeat.
+
+    Raises:
+        JobError: two sessions of one name, whose outputs would be one.
+    """
+    by_name: dict[str, Path] = {}
+    for path in map(Path.absolute, sessions):
+        other = by_name.setdefault(path.name, path)
+        if other != path:
+            hint = "name an --out of its own for each of their directories"
+            raise JobError(f"has the name of {other}, and outputs are named by session", path=path, hint=hint)
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _here(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
+    return ((session, job.perform(session)) for session in sessions)
+
+
+def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
+    """Do sessions as tasks of Ray, whose objects hold outcomes: rows go through the file system."""
+    if not sessions:
+        return
+    try:
+        import ray
+    except ImportError as error:
+        hint = "pip install 'tape2048[ray]', or run shards: --shard I/N"
+        raise MissingPackageError("--engine ray needs the package ray", hint=hint) from error
+    begun = not ray.is_initialized()
+    if begun:
+        _begin_ray(ray)
+    try:
+        perform = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=_RETRIES)(Job.perform)
+        tasks = {
+            perform.options(name=f"{job.operation} {session.name}").remote(job, session): session
+            for session in sessions
+        }
+        while tasks:
+            (task,), _ = ray.wait(list(tasks))
+            session = tasks.pop(task)
+            try:
+                yield session, ray.get(task)
+            except ray.exceptions.RayTaskError:
+                raise  # a bug, with the task's traceback
+            except ray.exceptions.RayError as error:
+                why = f"its task was lost {_RETRIES + 1} times ({type(error).__name__})"
+                hint = "look at the memory and the logs of the nodes, and run the command again"
+                yield session, Outcome.failed(session, JobError(why, path=session, hint=hint))
+    finally:
+        if begun:
+            ray.shutdown()
+
+
+def _begin_ray(ray: Any) -> None:
+    """Connect to the cluster of $RAY_ADDRESS, or start one on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Without an address Ray would take any cluster that it finds on this machine.
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    try:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        why = str(error).partition("\n")[0]
+        hint = "look at RAY_ADDRESS, and at the token where the cluster wants one (RAY_AUTH_TOKEN_PATH)"
+        raise JobError(f"no cluster of Ray at the address {address}: {why}", hint=hint) from error
+
+
+def _publish(draft: Path, target: Path) -> None:
+    """Rename an output into place; an equal one that is there stays."""
+    try:
+        rename_noreplace(draft, target)
+    except NameTakenError as error:
+        if not _equal(draft, target):
+            message = "another output has this name; nothing was replaced"
+            raise NameTakenError(message, path=target, hint="name another directory") from error
+
+
+def _equal(one: Path, other: Path) -> bool:
+    if one.is_file() or not other.is_dir():
+        return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    names = {path.name for path in one.iterdir()}
+    same = names == {path.name for path in other.iterdir()}
+    return same and all(_equal(one / name, other / name) for name in names)
+
+
+def _manifest(session: Path) -> str:
+    try:
+        return hashlib.sha256(read_path(session / MANIFEST).data).hexdigest()
+    except MissingPathError:
+        return ""
+
+
+def _decode(path: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(read_path(path).tobytes(), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        hint = "remove it: its session is made again, and compared with what is there"
+        raise JobError(f"malformed: {error}", path=path, hint=hint) from error
