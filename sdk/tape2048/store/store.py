@@ -29,7 +29,11 @@ from tape2048.errors import (
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
+from tape2048.io.objects import DirectoryStore, is_url
 from tape2048.io.reading import open_regular, reading
+from tape2048.session.cache import CACHE_MAX_MB
+from tape2048.session.remote import SESSIONS, list_sessions
+from tape2048.session.remote_session import Hold, RemoteSession, open_source
 from tape2048.session.session import Session, sessions
 from tape2048.store.row_map import BOARD_BYTES, Segments
 from tape2048.store.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
@@ -76,6 +80,7 @@ class Store:
         runs: ``CORPUS_RUN_DTYPE[R]``, by session and then in the session's order; read-only.
         segments: the segments of these runs, by run.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
+        remote: whether rows are in stores: only those of held sessions may be read, see :meth:`hold`.
         memory: the arrays that hold the rows, by address.
         read: with ``"ram"``, those that were read from files, one for each size of a row.
         boards: the packed boards, with ``"packed"``.
@@ -103,8 +108,16 @@ class Store:
         self.boards = boards
         self.tapes = tapes
         self.memory = tuple(sorted((array for array in memory if array.size), key=_address))
+        self.remote = load != "ram" and any(isinstance(session, RemoteSession) for session in sessions)
         self._begins = np.array([_address(array) for array in self.memory], _U64)
         self._files = [state for session in sessions if load != "ram" for state in _file_states(session)]
+
+    def hold(self, ordinals: Iterable[int]) -> Hold:
+        """Fetch the rows of sessions that are in stores, and keep them as long as the result lives.
+
+        Errors as for ``Hold.of``. With rows in memory, or without such sessions, there is nothing to do.
+        """
+        return Hold.of([self.sessions[each] for each in ordinals] if self.remote else [])
 
     def bytes_at(self, address: int, count: int) -> NDArray[np.uint8]:
         """Return a read-only view of ``count`` bytes from the address of a row on."""
@@ -164,36 +177,60 @@ class Store:
 
 
 def open_sessions(
-    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], damaged: Literal["raise", "skip"]
+    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    damaged: Literal["raise", "skip"] = "raise",
+    cache: str | os.PathLike[str] | None = None,
+    cache_max_mb: int | None = CACHE_MAX_MB,
 ) -> tuple[tuple[Session, ...], list[Skipped]]:
-    """Open every session below some paths; return the open and the skipped ones, as ``Corpus.open``."""
+    """Open every session below some paths and URLs; return the open and the skipped ones, as ``Corpus.open``.
+
+    Those of stores are opened by their run tables alone.
+    """
     if damaged not in {"raise", "skip"}:
         raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
-    roots = [root] if isinstance(root, str | os.PathLike) else list(root)
-    paths = [path for each in roots for path in _session_paths(Path(each))]
-    if not paths:
-        named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
-        raise EmptyCorpusError(
-            "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
-        )
+    found = _find_sessions(root, cache, cache_max_mb)
     seen: set[object] = set()
-    for path in paths:
-        place = _identity(path)
+    for path, place, _ in found:
         if place in seen:
             raise CorpusError("this session is named twice", path=path, hint="its rows would count twice")
         seen.add(place)
     opened, skipped = [], []
-    for path in paths:
+    for path, _, one in found:
         try:
-            opened.append(Session.open(path))
+            if isinstance(one, TapeError):
+                raise one
+            opened.append(Session.open(path) if one is None else one)
         except TapeError as error:
             if damaged == "raise":
                 raise
             skipped.append(Skipped(path, error.detach()))
     if not opened:
-        found = counted(len(skipped), "session")
-        raise EmptyCorpusError(f"none of {found} is whole; the first: {skipped[0].error}")
+        counts = counted(len(skipped), "session")
+        raise EmptyCorpusError(f"none of {counts} is whole; the first: {skipped[0].error}")
     return tuple(opened), skipped
+
+
+def _find_sessions(
+    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    cache: str | os.PathLike[str] | None,
+    cache_max_mb: int | None,
+) -> list[tuple[Path, object, Session | TapeError | None]]:
+    """Find sessions: path or address, what tells two of them apart; of those in stores, session or error."""
+    roots = [root] if isinstance(root, str | os.PathLike) else list(root)
+    found: list[tuple[Path, object, Session | TapeError | None]] = []
+    for each in roots:
+        if cache is not None or is_url(each):
+            # By name, which stands for the content: no session counts twice, from two stores either.
+            sessions = open_source(os.fspath(each), cache, cache_max_mb).sessions()
+            found += [(Path(address), Path(address).name, one) for address, one in sessions]
+        else:
+            found += [(path, _identity(path), None) for path in _session_paths(Path(each))]
+    if not found:
+        named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
+        raise EmptyCorpusError(
+            "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
+        )
+    return found
 
 
 def _identity(path: Path) -> object:
@@ -212,6 +249,8 @@ def _session_paths(path: Path) -> list[Path]:
         return [path]
     if not exists:
         raise MissingPathError("nothing stands at this path", path=path)
+    if (path / SESSIONS).is_dir():  # the store of a fleet, in a directory
+        return [path / SESSIONS / name for name in list_sessions(DirectoryStore(path))]
     return sessions(path)
 
 
@@ -264,6 +303,23 @@ def open_store(
         renumbered = np.cumsum(chosen) - 1
         segments = segments.take(kept)._replace(run=renumbered[segments.run[kept]])
         runs = runs[chosen]
+    if load == "auto" and any(isinstance(session, RemoteSession) for session in sessions):
+        load = "mmap"  # rows come when they are wanted
+    used = np.unique(segments.session).tolist() if load != "mmap" else []
+    with Hold.of([sessions[each] for each in used]):
+        return _load(sessions, runs, segments, chosen, load, ram_budget, progress)
+
+
+def _load(  # noqa: PLR0917
+    sessions: tuple[Session, ...],
+    runs: NDArray[np.void],
+    segments: Segments,
+    chosen: NDArray[np.bool_] | None,
+    load: CorpusLoad,
+    ram_budget: int | None,
+    progress: Callable[[int, int], object] | None,
+) -> Store:
+    """Make a store of segments; what is read into memory is here."""
     on_tape = segments.on_tape
     tapes = map_tapes(sessions, chosen) if on_tape.any() else None
     memory = tuple(stored_rows(session) for session in sessions)
@@ -441,7 +497,7 @@ def _pack(
 
 
 def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
-    if session.load == "ram":
+    if session.load == "ram" or isinstance(session, RemoteSession):  # whose files nobody else writes
         return
     for name in (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY):
         path = session.path / name

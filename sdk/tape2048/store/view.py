@@ -117,6 +117,12 @@ class View:
             segments = segments._replace(run=ordinal[segments.run])
         return cut(segments, self.game_phase, self.runs, self.store)
 
+    @property
+    def used_sessions(self) -> list[int]:
+        """The ordinals of the sessions with rows in the view, before ``empties``."""
+        found: list[int] = np.unique(self.segments.session).tolist()
+        return found
+
     @cached_property
     def rowmap(self) -> RowMap:
         """The tables that locate the view's rows; for the kernels."""
@@ -132,7 +138,8 @@ class View:
 
             if boards is None:
                 self.store.check_files()
-            rows = mask_empties(rows, *self.game_phase.empties, self.store)
+            with self.store.hold(self.used_sessions if boards is None else []):
+                rows = mask_empties(rows, *self.game_phase.empties, self.store)
         return rows
 
     @cached_property
@@ -197,7 +204,7 @@ class View:
     def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
         """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
         rows = self.rowmap
-        if rows.mask.words.size:
+        if rows.mask.words.size or self.store.remote:  # rows in the cache come and go
             return None
         a = int(np.searchsorted(rows.guide.starts, np.uint64(first), "right")) - 1
         b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
