@@ -27,8 +27,9 @@ from tape2048.formats.rows import run_ordinal, unchecked_numbers
 from tape2048.session.cache import CACHE_MAX_MB
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.store.filters import Filters, check_some, choose_runs, named_filters
+from tape2048.store.opening import open_sessions
 from tape2048.store.splits import assign, check_parts, explain_empty
-from tape2048.store.store import check_corpus_load, gather_runs, open_sessions, open_store
+from tape2048.store.store import check_corpus_load, gather_runs, open_store
 from tape2048.store.view import CappedView, View
 
 if TYPE_CHECKING:
@@ -140,10 +141,9 @@ class Corpus(View):
             FilterError: see :meth:`where`.
             CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15; the
                 cache is too small.
-            StoreError: a store refuses or does not answer.
             RowsGoneError: a session was removed from its store.
             FormatError: one of its subclasses, for a damaged session.
-            StorageError: the operating system could not read a file.
+            StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
         """
         check_corpus_load(load)

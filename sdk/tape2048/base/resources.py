@@ -89,14 +89,3 @@ def _left_in(group: Path) -> list[int]:
         except (OSError, ValueError):
             continue
     return left
-
-
-def cache_base() -> Path | None:
-    """Return the directory in which caches are kept; None without a home."""
-    for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
-        if base := os.environ.get(variable):
-            return Path(base.split(":")[0] if variable == "CACHE_DIRECTORY" else base)
-    try:
-        return Path.home() / ".cache"
-    except RuntimeError:  # no HOME and no entry in the user database
-        return None

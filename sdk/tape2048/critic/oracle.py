@@ -166,7 +166,7 @@ class Oracle(NamedTuple):
 
 
 def _default_directory() -> Path:
-    from tape2048.base.resources import cache_base
+    from tape2048.jit.compiler import cache_base
 
     base = cache_base()
     if base is None:

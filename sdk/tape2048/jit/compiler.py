@@ -28,8 +28,6 @@ import numba
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.event import Event, Listener, install_listener
 
-from tape2048.base.resources import cache_base
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -54,6 +52,17 @@ def _source_state() -> str:
             source = path.read_bytes()
             digest.update(f"\n{path}:{len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
+
+
+def cache_base() -> Path | None:
+    """Return the directory in which caches are kept; None without a home."""
+    for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
+        if base := os.environ.get(variable):
+            return Path(base.split(":")[0] if variable == "CACHE_DIRECTORY" else base)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:  # no HOME and no entry in the user database
+        return None
 
 
 @functools.cache

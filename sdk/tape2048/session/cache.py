@@ -262,8 +262,9 @@ def _bytes_in(directory: str) -> int:
 
 def _touch(path: Path) -> None:
     """Note the use of an entry, by which the least recently used one is found."""
+    now = time.time_ns()  # the kernel's own is some milliseconds coarse
     with contextlib.suppress(OSError):
-        os.utime(path)
+        os.utime(path, ns=(now, now))
 
 
 def _hold(path: Path) -> Held | None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from tape2048.base.resources import cache_base
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import EmptyCorpusError, ManifestError, OutDirError, SchemaError, TapeError
@@ -113,6 +112,8 @@ def open_source(url: str, cache: str | os.PathLike[str] | None, max_mb: int | No
         TapeError: as for ``open_store``.
     """
     if cache is None:
+        from tape2048.jit.compiler import cache_base  # loads the compiler
+
         base = cache_base()
         if base is None:
             raise OutDirError("found no directory for sessions of stores", hint="name one: cache=DIR")
@@ -170,7 +171,7 @@ class RemoteSession(Session):
         self._kept: Hold | None = None
 
     def _reset(self, held: Held | None = None) -> None:
-        """Begin without a lock that another thread holds; a forked child keeps what it has mapped for good."""
+        """Begin with a free lock, and in a forked child with what is mapped already, for good."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._held = held
