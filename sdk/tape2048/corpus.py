@@ -112,12 +112,12 @@ class Corpus(View):
     ) -> Corpus:
         """Open sessions, in time and memory that grow with their runs, unless ``load`` reads their rows.
 
-        Of a store, the run tables are fetched first, those that are not in the cache. Sessions with selected
-        runs follow as a whole when their rows are wanted, are verified, and stay while they are read.
+        Of a store, the run tables are fetched first. Sessions with selected runs follow as a whole when
+        their rows are wanted, are verified, and stay while they are read.
 
         Args:
             root: a directory of sessions, one session, a store (``s3://bucket/prefix``, or a fleet's
-                directory), or several of these.
+                directory), or several.
             where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
                 maps them, and reads or decodes their boards into memory at 8 bytes a row, which serve boards,

@@ -104,7 +104,7 @@ def put_session(store: Store, session: Path, label: str) -> str:
     for file, entry in manifest.files.items():
         store.upload(f"{staged}/{file}", session / file)
         try:
-            _compare(store, f"{staged}/{file}", entry)
+            compare_file(store, f"{staged}/{file}", entry)
         except FormatError:
             _check_local(session / file, entry)  # its error, if the local file is the damaged one
             raise
@@ -181,7 +181,7 @@ def download(
     for file, entry in manifest.files.items():
         if files is None or file in files:
             with open_fd(directory / file, os.O_WRONLY | os.O_CREAT) as fd:
-                _compare(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd), entry.bytes)
+                compare_file(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd), entry.bytes)
                 os.fsync(fd)
 
 
@@ -243,7 +243,7 @@ def read_manifest_text(store: Store, name: str) -> tuple[Manifest, bytes]:
 def _verify(store: Store, directory: str, manifest: Manifest, text: bytes) -> None:
     _verify_manifest(store, directory, text)
     for file, entry in manifest.files.items():
-        _compare(store, f"{directory}/{file}", entry)
+        compare_file(store, f"{directory}/{file}", entry)
 
 
 def _verify_manifest(store: Store, directory: str, text: bytes) -> None:
@@ -260,7 +260,7 @@ def _check_local(path: Path, entry: FileEntry) -> None:
         check_crc(crc32c_file(fd, size, path), entry.crc32c, "the file", path=path, offset=0)
 
 
-def _compare(
+def compare_file(
     store: Store,
     key: str,
     entry: FileEntry,

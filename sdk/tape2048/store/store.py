@@ -9,7 +9,6 @@ into one array each, and so are tapes with their anchors (``tapes``).
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
@@ -27,16 +26,17 @@ from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
 from tape2048.io.reading import open_regular
 from tape2048.session.remote_session import Hold, RemoteSession
-from tape2048.session.session import Session
 from tape2048.store.row_map import BOARD_BYTES, Segments
 from tape2048.store.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from tape2048.session.session import Session
     from tape2048.store.row_map import RowMap
 
 _U64 = np.uint64

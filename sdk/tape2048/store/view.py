@@ -171,14 +171,23 @@ class View:
         used, runs["session"] = np.unique(runs["session"], return_inverse=True)
         for ordinal in used.tolist():
             session = self.sessions[ordinal]
-            files = session.manifest.files if session.manifest else {}
-            steps = (item for item in sorted(files.items()) if item[0].startswith(("steps", "tape")))
-            sums = {name: [entry.bytes, entry.crc32c] for name, entry in steps}
-            digest.update(msgspec.json.encode([len(session), sums]))
+            digest.update(msgspec.json.encode([len(session), _checksums(session)]))
         digest.update(msgspec.json.encode([self.dtype.itemsize, list(self.game_phase), len(runs)]))
         digest.update(runs.tobytes())
         digest.update(self.row_counts.tobytes())
         return digest.hexdigest()
+
+    def session_identities(self) -> dict[str, str]:
+        """Return a hash of each session's rows in the view, by its name: 16 hexadecimal digits."""
+        found = {}
+        starts = np.searchsorted(self.runs["session"], np.arange(len(self.sessions) + 1))
+        for ordinal, session in enumerate(self.sessions):
+            runs = self.runs[starts[ordinal] : starts[ordinal + 1]].copy()
+            if len(runs):
+                runs["session"] = 0
+                text = msgspec.json.encode([len(session), _checksums(session)])
+                found[session.name] = hashlib.sha256(text + runs.tobytes()).hexdigest()[:16]
+        return found
 
     def __len__(self) -> int:
         """Number of rows, N."""
@@ -244,6 +253,13 @@ class View:
         labels of a threshold are equal, since no weight can balance them.
         """
         return labels.positive_weights(self.run_labels(thresholds), self.row_counts)
+
+
+def _checksums(session: Session) -> dict[str, list[int]]:
+    """Return size and checksum of each file of rows; empty without a manifest."""
+    files = session.manifest.files if session.manifest else {}
+    rows = (item for item in sorted(files.items()) if item[0].startswith(("steps", "tape")))
+    return {name: [entry.bytes, entry.crc32c] for name, entry in rows}
 
 
 class CappedView:

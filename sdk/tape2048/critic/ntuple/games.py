@@ -137,7 +137,8 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
     """
     from tape2048.corpus import Corpus
 
-    corpus = Corpus.open(config.data, where=config.where or None, load="mmap", progress=False)
+    cache = {"cache": config.cache or None, "cache_max_mb": config.cache_max_mb}
+    corpus = Corpus.open(config.data, where=config.where or None, load="mmap", progress=False, **cache)
     players = players_of(corpus)
     check_one_player(players, mixed=config.mixed_players)
     try:
