@@ -132,10 +132,18 @@ def digest(batches: Any) -> str:
 class TestContract(RowSourceContract):
     """The contract of all sources of rows."""
 
+    @pytest.fixture(scope="class")
+    def shared(self, local: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        root = tmp_path_factory.mktemp("shared")
+        (root / "store").mkdir()
+        put_all(open_store(str(root / "store")), local)
+        return root
+
     @pytest.fixture(params=["mmap", "packed", "ram"])
-    def sample(self, local: Path, url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Sample:
+    def sample(self, local: Path, shared: Path, request: pytest.FixtureRequest) -> Sample:
         rows = Corpus.open(local, load="ram")[:]
-        return Sample(Corpus.open(url, load=request.param, cache=tmp_path), boards_of(rows), rows)
+        found = Corpus.open(str(shared / "store"), load=request.param, cache=shared / "cache")
+        return Sample(found, boards_of(rows), rows)
 
 
 ORDERS: list[dict[str, Any]] = [

@@ -213,10 +213,14 @@ def sweep_sessions(store: Store, delay_s: float) -> list[str]:
     gone = []
     for file in sorted(store.names(_REMOVED)):
         name = file.removesuffix(".json")
-        stone = msgspec.json.decode(store.get(f"{_REMOVED}/{file}", 1000), type=_Tombstone)
+        key = f"{_REMOVED}/{file}"
+        try:
+            stone = msgspec.json.decode(store.get(key, 1000), type=_Tombstone)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"not a tombstone: {error}", path=store.path(key), hint="remove it") from error
         if time.time() - stone.removed_at >= delay_s:
             store.retract(f"{SESSIONS}/{name}", MANIFEST)
-            store.remove(f"{_REMOVED}/{file}")
+            store.remove(key)
             gone.append(name)
     return gone
 

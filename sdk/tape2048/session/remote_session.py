@@ -26,7 +26,7 @@ from tape2048.io.objects import open_store
 from tape2048.io.reading import Reserved, open_regular
 from tape2048.session.cache import SessionCache
 from tape2048.session.directory import as_unsigned
-from tape2048.session.remote import RemoteName, list_sessions
+from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import Session
 from tape2048.tape.layout import ANCHOR_DTYPE, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY, anchor_count
 from tape2048.tape.reader import Tape, check_anchor_rows, tape_runs
@@ -62,6 +62,11 @@ class Source:
         self._pid = 0
 
     @property
+    def is_session(self) -> bool:
+        """Whether it is one session of a store."""
+        return self._only is not None
+
+    @property
     def store(self) -> Store:
         """The store; a forked child opens it again, as clients do not survive a fork."""
         if self._pid != os.getpid():
@@ -83,8 +88,13 @@ class Source:
             raise EmptyCorpusError(
                 "no session here", path=self._url, hint="a store has its sessions below sessions/"
             )
-        paths = [self.store.path(f"sessions/{name}") for name in names]
-        return list(zip(paths, map_ordered(self._try_open, names, _TABLE_REQUESTS), strict=True))
+        return list(
+            zip(map(self.address, names), map_ordered(self._try_open, names, _TABLE_REQUESTS), strict=True)
+        )
+
+    def address(self, name: str) -> str:
+        """Return the address of a session."""
+        return self.store.path(f"{SESSIONS}/{name}")
 
     def _try_open(self, name: str) -> RemoteSession | TapeError:
         try:
@@ -157,11 +167,13 @@ class RemoteSession(Session):
 
     Attributes:
         source: where it comes from.
+        address: its address in the store.
         bytes: size of its files.
     """
 
     def __init__(self, source: Source, name: str, manifest: Manifest, metadata: Metadata) -> None:
         self.source = source
+        self.address = source.address(name)
         self.bytes = sum(entry.bytes for entry in manifest.files.values())
         self._parts: list[_Part] = []
         self._reset()

@@ -27,6 +27,7 @@ from tape2048.errors import (
     StoreError,
 )
 from tape2048.io.objects import open_store
+from tape2048.jit.compiler import cache_dir
 from tape2048.session.remote import put_session
 
 torch = pytest.importorskip("torch")
@@ -80,11 +81,20 @@ def run_ranks(
     for rank, each in enumerate(configs):
         settings = tmp_path / f"rank{rank}.json"
         settings.write_bytes(msgspec.json.encode(each))
+        # A node of its own, but for the compiled kernels.
+        kernels, node = cache_dir(), tmp_path / f"node{rank}"
+        (node / "tape2048").mkdir(parents=True, exist_ok=True)
+        if kernels is not None and not (node / "tape2048" / kernels.name).exists():
+            (node / "tape2048" / kernels.name).symlink_to(kernels)
         environment = {
-            **os.environ, "WORLD_SIZE": str(len(configs)), "RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "XDG_CACHE_HOME": str(tmp_path / f"node{rank}"),
-            "NUMBA_CACHE_DIR": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
-        }  # fmt: skip
+            **os.environ,
+            "WORLD_SIZE": str(len(configs)),
+            "RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "XDG_CACHE_HOME": str(node),
+        }
+        environment.pop("NUMBA_CACHE_DIR", None)
         command = [sys.executable, "-m", "tests.sdk.critic_training", str(settings)]
         children.append(
             subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.PIPE, text=True)

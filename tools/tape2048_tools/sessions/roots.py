@@ -43,10 +43,10 @@ def refuse_session(root: Path, hint: str) -> None:
         raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)
 
 
-def described(path: Path, error: TapeError) -> dict[str, str | None]:
+def described(path: Path | str, error: TapeError) -> dict[str, str | None]:
     """Return an unreadable session and its error, for JSON."""
     return {
-        "name": path.name,
+        "name": str(path).rpartition("/")[2],
         "path": str(path),
         "error": type(error).__name__,
         "message": str(error),
