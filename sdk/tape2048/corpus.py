@@ -126,9 +126,8 @@ class Corpus(View):
                 first, and with sessions in stores it is ``"mmap"``.
             ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
                 cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
-            cache: local directory for what is fetched from stores; processes may share it. By default
-                ``tape2048/sessions`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. With it, a directory in
-                ``root`` is read as a store.
+            cache: local directory for what is fetched from stores, which processes may share; by default
+                ``~/.cache/tape2048/sessions``. With it, a directory in ``root`` is read as a store.
             cache_max_mb: bound of the cache in MB (10**6 bytes); None for none. Rows in a random order need
                 all selected sessions at once; ``batches(pool_rows=..., pool_sessions=...)`` needs a few.
             damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,

@@ -83,15 +83,15 @@ class Store(ABC):
     def retract(self, directory: str, name: str) -> None:
         """Remove a directory, its last file first."""
 
-    def get(self, key: str, bytes_max: int) -> bytes:
-        """Read a small file.
+    def get(self, key: str, bytes_max: int, size: int | None = None) -> bytes:
+        """Read a small file; ``size`` as for :meth:`chunks`.
 
         Raises:
             MissingPathError: there is none.
             StoreError: it is longer than ``bytes_max``, or cannot be read.
         """
         data = b""
-        for chunk in self.chunks(key):
+        for chunk in self.chunks(key, size):
             data += chunk
             if len(data) > bytes_max:
                 raise StoreError(f"more than {bytes_max} bytes, expected a small file", path=self.path(key))

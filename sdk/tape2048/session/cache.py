@@ -19,13 +19,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.errors import (
     CorpusError,
+    FormatError,
     HeldError,
     ManifestError,
     MissingPathError,
@@ -35,14 +38,14 @@ from tape2048.errors import (
 )
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import MANIFEST, METADATA_DB
-from tape2048.io.durable import open_fd, rename_noreplace, storage_errors, write_file
+from tape2048.io.durable import open_fd, rename_exchange, rename_noreplace, storage_errors, write_file
 from tape2048.io.reading import read_path
 from tape2048.io.staging import Staging, lock_directory
 from tape2048.session.locks import LOCKS_DIRECTORY, RemovalLock, lock_for_reading, make_readers_lock
 from tape2048.session.remote import check_local, download, parse_named, read_manifest_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from tape2048.formats.metadata import Metadata
     from tape2048.formats.session import Manifest
@@ -58,7 +61,7 @@ _TABLES = ".tables"
 _LOCK = "cache.lock"
 
 #: How long to wait for room that others hold: they read a pool, or are about to end.
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 _LOOK_S = 0.02
 
 
@@ -108,31 +111,90 @@ class SessionCache:
                 hint=hint or "raise cache_max_mb",
             )
 
-    def table(self, store: Store, name: str) -> tuple[Manifest, Metadata]:
-        """Return a session's manifest and run table, which are fetched if they are missing.
+    def has_table(self, name: str) -> bool:
+        """Check whether a session's run table is in the cache."""
+        return (self.directory / _TABLES / name).is_dir()
+
+    @contextlib.contextmanager
+    def room(self, size: int, what: str) -> Iterator[Callable[[int], None]]:
+        """Keep room for files that are written in the block, which tells the size of each.
+
+        Raises:
+            CorpusError: the cache is too small, or full of sessions in use.
+        """
+        left, lock = size, threading.Lock()
+        if size == 0:
+            yield lambda _: None
+            return
+        with Staging(self.directory / _TABLES / "room") as staging, contextlib.ExitStack() as stack:
+            with self._room(size, what):
+                fd = stack.enter_context(open_fd(staging.path / "room", os.O_WRONLY | os.O_CREAT))
+                os.ftruncate(fd, size)
+
+            def took(part: int) -> None:
+                nonlocal left
+                with lock:
+                    left = max(0, left - part)
+                    os.ftruncate(fd, left)
+
+            yield took
+
+    def table(
+        self, store: Store, name: str, listed: int | None = None, took: Callable[[int], None] | None = None
+    ) -> tuple[Manifest, Metadata]:
+        """Return a session's manifest and run table, which are fetched if they are missing or damaged.
+
+        Args:
+            store: the store.
+            name: the session.
+            listed: the size of the manifest in the store's listing.
+            took: of :meth:`room`, if that has room for the run table.
 
         Raises:
             MissingPathError: the session is not in the store.
-            FormatError: bytes in the store, or in the cache, are missing, replaced or damaged.
+            FormatError: bytes in the store are missing, replaced or damaged.
             CorpusError: the cache is too small, or full of sessions in use.
             StorageError: the store, or the operating system, refused something.
         """
         target = self.directory / _TABLES / name
         while True:
-            with contextlib.suppress(MissingPathError):  # not there, or another process needs its room
+            # Not there; or another process needs its room; or a power cut has left a part of it.
+            with contextlib.suppress(MissingPathError, FormatError):
                 text = read_path(target / MANIFEST).tobytes()
                 manifest = parse_named(name, text, target / MANIFEST)
                 check_local(target, manifest, [METADATA_DB])
+                metadata = read_metadata(target / METADATA_DB)
                 _touch(target)
-                return manifest, read_metadata(target / METADATA_DB)
-            manifest, text = read_manifest_text(store, name)
+                return manifest, metadata
+            manifest, text = read_manifest_text(store, name, listed)
             if METADATA_DB not in manifest.files:
                 raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
-            with storage_errors(target, "writing it"), Staging(target) as staging:
-                self._reserve(staging.path, manifest, text, [METADATA_DB])
-                download(store, name, manifest, staging.path, [METADATA_DB])
+            size = manifest.files[METADATA_DB].bytes + len(text)
+            with contextlib.ExitStack() as stack:
+                if took is None:
+                    took = stack.enter_context(self.room(size, f"the run table of {name}"))
+                with storage_errors(target, "writing it"):
+                    self._fetch_table(store, name, manifest, text, target)
+                took(size)
+                took = None
+
+    def _fetch_table(self, store: Store, name: str, manifest: Manifest, text: bytes, target: Path) -> None:
+        """Write a run table, in place of what there may be."""
+        draft = target.with_name(f".{name}.{secrets.token_hex(8)}")
+        draft.mkdir()
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, draft, ignore_errors=True)
+            fd = lock_directory(draft)
+            if fd is not None:
+                stack.callback(os.close, fd)
+            download(store, name, manifest, draft, [METADATA_DB])
+            read_metadata(draft / METADATA_DB)  # its error, if it is not damaged but wrong
+            (draft / MANIFEST).write_bytes(text)
+            if target.exists():
+                rename_exchange(draft, target)
+            else:
                 with contextlib.suppress(NameTakenError):  # another process was faster
-                    staging.publish()
+                    rename_noreplace(draft, target)
 
     def take(self, store: Store, name: str, manifest: Manifest) -> Held:
         """Return a whole session, which is fetched if it is missing, and keep it in the cache.
@@ -176,7 +238,7 @@ class SessionCache:
             path.unlink()
         try:
             _, text = read_manifest_text(store, name)
-            self._reserve(draft, manifest, text, manifest.files)
+            self._reserve(draft, manifest, text)
             download(store, name, manifest, draft)
         except MissingPathError as error:
             raise RowsGoneError(
@@ -190,9 +252,9 @@ class SessionCache:
         assert held is not None
         return held
 
-    def _reserve(self, draft: Path, manifest: Manifest, text: bytes, files: Iterable[str]) -> None:
-        """Make room for files of a session, and take it: by files of these sizes, and the manifest."""
-        sizes = {file: manifest.files[file].bytes for file in files}
+    def _reserve(self, draft: Path, manifest: Manifest, text: bytes) -> None:
+        """Make room for a session, and take it: by files of its sizes, and the manifest."""
+        sizes = {file: entry.bytes for file, entry in manifest.files.items()}
         with self._room(sum(sizes.values()) + len(text), f"the session {draft.name}"):
             write_file(draft / MANIFEST, text)
             for file, size in sizes.items():

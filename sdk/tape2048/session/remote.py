@@ -117,10 +117,18 @@ def put_session(store: Store, session: Path, label: str) -> str:
 
 def list_sessions(store: Store) -> list[str]:
     """List the whole sessions of a store, sorted, without those with a tombstone; errors: StoreError."""
+    return sorted(list_files(store))
+
+
+def list_files(store: Store) -> dict[str, dict[str, int]]:
+    """List the sessions as :func:`list_sessions`, each with the sizes of its files by name."""
     removed = store.names(_REMOVED)
-    found = (path.partition("/") for path in store.names(SESSIONS))
-    names = sorted(name for name, _, file in found if file == MANIFEST)
-    return [name for name in names if RemoteName.parse(name) and f"{name}.json" not in removed]
+    found: dict[str, dict[str, int]] = {}
+    for path, size in store.names(SESSIONS).items():
+        name, _, file = path.partition("/")
+        if RemoteName.parse(name) and f"{name}.json" not in removed:
+            found.setdefault(name, {})[file] = size
+    return {name: files for name, files in found.items() if MANIFEST in files}
 
 
 def read_manifest(store: Store, name: str) -> Manifest:
@@ -164,7 +172,9 @@ def fetch_session(store: Store, name: str, root: Path) -> Path:
 def download(
     store: Store, name: str, manifest: Manifest, directory: Path, files: Collection[str] | None = None
 ) -> None:
-    """Write files of a session into a directory, and flush them; every byte is compared with its checksum.
+    """Write files of a session into a directory; every byte is compared with its checksum.
+
+    All of them (``files=None``) are flushed; some are for a cache that compares them again.
 
     Args:
         store: the store.
@@ -182,7 +192,8 @@ def download(
         if files is None or file in files:
             with open_fd(directory / file, os.O_WRONLY | os.O_CREAT) as fd:
                 compare_file(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd), entry.bytes)
-                os.fsync(fd)
+                if files is None:
+                    os.fsync(fd)
 
 
 def check_local(directory: Path, manifest: Manifest, files: Collection[str]) -> None:
@@ -237,10 +248,10 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
     return manifest
 
 
-def read_manifest_text(store: Store, name: str) -> tuple[Manifest, bytes]:
-    """As :func:`read_manifest`, with the manifest's text."""
+def read_manifest_text(store: Store, name: str, size: int | None = None) -> tuple[Manifest, bytes]:
+    """As :func:`read_manifest`, with the manifest's text; ``size`` as for ``Store.get``."""
     key = f"{SESSIONS}/{name}/{MANIFEST}"
-    text = store.get(key, MANIFEST_BYTES_MAX)
+    text = store.get(key, MANIFEST_BYTES_MAX, size)
     return parse_named(name, text, store.path(key)), text
 
 

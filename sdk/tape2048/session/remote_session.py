@@ -20,13 +20,20 @@ from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import EmptyCorpusError, ManifestError, OutDirError, SchemaError, TapeError
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, read_header
-from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEP_DTYPES, STEPS_NPY
+from tape2048.formats.session import (
+    ACTION_STEP_DTYPE,
+    MANIFEST,
+    METADATA_DB,
+    STEP_DTYPE,
+    STEP_DTYPES,
+    STEPS_NPY,
+)
 from tape2048.io.durable import storage_errors
 from tape2048.io.objects import open_store
 from tape2048.io.reading import Reserved, open_regular
 from tape2048.session.cache import SessionCache
 from tape2048.session.directory import as_unsigned
-from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
+from tape2048.session.remote import SESSIONS, RemoteName, list_files
 from tape2048.session.session import Session
 from tape2048.tape.layout import ANCHOR_DTYPE, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY, anchor_count
 from tape2048.tape.reader import Tape, check_anchor_rows, tape_runs
@@ -83,24 +90,32 @@ class Source:
             EmptyCorpusError: there is none.
             StoreError: the store refuses or does not answer.
         """
-        names = [self._only] if self._only else list_sessions(self.store)
-        if not names:
+        if self._only:
+            listed = {self._only: self.store.names(f"{SESSIONS}/{self._only}")}
+        else:
+            listed = list_files(self.store)
+        if not listed:
             raise EmptyCorpusError(
                 "no session here", path=self._url, hint="a store has its sessions below sessions/"
             )
-        return list(
-            zip(map(self.address, names), map_ordered(self._try_open, names, _TABLE_REQUESTS), strict=True)
-        )
+        names = sorted(listed)
+        missing = [listed[name] for name in names if not self.cache.has_table(name)]
+        size = sum(files.get(file, 0) for files in missing for file in (MANIFEST, METADATA_DB))
+        with self.cache.room(size, f"the run tables of {counted(len(missing), 'session')}") as took:
+
+            def open_one(name: str) -> RemoteSession | TapeError:
+                try:
+                    found = self.cache.table(self.store, name, listed[name].get(MANIFEST), took)
+                    return RemoteSession(self, name, *found)
+                except TapeError as error:
+                    return error
+
+            opened = map_ordered(open_one, names, _TABLE_REQUESTS)
+            return list(zip(map(self.address, names), opened, strict=True))
 
     def address(self, name: str) -> str:
         """Return the address of a session."""
         return self.store.path(f"{SESSIONS}/{name}")
-
-    def _try_open(self, name: str) -> RemoteSession | TapeError:
-        try:
-            return self.open(name)
-        except TapeError as error:
-            return error
 
     def open(self, name: str) -> RemoteSession:
         """Open a session by its run table; errors as for ``SessionCache.table``, and FormatError."""
@@ -196,7 +211,7 @@ class RemoteSession(Session):
         rows = manifest.rows
         if len(metadata.runs) != manifest.runs:
             found = f"runs is {manifest.runs}; the session has {len(metadata.runs)}"
-            raise ManifestError(found, path=path / "manifest.json")
+            raise ManifestError(found, path=path / MANIFEST)
         if TAPE_NPY in manifest.files and ANCHORS_NPY in manifest.files:
             anchor_rows = check_anchor_rows(path, manifest)
             runs, starts = tape_runs(metadata, path)
@@ -224,7 +239,7 @@ class RemoteSession(Session):
             found = (
                 f"{name} has {entry.bytes} bytes, which are not {counted(rows, 'row')} of {dtype.itemsize}"
             )
-            raise ManifestError(found, path=path / "manifest.json")
+            raise ManifestError(found, path=path / MANIFEST)
         with storage_errors(path / name, "reserving addresses for it"):
             place = Reserved(entry.bytes)
         self._parts.append(_Part(name, place, dtype, rows, offset))
@@ -248,7 +263,7 @@ class RemoteSession(Session):
         """Number of rows, N."""
         return len(self.stored)
 
-    def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
         return Source.open, (self.source, self.name)
 
     def keep(self) -> None:

@@ -163,9 +163,9 @@ def examine(
     baselines = {} if player == "none" else {player: expected_score(player)}
     conditions = [f"({one})" for one in (loaded.info.where, where) if one]
     condition = " AND ".join(conditions) or None
-    stores = any(isinstance(root, str) for root in roots)
-    options = {"cache": cache, "cache_max_mb": cache_max_mb} if stores else {}
-    corpus = Corpus.open(roots, condition, load="mmap", **options)
+    has_url = any(isinstance(root, str) for root in roots)
+    at = cache if has_url else None
+    corpus = Corpus.open(roots, condition, load="mmap", cache=at, cache_max_mb=cache_max_mb)
     parts = choose_parts(corpus, loaded.info, part)
     if loaded.kind != "ntuple" and loaded.needs_embeddings:
         check_embeddings(parts.chosen, loaded.info.tower.sha256)

@@ -104,7 +104,7 @@ def _show_root(
         highest = [int(one.runs["max_score"].max(initial=0)) if len(one.runs) else -1 for one in opened]
         best = opened[int(np.argmax(highest))]
         document |= sum_up(opened)
-        document["best"] = {"session": best.name, **found} if (found := _best(best)) else None
+        document["best"] = {"session": best.name, **game} if (game := _best(best)) else None
     findings = [finding(type(error).__name__, str(error), error.hint) for _, error in broken]
     shown = _root_parts(document) if opened and not as_json else []
     print_result(document, lambda: [*shown, *findings], as_json=as_json)
