@@ -133,10 +133,10 @@ class Gatherer:
         """Fetch and hold the sessions with rows in [first, end), where they are in stores and are read."""
         return self._store.hold(self.sessions_between(first, end) if self.fetches else [])
 
-    def prefetch(self, sessions: Iterable[int]) -> None:
-        """Fetch sessions that are in stores into the cache."""
+    def prefetch(self, sessions: Iterable[int], threads: int | None = None) -> None:
+        """Fetch sessions that are in stores into the cache; errors as for ``Store.hold``."""
         if self.fetches:
-            prefetch(self._store.sessions[each] for each in sessions)
+            prefetch([self._store.sessions[each] for each in sessions], threads)
 
     def gather(self, numbers: NDArray[np.int64], batch: Batch) -> None:
         """Fill a batch with the rows of these numbers; raise IndexError for a number outside the view."""

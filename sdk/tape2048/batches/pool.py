@@ -20,6 +20,7 @@ fetched while a pool is served.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -33,6 +34,7 @@ from tape2048.batches import gather_kernel
 from tape2048.batches.gatherer import NO_KEYS
 from tape2048.batches.plan import Order, Outputs, Plan, Pool, address_of
 from tape2048.batches.shuffle import Permutation
+from tape2048.errors import TapeError
 from tape2048.io.bulk_read import allocate
 from tape2048.store.row_map import BOARD_BYTES
 
@@ -156,7 +158,6 @@ class PoolReader:
         self._lock = threading.Lock()
         self._pools: dict[tuple[int, int, int], Future[_Loaded]] = {}
         self._reader: ThreadPoolExecutor | None = None
-        self._fetcher: ThreadPoolExecutor | None = None
 
     def fill(
         self,
@@ -264,12 +265,16 @@ class PoolReader:
             self._gatherer.run(self._gatherer.plan, order, (first, length), NO_KEYS, target)
         held.close()
         if self._gatherer.fetches and number + 1 < len(share.chunks):
-            # The reader's thread reads that pool when this one has been served in part.
-            if self._fetcher is None:
-                self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="tape2048-fetch")
-            self._fetcher.submit(self._gatherer.prefetch, self._sessions_of(share, number + 1))
+            # Until this thread reads that pool, when this one has been served in part.
+            wanted = self._sessions_of(share, number + 1)
+            threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True).start()
         keys = Permutation(int(places[-1]), seed=share.seed, epoch=number).keys
         return _Loaded(self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys)
+
+    def _fetch_ahead(self, sessions: list[int]) -> None:
+        """Fetch sessions before they are wanted; what fails is fetched again then, and raises its error."""
+        with contextlib.suppress(TapeError):
+            self._gatherer.prefetch(sessions, 1)
 
     def _sessions_of(self, share: _Epoch, number: int) -> list[int]:
         """Return the ordinals of the sessions with rows in a pool."""

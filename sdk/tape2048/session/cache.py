@@ -126,7 +126,9 @@ class SessionCache:
         if size == 0:
             yield lambda _: None
             return
-        with Staging(self.directory / _TABLES / "room") as staging, contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(storage_errors(self.directory, "making room"))
+            staging = stack.enter_context(Staging(self.directory / _TABLES / "room"))
             with self._room(size, what):
                 fd = stack.enter_context(open_fd(staging.path / "room", os.O_WRONLY | os.O_CREAT))
                 os.ftruncate(fd, size)
@@ -157,29 +159,30 @@ class SessionCache:
             StorageError: the store, or the operating system, refused something.
         """
         target = self.directory / _TABLES / name
-        while True:
-            # Not there; or another process needs its room; or a power cut has left a part of it.
-            with contextlib.suppress(MissingPathError, FormatError):
-                text = read_path(target / MANIFEST).tobytes()
-                manifest = parse_named(name, text, target / MANIFEST)
-                check_local(target, manifest, [METADATA_DB])
-                metadata = read_metadata(target / METADATA_DB)
-                _touch(target)
-                return manifest, metadata
-            manifest, text = read_manifest_text(store, name, listed)
-            if METADATA_DB not in manifest.files:
-                raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
-            size = manifest.files[METADATA_DB].bytes + len(text)
-            with contextlib.ExitStack() as stack:
-                if took is None:
-                    took = stack.enter_context(self.room(size, f"the run table of {name}"))
-                with storage_errors(target, "writing it"):
-                    self._fetch_table(store, name, manifest, text, target)
-                took(size)
-                took = None
+        # Not there; or another process needs its room; or a power cut has left a part of it.
+        with contextlib.suppress(MissingPathError, FormatError):
+            text = read_path(target / MANIFEST).tobytes()
+            manifest = parse_named(name, text, target / MANIFEST)
+            check_local(target, manifest, [METADATA_DB])
+            metadata = read_metadata(target / METADATA_DB)
+            _touch(target)
+            return manifest, metadata
+        manifest, text = read_manifest_text(store, name, listed)
+        if METADATA_DB not in manifest.files:
+            raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
+        size = manifest.files[METADATA_DB].bytes + len(text)
+        with contextlib.ExitStack() as stack:
+            if took is None:
+                took = stack.enter_context(self.room(size, f"the run table of {name}"))
+            stack.enter_context(storage_errors(target, "writing it"))
+            metadata = self._fetch_table(store, name, manifest, text, target)
+            took(size)
+        return manifest, metadata
 
-    def _fetch_table(self, store: Store, name: str, manifest: Manifest, text: bytes, target: Path) -> None:
-        """Write a run table, in place of what there may be."""
+    def _fetch_table(
+        self, store: Store, name: str, manifest: Manifest, text: bytes, target: Path
+    ) -> Metadata:
+        """Write a run table, in place of what there may be, and return it."""
         draft = target.with_name(f".{name}.{secrets.token_hex(8)}")
         draft.mkdir()
         with contextlib.ExitStack() as stack:
@@ -188,13 +191,14 @@ class SessionCache:
             if fd is not None:
                 stack.callback(os.close, fd)
             download(store, name, manifest, draft, [METADATA_DB])
-            read_metadata(draft / METADATA_DB)  # its error, if it is not damaged but wrong
+            metadata = read_metadata(draft / METADATA_DB)
             (draft / MANIFEST).write_bytes(text)
             if target.exists():
                 rename_exchange(draft, target)
             else:
                 with contextlib.suppress(NameTakenError):  # another process was faster
                     rename_noreplace(draft, target)
+        return metadata
 
     def take(self, store: Store, name: str, manifest: Manifest) -> Held:
         """Return a whole session, which is fetched if it is missing, and keep it in the cache.

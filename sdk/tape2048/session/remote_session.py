@@ -387,8 +387,8 @@ def check_fits(sessions: Sequence[Session], what: str, hint: str | None = None) 
         one.source.cache.check_fits(size, f"{counted(len(remote), 'session')}: {what}", hint)
 
 
-def prefetch(sessions: Iterable[Session]) -> None:
+def prefetch(sessions: Iterable[Session], threads: int | None = None) -> None:
     """Fetch sessions that are in stores into the cache, several at a time; errors as for ``Hold.of``."""
     remote = [session for session in sessions if isinstance(session, RemoteSession)]
-    for _ in map_ordered(RemoteSession.prefetch, remote, min(_FETCHES, max(1, len(remote)))):
+    for _ in map_ordered(RemoteSession.prefetch, remote, threads or min(_FETCHES, max(1, len(remote)))):
         pass
