@@ -158,6 +158,7 @@ class PoolReader:
         self._lock = threading.Lock()
         self._pools: dict[tuple[int, int, int], Future[_Loaded]] = {}
         self._reader: ThreadPoolExecutor | None = None
+        self._fetcher: threading.Thread | None = None
 
     def fill(
         self,
@@ -264,10 +265,12 @@ class PoolReader:
             held = self._gatherer.hold(first, first + length)  # and then the last one goes
             self._gatherer.run(self._gatherer.plan, order, (first, length), NO_KEYS, target)
         held.close()
-        if self._gatherer.fetches and number + 1 < len(share.chunks):
+        is_idle = self._fetcher is None or not self._fetcher.is_alive()
+        if self._gatherer.fetches and number + 1 < len(share.chunks) and is_idle:
             # Until this thread reads that pool, when this one has been served in part.
             wanted = self._sessions_of(share, number + 1)
-            threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True).start()
+            self._fetcher = threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True)
+            self._fetcher.start()
         keys = Permutation(int(places[-1]), seed=share.seed, epoch=number).keys
         return _Loaded(self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys)
 

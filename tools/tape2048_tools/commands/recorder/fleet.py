@@ -215,11 +215,11 @@ def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
 def prune(
     *, url: str, delay_s: str | None, dry_run: bool, yes_really: bool, as_json: bool, **limits: Any
 ) -> None:
-    """Remove the fleet's sessions that exceed the retention limits, the oldest first, in two steps.
+    """Remove sessions past the limits, the oldest first.
 
-    A session gets a tombstone: listings leave it out, and readers that have it open go on. The next calls
-    remove its files when the tombstone is --delay-s old. So call this again and again, by a timer, with the
-    same limits or none. Nobody but the fleet's owner removes anything.
+    A session beyond the retention limits gets a tombstone: listings leave it out, and readers that have it
+    open go on. The next calls remove its files when the tombstone is --delay-s old. So call this again and
+    again, by a timer, with the same limits or none. Nobody but the fleet's owner removes anything.
     """
     from tape2048.base.text import counted
     from tape2048.errors import RemoveAllError
