@@ -510,7 +510,10 @@ def test_a_forked_child_reads_on(local: Path, url: str, tmp_path: Path) -> None:
         theirs.send((buffer["tokens"].tobytes(), corpus.get_batch([0]).tobytes()))
 
     process = context.Process(target=child)
-    process.start()
+    (session, *_) = corpus.sessions
+    assert isinstance(session, RemoteSession)
+    with session._lock:  # as another thread may have it at this moment
+        process.start()
     assert ours.poll(60)
     assert ours.recv() == (first.tobytes(), row)
     process.join()
