@@ -24,11 +24,12 @@ from tape2048.batches.fields import (
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
 from tape2048.formats.phase import ALL, Phase, make_phase
 from tape2048.formats.rows import run_ordinal, unchecked_numbers
+from tape2048.session.cache import CACHE_MAX_MB
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.session.session import Session
 from tape2048.store.filters import Filters, check_some, choose_runs, named_filters
+from tape2048.store.opening import open_sessions
 from tape2048.store.splits import assign, check_parts, explain_empty
-from tape2048.store.store import check_corpus_load, gather_runs, open_sessions, open_store
+from tape2048.store.store import check_corpus_load, gather_runs, open_store
 from tape2048.store.view import CappedView, View
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tape2048.batches.batches import Batches
     from tape2048.batches.fields import LabelDtype
     from tape2048.batches.gatherer import Gatherer
-    from tape2048.session.session import Rows
+    from tape2048.session.session import Rows, Session
     from tape2048.store.store import CorpusLoad, HeldLoad, Store
 
 
@@ -103,22 +104,32 @@ class Corpus(View):
         *,
         load: CorpusLoad = "auto",
         ram_budget: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_max_mb: int | None = CACHE_MAX_MB,
         damaged: Literal["raise", "skip"] = "raise",
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Corpus:
         """Open sessions, in time and memory that grow with their runs, unless ``load`` reads their rows.
 
+        Of a store, the run tables are fetched first. Sessions with selected runs follow as a whole when
+        their rows are wanted, are verified, and stay while they are read.
+
         Args:
-            root: a directory of sessions, one session, or several of either.
+            root: a directory of sessions, one session, a store (``s3://bucket/prefix``, or a fleet's
+                directory), or several.
             where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
                 maps them, and reads or decodes their boards into memory at 8 bytes a row, which serve boards,
                 labels and legal masks. ``"mmap"`` leaves the rows in the page cache. ``"auto"`` takes the
                 first of these that fits ``ram_budget``; where all sessions are on tape, it tries ``"packed"``
-                first.
+                first, and with sessions in stores it is ``"mmap"``.
             ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
                 cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
+            cache: local directory for what is fetched from stores, which processes may share; by default
+                ``~/.cache/tape2048/sessions``. With it, a directory in ``root`` is read as a store.
+            cache_max_mb: bound of the cache in MB (10**6 bytes); None for none. Rows in a random order need
+                all selected sessions at once; ``batches(pool_rows=..., pool_sessions=...)`` needs a few.
             damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,
                 decoded), or skip the session and list it in :attr:`skipped`.
             progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
@@ -127,14 +138,16 @@ class Corpus(View):
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
             FilterError: see :meth:`where`.
-            CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15.
+            CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15; the
+                cache is too small.
+            RowsGoneError: a session was removed from its store.
             FormatError: one of its subclasses, for a damaged session.
-            StorageError: the operating system could not read a file.
+            StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
         """
         check_corpus_load(load)
         named = named_filters(filters)
-        opened, damage = open_sessions(root, damaged)
+        opened, damage = open_sessions(root, damaged, cache, cache_max_mb)
         while True:
             runs = gather_runs(opened)
             chosen = None
@@ -175,9 +188,8 @@ class Corpus(View):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
-        paths = [str(session.path) for session in self.sessions]
         ids = self.runs[["session", "id"]]
-        return _reopen, (paths, self.load, ids, self.game_phase, self.identity)
+        return _reopen, (self.sessions, self.load, ids, self.game_phase, self.identity)
 
     # ------------------------------------------------------------------------------------- filters
 
@@ -456,9 +468,10 @@ class Capped(CappedView):
         return Batches(self, batch_size, **options)
 
 
-def _reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phase, identity: str) -> Corpus:
-    """Unpickle a corpus; raise CorpusError if the sessions at these paths have changed."""
-    opened = tuple(map(Session.open, paths))
+def _reopen(
+    opened: tuple[Session, ...], load: HeldLoad, ids: NDArray[np.void], phase: Phase, identity: str
+) -> Corpus:
+    """Unpickle a corpus; raise CorpusError if its sessions, which were opened again, have changed."""
     runs = gather_runs(opened)
     chosen = None
     if len(ids) != len(runs):
@@ -466,7 +479,7 @@ def _reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phas
         chosen = np.array([run in known for run in runs[["session", "id"]].tolist()], np.bool_)
     corpus = Corpus(open_store(opened, runs, chosen, load), phase=phase)
     if corpus.identity != identity:
-        raise CorpusError("the sessions are not those that were pickled", path=Path(paths[0]).parent)
+        raise CorpusError("the sessions are not those that were pickled", path=opened[0].path.parent)
     return corpus
 
 

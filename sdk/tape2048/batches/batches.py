@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
     from tape2048.batches.fields import LabelDtype
 
+_STREAM_HINT = "raise cache_max_mb, or stream some sessions at a time: pool_rows=..., pool_sessions=..."
+
 STATE_VERSION = 2
 #: Only the shuffle differs from version 1, so states of unshuffled loaders remain valid.
 _OTHER_SHUFFLE_VERSION = 1
@@ -75,6 +77,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     pool_rows: int | None
     rank: int
     world_size: int
+    pool_sessions: int | None = None
 
 
 class _Keys:
@@ -130,6 +133,8 @@ class Batches:
         rank: index of this loader; by default ``$RANK``, or 0.
         world_size: number of loaders that share each epoch; by default ``$WORLD_SIZE``, or 1.
         pool_rows: with ``shuffle``, draw from a pool of at most so many rows in memory.
+        pool_sessions: with ``pool_rows``, read the chunks of so many adjacent sessions before those of
+            others, whichever come next at random; so sessions in a store are fetched once in an epoch.
 
     Attributes:
         corpus: the view that the rows come from.
@@ -168,10 +173,12 @@ class Batches:
         rank: int | None = None,
         world_size: int | None = None,
         pool_rows: int | None = None,
+        pool_sessions: int | None = None,
     ) -> None:
         self.batch_size = as_int("batch_size", batch_size)
         self.seed = as_int("seed", seed)
         self.pool_rows = None if pool_rows is None else as_int("pool_rows", pool_rows)
+        self.pool_sessions = None if pool_sessions is None else as_int("pool_sessions", pool_sessions)
         if self.batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; expected at least 1")
         if not 0 <= self.seed < 1 << 64:
@@ -201,14 +208,7 @@ class Batches:
         self._gatherer = Gatherer(self.corpus, names, tiles, cap)
         self.layout = Layout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
         self._keys: _Keys | None = None
-        self._pool = None
-        if self.pool_rows is not None:
-            if not self.shuffle:
-                raise ValueError("pool_rows is for shuffle=True; the rows in order need no pool")
-            ranks = self.rank, self.world_size
-            self._pool = PoolReader(
-                self._gatherer, self._rows, self.corpus.dtype.itemsize, pool_rows=self.pool_rows, ranks=ranks
-            )
+        self._pool = self._make_pool()
         rank_rows = self._rank_rows()
         if rank_rows == 0:
             found = f"{self._rows:,} rows for {self.world_size} ranks"
@@ -218,6 +218,30 @@ class Batches:
         if self._batch_count == 0:
             msg = f"{rank_rows:,} rows a rank make no whole batch of {self.batch_size:,}"
             raise EmptyCorpusError(msg, hint="a smaller batch_size, or drop_last=False")
+
+    def _make_pool(self) -> PoolReader | None:
+        """Make the reader of pools, if there are any; check that the cache suffices for the order."""
+        if self.pool_rows is None:
+            if self.pool_sessions is not None:
+                raise ValueError("pool_sessions is for pool_rows, which says how many rows a pool has")
+            if self.shuffle:
+                self._gatherer.check_fits(self._gatherer.sessions_between(0, self._rows), _STREAM_HINT)
+            return None
+        if not self.shuffle:
+            raise ValueError("pool_rows is for shuffle=True; the rows in order need no pool")
+        if self.corpus.store.remote and "move" in self.layout.fields:
+            raise CorpusError(
+                "the field move reads rows beside those of the pool, which are not kept here of a store",
+                hint='take "action", or leave pool_rows out',
+            )
+        return PoolReader(
+            self._gatherer,
+            self._rows,
+            self.corpus.dtype.itemsize,
+            pool_rows=self.pool_rows,
+            pool_sessions=self.pool_sessions,
+            ranks=(self.rank, self.world_size),
+        )
 
     # ------------------------------------------------------------------------------------- sizes
 
@@ -427,7 +451,7 @@ class Batches:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the settings and the position; unpickling opens the rest again."""
-        names = "source batch_size shuffle seed augment drop_last rank world_size pool_rows"
+        names = "source batch_size shuffle seed augment drop_last rank world_size pool_rows pool_sessions"
         settings = {name: getattr(self, name) for name in names.split()}
         layout = self.layout
         settings |= {"fields": layout.fields, "thresholds": self._tiles, "label_dtype": layout.label_dtype}

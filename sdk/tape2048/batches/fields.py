@@ -73,6 +73,7 @@ class BatchOptions(TypedDict, total=False):
     rank: int | None
     world_size: int | None
     pool_rows: int | None
+    pool_sessions: int | None
 
 
 #: The defaults of these that are not None.

@@ -17,13 +17,17 @@ from tape2048.errors import CorpusError, MixedRowsError
 from tape2048.io.reading import populate
 from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
 from tape2048.session.labels import exponents_of
+from tape2048.session.remote_session import RemoteSession, check_fits, prefetch
 from tape2048.store.row_map import NO_LABELS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from tape2048.batches.fields import Batch
     from tape2048.batches.plan import Cap, Pool
+    from tape2048.session.remote_session import Hold
     from tape2048.store.view import View
 
 #: For orders that are not SHUFFLED.
@@ -54,7 +58,10 @@ class Gatherer:
         plan: the kernel's tables.
         reads_rows: whether a field is read from rows or tapes, and not from packed boards in memory.
         takes_boards: whether boards as words suffice for all fields.
+        fetches: whether rows are read from sessions in stores, which :meth:`hold` brings here.
         embedding_width: D; 0 without embeddings.
+        session_starts: number of each session's first row in the order of the view, after the cap, and the
+            number of rows, ``i64[S + 1]``.
 
     Raises:
         CorpusError: ``fields`` has the action, and the rows of a session have none.
@@ -83,6 +90,11 @@ class Gatherer:
         self._thresholds = exponents_of(thresholds)
         self._labels = view.label_guide if "labels" in fields else NO_LABELS
         self.plan = self.plan_of(NO_POOL)
+        run_starts = cap.guide.starts if len(cap.guide.entries) else self._rowmap.run_starts
+        first_runs = np.searchsorted(view.runs["session"], np.arange(len(view.sessions) + 1))
+        self.session_starts = run_starts[first_runs].astype(np.int64)
+        self.fetches = view.store.remote and self.reads_rows
+        self._held: Hold | None = None
         self.takes_boards = self.plan.packed and not _OF_ROWS & set(fields)
         self._embeddings: list[NDArray[np.uint16]] = []
         self.embedding_width = 0
@@ -93,13 +105,54 @@ class Gatherer:
         """Make a plan that takes rows from a pool."""
         return Plan(self._rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels)
 
+    def sessions_of(self, numbers: NDArray[np.int64]) -> list[int]:
+        """Return the ordinals of the sessions of some rows; numbers outside the view count for none."""
+        inside = numbers[(numbers >= 0) & (numbers < self.session_starts[-1])]
+        found: list[int] = np.unique(np.searchsorted(self.session_starts, inside, "right") - 1).tolist()
+        return found
+
+    def sessions_between(self, first: int, end: int) -> list[int]:
+        """Return the ordinals of the sessions with rows in [first, end)."""
+        starts = self.session_starts
+        here = (starts[:-1] < end) & (starts[1:] > first) & (starts[1:] > starts[:-1])
+        found: list[int] = np.flatnonzero(here).tolist()
+        return found
+
+    def size_of(self, sessions: Iterable[int]) -> int:
+        """Return the bytes of sessions, of those that are in stores."""
+        found = (self._store.sessions[each] for each in sessions)
+        return sum(session.bytes for session in found if isinstance(session, RemoteSession))
+
+    def check_fits(self, sessions: Iterable[int], hint: str) -> None:
+        """Raise CorpusError if these sessions are in stores, are read, and the cache cannot hold them all."""
+        if self.fetches:
+            held = [self._store.sessions[each] for each in sessions]
+            check_fits(held, "rows in this order are read from all of them", hint)
+
+    def hold(self, first: int, end: int) -> Hold:
+        """Fetch and hold the sessions with rows in [first, end), where they are in stores and are read."""
+        return self._store.hold(self.sessions_between(first, end) if self.fetches else [])
+
+    def prefetch(self, sessions: Iterable[int], threads: int | None = None) -> None:
+        """Fetch sessions that are in stores into the cache; errors as for ``Store.hold``."""
+        if self.fetches:
+            prefetch([self._store.sessions[each] for each in sessions], threads)
+
     def gather(self, numbers: NDArray[np.int64], batch: Batch) -> None:
         """Fill a batch with the rows of these numbers; raise IndexError for a number outside the view."""
         order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
-        self._check_done(self.fill(order, (0, len(numbers)), batch, NO_KEYS), numbers)
+        with self._store.hold(self.sessions_of(numbers) if self.fetches else []):
+            self._check_done(self._fill(order, (0, len(numbers)), batch, NO_KEYS), numbers)
 
     def gather_records(self, numbers: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy whole rows to ``out``, ``dtype[n]``; raise IndexError for a number outside the view."""
+        if self._store.remote:
+            with self._store.hold(self.sessions_of(numbers)):
+                self._gather_records(numbers, out)
+        else:
+            self._gather_records(numbers, out)
+
+    def _gather_records(self, numbers: NDArray[np.int64], out: NDArray[Any]) -> None:
         records = out.view(np.uint8).reshape(len(out), out.dtype.itemsize)
         if self.plan.line is not None:
             done = gather_kernel.copy_records(*self.plan.line, numbers, records)
@@ -120,8 +173,26 @@ class Gatherer:
         """Fill a batch from its first row on, and return how many places were within the view.
 
         Runs in any number of threads, each with a batch of its own, and releases the GIL. Arguments as for
-        ``gather_kernel.fill``.
+        ``gather_kernel.fill``. The order is not LISTED.
+
+        Sessions in stores are held: all of the view for a SHUFFLED order, those of the batch for a STRAIGHT
+        one, which stay until the next batch.
         """
+        if self.fetches:
+            if order[0] != gather_kernel.SHUFFLED:
+                self._held = held = self.hold(places[0], places[0] + places[1])
+            elif self._held is None:
+                self._held = held = self.hold(0, int(self.session_starts[-1]))
+            else:
+                held = self._held
+            done = self._fill(order, places, batch, keys)
+            del held
+            return done
+        return self._fill(order, places, batch, keys)
+
+    def _fill(
+        self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]
+    ) -> int:
         assert places[1] <= batch.capacity
         done = self.run(self.plan, order, places, keys, batch.words)
         self.finish(batch, done)

@@ -11,11 +11,18 @@ one or two chunks, meet in the same pool. With c chunks in a pool, a batch sees 
 (and mostly c games or a few more), different ones in each epoch. So the pool should hold hundreds of chunks:
 512 of them are 33M rows or 0.94 GB, twice that in memory. Where boards are packed or decoded from tape, and
 no field needs more of a row, the pool has boards alone: 0.27 GB.
+
+With ``pool_sessions``, the chunks' order is random within windows, and so is that of the windows: stretches
+of adjacent chunks with rows of at most so many sessions (or one chunk with rows of more). A corpus in a store
+is then fetched once in an epoch, and two windows in the cache suffice; the sessions of the next pool are
+fetched while a pool is served.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +34,7 @@ from tape2048.batches import gather_kernel
 from tape2048.batches.gatherer import NO_KEYS
 from tape2048.batches.plan import Order, Outputs, Plan, Pool, address_of
 from tape2048.batches.shuffle import Permutation
+from tape2048.errors import TapeError
 from tape2048.io.bulk_read import allocate
 from tape2048.store.row_map import BOARD_BYTES
 
@@ -76,17 +84,27 @@ class PoolReader:
         rows: rows of an epoch on all ranks together.
         row_bytes: bytes of a row; where boards suffice, the pool has those instead.
         pool_rows: most rows in memory.
+        pool_sessions: most sessions of a window; None for one window.
         ranks: this rank, and the number of ranks.
 
     Attributes:
         rank_rows: rows that each rank serves in an epoch: as many as the rank with the fewest has.
 
     Raises:
-        ValueError: ``pool_rows`` is less than two chunks.
+        ValueError: ``pool_rows`` is less than two chunks, or ``pool_sessions`` below 1.
+        CorpusError: the cache is too small for sessions in a store: for two windows, or without windows for
+            all.
     """
 
     def __init__(
-        self, gatherer: Gatherer, rows: int, row_bytes: int, *, pool_rows: int, ranks: tuple[int, int]
+        self,
+        gatherer: Gatherer,
+        rows: int,
+        row_bytes: int,
+        *,
+        pool_rows: int,
+        pool_sessions: int | None,
+        ranks: tuple[int, int],
     ) -> None:
         self._gatherer = gatherer
         self._rows = rows
@@ -104,8 +122,35 @@ class PoolReader:
             # In some epoch, the rank with the fewest chunks has the short one.
             short = self._chunks * size - rows
             self.rank_rows = max(0, self._chunks // self._world * size - short)
+        self._windows = self._cut_windows(pool_sessions)
+        self._check_fits()
         self._epochs: dict[tuple[int, int], _Epoch] = {}
         self._reset()
+
+    def _cut_windows(self, sessions: int | None) -> NDArray[np.int64]:
+        """Return the first chunk of each window, and the number of chunks: ``i64[W + 1]``."""
+        if sessions is None:
+            return np.array([0, self._chunks])
+        if sessions < 1:
+            raise ValueError(f"pool_sessions={sessions}; expected at least 1")
+        starts = np.unique(self._gatherer.session_starts)  # without sessions that have no row
+        firsts = np.arange(self._chunks) << self._shift
+        first = np.searchsorted(starts, firsts, "right") - 1
+        last = np.searchsorted(starts, np.minimum(firsts + (1 << self._shift), self._rows), "left") - 1
+        edges = [0]
+        while edges[-1] < self._chunks:
+            end = int(np.searchsorted(last, first[edges[-1]] + sessions, "left"))
+            edges.append(max(end, edges[-1] + 1))
+        return np.array(edges)
+
+    def _check_fits(self) -> None:
+        """Raise CorpusError if the cache cannot hold the sessions of any two windows."""
+        edges = (self._windows << self._shift).tolist()
+        between = self._gatherer.sessions_between
+        windows = [between(first, min(end, self._rows)) for first, end in itertools.pairwise(edges)]
+        largest = sorted(windows, key=self._gatherer.size_of)[-2:]
+        hint = "raise cache_max_mb, or lower pool_sessions, two windows of which are here at a time"
+        self._gatherer.check_fits(set().union(*largest), hint)
 
     def _reset(self) -> None:
         """Start without pools, reader thread, and locks that another thread holds."""
@@ -113,6 +158,7 @@ class PoolReader:
         self._lock = threading.Lock()
         self._pools: dict[tuple[int, int, int], Future[_Loaded]] = {}
         self._reader: ThreadPoolExecutor | None = None
+        self._fetcher: threading.Thread | None = None
 
     def fill(
         self,
@@ -156,9 +202,18 @@ class PoolReader:
         derived = hashlib.sha256(
             b"tape2048 pool 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
         )
-        chunk_seed, pool_seed = np.frombuffer(derived.digest()[:16], "<u8").tolist()
+        chunk_seed, pool_seed, window_seed, _ = np.frombuffer(derived.digest(), "<u8").tolist()
         order = np.empty(self._chunks, np.uint64)
-        Permutation(self._chunks, seed=chunk_seed, epoch=epoch).fill(0, order)
+        windows = np.zeros(len(self._windows) - 1, np.uint64)
+        Permutation(len(windows), seed=window_seed, epoch=epoch).fill(0, windows)
+        done = 0
+        for window in windows.tolist():
+            first, end = self._windows[window : window + 2].tolist()
+            part = order[done : done + end - first]
+            # The first window is the only one without pool_sessions.
+            Permutation(end - first, seed=chunk_seed ^ window, epoch=epoch).fill(0, part)
+            part += np.uint64(first)
+            done += len(part)
         mine = order[self._rank :: self._world].astype(np.int64)
         pools, sizes = [], []
         for at in range(0, len(mine), self._pool_chunks):
@@ -201,11 +256,33 @@ class PoolReader:
         rows = allocate(int(lengths.sum()) * self._row_bytes).reshape(-1, self._row_bytes)
         firsts = (chunks << self._shift).astype(np.uint64)
         order = np.array(Order(gather_kernel.STRAIGHT, cap_key=share.cap_key), np.uint64)
-        end = 0
-        for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-            name = "boards" if self._gatherer.takes_boards else "records"
-            target = np.array(Outputs(**{name: address_of(rows[end:])}), np.uint64)
+        places = np.cumsum([0, *lengths.tolist()])
+        name = "boards" if self._gatherer.takes_boards else "records"
+        self._gatherer.prefetch(self._sessions_of(share, number))
+        for at in np.argsort(firsts).tolist():  # by session, so that each is held once
+            first, length = int(firsts[at]), int(lengths[at])
+            target = np.array(Outputs(**{name: address_of(rows[places[at] :])}), np.uint64)
+            held = self._gatherer.hold(first, first + length)  # and then the last one goes
             self._gatherer.run(self._gatherer.plan, order, (first, length), NO_KEYS, target)
-            end += length
-        keys = Permutation(end, seed=share.seed, epoch=number).keys
+        held.close()
+        is_idle = self._fetcher is None or not self._fetcher.is_alive()
+        if self._gatherer.fetches and number + 1 < len(share.chunks) and is_idle:
+            # Until this thread reads that pool, when this one has been served in part.
+            wanted = self._sessions_of(share, number + 1)
+            self._fetcher = threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True)
+            self._fetcher.start()
+        keys = Permutation(int(places[-1]), seed=share.seed, epoch=number).keys
         return _Loaded(self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys)
+
+    def _fetch_ahead(self, sessions: list[int]) -> None:
+        """Fetch sessions before they are wanted; what fails is fetched again then, and raises its error."""
+        with contextlib.suppress(TapeError):
+            self._gatherer.prefetch(sessions, 1)
+
+    def _sessions_of(self, share: _Epoch, number: int) -> list[int]:
+        """Return the ordinals of the sessions with rows in a pool."""
+        if not self._gatherer.fetches:
+            return []
+        between, size = self._gatherer.sessions_between, 1 << self._shift
+        firsts = (share.chunks[number] << self._shift).tolist()
+        return sorted({each for first in firsts for each in between(first, first + size)})

@@ -17,7 +17,7 @@ from tape2048.settings.fields import Count, Positive, Settings, Share, about
 
 #: Settings that do not decide what a training learns: they may change when it is resumed.
 _FREE = frozenset(
-    {"checkpoint_steps", "data", "device", "load", "loader_threads"}
+    {"cache", "cache_max_mb", "checkpoint_steps", "data", "device", "load", "loader_threads"}
     | {"out", "tensorboard", "threads", "wandb_project"}
 )
 
@@ -31,7 +31,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     data: Annotated[
         str,
         about(
-            "the directory of sessions (or one session) to learn from",
+            "the directory of sessions (or one session, or a store: s3://bucket/prefix) to learn from",
             why="where `record` leaves them",
             group="Data and output",
         ),
@@ -43,10 +43,25 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
             why="a critic should learn from games like those that it will score",
         ),
     ] = ""
+    cache: Annotated[
+        str,
+        about(
+            "local directory for sessions of a store; empty: tape2048/sessions below ~/.cache",
+            why="a store's sessions are fetched once",
+        ),
+    ] = ""
+    cache_max_mb: Annotated[
+        Count | None,
+        about(
+            "bound of the cache, in MB (10**6 bytes)",
+            why="some dozen sessions of 1e9 rows on tape",
+            none="off",
+        ),
+    ] = 20_000
     out: Annotated[
         str,
         about(
-            "the directory that receives checkpoints, metrics and critics",
+            "the directory that receives checkpoints, metrics and critics; or s3://bucket/prefix",
             why="in the current directory; a training that was stopped there is resumed",
         ),
     ] = "critic"
@@ -210,6 +225,23 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             why="some hundred batches an epoch",
         ),
     ] = 1024
+    pool_rows: Annotated[
+        Count | None,
+        about(
+            "draw batches from a pool of so many rows in memory, read in chunks",
+            why="any row is at hand in memory, and in a cache that holds the sessions",
+            none="off",
+        ),
+    ] = None
+    pool_sessions: Annotated[
+        Count | None,
+        about(
+            "with pool_rows, sessions that the pools are read from at a time; the cache has to hold twice as "
+            "many",
+            why="a directory has them all at hand",
+            none="off",
+        ),
+    ] = None
     epochs: Annotated[Count, about("passes over the runs", why="early stopping ends sooner")] = 10
     steps_max: Annotated[
         Count | None, about("end after this many optimizer steps", why="epochs say how long", none="off")
@@ -325,6 +357,8 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             raise ConfigError(
                 f"learning_rate: found {self.learning_rate:g}, expected at most {_LEARNING_RATE_MAX:g}"
             )
+        if self.pool_sessions is not None and self.pool_rows is None:
+            raise ConfigError(f"pool_sessions: found {self.pool_sessions}, expected pool_rows beside it")
         for name in ("dropout", "tower_dropout"):
             if getattr(self, name) >= 1:
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected below 1")

@@ -55,24 +55,33 @@ _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ: Final = 22  # linux/mman.h, since Linux 5.14; the mmap module has no name for it
 
 
+# What mmap's flags are beside those that the mmap module names: of Linux on all machines this runs on.
+_MAP_FIXED: Final = 0x10
+_RESERVED: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
+
+
+def _map(address: int | None, length: int, protection: int, flags: int, fd: int) -> int:
+    found = _libc.mmap(address, length, protection, flags, fd, 0)
+    if found == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(found)
+
+
 class _Mapping:
     """A mapped range, the base of the arrays made from it; unmapped with the last one."""
 
     __slots__ = ("__array_interface__", "_address", "_length")
 
-    def __init__(self, fd: int, length: int) -> None:
+    def __init__(self, fd: int, length: int, protection: int, flags: int) -> None:
         self._length = 0
-        address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-        if address == _MAP_FAILED:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        self._address = address
+        self._address = _map(None, length, protection, flags, fd)
         self._length = length
         self.__array_interface__: dict[str, Any] = {
             "version": 3,
             "typestr": "|u1",
             "shape": (length,),
-            "data": (address, True),  # True: read-only, beyond any flag of an array
+            "data": (self._address, True),  # True: read-only, beyond any flag of an array
         }
 
     # Not weakref.finalize, which also runs at exit, while other threads may still read the rows.
@@ -86,7 +95,28 @@ def map_file(fd: int, length: int) -> NDArray[np.uint8]:
 
     ``length`` is > 0 and at most the file's: touching a page past its end is SIGBUS. Errors are OSErrors.
     """
-    return np.asarray(_Mapping(fd, length))
+    return np.asarray(_Mapping(fd, length, mmap.PROT_READ, mmap.MAP_SHARED))
+
+
+class Reserved(_Mapping):
+    """Addresses for a file of ``length`` bytes that comes and goes; ``np.asarray`` makes them an array.
+
+    They cost neither memory nor swap. Touching them while no file is attached kills the process. Errors are
+    OSErrors.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, length: int) -> None:
+        super().__init__(-1, length, 0, _RESERVED)
+
+    def attach(self, fd: int) -> None:
+        """Map the file there, which has ``length`` bytes; ``fd`` may be closed then."""
+        _map(self._address, self._length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd)
+
+    def detach(self) -> None:
+        """Take the file out again."""
+        _map(self._address, self._length, 0, _RESERVED | _MAP_FIXED, -1)
 
 
 def populate(mapped: NDArray[Any]) -> None:

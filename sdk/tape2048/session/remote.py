@@ -38,12 +38,12 @@ from tape2048.io.staging import Staging
 from tape2048.session.directory import MANIFEST_BYTES_MAX, is_plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from tape2048.io.objects import Store
 
-_SESSIONS, _REMOVED = "sessions", "removed"
+SESSIONS, _REMOVED = "sessions", "removed"
 _DIGEST_LENGTH = 16
 
 
@@ -92,7 +92,7 @@ def put_session(store: Store, session: Path, label: str) -> str:
         raise ManifestError("missing", path=session / MANIFEST) from error
     manifest = _parse(text, session / MANIFEST)
     name = str(RemoteName(session.name, label, _digest(text)))
-    directory = f"{_SESSIONS}/{name}"
+    directory = f"{SESSIONS}/{name}"
     if MANIFEST in store.names(directory):
         try:
             _verify(store, directory, manifest, text)
@@ -104,7 +104,7 @@ def put_session(store: Store, session: Path, label: str) -> str:
     for file, entry in manifest.files.items():
         store.upload(f"{staged}/{file}", session / file)
         try:
-            _compare(store, f"{staged}/{file}", entry)
+            compare_file(store, f"{staged}/{file}", entry)
         except FormatError:
             _check_local(session / file, entry)  # its error, if the local file is the damaged one
             raise
@@ -117,10 +117,18 @@ def put_session(store: Store, session: Path, label: str) -> str:
 
 def list_sessions(store: Store) -> list[str]:
     """List the whole sessions of a store, sorted, without those with a tombstone; errors: StoreError."""
+    return sorted(list_files(store))
+
+
+def list_files(store: Store) -> dict[str, dict[str, int]]:
+    """List the sessions as :func:`list_sessions`, each with the sizes of its files by name."""
     removed = store.names(_REMOVED)
-    found = (path.partition("/") for path in store.names(_SESSIONS))
-    names = sorted(name for name, _, file in found if file == MANIFEST)
-    return [name for name in names if RemoteName.parse(name) and f"{name}.json" not in removed]
+    found: dict[str, dict[str, int]] = {}
+    for path, size in store.names(SESSIONS).items():
+        name, _, file = path.partition("/")
+        if RemoteName.parse(name) and f"{name}.json" not in removed:
+            found.setdefault(name, {})[file] = size
+    return {name: files for name, files in found.items() if MANIFEST in files}
 
 
 def read_manifest(store: Store, name: str) -> Manifest:
@@ -130,7 +138,7 @@ def read_manifest(store: Store, name: str) -> Manifest:
         MissingPathError: there is no such session.
         ManifestError: it is malformed, or not the one that the name stands for.
     """
-    return _read_manifest(store, name)[0]
+    return read_manifest_text(store, name)[0]
 
 
 def fetch_session(store: Store, name: str, root: Path) -> Path:
@@ -151,17 +159,59 @@ def fetch_session(store: Store, name: str, root: Path) -> Path:
     target = root / name
     if target.is_dir():
         return target
-    manifest, text = _read_manifest(store, name)
+    manifest, text = read_manifest_text(store, name)
     with storage_errors(target, "writing it"):
         root.mkdir(parents=True, exist_ok=True)
         with Staging(target) as staging:
-            for file, entry in manifest.files.items():
-                with open_fd(staging.path / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-                    _compare(store, f"{_SESSIONS}/{name}/{file}", entry, partial(write_all, fd))
-                    os.fsync(fd)
+            download(store, name, manifest, staging.path)
             write_file(staging.path / MANIFEST, text)
             staging.publish()
     return target
+
+
+def download(
+    store: Store, name: str, manifest: Manifest, directory: Path, files: Collection[str] | None = None
+) -> None:
+    """Write files of a session into a directory; every byte is compared with its checksum.
+
+    All of them (``files=None``) are flushed; some are for a cache that compares them again.
+
+    Args:
+        store: the store.
+        name: the session.
+        manifest: its manifest.
+        directory: it may have files of these names and sizes already.
+        files: names of the files; None for all of them.
+
+    Raises:
+        MissingPathError: a file is not in the store.
+        FormatError: bytes in the store are missing, replaced or damaged.
+        OSError: as the operating system gave it.
+    """
+    for file, entry in manifest.files.items():
+        if files is None or file in files:
+            with open_fd(directory / file, os.O_WRONLY | os.O_CREAT) as fd:
+                compare_file(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd), entry.bytes)
+                if files is None:
+                    os.fsync(fd)
+
+
+def check_local(directory: Path, manifest: Manifest, files: Collection[str]) -> None:
+    """Compare files of a local copy with their checksums; FormatError for the first one that differs."""
+    for file in files:
+        _check_local(directory / file, manifest.files[file])
+
+
+def parse_named(name: str, text: bytes, path: str | Path) -> Manifest:
+    """Parse the manifest that a session's name stands for; ManifestError if it is another one."""
+    named = RemoteName.parse(name)
+    if named is None or _digest(text) != named.digest:
+        raise ManifestError(
+            "not the manifest that the session's name stands for: it was replaced or cut",
+            path=path,
+            hint="the recorder's copy is gone: restore this one, or remove the session",
+        )
+    return _parse(text, path)
 
 
 def bury_session(store: Store, name: str) -> None:
@@ -174,10 +224,14 @@ def sweep_sessions(store: Store, delay_s: float) -> list[str]:
     gone = []
     for file in sorted(store.names(_REMOVED)):
         name = file.removesuffix(".json")
-        stone = msgspec.json.decode(store.get(f"{_REMOVED}/{file}", 1000), type=_Tombstone)
+        key = f"{_REMOVED}/{file}"
+        try:
+            stone = msgspec.json.decode(store.get(key, 1000), type=_Tombstone)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"not a tombstone: {error}", path=store.path(key), hint="remove it") from error
         if time.time() - stone.removed_at >= delay_s:
-            store.retract(f"{_SESSIONS}/{name}", MANIFEST)
-            store.remove(f"{_REMOVED}/{file}")
+            store.retract(f"{SESSIONS}/{name}", MANIFEST)
+            store.remove(key)
             gone.append(name)
     return gone
 
@@ -194,23 +248,17 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
     return manifest
 
 
-def _read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
-    key = f"{_SESSIONS}/{name}/{MANIFEST}"
-    text = store.get(key, MANIFEST_BYTES_MAX)
-    named = RemoteName.parse(name)
-    if named is None or _digest(text) != named.digest:
-        raise ManifestError(
-            "not the manifest that the session's name stands for: it was replaced or cut",
-            path=store.path(key),
-            hint="the recorder's copy is gone: restore the store's, or remove the session",
-        )
-    return _parse(text, store.path(key)), text
+def read_manifest_text(store: Store, name: str, size: int | None = None) -> tuple[Manifest, bytes]:
+    """As :func:`read_manifest`, with the manifest's text; ``size`` as for ``Store.get``."""
+    key = f"{SESSIONS}/{name}/{MANIFEST}"
+    text = store.get(key, MANIFEST_BYTES_MAX, size)
+    return parse_named(name, text, store.path(key)), text
 
 
 def _verify(store: Store, directory: str, manifest: Manifest, text: bytes) -> None:
     _verify_manifest(store, directory, text)
     for file, entry in manifest.files.items():
-        _compare(store, f"{directory}/{file}", entry)
+        compare_file(store, f"{directory}/{file}", entry)
 
 
 def _verify_manifest(store: Store, directory: str, text: bytes) -> None:
@@ -227,22 +275,29 @@ def _check_local(path: Path, entry: FileEntry) -> None:
         check_crc(crc32c_file(fd, size, path), entry.crc32c, "the file", path=path, offset=0)
 
 
-def _compare(
-    store: Store, key: str, entry: FileEntry, write: Callable[[bytes], object] = lambda _: None
+def compare_file(
+    store: Store,
+    key: str,
+    entry: FileEntry,
+    write: Callable[[bytes], object] = lambda _: None,
+    size: int | None = None,
 ) -> None:
-    """Read a file of the store, and compare its size and its CRC-32C with the manifest's."""
+    """Read a file of the store, and compare its size and its CRC-32C with the manifest's.
+
+    ``size`` is for ``Store.chunks``.
+    """
     from crc32c import crc32c
 
-    size = checksum = 0
-    chunks: Iterator[bytes] = store.chunks(key)
+    found = checksum = 0
+    chunks: Iterator[bytes] = store.chunks(key, size)
     for data in chunks:
-        size, checksum = size + len(data), crc32c(data, checksum)
-        if size > entry.bytes:
+        found, checksum = found + len(data), crc32c(data, checksum)
+        if found > entry.bytes:
             break
         write(data)
-    if size < entry.bytes:
-        message = f"reads back {size} bytes; the manifest says {entry.bytes}"
-        raise TruncatedError(message, path=store.path(key), offset=size)
-    if (size, checksum) != (entry.bytes, entry.crc32c):
+    if found < entry.bytes:
+        message = f"reads back {found} bytes; the manifest says {entry.bytes}"
+        raise TruncatedError(message, path=store.path(key), offset=found)
+    if (found, checksum) != (entry.bytes, entry.crc32c):
         message = f"reads back as CRC-32C {checksum:#010x}; the manifest says {entry.crc32c:#010x}"
         raise ChecksumError(message, path=store.path(key))

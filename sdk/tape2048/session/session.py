@@ -100,8 +100,10 @@ class Session(RowView):
         metadata: Metadata,
         manifest: Manifest | None,
         load: Load,
+        *,
+        probe: bool = True,
     ) -> None:
-        """Make a session of the contents that :meth:`open` has read; touches no file."""
+        """Make a session of the contents that :meth:`open` has read; without ``probe``, touches no row."""
         self.path = path
         self.tape: Tape | None = None
         self.rows_without_run = 0
@@ -113,7 +115,9 @@ class Session(RowView):
                 record_action=metadata.session.get("record_action") is True
             )
         else:
-            self.runs, self._owners, kept = _assign(metadata, rows, path / METADATA_DB, load, manifest)
+            self.runs, self._owners, kept = _assign(
+                metadata, rows, path / METADATA_DB, load, manifest, probe=probe
+            )
             if kept is not None:
                 self.rows_without_run = len(rows) - int(np.count_nonzero(kept))
                 rows, load = _without_others(rows, kept, load)
@@ -188,6 +192,11 @@ class Session(RowView):
             self._steps = self.read_rows(0, len(self))
             self._steps.flags.writeable = False
         return self._steps
+
+    @property
+    def stored(self) -> NDArray[Any]:
+        """The array of the rows, or of their bytes on tape; of one in a store, its addresses alone."""
+        return self.steps if self.tape is None else self.tape.memory[0]
 
     @property
     def contiguous(self) -> bool:
@@ -434,12 +443,20 @@ def _without_others(
 
 
 def _assign(
-    metadata: Metadata, steps: NDArray[np.void], path: Path, load: Load, manifest: Manifest | None
+    metadata: Metadata,
+    steps: NDArray[np.void],
+    path: Path,
+    load: Load,
+    manifest: Manifest | None,
+    *,
+    probe: bool,
 ) -> tuple[NDArray[np.void], Owners, NDArray[np.bool_] | None]:
     """Find the rows of each run, from the run table or else from the rows; see ``from_scan``."""
     if not metadata.has_rows:
         return from_scan(metadata.runs, steps["run_id"], path, whole=manifest is not None)
     runs, owners = from_run_table(metadata.runs, len(steps), path)
+    if not probe:
+        return runs, owners, None
     probed = np.flatnonzero(runs["rows"])
     if load == "mmap" and len(probed) > _PROBED_RUNS:
         probed = probed[np.arange(_PROBED_RUNS) * (len(probed) - 1) // (_PROBED_RUNS - 1)]

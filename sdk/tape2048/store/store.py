@@ -1,4 +1,4 @@
-"""Rows and runs of many sessions: the opening of sessions, one table of all runs, and the memory of the rows.
+"""Rows and runs of many sessions: one table of all runs, and the memory of the rows.
 
 A store is the part that all views of a corpus share. It holds segments (see ``row_map``), so it grows with
 the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows in
@@ -9,37 +9,34 @@ into one array each, and so are tapes with their anchors (``tapes``).
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
 
 from tape2048.base.resources import ram_available
-from tape2048.base.text import as_int, counted
+from tape2048.base.text import as_int
 from tape2048.errors import (
     CorpusError,
-    EmptyCorpusError,
     GameError,
-    MissingPathError,
     RowsGoneError,
-    Skipped,
     StorageError,
-    TapeError,
 )
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPES, STEPS_NPY
+from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
-from tape2048.io.reading import open_regular, reading
-from tape2048.session.session import Session, sessions
+from tape2048.io.reading import open_regular
+from tape2048.session.remote_session import Hold, RemoteSession
 from tape2048.store.row_map import BOARD_BYTES, Segments
 from tape2048.store.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from tape2048.session.session import Session
     from tape2048.store.row_map import RowMap
 
 _U64 = np.uint64
@@ -76,6 +73,7 @@ class Store:
         runs: ``CORPUS_RUN_DTYPE[R]``, by session and then in the session's order; read-only.
         segments: the segments of these runs, by run.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
+        remote: whether rows are in stores: only those of held sessions may be read, see :meth:`hold`.
         memory: the arrays that hold the rows, by address.
         read: with ``"ram"``, those that were read from files, one for each size of a row.
         boards: the packed boards, with ``"packed"``.
@@ -103,8 +101,16 @@ class Store:
         self.boards = boards
         self.tapes = tapes
         self.memory = tuple(sorted((array for array in memory if array.size), key=_address))
+        self.remote = load != "ram" and any(isinstance(session, RemoteSession) for session in sessions)
         self._begins = np.array([_address(array) for array in self.memory], _U64)
         self._files = [state for session in sessions if load != "ram" for state in _file_states(session)]
+
+    def hold(self, ordinals: Iterable[int]) -> Hold:
+        """Fetch the rows of sessions that are in stores, and keep them as long as the result lives.
+
+        Errors as for ``Hold.of``. With rows in memory, or without such sessions, there is nothing to do.
+        """
+        return Hold.of([self.sessions[each] for each in ordinals] if self.remote else [])
 
     def bytes_at(self, address: int, count: int) -> NDArray[np.uint8]:
         """Return a read-only view of ``count`` bytes from the address of a row on."""
@@ -160,61 +166,6 @@ class Store:
                 )
 
 
-# ---------------------------------------------------------------------------------- sessions and runs
-
-
-def open_sessions(
-    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], damaged: Literal["raise", "skip"]
-) -> tuple[tuple[Session, ...], list[Skipped]]:
-    """Open every session below some paths; return the open and the skipped ones, as ``Corpus.open``."""
-    if damaged not in {"raise", "skip"}:
-        raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
-    roots = [root] if isinstance(root, str | os.PathLike) else list(root)
-    paths = [path for each in roots for path in _session_paths(Path(each))]
-    if not paths:
-        named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
-        raise EmptyCorpusError(
-            "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
-        )
-    seen: set[object] = set()
-    for path in paths:
-        place = _identity(path)
-        if place in seen:
-            raise CorpusError("this session is named twice", path=path, hint="its rows would count twice")
-        seen.add(place)
-    opened, skipped = [], []
-    for path in paths:
-        try:
-            opened.append(Session.open(path))
-        except TapeError as error:
-            if damaged == "raise":
-                raise
-            skipped.append(Skipped(path, error.detach()))
-    if not opened:
-        found = counted(len(skipped), "session")
-        raise EmptyCorpusError(f"none of {found} is whole; the first: {skipped[0].error}")
-    return tuple(opened), skipped
-
-
-def _identity(path: Path) -> object:
-    """Return a value that is equal for two names of one directory."""
-    try:
-        status = path.stat()
-    except OSError:
-        return path  # opening it raises the error
-    return status.st_dev, status.st_ino
-
-
-def _session_paths(path: Path) -> list[Path]:
-    with reading(path):
-        is_session, exists = (path / METADATA_DB).exists(), path.exists()
-    if is_session:
-        return [path]
-    if not exists:
-        raise MissingPathError("nothing stands at this path", path=path)
-    return sessions(path)
-
-
 def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
     """Concatenate the run tables of all sessions: ``CORPUS_RUN_DTYPE[R]``."""
     counts = [len(session.runs) for session in sessions]
@@ -264,6 +215,23 @@ def open_store(
         renumbered = np.cumsum(chosen) - 1
         segments = segments.take(kept)._replace(run=renumbered[segments.run[kept]])
         runs = runs[chosen]
+    if load == "auto" and any(isinstance(session, RemoteSession) for session in sessions):
+        load = "mmap"  # rows come when they are wanted
+    used = np.unique(segments.session).tolist() if load != "mmap" else []
+    with Hold.of([sessions[each] for each in used]):
+        return _load(sessions, runs, segments, chosen, load, ram_budget, progress)
+
+
+def _load(  # noqa: PLR0917
+    sessions: tuple[Session, ...],
+    runs: NDArray[np.void],
+    segments: Segments,
+    chosen: NDArray[np.bool_] | None,
+    load: CorpusLoad,
+    ram_budget: int | None,
+    progress: Callable[[int, int], object] | None,
+) -> Store:
+    """Make a store of segments; what is read into memory is here."""
     on_tape = segments.on_tape
     tapes = map_tapes(sessions, chosen) if on_tape.any() else None
     memory = tuple(stored_rows(session) for session in sessions)
@@ -441,7 +409,7 @@ def _pack(
 
 
 def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
-    if session.load == "ram":
+    if session.load == "ram" or isinstance(session, RemoteSession):  # whose files nobody else writes
         return
     for name in (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY):
         path = session.path / name

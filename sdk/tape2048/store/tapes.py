@@ -46,7 +46,7 @@ class Tapes(NamedTuple):
 
 def stored_rows(session: Session) -> NDArray[Any]:
     """Return the array of a session's rows, or of their bytes on tape."""
-    return session.steps if session.tape is None else session.tape.data
+    return session.stored
 
 
 def map_tapes(sessions: Sequence[Session], chosen: NDArray[np.bool_] | None) -> Tapes:
@@ -57,7 +57,7 @@ def map_tapes(sessions: Sequence[Session], chosen: NDArray[np.bool_] | None) -> 
     ]
     joined = np.concatenate(starts)
     tapes = [session.tape for session in sessions if session.tape is not None]
-    spans = [(t.data.ctypes.data, t.anchors.ctypes.data, t.anchor_rows.bit_length() - 1) for t in tapes]
+    spans = [(*(m.ctypes.data for m in t.memory), t.anchor_rows.bit_length() - 1) for t in tapes]
     return Tapes(np.array(sorted(spans), _U64), joined if chosen is None else joined[chosen])
 
 

@@ -117,6 +117,12 @@ class View:
             segments = segments._replace(run=ordinal[segments.run])
         return cut(segments, self.game_phase, self.runs, self.store)
 
+    @property
+    def used_sessions(self) -> list[int]:
+        """The ordinals of the sessions with rows in the view, before ``empties``."""
+        found: list[int] = np.unique(self.segments.session).tolist()
+        return found
+
     @cached_property
     def rowmap(self) -> RowMap:
         """The tables that locate the view's rows; for the kernels."""
@@ -132,7 +138,8 @@ class View:
 
             if boards is None:
                 self.store.check_files()
-            rows = mask_empties(rows, *self.game_phase.empties, self.store)
+            with self.store.hold(self.used_sessions if boards is None else []):
+                rows = mask_empties(rows, *self.game_phase.empties, self.store)
         return rows
 
     @cached_property
@@ -164,14 +171,23 @@ class View:
         used, runs["session"] = np.unique(runs["session"], return_inverse=True)
         for ordinal in used.tolist():
             session = self.sessions[ordinal]
-            files = session.manifest.files if session.manifest else {}
-            steps = (item for item in sorted(files.items()) if item[0].startswith(("steps", "tape")))
-            sums = {name: [entry.bytes, entry.crc32c] for name, entry in steps}
-            digest.update(msgspec.json.encode([len(session), sums]))
+            digest.update(msgspec.json.encode([len(session), _checksums(session)]))
         digest.update(msgspec.json.encode([self.dtype.itemsize, list(self.game_phase), len(runs)]))
         digest.update(runs.tobytes())
         digest.update(self.row_counts.tobytes())
         return digest.hexdigest()
+
+    def session_identities(self) -> dict[str, str]:
+        """Return a hash of each session's rows in the view, by its name: 16 hexadecimal digits."""
+        found = {}
+        starts = np.searchsorted(self.runs["session"], np.arange(len(self.sessions) + 1))
+        for ordinal, session in enumerate(self.sessions):
+            runs = self.runs[starts[ordinal] : starts[ordinal + 1]].copy()
+            if len(runs):
+                runs["session"] = 0
+                text = msgspec.json.encode([len(session), _checksums(session)])
+                found[session.name] = hashlib.sha256(text + runs.tobytes()).hexdigest()[:16]
+        return found
 
     def __len__(self) -> int:
         """Number of rows, N."""
@@ -197,7 +213,7 @@ class View:
     def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
         """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
         rows = self.rowmap
-        if rows.mask.words.size:
+        if rows.mask.words.size or self.store.remote:  # rows in the cache come and go
             return None
         a = int(np.searchsorted(rows.guide.starts, np.uint64(first), "right")) - 1
         b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
@@ -237,6 +253,13 @@ class View:
         labels of a threshold are equal, since no weight can balance them.
         """
         return labels.positive_weights(self.run_labels(thresholds), self.row_counts)
+
+
+def _checksums(session: Session) -> dict[str, list[int]]:
+    """Return size and checksum of each file of rows; empty without a manifest."""
+    files = session.manifest.files if session.manifest else {}
+    rows = (item for item in sorted(files.items()) if item[0].startswith(("steps", "tape")))
+    return {name: [entry.bytes, entry.crc32c] for name, entry in rows}
 
 
 class CappedView:

@@ -50,8 +50,7 @@ class Tape:
     rows before it, and in ``validate``.
 
     Attributes:
-        data: ``u8[N]``, read-only.
-        anchors: ``u64[ceil(N / K)]``, read-only.
+        memory: :attr:`data` and :attr:`anchors`, for their addresses.
         anchor_rows: K, a power of two.
         runs: ``RUN_DTYPE[G]`` by ``first_row``; their rows tile the tape.
         starts: ``u64[G]``, the first board of each.
@@ -70,16 +69,25 @@ class Tape:
     ) -> None:
         self._directory = directory
         self._offsets = offsets
-        self.data = data
-        self.anchors = anchors
+        self.memory = data, anchors
         self.anchor_rows = anchor_rows
         self.runs = runs
         self.starts = starts
         self.first_rows = runs["first_row"].astype(np.int64)
 
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes of all rows, ``u8[N]``, read-only."""
+        return self.memory[0]
+
+    @property
+    def anchors(self) -> NDArray[np.uint64]:
+        """Boards of every K-th row, ``u64[ceil(N / K)]``, read-only."""
+        return self.memory[1]
+
     def __len__(self) -> int:
         """Number of rows, N."""
-        return len(self.data)
+        return len(self.memory[0])
 
     def moves(self, rows: slice | NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the moves of some rows: ``u8[n]``, a new array."""

@@ -76,8 +76,12 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Read a safetensors file into memory; raise CriticError where it is missing or malformed."""
     if not path.exists():
         raise CriticError(f"no {path.name}: not a complete directory of a model", path=path.parent)
+    return parse_tensors(read_path(path).tobytes(), path)
+
+
+def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
+    """Parse a safetensors file; raise CriticError where it is malformed."""
     safetensors = require("safetensors.torch", "reading a model")
-    data = read_path(path).tobytes()
     try:
         tensors: dict[str, torch.Tensor] = safetensors.load(data)
     except Exception as error:  # SafetensorError, and other classes for a malformed header

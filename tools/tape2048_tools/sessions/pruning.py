@@ -16,6 +16,7 @@ from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
 from tape2048.maintenance.removal import explain_refusal
+from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import sessions
 from tape2048_tools.sessions.roots import directory_bytes
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+    from tape2048.io.objects import Store
     from tape2048_recorder.config.retention import Retention, RetentionLimits
 
 MEGABYTE = 10**6
@@ -109,12 +111,29 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
     return found, passed
 
 
+def store_candidates(store: Store) -> list[Candidate]:
+    """Return the listed sessions of a fleet's store, oldest first; a fleet has one model tag."""
+    sizes: Counter[str] = Counter()
+    for file, size in store.names(SESSIONS).items():
+        sizes[file.partition("/")[0]] += size
+    found = []
+    for name in list_sessions(store):
+        remote = RemoteName.parse(name)
+        match = remote and SESSION_NAME.fullmatch(remote.session)
+        if match:
+            found.append(Candidate(_start_s(match["ts"]), 1, name, "", sizes[name]))
+    return sorted(found)
+
+
+def _start_s(text: str) -> float:
+    return dt.datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC).timestamp()
+
+
 def _candidate(path: Path) -> Candidate:
     match = SESSION_NAME.fullmatch(path.name)
     assert match is not None  # explain_refusal has checked it
-    start = dt.datetime.strptime(match["ts"], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
     tag, count = _tag_and_count(path, match["tag"])
-    return Candidate(start.timestamp(), count, path.name, tag, directory_bytes(path))
+    return Candidate(_start_s(match["ts"]), count, path.name, tag, directory_bytes(path))
 
 
 def _tag_and_count(path: Path, text: str) -> tuple[str, int]:

@@ -90,10 +90,10 @@ def expand_all(paths: Sequence[Path]) -> list[Path]:
     return [session for path in paths for session in expand_sources(path)]
 
 
-def described(path: Path, error: TapeError) -> dict[str, str | None]:
+def described(path: Path | str, error: TapeError) -> dict[str, str | None]:
     """Return an unreadable session and its error, for JSON."""
     return {
-        "name": path.name,
+        "name": str(path).rpartition("/")[2],
         "path": str(path),
         "error": type(error).__name__,
         "message": str(error),

@@ -13,6 +13,7 @@ from tape2048.base.intervals import wilson
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, Manifest
 from tape2048.session.directory import MANIFEST_BYTES_MAX
 from tape2048.session.labels import DEFAULT_THRESHOLDS, REACH_TILES
+from tape2048.session.remote_session import RemoteSession
 from tape2048.settings.fields import show_plain
 from tape2048.tape.layout import ROWS, TAPE, TAPE_NPY
 from tape2048_tools.sessions.roots import directory_bytes
@@ -118,20 +119,30 @@ def brief(path: str, name: str) -> Summary | None:
     )
 
 
+def session_bytes(session: Session) -> int:
+    """Return the size of a session's files, here or in its store."""
+    return session.bytes if isinstance(session, RemoteSession) else directory_bytes(session.path)
+
+
+def session_place(session: Session) -> str:
+    """Return the path of a session, or its address in a store."""
+    return session.address if isinstance(session, RemoteSession) else str(session.path)
+
+
 def summarize(session: Session) -> Summary:
     """Summarize a session from its run table."""
     runs = session.runs
     recovered = session.meta.get("recovered")
     return Summary(
         name=session.path.name,
-        path=str(session.path),
+        path=session_place(session),
         rows=len(session),
         games=len(runs),
         mean_score=float(runs["max_score"].mean()) if len(runs) else None,
         best_score=int(runs["max_score"].max()) if len(runs) else None,
         highest_tile=int(runs["highest_tile"].max()) if len(runs) else None,
         reach=reach(runs, REACH_TILES),
-        bytes=directory_bytes(session.path),
+        bytes=session_bytes(session),
         recovered=recovered if isinstance(recovered, bool) else None,
         storage=ROWS if session.tape is None else TAPE,
     )
@@ -199,7 +210,7 @@ def sum_up(sessions: Sequence[Session]) -> dict[str, Any]:
         "sessions": len(sessions),
         "rows": sum(len(session) for session in sessions),
         "games": len(runs),
-        "bytes": sum(directory_bytes(session.path) for session in sessions),
+        "bytes": sum(map(session_bytes, sessions)),
         "on_tape": sum(session.tape is not None for session in sessions),
         "started_at": min(started).isoformat() if started else None,
         "ended_at": max(ended).isoformat() if ended else None,

@@ -19,9 +19,14 @@ class _LatePath(click.Path):
     """A path as :class:`pathlib.Path`, which is imported with the first one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Check a value and make it a path."""
+        """Check a value and make it a path; ConfigError for the address of a store."""
         from pathlib import Path
 
+        if isinstance(value, str) and "://" in value:
+            from tape2048.errors import ConfigError
+
+            hint = "list, show, critic train, critic eval and fleet take addresses: tape2048 COMMAND --help"
+            raise ConfigError(f"found the address {value}, expected a path on this machine", hint=hint)
         return Path(os.fsdecode(super().convert(value, param, ctx)))
 
 
@@ -37,6 +42,14 @@ class _ExistingPath(_LatePath):
         path = super().convert(value, param, ctx)
         refuse_missing(path, self.hint)
         return path
+
+
+class _Place(_ExistingPath):
+    """A path to read, or the address of a store, which stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check a value and make it a path, unless it has a scheme."""
+        return value if isinstance(value, str) and "://" in value else super().convert(value, param, ctx)
 
 
 def refuse_missing(path: Path, hint: str | None = None) -> None:
@@ -103,6 +116,11 @@ SHARD = _Shard()
 #: A directory of sessions.
 ROOT = _ExistingPath("name the directory that `tape2048 record` writes to (--out-dir), or record")
 
+#: A directory of sessions, a session, or the address of a store of them.
+PLACE = _Place(
+    "name the directory that `tape2048 record` writes to (--out-dir), or a store: s3://bucket/prefix"
+)
+
 #: Exit code of a command that did its work and found something wrong.
 EXIT_FINDINGS = 1
 
@@ -135,6 +153,15 @@ def int_option(
     shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
 
+
+CACHE = options(
+    click.option(
+        "--cache",
+        metavar="DIR",
+        help="For what is fetched from a store.  [default: tape2048/sessions below ~/.cache]",
+    ),
+    int_option("--cache-max-mb", "Bound of the cache; units: MB.", default=20_000),
+)
 
 WORKERS = int_option("--workers", "Number of threads.  [default: one for each core]", least=1)
 

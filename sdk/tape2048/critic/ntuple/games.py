@@ -137,7 +137,14 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
     """
     from tape2048.corpus import Corpus
 
-    corpus = Corpus.open(config.data, where=config.where or None, load="mmap", progress=False)
+    corpus = Corpus.open(
+        config.data,
+        where=config.where or None,
+        load="mmap",
+        cache=config.cache or None,
+        cache_max_mb=config.cache_max_mb,
+        progress=False,
+    )
     players = players_of(corpus)
     check_one_player(players, mixed=config.mixed_players)
     try:

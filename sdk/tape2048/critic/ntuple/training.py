@@ -48,7 +48,7 @@ BEST = "best.critic"
 _ROUND_GAMES = 256
 
 #: Settings that do not decide what a training learns: they may change when it is resumed.
-_FREE = {"data", "out", "threads", "checkpoint_s", "weight_step", "prune_below"}
+_FREE = {"cache", "cache_max_mb", "data", "out", "threads", "checkpoint_s", "weight_step", "prune_below"}
 
 
 class NTupleProgress(NamedTuple):

@@ -19,7 +19,7 @@ import torch
 from tape2048.errors import CheckpointError, CriticError
 from tape2048.io.durable import publishing_file
 from tape2048.io.training_directory import check_same
-from tape2048.torch.support import by_prefix, content_sha256, read_tensors, tensor_bytes
+from tape2048.torch.support import by_prefix, content_sha256, parse_tensors, tensor_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,17 +71,29 @@ def write_checkpoint(
         file.write(content)
 
 
-def read_checkpoint(
-    path: Path, expected: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+def load_checkpoint(  # noqa: PLR0917
+    content: bytes,
+    path: Path,
+    expected: TrainingState,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
 ) -> TrainingState:
     """Load a checkpoint into model, optimizer and this rank's generators, and return the rest of its state.
 
+    Args:
+        content: of the file, of which rank 0 may have the only one.
+        path: the file, for errors.
+        expected: the state at the beginning of this training.
+        model: receives the parameters.
+        optimizer: receives its moments.
+        ranks: this rank, and their number.
+
     Raises:
         CheckpointError: damaged, or of another training than ``expected``; names all settings that differ.
-        StorageError: the operating system could not read it.
     """
     try:
-        tensors = read_tensors(path)
+        tensors = parse_tensors(content, path)
     except CriticError as error:
         raise CheckpointError(error.message, path=path, hint="start over with another --out") from error
     written = tensors.pop("sha256", None)

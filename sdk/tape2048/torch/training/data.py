@@ -8,7 +8,7 @@ import numpy as np
 
 from tape2048.corpus import Corpus
 from tape2048.critic.facts import PlayedBy, check_one_player, players_of
-from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048.errors import ConfigError, EmptyCorpusError, TapeError
 from tape2048.session.embeddings import open_embeddings
 from tape2048.torch.loader import CriticLoader
 
@@ -40,6 +40,34 @@ class TrainingData(NamedTuple):
     embeddings: Embeddings | None  # embeddings of one session, for their facts; None if they are not used
 
 
+def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
+    """Open the sessions on every rank, as :func:`open_data`, and compare the ranks before they begin.
+
+    Args:
+        config: the settings.
+        ranks: this rank, and their number.
+
+    Raises:
+        RankError: a rank has other sessions, other games of them, or other settings, or has failed; the
+            message names what differs. Every rank raises it.
+        TapeError: as for :func:`open_data`.
+    """
+    data, failed = None, None
+    facts: dict[str, dict[str, str]] = {}
+    try:
+        data = open_data(config, ranks)
+        settings = {name: repr(value) for name, value in config.deciding().items()}
+        sessions = data.corpus.session_identities()
+        facts = {"session": sessions, "setting": settings, "all": {"rows": data.corpus.identity}}
+    except TapeError as error:
+        failed = error
+    ranks.check_alike(facts, failed)
+    if failed is not None:
+        raise failed
+    assert data is not None
+    return data
+
+
 def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     """Open the sessions and split them.
 
@@ -50,7 +78,14 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         ConfigError: an invalid share, or games of several players.
         TapeError: as for :meth:`Corpus.open`.
     """
-    corpus = Corpus.open(config.data, where=config.where or None, load=config.load, progress=False)  # type: ignore[arg-type]
+    corpus = Corpus.open(
+        config.data,
+        where=config.where or None,
+        load=config.load,  # type: ignore[arg-type]
+        cache=config.cache or None,
+        cache_max_mb=config.cache_max_mb,
+        progress=False,
+    )
     players = players_of(corpus)
     check_one_player(players, mixed=config.mixed_players)
     try:
@@ -78,7 +113,14 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     augment: Literal["d4"] | None = "d4" if config.augment == "d4" and not config.use_embeddings else None
     try:
         train = CriticLoader(
-            sources["train"], config.batch_rows, seed=config.seed, augment=augment, drop_last=True, **common
+            sources["train"],
+            config.batch_rows,
+            seed=config.seed,
+            augment=augment,
+            drop_last=True,
+            pool_rows=config.pool_rows,
+            pool_sessions=config.pool_sessions,
+            **common,
         )
     except EmptyCorpusError as error:
         raise EmptyCorpusError(

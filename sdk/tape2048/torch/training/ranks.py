@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, NamedTuple
+import platform
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from tape2048.errors import RankError
+from tape2048.errors import RankError, TapeError
 from tape2048.torch.support import local_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+T = TypeVar("T")
+
+#: Differences that an error names.
+_NAMED = 5
 
 
 class Ranks(NamedTuple):
@@ -52,6 +58,71 @@ class Ranks(NamedTuple):
         found = [torch.empty_like(mine) for _ in range(self.world_size)]
         dist.all_gather(found, mine)
         return [tensor.cpu() for tensor in found]
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what ``make`` returns on rank 0, on all ranks; it can be pickled.
+
+        Raises:
+            TapeError: that of ``make``, on rank 0.
+            RankError: that error's text, on the others.
+        """
+        if self.world_size == 1:
+            return make()
+        told: list[Any] = [None, None]
+        failed = None
+        if self.first:
+            try:
+                told[0] = make()
+            except TapeError as error:
+                failed, told[1] = error, str(error)
+        dist.broadcast_object_list(told, src=0, device=self.device)
+        if failed is not None:
+            raise failed
+        if told[1] is not None:
+            raise RankError(f"rank 0 cannot begin: {told[1]}")
+        found: T = told[0]
+        return found
+
+    def check_alike(self, facts: Mapping[str, Mapping[str, str]], failed: TapeError | None) -> None:
+        """Compare what this rank is about to do with the other ranks; without a difference, return.
+
+        Unlike ranks would make other numbers of steps, and wait for each other without end.
+
+        Args:
+            facts: values by name, by kind (such as ``session``).
+            failed: the error of this rank, which ends it afterwards.
+
+        Raises:
+            RankError: another rank has failed, or has other facts; on every rank.
+        """
+        if self.world_size == 1:
+            return
+        mine = platform.node(), {kind: dict(values) for kind, values in facts.items()}, failed and str(failed)
+        all_of: list[Any] = [None] * self.world_size
+        dist.all_gather_object(all_of, mine)
+        if failed is not None:
+            return
+        host, first, _ = all_of[0]
+        for rank, (node, found, error) in enumerate(all_of):
+            if error is not None:
+                raise RankError(f"rank {rank} on {node} cannot begin: {error}")
+            differences = [line for kind in first for line in _differences(kind, found[kind], first[kind])]
+            if differences:
+                more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+                raise RankError(
+                    f"rank {rank} on {node} is unlike rank 0 on {host}: "
+                    f"{'; '.join(differences[:_NAMED])}{more}",
+                    hint="give each rank the same sessions and settings, such as the address of one store",
+                )
+
+
+def _differences(kind: str, found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    lines = [f"{kind} {name}, which rank 0 lacks" for name in found.keys() - expected.keys()]
+    lines += [f"no {kind} {name}" for name in expected.keys() - found.keys()]
+    both = sorted(found.keys() & expected.keys())
+    pairs = [(name, found[name], expected[name]) for name in both if found[name] != expected[name]]
+    lines += [f"{kind} {name} is {a:.40}, not {b:.40}" for name, a, b in pairs]
+    return sorted(lines)
 
 
 @contextlib.contextmanager

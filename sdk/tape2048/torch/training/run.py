@@ -17,13 +17,18 @@ batch's loss is the sum divided by its rows. So the expected gradient is that of
 games, on any number of ranks. Division by the sum of the batch's own weights would be biased: a batch of
 long games would count no more than one of short games.
 
-Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes.
+Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes, and the
+others get its checkpoint from it. Before they begin, the ranks compare their sessions and settings.
+
+``out`` may be the address of a store (``store``): rank 0 then works in a directory of the cache, and puts
+each checkpoint with the metrics and critics of its time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import math
 import os
 from pathlib import Path
@@ -36,14 +41,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.critic.facts import SplitInfo, doubts
-from tape2048.errors import DivergedError
+from tape2048.errors import DivergedError, OutDirError, RankError, StorageError
+from tape2048.io.objects import is_url
+from tape2048.io.reading import read_path
 from tape2048.io.training_directory import SilentView, TrainingDirectory
+from tape2048.jit.compiler import cache_base
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
 from tape2048.torch.training import model as models
-from tape2048.torch.training.checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
+from tape2048.torch.training.checkpoint import TrainingState, load_checkpoint, rng_states, write_checkpoint
 from tape2048.torch.training.clock import Clock
-from tape2048.torch.training.data import bad_batch, open_data
+from tape2048.torch.training.data import bad_batch, open_alike
 from tape2048.torch.training.ranks import Ranks, joined
+from tape2048.torch.training.store import TrainingStore
 from tape2048.torch.training.targets import Targets
 from tape2048.torch.training.tracking import Tracking
 from tape2048.torch.training.validation import Validation, validate
@@ -114,12 +123,30 @@ def train_critic(
         'all steps are made'
     """
     config.check()
-    directory = TrainingDirectory(Path(os.path.abspath(config.out)), "step")
+    store = TrainingStore(config.out) if is_url(config.out) else None
+    directory = TrainingDirectory(_place(config.out), "step")
     with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
-        if ranks.first:
+
+        def lock() -> None:
             stack.enter_context(directory.locked())
+            if store is not None:
+                store.pull(directory.path)
+
+        ranks.from_first(lock)
         # Bound to no name: a wrapped model uses the process group, and has to be freed before it.
-        return _Trainer(config, directory, ranks, view or SilentView()).run(stop)
+        return _Trainer(config, directory, store, ranks, view or SilentView()).run(stop)
+
+
+def _place(out: str) -> Path:
+    """Return the local directory of a training; one in the cache if ``out`` is the address of a store."""
+    if not is_url(out):
+        return Path(os.path.abspath(out))
+    base = cache_base()
+    if base is None:
+        raise OutDirError(
+            "found no directory for a training whose out is in a store", hint="set XDG_CACHE_HOME"
+        )
+    return base / "tape2048/trainings" / hashlib.sha256(out.rstrip("/").encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
@@ -139,13 +166,20 @@ class _Trainer:
     """A training under way; see the module."""
 
     def __init__(
-        self, config: CriticConfig, directory: TrainingDirectory, ranks: Ranks, view: TrainingView[Progress]
+        self,
+        config: CriticConfig,
+        directory: TrainingDirectory,
+        store: TrainingStore | None,
+        ranks: Ranks,
+        view: TrainingView[Progress],
     ) -> None:
         self.config = config
         self.directory = directory
+        self.store = store
+        self._not_stored: StorageError | None = None
         self.ranks = ranks
         self.view = view if ranks.first else SilentView()
-        self.data: TrainingData = open_data(config, ranks)
+        self.data: TrainingData = open_alike(config, ranks)
         self._targets = Targets(config, self.data.players)
         # All ranks draw the same parameters, and different dropout.
         torch.manual_seed(config.seed)
@@ -162,11 +196,7 @@ class _Trainer:
             corpus=self.data.corpus.identity,
             world_size=ranks.world_size,
         )
-        if directory.has_checkpoint():
-            path = directory.checkpoint
-            self.state = read_checkpoint(path, self.state, self.model, self.optimizer, ranks)
-            self.data.train.load_state_dict({**self.state.loader, "rank": ranks.rank})
-            self.view.event(f"going on from step {self.state.step:,} ({path})")
+        self._resume()
         self.steps_per_epoch = len(self.data.train)
         self.steps = self.steps_per_epoch * config.epochs
         if config.steps_max is not None:
@@ -199,6 +229,25 @@ class _Trainer:
         self._val: Validation | None = None
         self._loss = math.nan
 
+    def _resume(self) -> None:
+        """Go on from rank 0's checkpoint, if there is one; the other ranks may be on nodes without it."""
+        path = self.directory.checkpoint
+        content = self.ranks.from_first(
+            lambda: read_path(path).tobytes() if self.directory.has_checkpoint() else None
+        )
+        is_elsewhere = content is None and self.store is None and self.directory.has_checkpoint()
+        if self.ranks.any(is_elsewhere):
+            raise RankError(
+                "another rank's node has a checkpoint in out, and rank 0's has none",
+                path=path,
+                hint="name a directory that all nodes reach, or the address of a store, or another one",
+            )
+        if content is not None:
+            model = self.model, self.optimizer
+            self.state = load_checkpoint(content, path, self.state, *model, self.ranks)
+            self.data.train.load_state_dict({**self.state.loader, "rank": self.ranks.rank})
+            self.view.event(f"going on from step {self.state.step:,} ({path})")
+
     # -------------------------------------------------------------------------------------- the loop
 
     def run(self, stop: Callable[[], bool]) -> Trained:
@@ -213,6 +262,8 @@ class _Trainer:
             if self.state.ended is None and self.state.step >= self.steps:
                 self.state.ended = "all steps are made"
                 self._checkpoint()
+        if self._not_stored is not None:
+            raise self._not_stored
         return Trained(
             ended=self.state.ended,
             progress=self._progress(),
@@ -396,6 +447,20 @@ class _Trainer:
         if self.ranks.first:
             self.state.elapsed_s = self._clock.elapsed_s
             write_checkpoint(self.directory.checkpoint, self.state, self.model, self.optimizer, generators)
+            self._store_state()
+
+    def _store_state(self) -> None:
+        """Put the state into the store of ``out``; a failure is told once, and raised at the end."""
+        if self.store is None:
+            return
+        try:
+            self.store.push(self.directory.path, self.state.step)
+        except StorageError as error:
+            if self._not_stored is None:
+                self.view.event(f"not stored, and tried again with the next checkpoint: {error}")
+            self._not_stored = error.detach()
+        else:
+            self._not_stored = None
 
     def _progress(self) -> Progress:
         state = self.state

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.terminal.click_extras import (
+    CACHE,
     CRITIC_TOWER,
     DEVICE,
-    EXISTING,
     PATH,
+    PLACE,
     critic_or_name,
     force_option,
     int_option,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
 )
 @click.argument("critic", type=critic_or_name)
-@click.argument("root", type=EXISTING)
+@click.argument("root", type=PLACE)
 @click.option(
     "--split",
     "part",
@@ -68,12 +69,15 @@ if TYPE_CHECKING:
 @int_option("--positions", "Number of positions for --oracle.", default=3000, least=1)
 @CRITIC_TOWER
 @DEVICE
+@CACHE
 @click.option("--html", type=PATH, metavar="FILE", help="Write a report, too.")
 @force_option("the report")
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line for each stage, tile and predictor.")
 @quiet_option()
-def command(*, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path | None, **how: Any) -> None:
+def command(
+    *, critic: Path, root: Path | str, as_json: bool, as_csv: bool, html: Path | None, **how: Any
+) -> None:
     """Examine CRITIC on games in ROOT that it did not learn from.
 
     For each stage of the game and each tile: AUROC, average precision, Brier score and calibration error,
@@ -123,7 +127,7 @@ def _check_report(html: Path, *, force: bool) -> None:
 
 def examine(
     critic: Path,
-    roots: Sequence[Path],
+    roots: Sequence[Path | str],
     *,
     part: str | None = None,
     where: str | None = None,
@@ -137,6 +141,8 @@ def examine(
     positions: int = 3000,
     tower: str | None = None,
     device: str = "auto",
+    cache: str | None = None,
+    cache_max_mb: int | None = None,
     quiet: bool = True,
     **_: Any,
 ) -> tuple[Evaluation, dict[str, Any]]:
@@ -156,7 +162,10 @@ def examine(
     loaded = open_critic(critic, device, tower)
     baselines = {} if player == "none" else {player: expected_score(player)}
     conditions = [f"({one})" for one in (loaded.info.where, where) if one]
-    corpus = Corpus.open(roots, where=" AND ".join(conditions) or None, load="mmap")
+    condition = " AND ".join(conditions) or None
+    has_url = any(isinstance(root, str) for root in roots)
+    at = cache if has_url else None
+    corpus = Corpus.open(roots, condition, load="mmap", cache=at, cache_max_mb=cache_max_mb)
     parts = choose_parts(corpus, loaded.info, part)
     if loaded.kind != "ntuple" and loaded.needs_embeddings:
         check_embeddings(parts.chosen, loaded.info.tower.sha256)

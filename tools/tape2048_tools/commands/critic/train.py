@@ -15,6 +15,8 @@ import click
 
 from tape2048.critic.config import CriticConfig
 from tape2048.critic.ntuple.config import NTupleCriticConfig, preset_path
+from tape2048.errors import ConfigError
+from tape2048.io.objects import is_url
 from tape2048_tools.options.critic import (
     critic_options,
     example_toml,
@@ -56,6 +58,7 @@ _KIND = click.option(
         "tape2048 critic train --kind ntuple --data selfplay --out critic",
         "tape2048 critic train --targets td --teacher critic/best.critic --out taught",
         "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
+        "tape2048 critic train --data s3://bucket/selfplay --out s3://bucket/critic",
         "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
         "tape2048 critic train --print-config > critic.toml",
     ),
@@ -76,7 +79,8 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     if print_config:
         _print_config(config, config_path, flags)
         return
-    refuse_missing(Path(config.data))  # before torch, which takes seconds to import
+    if not is_url(config.data):
+        refuse_missing(Path(config.data))  # before torch, which takes seconds to import
     require_torch()
     sys.path.append(str(Path.cwd()))  # for the module of module:factory
     from tape2048.torch.training.run import train_critic
@@ -127,7 +131,9 @@ def _ntuple(
     if print_config:
         _print_config(config, config_path, flags)
         return
-    if config.games is None:
+    if is_url(config.out):
+        raise ConfigError(f"out: found {config.out}, expected a directory: this kind learns on one machine")
+    if config.games is None and not is_url(config.data):
         refuse_missing(Path(config.data))
     from tape2048.critic.ntuple.training import train_ntuple_critic
     from tape2048_tools.views.ntuple_critic import ntuple_view, open_games, trained_facts, trained_summary

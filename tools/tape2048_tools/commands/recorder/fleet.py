@@ -8,12 +8,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+import msgspec
 
+from tape2048.settings.fields import NonNegative, Origin, about, read_value, settings_of
+from tape2048_recorder.config.retention import RetentionLimits
 from tape2048_recorder.fleet.plan import PINNED
-from tape2048_tools.options.recorder import load_from_command_line, some_setting_options
+from tape2048_tools.options.recorder import flags_of, load_from_command_line, some_setting_options
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
 
 if TYPE_CHECKING:
@@ -23,6 +26,20 @@ if TYPE_CHECKING:
     from tape2048_recorder.status.report import Level
 
 WATCH_S = 5.0
+
+
+class _Removal(msgspec.Struct, frozen=True):
+    """How `fleet prune` removes."""
+
+    delay_s: Annotated[
+        NonNegative,
+        about(
+            "time from a session's tombstone to the removal of its files",
+            why="longer than a day's reader has a corpus open",
+        ),
+    ] = 86_400
+
+
 URL = click.argument("url", metavar="URL")
 
 
@@ -31,6 +48,7 @@ URL = click.argument("url", metavar="URL")
     "tape2048 fleet join s3://bucket/selfplay --spool /data/spool",
     "tape2048 fleet status s3://bucket/selfplay --watch",
     "tape2048 fleet drain s3://bucket/selfplay",
+    "tape2048 fleet prune s3://bucket/selfplay --max-age-s 30d",
     name="fleet",
 )
 def command() -> None:
@@ -48,8 +66,6 @@ def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> 
     the fleet's (player, model tag, seed, rotation, storage, sampling, moves); without others, sessions
     are on tape, of 1G rows or one hour.
     """
-    import msgspec
-
     from tape2048.io.objects import open_store
     from tape2048_recorder.fleet.plan import DEFAULTS, create_fleet
     from tape2048_tools.terminal.output import print_result
@@ -138,8 +154,6 @@ def status(*, url: str, watch: bool, as_json: bool) -> None:
 
     A node without a word for 15 seconds is lost; its recorder may be at work still. The exit code is 1 then.
     """
-    import msgspec
-
     from tape2048.io.objects import open_store
     from tape2048_recorder.fleet.overview import Onlooker
     from tape2048_tools.terminal.output import print_human, print_result
@@ -185,6 +199,75 @@ def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
         time.sleep(1.0)
     print_human(*_parts(seen))
     exit_on_findings([*going, *seen.lost])
+
+
+@command.subcommand(
+    "tape2048 fleet prune s3://bucket/selfplay --max-age-s 30d --dry-run",
+    "tape2048 fleet prune s3://bucket/selfplay --max-total-mb 10TB --delay-s 7d",
+    "tape2048 fleet prune /nfs/selfplay",
+)
+@URL
+@flags_of(RetentionLimits, lambda name: name != "keep_free_mb")
+@flags_of(_Removal)
+@click.option("--dry-run", is_flag=True, help="List what would be removed and why, and change nothing.")
+@click.option("--yes-really", is_flag=True, help="Allow that no session is left.")
+@json_option("Print one JSON document: what gets a tombstone and why, what is removed, what stays.")
+def prune(
+    *, url: str, delay_s: str | None, dry_run: bool, yes_really: bool, as_json: bool, **limits: Any
+) -> None:
+    """Remove sessions past the limits, the oldest first.
+
+    A session beyond the retention limits gets a tombstone: listings leave it out, and readers that have it
+    open go on. The next calls remove its files when the tombstone is --delay-s old. So call this again and
+    again, by a timer, with the same limits or none. Nobody but the fleet's owner removes anything.
+    """
+    from tape2048.base.text import counted
+    from tape2048.errors import RemoveAllError
+    from tape2048.io.objects import open_store
+    from tape2048.session.remote import bury_session, sweep_sessions
+    from tape2048_recorder.config.retention import load_retention
+    from tape2048_recorder.fleet.plan import read_plan
+    from tape2048_tools.sessions.pruning import make_plan, store_candidates
+    from tape2048_tools.terminal.display import size
+    from tape2048_tools.terminal.output import print_lines, print_result
+
+    retention = load_retention(limits, None)
+    setting = settings_of(_Removal)["delay_s"]
+    delay = setting.default if delay_s is None else read_value(setting, delay_s, Origin("flag", setting.flag))
+    store = open_store(url)
+    read_plan(store)
+    found = store_candidates(store)
+    plan = make_plan(found, retention, now_s=time.time(), free=0, is_held=lambda _: False)
+    if plan.going and not plan.staying and not yes_really and not dry_run:
+        raise RemoveAllError(
+            f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
+            path=store.url,
+            hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
+        )
+    removed = [] if dry_run else sweep_sessions(store, delay)
+    for going in [] if dry_run else plan.going:
+        bury_session(store, going.session.name)
+    document = {
+        "url": store.url,
+        "dry_run": dry_run,
+        "tombstones": [
+            {"name": session.name, "bytes": session.bytes, "rule": rule, "why": why}
+            for session, rule, why in plan.going
+        ],
+        "removed": removed,
+        "staying": plan.staying,
+        "staying_bytes": plan.staying_bytes,
+        "unmet": plan.unmet,
+    }
+    if plan.going and not as_json:
+        rows = [(session.name, size(session.bytes), why) for session, _, why in plan.going]
+        print_lines(("session", ">size", "why"), rows)
+    verb = "would get a tombstone" if dry_run else "got a tombstone"
+    line = (
+        f"{store.url}: {counted(len(plan.going), 'session')} {verb}, {counted(len(removed), 'session')} "
+        f"removed, {counted(plan.staying, 'session')} stay"
+    )
+    print_result(document, lambda: [*(f"not met: {text}" for text in plan.unmet), line], as_json=as_json)
 
 
 def _parts(seen: Overview) -> list[RenderableType]:

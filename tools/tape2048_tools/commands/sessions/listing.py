@@ -11,7 +11,7 @@ import msgspec
 
 from tape2048.errors import StorageError, TapeError
 from tape2048_tools.sessions.roots import default_root, described, refuse_session
-from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.click_extras import CACHE, PLACE, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
@@ -44,23 +44,39 @@ _OWN = ("name", "path", "recovered", "storage")
     "tape2048 list",
     "tape2048 list /data/selfplay",
     "tape2048 list --scores",
+    "tape2048 list s3://bucket/selfplay",
     "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
 )
-@click.argument("root", type=ROOT, required=False)
+@click.argument("root", type=PLACE, required=False)
 @click.option(
     "--scores/--no-scores",
     default=None,
     help=f"Read the games' scores and tiles, or not.  [default: with at most {SCORES_SESSIONS_MAX} sessions]",
 )
+@CACHE
 @json_option("Print one JSON document: sessions, broken ones, totals.")
-def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
+def command(
+    *,
+    root: Path | str | None,
+    scores: bool | None,
+    cache: str | None,
+    cache_max_mb: int,
+    as_json: bool,
+) -> None:
     """List the sessions in ROOT: rows, games, mean and best score, reach of the big tiles, size.
 
     ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, or without
     scores to the sessions; no rows are read. An unreadable session is listed with its error, and the exit
     code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the columns
     2048, 4096, best and size, in this order.
+
+    ROOT may be the address of a store (s3://bucket/prefix): the run tables of its sessions are fetched, and
+    no rows. What is in the cache is not fetched again.
     """
+    if isinstance(root, str):
+        good, broken = _open_remote(root, cache, cache_max_mb)
+        _show(root, good, broken, scores=True, put_away=0, as_json=as_json)
+        return
     from tape2048.maintenance.quarantine import list_quarantine
 
     directory = root or default_root()
@@ -71,6 +87,19 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
         error.hint = error.hint or f"name another directory, or record: tape2048 record --out-dir {directory}"
         raise
     put_away = len(list_quarantine(directory))
+    _show(directory, good, broken, scores=scores, put_away=put_away, as_json=as_json)
+
+
+def _show(
+    directory: Path | str,
+    good: list[Summary],
+    broken: list[tuple[Path | str, TapeError]],
+    *,
+    scores: bool,
+    put_away: int,
+    as_json: bool,
+) -> None:
+    """Print the sessions of a directory, or of a store."""
     if as_json:
         print_json(_document(directory, good, broken) | {"scores": scores, "quarantined": put_away})
         exit_on_findings(broken)
@@ -85,7 +114,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     else:
         print_human(*([_table(good)] if good else []), *findings)
     if put_away:
-        print_human(cell(f"{put_away} in {directory / '.quarantine'}, each with its reason beside it"))
+        print_human(cell(f"{put_away} in {Path(directory, '.quarantine')}, each with its reason beside it"))
     exit_on_findings(broken)
 
 
@@ -167,7 +196,9 @@ def _total(summaries: Sequence[Summary]) -> Summary:
     )
 
 
-def _document(directory: Path, good: list[Summary], broken: list[tuple[Path, TapeError]]) -> dict[str, Any]:
+def _document(
+    directory: Path | str, good: list[Summary], broken: list[tuple[Path | str, TapeError]]
+) -> dict[str, Any]:
     total = msgspec.to_builtins(_total(good), str_keys=True)
     return {
         "root": str(directory),
@@ -177,16 +208,33 @@ def _document(directory: Path, good: list[Summary], broken: list[tuple[Path, Tap
     }
 
 
+def _open_remote(
+    url: str, cache: str | None, cache_max_mb: int
+) -> tuple[list[Summary], list[tuple[Path | str, TapeError]]]:
+    """Return the sessions of a store, and the unreadable ones with their errors."""
+    from tape2048.session.remote_session import open_source
+    from tape2048_tools.sessions.summary import summarize
+
+    good: list[Summary] = []
+    broken: list[tuple[Path | str, TapeError]] = []
+    for address, one in open_source(url, cache, cache_max_mb).sessions():
+        if isinstance(one, TapeError):
+            broken.append((address, one))
+        else:
+            good.append(summarize(one))
+    return good, broken
+
+
 def _open_all(
     directory: Path,
     scores: bool | None,  # noqa: FBT001 - as the command has it
-) -> tuple[list[Summary], list[tuple[Path, TapeError]], bool]:
+) -> tuple[list[Summary], list[tuple[Path | str, TapeError]], bool]:
     """Return the sessions, the unreadable ones with their errors, and whether scores were read."""
     from tape2048.session.session import Session, session_names
     from tape2048_tools.sessions.summary import brief, summarize
 
     good: list[Summary] = []
-    broken: list[tuple[Path, TapeError]] = []
+    broken: list[tuple[Path | str, TapeError]] = []
     names = session_names(directory)
     scores = len(names) <= SCORES_SESSIONS_MAX if scores is None else scores
     before = str(directory / "x")[:-1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import EXISTING, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.click_extras import CACHE, PLACE, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import board, number, share, share_between, size
 from tape2048_tools.terminal.output import cell, columns, finding, print_result, table
 
@@ -28,17 +28,25 @@ _BAR_WIDTH = 40
     'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
     "tape2048 show selfplay",
     "tape2048 show SESSION --json | jq .score.p50",
+    "tape2048 show s3://bucket/selfplay",
 )
-@click.argument("path", metavar="SESSION|ROOT", type=EXISTING)
+@click.argument("path", metavar="SESSION|ROOT", type=PLACE)
+@CACHE
 @json_option()
-def command(*, path: Path, as_json: bool) -> None:
+def command(*, path: Path | str, cache: str | None, cache_max_mb: int, as_json: bool) -> None:
     """Show a session, or sum up a directory of sessions.
 
     A session: its facts and settings, scores, tiles, labels, its best game. A directory: the games of all its
     sessions, each player's reach of the big tiles with 95% intervals, the time span, the size on disk. The
     best game is the one with the highest score. An unreadable session in a directory is named, and the exit
     code is then 1.
+
+    Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows; the best
+    game comes without its board.
     """
+    if isinstance(path, str):
+        _show_remote(path, cache, cache_max_mb, as_json=as_json)
+        return
     from tape2048.formats.session import METADATA_DB
     from tape2048.io.reading import reading
     from tape2048.session.session import Session, sessions
@@ -46,34 +54,57 @@ def command(*, path: Path, as_json: bool) -> None:
     with reading(path):
         is_root = path.is_dir() and not (path / METADATA_DB).exists()
     if is_root and (paths := sessions(path)):
-        _show_root(path, paths, as_json=as_json)
+        _show_root(path, [(one, _try_open(one)) for one in paths], as_json=as_json)
         return
     document = _document(Session.open(path))
     print_result(document, lambda: _parts(document), as_json=as_json)
 
 
-def _show_root(root: Path, paths: Sequence[Path], *, as_json: bool) -> None:
+def _try_open(path: Path) -> Session | TapeError:
+    from tape2048.errors import TapeError
+    from tape2048.session.session import Session
+
+    try:
+        return Session.open(path)
+    except TapeError as error:
+        return error
+
+
+def _show_remote(url: str, cache: str | None, cache_max_mb: int, *, as_json: bool) -> None:
+    """Show a store, or a session in it."""
+    from tape2048.errors import TapeError
+    from tape2048.session.remote_session import open_source
+
+    source = open_source(url, cache, cache_max_mb)
+    found = source.sessions()
+    (_, first), *_ = found
+    if not source.is_session:
+        _show_root(url, found, as_json=as_json)
+        return
+    if isinstance(first, TapeError):
+        raise first
+    document = _document(first)
+    print_result(document, lambda: _parts(document), as_json=as_json)
+
+
+def _show_root(
+    root: Path | str, found: Sequence[tuple[Path | str, Session | TapeError]], *, as_json: bool
+) -> None:
     """Show the sum of the readable sessions, and the error of each of the others."""
     import numpy as np
 
     from tape2048.errors import TapeError
-    from tape2048.session.session import Session
     from tape2048_tools.sessions.roots import described
     from tape2048_tools.sessions.summary import sum_up
 
-    opened: list[Session] = []
-    broken: list[tuple[Path, TapeError]] = []
-    for path in paths:
-        try:
-            opened.append(Session.open(path))
-        except TapeError as error:
-            broken.append((path, error))
+    opened = [one for _, one in found if not isinstance(one, TapeError)]
+    broken = [(path, error) for path, error in found if isinstance(error, TapeError)]
     document: dict[str, Any] = {"root": str(root), "broken": [described(*pair) for pair in broken]}
     if opened:
         highest = [int(one.runs["max_score"].max(initial=0)) if len(one.runs) else -1 for one in opened]
         best = opened[int(np.argmax(highest))]
         document |= sum_up(opened)
-        document["best"] = {"session": best.name, **found} if (found := _best(best)) else None
+        document["best"] = {"session": best.name, **game} if (game := _best(best)) else None
     findings = [finding(type(error).__name__, str(error), error.hint) for _, error in broken]
     shown = _root_parts(document) if opened and not as_json else []
     print_result(document, lambda: [*shown, *findings], as_json=as_json)
@@ -110,17 +141,22 @@ def _players(document: dict[str, Any]) -> RenderableType:
 
 
 def _document(session: Session) -> dict[str, Any]:
-    from tape2048_tools.sessions.roots import directory_bytes
-    from tape2048_tools.sessions.summary import label_prevalence, quantiles, tiles
+    from tape2048_tools.sessions.summary import (
+        label_prevalence,
+        quantiles,
+        session_bytes,
+        session_place,
+        tiles,
+    )
 
     runs = session.runs
     return {
         "name": session.name,
-        "path": str(session.path),
+        "path": session_place(session),
         "rows": len(session),
         "rows_without_run": session.rows_without_run,
         "games": len(runs),
-        "bytes": directory_bytes(session.path),
+        "bytes": session_bytes(session),
         "meta": session.meta,
         "score": quantiles(runs["max_score"]),
         "steps": quantiles(runs["steps"]),
@@ -133,15 +169,19 @@ def _document(session: Session) -> dict[str, Any]:
 def _best(session: Session) -> dict[str, Any] | None:
     """Return the game with the highest score (the first of them), and its last recorded board.
 
-    The final board has no row.
+    The final board has no row. Of a session in a store, whose rows are not fetched for it, the game comes
+    without a board.
     """
+    from tape2048.session.remote_session import RemoteSession
+
     if not len(session.runs):
         return None
     ordinal = int(session.runs["max_score"].argmax())
     run = session.runs[ordinal]
     rows = session.rows_of(ordinal)
     last_row = [rows.stop - 1] if isinstance(rows, slice) else rows[-1:]
-    last = session.get_batch(last_row)[0] if run["rows"] else None
+    has_board = run["rows"] and not isinstance(session, RemoteSession)
+    last = session.get_batch(last_row)[0] if has_board else None
     return {
         "run_id": int(run["id"]),
         "seed": int(run["seed"]),
@@ -218,5 +258,5 @@ def _best_parts(best: dict[str, Any]) -> list[RenderableType]:
     score, moves = number(best["score"]), number(best["steps"])
     facts = f"best game: run {best['run_id']}{where}, score {score}, {moves} moves"
     if best["exps"] is None:
-        return [cell(f"{facts}; none of its boards was recorded")]
+        return [cell(f"{facts}; its boards were not recorded, or are in the store")]
     return [cell(f"{facts}; its board before move {best['step_idx']}", "bold"), board(best["exps"])]

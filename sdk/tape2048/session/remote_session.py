@@ -1,0 +1,394 @@
+"""Sessions in a store: run tables at once, rows when they are wanted.
+
+A :class:`RemoteSession` has the run table of a session, and addresses for its rows. Whoever reads rows takes
+a :class:`Hold` of their sessions: each is fetched into the cache, unless it is there, and mapped at its
+addresses. With the last hold it is taken out again, and the cache may remove it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from tape2048.base.text import counted
+from tape2048.base.threads import map_ordered
+from tape2048.errors import EmptyCorpusError, ManifestError, OutDirError, SchemaError, TapeError
+from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, read_header
+from tape2048.formats.session import (
+    ACTION_STEP_DTYPE,
+    MANIFEST,
+    METADATA_DB,
+    STEP_DTYPE,
+    STEP_DTYPES,
+    STEPS_NPY,
+)
+from tape2048.io.durable import storage_errors
+from tape2048.io.objects import open_store
+from tape2048.io.reading import Reserved, open_regular
+from tape2048.session.cache import SessionCache
+from tape2048.session.directory import as_unsigned
+from tape2048.session.remote import SESSIONS, RemoteName, list_files
+from tape2048.session.session import Session
+from tape2048.tape.layout import ANCHOR_DTYPE, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY, anchor_count
+from tape2048.tape.reader import Tape, check_anchor_rows, tape_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.formats.metadata import Metadata
+    from tape2048.formats.session import FileEntry, Manifest
+    from tape2048.io.objects import Store
+    from tape2048.session.cache import Held
+
+#: Requests for run tables at a time, and sessions that are fetched at a time.
+_TABLE_REQUESTS, _FETCHES = 16, 4
+
+
+class Source:
+    """A store of sessions, and the cache that they are read through; pickling sends the addresses.
+
+    Args:
+        url: of the store, of its ``sessions/``, or of one session in it.
+        cache: the cache.
+    """
+
+    def __init__(self, url: str, cache: SessionCache) -> None:
+        self._url = url
+        self.cache = cache
+        head, _, name = url.rstrip("/").rpartition("/")
+        self._only = name if RemoteName.parse(name) is not None else None
+        self._root = (head if self._only else url.rstrip("/")).removesuffix("/sessions")
+        self._pid = 0
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it is one session of a store."""
+        return self._only is not None
+
+    @property
+    def store(self) -> Store:
+        """The store; a forked child opens it again, as clients do not survive a fork."""
+        if self._pid != os.getpid():
+            self._store, self._pid = open_store(self._root), os.getpid()
+        return self._store
+
+    def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
+        return open_source, (self._url, str(self.cache.directory), self.cache.max_mb)
+
+    def sessions(self) -> list[tuple[str, RemoteSession | TapeError]]:
+        """Open all listed sessions; return the address of each, with the session or its error.
+
+        Raises:
+            EmptyCorpusError: there is none.
+            StoreError: the store refuses or does not answer.
+        """
+        if self._only:
+            listed = {self._only: self.store.names(f"{SESSIONS}/{self._only}")}
+        else:
+            listed = list_files(self.store)
+        if not listed:
+            raise EmptyCorpusError(
+                "no session here", path=self._url, hint="a store has its sessions below sessions/"
+            )
+        names = sorted(listed)
+        missing = [listed[name] for name in names if not self.cache.has_table(name)]
+        size = sum(files.get(file, 0) for files in missing for file in (MANIFEST, METADATA_DB))
+        with self.cache.room(size, f"the run tables of {counted(len(missing), 'session')}") as took:
+
+            def open_one(name: str) -> RemoteSession | TapeError:
+                try:
+                    found = self.cache.table(self.store, name, listed[name].get(MANIFEST), took)
+                    return RemoteSession(self, name, *found)
+                except TapeError as error:
+                    return error
+
+            opened = map_ordered(open_one, names, _TABLE_REQUESTS)
+            return list(zip(map(self.address, names), opened, strict=True))
+
+    def address(self, name: str) -> str:
+        """Return the address of a session."""
+        return self.store.path(f"{SESSIONS}/{name}")
+
+    def open(self, name: str) -> RemoteSession:
+        """Open a session by its run table; errors as for ``SessionCache.table``, and FormatError."""
+        return RemoteSession(self, name, *self.cache.table(self.store, name))
+
+
+def open_source(url: str, cache: str | os.PathLike[str] | None, max_mb: int | None) -> Source:
+    """Make the source of a store.
+
+    Args:
+        url: see :class:`Source`.
+        cache: the cache's directory; None for ``tape2048/sessions`` below ``$XDG_CACHE_HOME`` or
+            ``~/.cache``.
+        max_mb: bound of the cache in MB; None for none.
+
+    Raises:
+        OutDirError: there is neither a home nor ``XDG_CACHE_HOME``.
+        StorageError: the cache cannot be made.
+        TapeError: as for ``open_store``.
+    """
+    if cache is None:
+        from tape2048.jit.compiler import cache_base  # loads the compiler
+
+        base = cache_base()
+        if base is None:
+            raise OutDirError("found no directory for sessions of stores", hint="name one: cache=DIR")
+        cache = base / "tape2048/sessions"
+    return Source(os.fspath(url), SessionCache(Path(os.path.abspath(cache)), max_mb))
+
+
+class _Part(NamedTuple):
+    """A file of rows: its name, its place, its type and rows, and where these begin in it."""
+
+    file: str
+    place: Reserved
+    dtype: np.dtype[Any]
+    rows: int
+    offset: int
+
+
+class _RemoteTape(Tape):
+    """A tape whose session is held from the first access to its bytes on."""
+
+    held: Callable[[], object]
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """As ``Tape.data``."""
+        self.held()
+        return self.memory[0]
+
+    @property
+    def anchors(self) -> NDArray[np.uint64]:
+        """As ``Tape.anchors``."""
+        self.held()
+        return self.memory[1]
+
+
+class RemoteSession(Session):
+    """A session in a store, as a :class:`Session` whose rows are fetched when they are wanted.
+
+    The first access to rows by the session's own methods keeps it in the cache for good; corpora hold it
+    while they read.
+
+    Attributes:
+        source: where it comes from.
+        address: its address in the store.
+        bytes: size of its files.
+    """
+
+    def __init__(self, source: Source, name: str, manifest: Manifest, metadata: Metadata) -> None:
+        self.source = source
+        self.address = source.address(name)
+        self.bytes = sum(entry.bytes for entry in manifest.files.values())
+        self._parts: list[_Part] = []
+        self._reset()
+        path = source.cache.directory / name
+        rows = self._reserve(path, manifest, metadata)
+        super().__init__(path, rows, metadata, manifest, "mmap", probe=False)
+        self._kept: Hold | None = None
+
+    def _reset(self, held: Held | None = None) -> None:
+        """Begin with a free lock, and in a forked child with what is mapped already, for good."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._held = held
+        self._holds = int(held is not None)
+        # As for ReadLock: the garbage collector may release a hold while this thread has the lock.
+        self._released: deque[None] = deque()
+
+    def _reserve(self, path: Path, manifest: Manifest, metadata: Metadata) -> NDArray[np.void] | Tape:
+        """Reserve addresses for the rows, by what the manifest says of their files."""
+        rows = manifest.rows
+        if len(metadata.runs) != manifest.runs:
+            found = f"runs is {manifest.runs}; the session has {len(metadata.runs)}"
+            raise ManifestError(found, path=path / MANIFEST)
+        if TAPE_NPY in manifest.files and ANCHORS_NPY in manifest.files:
+            anchor_rows = check_anchor_rows(path, manifest)
+            runs, starts = tape_runs(metadata, path)
+            anchors = anchor_count(rows, anchor_rows)
+            parts = (TAPE_NPY, TAPE_DTYPE, rows), (ANCHORS_NPY, ANCHOR_DTYPE, anchors)
+            memory = [self._place(path, name, manifest.files[name], dtype, n) for name, dtype, n in parts]
+            offsets = self._parts[0].offset, self._parts[1].offset
+            tape = _RemoteTape(path, memory[0], memory[1], anchor_rows, runs, starts, offsets)
+            tape.held = self.keep
+            return tape
+        if STEPS_NPY not in manifest.files or not metadata.has_rows:
+            raise SchemaError("found neither rows nor a tape of a recorder", path=path)
+        entry = manifest.files[STEPS_NPY]
+        action = metadata.session.get("record_action")
+        if not isinstance(action, bool):  # of the two lengths of a header, a multiple of 64 is right
+            action = (entry.bytes - rows * STEP_DTYPE.itemsize) % 64 != 0
+        dtype = ACTION_STEP_DTYPE if action else STEP_DTYPE
+        return as_unsigned(self._place(path, STEPS_NPY, entry, dtype, rows))
+
+    def _place(
+        self, path: Path, name: str, entry: FileEntry, dtype: np.dtype[Any], rows: int
+    ) -> NDArray[Any]:
+        offset = entry.bytes - rows * dtype.itemsize
+        if not 0 < offset <= HEADER_TEXT_BYTES_MAX or (offset % dtype.alignment):
+            found = (
+                f"{name} has {entry.bytes} bytes, which are not {counted(rows, 'row')} of {dtype.itemsize}"
+            )
+            raise ManifestError(found, path=path / MANIFEST)
+        with storage_errors(path / name, "reserving addresses for it"):
+            place = Reserved(entry.bytes)
+        self._parts.append(_Part(name, place, dtype, rows, offset))
+        return np.asarray(place)[offset:].view(dtype)
+
+    @property
+    def steps(self) -> NDArray[np.void]:
+        """As ``Session.steps``; fetched, and then in the cache for good."""
+        self.keep()
+        return super().steps
+
+    @property
+    def stored(self) -> NDArray[Any]:
+        """The addresses of the rows, as ``Session.stored``; only whoever holds the session may read them."""
+        if self.tape is not None:
+            return self.tape.memory[0]
+        assert self._steps is not None
+        return self._steps
+
+    def __len__(self) -> int:
+        """Number of rows, N."""
+        return len(self.stored)
+
+    def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
+        return Source.open, (self.source, self.name)
+
+    def keep(self) -> None:
+        """Hold the session as long as it lives."""
+        if self._kept is None:
+            self._kept = Hold.of([self])
+
+    def prefetch(self) -> None:
+        """Fetch the session into the cache, without holding it."""
+        self.source.cache.take(self.source.store, self.name, self._manifest)
+
+    @property
+    def _manifest(self) -> Manifest:
+        assert self.manifest is not None
+        return self.manifest
+
+    def acquire(self) -> None:
+        """Fetch and map the rows, until as many calls of :meth:`release`; see :class:`Hold`."""
+        if self._pid != os.getpid():
+            self._reset(self._held)
+        with self._lock:
+            self._holds += 1
+            try:
+                if self._held is None:
+                    self._attach()
+            except BaseException:
+                self._holds -= 1
+                raise
+        self._settle()
+
+    def release(self) -> None:
+        """End one call of :meth:`acquire`; the garbage collector may call this."""
+        self._released.append(None)
+        self._settle()
+
+    def _settle(self) -> None:
+        # Whoever has the lock comes here again when it is free.
+        while self._released and self._lock.acquire(blocking=False):
+            try:
+                while self._released:
+                    self._released.pop()
+                    self._holds -= 1
+                if self._holds == 0 and self._held is not None:
+                    self._held = None
+                    for part in self._parts:
+                        part.place.detach()
+            finally:
+                self._lock.release()
+
+    def _attach(self) -> None:
+        held = self.source.cache.take(self.source.store, self.name, self._manifest)
+        for part in self._parts:
+            path = held.path / part.file
+            with open_regular(path) as fd:
+                header = read_header(fd, path, STEP_DTYPES if part.file == STEPS_NPY else [part.dtype])
+                found = header.rows, header.dtype.itemsize, header.data_offset
+                expected = part.rows, part.dtype.itemsize, part.offset
+                if found != expected:
+                    message = f"rows, bytes of a row and offset are {found}; the manifest says {expected}"
+                    raise ManifestError(message, path=path, hint="remove the session from the cache")
+                with storage_errors(path, "mapping it"):
+                    part.place.attach(fd)
+        self._held = held
+
+
+class Hold:
+    """Sessions whose rows are here and stay, until this is closed or collected; a context manager."""
+
+    def __init__(self) -> None:
+        self._sessions: list[RemoteSession] = []
+        self._pid = os.getpid()
+
+    @classmethod
+    def of(cls, sessions: Iterable[Session]) -> Hold:
+        """Hold sessions, of which those in stores are fetched, several at a time.
+
+        Raises:
+            CorpusError: the cache is too small for them together, or full of others.
+            RowsGoneError: a session is no longer in its store.
+            FormatError: bytes in the store are missing, replaced or damaged.
+            StorageError: the store, or the operating system, refused something.
+        """
+        remote = [session for session in sessions if isinstance(session, RemoteSession)]
+        check_fits(remote, "these rows are read together")
+        hold = cls()
+
+        def acquire(session: RemoteSession) -> None:
+            session.acquire()
+            hold._sessions.append(session)
+
+        try:
+            for _ in map_ordered(acquire, remote, min(_FETCHES, max(1, len(remote)))):
+                pass
+        except BaseException:
+            hold.close()
+            raise
+        return hold
+
+    def close(self) -> None:
+        """Release the sessions; a forked child keeps its parent's."""
+        while self._sessions and self._pid == os.getpid():
+            self._sessions.pop().release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+        with suppress(Exception):  # at the interpreter's end, globals are gone
+            self.close()
+
+
+def check_fits(sessions: Sequence[Session], what: str, hint: str | None = None) -> None:
+    """Raise CorpusError if the cache can never hold all of these sessions at once."""
+    remote = {session.name: session for session in sessions if isinstance(session, RemoteSession)}
+    if remote:
+        size = sum(session.bytes for session in remote.values())
+        one = next(iter(remote.values()))
+        one.source.cache.check_fits(size, f"{counted(len(remote), 'session')}: {what}", hint)
+
+
+def prefetch(sessions: Iterable[Session], threads: int | None = None) -> None:
+    """Fetch sessions that are in stores into the cache, several at a time; errors as for ``Hold.of``."""
+    remote = [session for session in sessions if isinstance(session, RemoteSession)]
+    for _ in map_ordered(RemoteSession.prefetch, remote, threads or min(_FETCHES, max(1, len(remote)))):
+        pass

@@ -1,0 +1,131 @@
+"""Commands on the address of a store: the sums of a directory, without its rows; and removal in two steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sdk.stores import KINDS, store_url
+
+from tape2048.io.objects import open_store
+from tape2048.session import remote
+from tape2048.session.remote import bury_session, list_sessions, put_session
+from tape2048.session.session import sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Iterator[str]:
+    with store_url(request.param, tmp_path / "place") as found:
+        for path in sessions(root):
+            put_session(open_store(found), path, "00000a")
+        yield found if found.startswith("s3:") else f"file://{found}"
+
+
+def rows_in(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.name in {"steps.npy", "tape.npy"}]
+
+
+def test_list_and_show_have_the_numbers_of_the_directory_and_fetch_no_rows(
+    tape: Tape, url: str, root: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    mine, theirs = tape("list", root, "--json").json, tape("list", url, "--cache", cache, "--json").json
+    assert theirs["root"] == url
+    # Sizes there are those of the files that the manifest lists, and so without it.
+    without = sum((path / "manifest.json").stat().st_size for path in sessions(root))
+    assert mine["total"].pop("bytes") - theirs["total"].pop("bytes") == without
+    assert theirs["total"] == mine["total"]
+    for a, b in zip(mine["sessions"], theirs["sessions"], strict=True):
+        assert b["name"].startswith(f"{a['name']}.00000a.")
+        assert b["path"].endswith(f"/sessions/{b['name']}")
+        own = dict.fromkeys(("name", "path", "bytes"))
+        assert a | own == b | own
+    assert "on tape" in tape("list", url, "--cache", cache).out or "recovered" in tape("list", url).out
+    whole, there = tape("show", root, "--json").json, tape("show", url, "--cache", cache, "--json").json
+    for document in (whole, there):
+        document.pop("root")
+        document.pop("bytes")
+        for name in ("session", "exps", "step_idx"):
+            document["best"].pop(name)
+    assert there == whole
+    one = theirs["sessions"][0]["path"]
+    one = one if one.startswith("s3:") else f"file://{one}"
+    shown, expected = tape("show", one, "--cache", cache, "--json").json, tape("show", sessions(root)[0])
+    assert expected.code == 0
+    assert shown["games"] == mine["sessions"][0]["games"]
+    assert shown["best"]["exps"] is None
+    assert not rows_in(cache)
+
+
+def test_a_damaged_run_table_is_listed_with_its_error(tape: Tape, url: str, tmp_path: Path) -> None:
+    store = open_store(url)
+    name = list_sessions(store)[0]
+    store.put(f"sessions/{name}/metadata.db", b"damaged")
+    for command in ("list", "show"):
+        done = tape(command, url, "--cache", tmp_path / "cache", "--json")
+        assert done.code == 1
+        assert [(one["name"], one["error"]) for one in done.json["broken"]] == [(name, "TruncatedError")]
+    done = tape("show", f"{url}/sessions/{name}", "--cache", tmp_path / "cache")
+    assert done.code != 0
+    assert "metadata.db" in done.err
+
+
+@pytest.mark.parametrize(
+    "command", [["validate"], ["prune"], ["merge"], ["visualize"], ["repack"], ["embed", "--tower", "x:y"]]
+)
+def test_other_commands_say_that_they_take_paths(tape: Tape, command: list[str]) -> None:
+    done = tape(*command, "s3://bucket/place")
+    assert done.code == 78
+    assert "found the address s3://bucket/place, expected a path" in done.err
+    assert "list, show" in done.err
+
+
+def test_fleet_prune_is_a_tombstone_a_delay_and_a_removal(
+    tape: Tape, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(url)
+    old, new = list_sessions(store)
+    assert tape("fleet", "prune", url, "--max-sessions", "1").code == 57, "not a fleet's"
+    assert tape("fleet", "init", url, "--player", "random").code == 0
+    limits = ["--max-sessions", "1"]
+    seen = tape("fleet", "prune", url, *limits, "--dry-run", "--json").json
+    assert [one["name"] for one in seen["tombstones"]] == [old]
+    assert seen["tombstones"][0]["bytes"] == sum(store.names(f"sessions/{old}").values())
+    assert list_sessions(store) == [old, new]
+    assert "2 sessions would get" in tape(
+        "fleet", "prune", url, "--max-age-s", "1d", "--keep-last", "0", "--dry-run"
+    ).out.replace("\n", " ")
+    done = tape("fleet", "prune", url, "--max-age-s", "1d", "--keep-last", "0")
+    assert done.code == 36
+    assert list_sessions(store) == [old, new]
+    done = tape("fleet", "prune", url, *limits)
+    assert old in done.out
+    assert "1 session got a tombstone, 0 sessions removed, 1 session" in done.out.replace("\n", " ")
+    assert list_sessions(store) == [new]
+    assert store.names(f"sessions/{old}"), "its readers go on"
+    assert tape("fleet", "prune", url, *limits, "--delay-s", "1h", "--json").json["removed"] == []
+    begin = remote.time.time()
+    monkeypatch.setattr(remote.time, "time", lambda: begin + 86_401)
+    assert tape("fleet", "prune", url, "--json").json["removed"] == [old]
+    assert not store.names(f"sessions/{old}")
+    assert tape("fleet", "prune", url, "--delay-s", "-1").code == 78
+
+
+def test_a_tombstone_that_is_none_is_named(tape: Tape, url: str) -> None:
+    store = open_store(url)
+    assert tape("fleet", "init", url, "--player", "random").code == 0
+    name = list_sessions(store)[0]
+    bury_session(store, name)
+    store.put(f"removed/{name}.json", b"?")
+    done = tape("fleet", "prune", url)
+    assert done.code == 49
+    assert f"removed/{name}.json" in done.err
+    assert store.names(f"sessions/{name}")
