@@ -12,8 +12,8 @@ has a hidden name until it is renamed.
 from __future__ import annotations
 
 import contextlib
-import glob
 import errno
+import glob
 import os
 import secrets
 import shutil
