@@ -251,19 +251,13 @@ def _connected(address: str | None) -> Any:
     """Connect to a cluster until the block ends, with an error of ours if there is none."""
     try:
         import ray
-        from ray._private.services import canonicalize_bootstrap_address_or_die as find_cluster
-        from ray._raylet import GcsClient
     except ImportError as error:
         raise MissingPackageError(
             "--engine ray needs the package ray", hint="pip install 'tape2048[ray]'"
         ) from error
     where = address or "the cluster of RAY_ADDRESS, or of this machine"
     try:
-        where = find_cluster(address or "auto")
-        host, _, port = where.rpartition(":")
-        # ray.init tries for minutes where nothing listens, or where the token is wrong.
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-        GcsClient(address=where)
+        where = _find(address or "auto")
         on_sigterm = signal.getsignal(signal.SIGTERM)
         ray.init(address=where, logging_level="WARNING", log_to_driver=True)
         if threading.current_thread() is threading.main_thread():
@@ -286,6 +280,26 @@ def _connected(address: str | None) -> Any:
         ) from error
     finally:
         ray.shutdown()
+
+
+def _find(address: str) -> str:
+    """Return a cluster's address once it has answered; ray.init would wait for minutes, and not say for what.
+
+    Raises:
+        OSError, ValueError, ray.exceptions.RayError: there is none, or it refuses the token.
+    """
+    try:
+        from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+        from ray._private.services import canonicalize_bootstrap_address_or_die
+        from ray._raylet import GcsClient
+    except ImportError:  # another version, whose ray.init has to find out
+        return address
+    where: str = canonicalize_bootstrap_address_or_die(address)
+    host, _, port = where.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    ensure_token_if_auth_enabled(None, create_token_if_missing=False)
+    GcsClient(address=where)
+    return where
 
 
 def _path(text: str | None) -> Path | None:
