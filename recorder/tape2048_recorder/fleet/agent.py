@@ -13,7 +13,7 @@ import platform
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -42,7 +42,8 @@ BEAT_S = 3.0
 LOST_S = 10.0
 
 #: States of an agent that has ended: everything is shipped, or it raised an error.
-ENDED, FAILED = "ended", "failed"
+ENDED: Final = "ended"
+FAILED: Final = "failed"
 
 #: Delays before a session is tried again, and before a recorder that died is started again.
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
