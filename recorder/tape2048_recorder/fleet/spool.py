@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from typing import TYPE_CHECKING, Any, Self
@@ -126,6 +127,10 @@ class Spool:
             self._lock = open_owned(self.path / _DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             self._take()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        try:
             self.member = self._join()
         except BaseException:
             self.close()
@@ -183,6 +188,8 @@ class Spool:
         """Release the lock."""
         if not self.closed:
             self.closed = True
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock, 0)  # this process may live on, and is no agent any more
             os.close(self._lock)
 
     def sessions(self) -> list[Path]:

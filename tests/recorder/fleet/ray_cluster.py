@@ -102,7 +102,7 @@ def main() -> None:
             answer = str(nodes[name].all_processes["raylet"][0].process.pid)
         elif what == "kill":
             os.kill(nodes[words[0]].all_processes["raylet"][0].process.pid, signal.SIGKILL)
-        elif what == "remove":
+        elif what == "remove" and words[0] in nodes:
             cluster.remove_node(nodes.pop(words[0]), allow_graceful=False)
     cluster.shutdown()
 

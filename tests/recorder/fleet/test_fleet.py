@@ -45,7 +45,7 @@ from tape2048_recorder.fleet.plan import (
     read_plan,
     refuse_differences,
 )
-from tape2048_recorder.fleet.spool import Spool
+from tape2048_recorder.fleet.spool import Spool, agent_at_work
 from tape2048_recorder.recorder import run
 from tape2048_recorder.status.status_file import read_snapshot
 
@@ -166,6 +166,11 @@ def test_a_spool_belongs_to_one_agent_one_fleet_and_one_lease(store: Store, tmp_
         lease = spool.member.lease
         with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} ships from this spool"):
             Spool(path, store, plan)
+        found = agent_at_work(path)
+        assert found is not None
+        os.close(found[1])
+        assert found[0].pid == os.getpid()
+    assert agent_at_work(path) is None, "who closed it is at work elsewhere"
     with Spool(path, store, plan) as spool:
         assert spool.member.lease == lease
     (tmp_path / "other").mkdir()

@@ -24,11 +24,13 @@ from tape2048.session.remote import fetch_session, list_sessions
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import ray_engine
-from tape2048_recorder.fleet.plan import create_fleet
+from tape2048_recorder.fleet.plan import create_fleet, read_plan
+from tape2048_recorder.fleet.spool import Spool as AgentSpool
 from tape2048_recorder.fleet.spool import agent_at_work, read_member
 from tape2048_recorder.status.status_file import Snapshot, read_snapshot
 
 from .ray_cluster import Cluster, ray_cluster
+from .test_fleet import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -289,6 +291,34 @@ def test_agents_go_on_without_ray_and_stop_ends_them(cluster: Cluster, store: St
         cluster.ask("remove", "e")
     assert not sessions(spool.path)
     assert set(rows_by_lease(store, tmp_path / "got")) == {spool.lease}
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_spool_that_is_full_at_the_start_is_named_and_shipped_later(
+    cluster: Cluster, store: Store, tmp_path: Path
+) -> None:
+    node = Spool(tmp_path / "spool")
+    with AgentSpool(node.path, store, read_plan(store)) as held:
+        record(held, store, max_steps=600_000, spool_max_mb=None)
+        assert held.size_bytes() > 1_000_000
+    (tmp_path / "store/sessions").write_text("no directory")
+    cluster.ask("add", "h", "1")
+    driver = Driver(cluster, store, 1, str(node.path))
+    try:
+        driver.wait_for("MB wait to be shipped (spool_max_mb = 1)")
+        assert sessions(node.path)
+        (tmp_path / "store/sessions").unlink()
+        driver.wait_for("started an agent", times=2)
+        wait_until(lambda: node.recorder)
+        assert fleet("stop", store.url, "--timeout-s", "60").returncode == 0
+        assert driver.end() == 0, driver.said
+    finally:
+        driver.close()
+        node.kill()
+        cluster.ask("remove", "h")
+    assert not sessions(node.path)
+    assert rows_by_lease(store, tmp_path / "got")[node.lease] >= 600_000
 
 
 @needs_ray
