@@ -10,7 +10,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
 FROM python:3.13-slim
 COPY constraints.txt /tmp/constraints.txt
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --constraint /tmp/constraints.txt "$(echo /wheels/*.whl)[metrics]" \
+RUN pip install --no-cache-dir --constraint /tmp/constraints.txt "$(echo /wheels/*.whl)[metrics,s3]" \
     && rm -rf /wheels /tmp/constraints.txt \
     && useradd --uid 2048 --create-home tape2048 \
     && install --directory --owner tape2048 --group tape2048 /data

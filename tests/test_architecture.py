@@ -96,10 +96,11 @@ HEAVY = {
 
 #: What a module must not load, however it comes about, when it is imported in a fresh process.
 LOADS_WITHOUT = {
-    "tape2048": ("numba", "rich", "click", "scipy", "torch"),
+    "tape2048": ("fsspec", "numba", "ray", "rich", "click", "s3fs", "scipy", "torch"),
     "tape2048_recorder.config.loading": ("numba", "rich", "click", "scipy", "torch"),
     "tape2048_tools.cli": ("numba", "rich", "numpy", "msgspec", "tape2048", "scipy", "torch"),
-    "tape2048_tools.commands.recorder.record": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.recorder.record": ("fsspec", "numba", "ray", "rich", "s3fs", "scipy", "torch"),
+    "tape2048_recorder.recorder": ("fsspec", "ray", "rich", "click", "s3fs", "scipy", "torch"),
     "tape2048_tools.commands.players.player": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.players.bench": ("numba", "numpy", "rich", "scipy", "torch"),
     "tape2048_tools.commands.players.train": ("numba", "rich", "scipy", "torch"),
@@ -115,7 +116,8 @@ LOADS_WITHOUT = {
     "tape2048.export.write": ("numba", "rich", "pyarrow", "torch"),
     "tape2048.io.objects": ("fsspec", "numba", "rich", "s3fs", "torch"),
     "tape2048.session.remote": ("fsspec", "numba", "rich", "s3fs", "torch"),
-    "tape2048_tools.commands.recorder.fleet": ("numba", "rich", "s3fs", "torch"),
+    "tape2048_tools.commands.recorder.fleet": ("numba", "ray", "rich", "s3fs", "torch"),
+    "tape2048_recorder.fleet.ray_engine": ("numba", "ray", "rich", "s3fs", "torch"),
     "tape2048_tools.sessions.jobs": ("numba", "ray", "rich", "torch"),
     "tape2048_tools.commands.critic.group": ("numba", "numpy", "rich", "torch"),
     "tape2048_tools.commands.critic.train": ("numba", "rich", "scipy", "torch"),

@@ -263,7 +263,7 @@ class NothingRecordedError(RecorderError, exit_code=47):
 
 
 class FleetError(RecorderError, exit_code=57):
-    """A node does not fit its fleet: other games, another fleet's spool, or a lease that two agents hold."""
+    """A node does not fit its fleet (other games or spool, a lease held twice), or nodes are too few."""
 
 
 class PlayerError(RecorderError, exit_code=80):

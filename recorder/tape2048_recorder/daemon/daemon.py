@@ -460,8 +460,8 @@ class Daemon:
     def _pause(self, why: str) -> None:
         """Report once that workers wait; called repeatedly while they do."""
         self._flowing_since = None
-        if self._paused is None:
-            self._paused = why
+        before, self._paused = self._paused, why
+        if before is None:
             self.gauges.paused(why)
             kept = "finished games are kept, and written when there is room"
             self.reporter.event("warning", f"paused: {why}; {kept}")

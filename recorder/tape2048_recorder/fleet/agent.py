@@ -13,15 +13,15 @@ import platform
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from tape2048.base.text import counted, pretty_json
 from tape2048.errors import FleetError, MissingPathError, NotRunningError, StorageError, TapeError
-from tape2048_recorder.fleet.launching import start_recorder
-from tape2048_recorder.fleet.plan import AGENTS, DRAIN_JSON, PINNED, SMALL_BYTES_MAX, lease_label
-from tape2048_recorder.fleet.spool import OF_A_SESSION
+from tape2048_recorder.fleet.launching import start_recorder, trim_log
+from tape2048_recorder.fleet.plan import AGENTS, PINNED, SMALL_BYTES_MAX, lease_label, read_drain
+from tape2048_recorder.fleet.spool import AGENT_LOG, OF_A_SESSION
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.status_file import Process
 
@@ -35,10 +35,15 @@ if TYPE_CHECKING:
     from tape2048_recorder.status.report import Level
 
 #: Interval of beats, and of looking whether the fleet is to drain.
-BEAT_S = 5.0
+BEAT_S = 3.0
 
-#: A node without a beat for this long is lost.
-LOST_S = 15.0
+#: A node without a beat for this long is lost. With two beats more, by which another clock is told from
+#: silence, a look at the fleet names it within 20 s.
+LOST_S = 10.0
+
+#: States of an agent that has ended: everything is shipped, or it raised an error.
+ENDED: Final = "ended"
+FAILED: Final = "failed"
 
 #: Delays before a session is tried again, and before a recorder that died is started again.
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
@@ -52,7 +57,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         agent: random, names this life of the agent.
         number: grows with each beat.
-        state: the recorder's, or what the agent does without one.
+        state: the recorder's, or what the agent does without one: shipping, ``ENDED``, ``FAILED``.
         why: what explains the state.
         games, rows: recorded in this life of the recorder.
         sessions, session_rows, bytes: shipped from the spool.
@@ -192,8 +197,8 @@ class Agent:
         self._beat_fails = False
         self._recorder: Running | None = None
         self._restart_s = RETRY_S_MIN
-        self._drains = False
-        self._phase: Literal["recording", "shipping", "ended"] = "recording"
+        self._drains = self._stops_now = False
+        self._phase: Literal["recording", "shipping", "ended", "failed"] = "recording"
         self._why: str | None = None
         self._error: TapeError | None = None
 
@@ -211,21 +216,22 @@ class Agent:
             if self.config is not None:
                 self._record(self.config)
             self._ship_rest()
+            self._phase = ENDED
+        except BaseException as error:
+            self._phase, self._why = FAILED, str(error)
+            raise
         finally:
             self._shipper.close()
             if self._recorder is not None:
                 self._recorder.close()
-            self._phase = "ended"
             self._beat()
-        if self._error is not None:
-            raise self._error
         return self._why or "everything is shipped"
 
     def _refuse_second_agent(self) -> None:
         """Refuse a lease whose agent is at work, on a copy of this spool."""
         lease = self.spool.member.lease
         before = read_beat(self.store, lease)
-        if before is None or before.state == "ended" or abs(time.time() - before.written_at) > LOST_S:
+        if before is None or before.state in {ENDED, FAILED} or abs(time.time() - before.written_at) > LOST_S:
             return
         if before.host == platform.node() and Process.of(before.pid) is None:
             return
@@ -245,7 +251,9 @@ class Agent:
         self._attach(config)
         while not self.leave.is_set():
             self._beat_if_due()
-            if self.stop.is_set() and not self._drains:
+            if self._stops_now and not self._drains:
+                self._drain("the fleet is stopped", games=False)
+            elif self.stop.is_set() and not self._drains:
                 self._drain("it was asked to end")
             if self._has_ended() and not self._start_again(config):
                 return
@@ -273,13 +281,14 @@ class Agent:
                 )
         self.report("info", f"attached to the recorder (pid {self._recorder.process.pid})")
 
-    def _drain(self, why: str) -> None:
+    def _drain(self, why: str, *, games: bool = True) -> None:
+        """Have the recorder end, after the games in play or with what it has confirmed."""
         self._drains = True
         self._why = why
-        self.report("info", f"{why}: the recorder drains")
+        self.report("info", f"{why}: the recorder {'drains' if games else 'publishes and ends'}")
         if self._recorder is not None:
             with contextlib.suppress(NotRunningError):
-                self._recorder.stop(drain=True)
+                self._recorder.stop(drain=games)
 
     def _has_ended(self) -> bool:
         return self._recorder is None or self._recorder.wait(0.0)
@@ -304,7 +313,9 @@ class Agent:
             self._why = "the recorder died while it drained; the next start publishes what it had confirmed"
             return False
         self.report("warning", f"the recorder died; another one starts in {self._restart_s:g} s")
-        self.leave.wait(self._restart_s)
+        until = time.monotonic() + self._restart_s
+        while time.monotonic() < until and not self.leave.wait(_LOOK_S):
+            self._beat_if_due()
         self._restart_s = min(2 * self._restart_s, RETRY_S_MAX)
         self._attach(config)
         return True
@@ -312,7 +323,7 @@ class Agent:
     # Shipping.
 
     def _ship_rest(self) -> None:
-        """Wait until the spool is empty."""
+        """Wait until the spool is empty; raise the recorder's error then, if it ended with one."""
         self._phase = "shipping"
         self._shipper.hurry()
         while left := self.spool.sessions():
@@ -325,6 +336,8 @@ class Agent:
                 )
             self._beat_if_due()
             self.leave.wait(_LOOK_S)
+        if self._error is not None:
+            raise self._error
 
     # Beats.
 
@@ -334,10 +347,12 @@ class Agent:
         if time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + BEAT_S
             self._beat()
+            for log in (AGENT_LOG, *([] if self.config is None else [f"{self.config.instance}.log"])):
+                trim_log(self.spool.path / ".recorder" / log)
             with contextlib.suppress(TapeError):
-                self.store.get(DRAIN_JSON, SMALL_BYTES_MAX)
-                if not self.stop.is_set():
-                    self.report("info", "the fleet is asked to drain")
+                if self.config is not None and (drain := read_drain(self.store)) is not None:
+                    if drain.now and not self._stops_now:
+                        self._stops_now, self._drains = True, False  # one that drains already is hurried
                     self.stop.set()
 
     def _beat(self) -> None:

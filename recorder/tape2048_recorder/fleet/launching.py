@@ -1,9 +1,9 @@
-"""Starts a recorder as a process of nobody, so that it outlives whoever asked for it.
+"""Starts a recorder, or an engine's agent, as a process of nobody, so that it outlives whoever asked for it.
 
-A recorder that is a child of an engine's worker dies with it, its session unpublished. So this module runs as
-a process between the two (``python -m tape2048_recorder.fleet.launching LOG COMMAND...``): it undoes what the
-engine made its children inherit, starts the recorder in a session of its own, prints its pid and ends; the
-recorder's parent is then the system's first process.
+A process that is a child of an engine's worker dies with it, a recorder's session unpublished. So this
+module runs as a process between the two (``python -m tape2048_recorder.fleet.launching LOG COMMAND...``): it
+undoes what the engine made its children inherit, starts the command in a session of its own, prints its pid
+and ends; the command's parent is then the system's first process.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,14 +29,20 @@ from tape2048_recorder.status.status_file import Process, read_snapshot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: Variables of an engine's workers; Ray allows its workers one thread of OpenMP.
+_OF_AN_ENGINE = ("RAY_", "OMP_NUM_THREADS")
+
 #: Variables that a recorder must not get: settings (its file has them all), and those of engines and of the
 #: service manager, which are for the agent.
-_NOT_FOR_A_RECORDER = (ENV_PREFIX, "RAY_", "NOTIFY_SOCKET", "WATCHDOG_")
+_NOT_FOR_A_RECORDER = (ENV_PREFIX, *_OF_AN_ENGINE, "NOTIFY_SOCKET", "WATCHDOG_")
 
 #: A recorder writes its first status within a second; importing numba on a busy machine takes some.
 _START_S = 60.0
 
 _LOG_BYTES_SHOWN = 2000
+
+#: From this size on a log is moved to ``<name>.1``: two weeks of the default lines.
+_LOG_BYTES_MAX = 5_000_000
 
 
 def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
@@ -56,16 +63,7 @@ def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
     file, log = directory / f"{config.instance}.recorder.toml", directory / f"{config.instance}.log"
     with storage_errors(file, "writing the recorder's settings"):
         replace_file(file, _toml(config).encode())
-    between = [sys.executable, "-m", "tape2048_recorder.fleet.launching", str(log)]
-    with storage_errors(log, "starting a recorder"):
-        done = subprocess.run(
-            [*between, *command, "record", "--config", str(file)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            check=False,
-            start_new_session=True,
-        )
-    process = Process.of(int(done.stdout)) if done.returncode == 0 else None
+    process = _launch([*command, "record", "--config", str(file)], log, without=_NOT_FOR_A_RECORDER)
     deadline = time.monotonic() + _START_S
     while process is not None and process.is_there and time.monotonic() < deadline:
         with contextlib.suppress(NotRunningError, ControlError):
@@ -78,7 +76,38 @@ def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
         snapshot = read_snapshot(Path(config.out_dir), config.instance)
         if snapshot.process == process and snapshot.status.error is None:
             raise NotRunningError("it has ended", path=config.out_dir)
-    raise FleetError("the recorder ended at its start", path=log, hint=_end_of(log))
+    raise FleetError("the recorder ended at its start", path=log, hint=end_of(log))
+
+
+def start_agent(command: Sequence[str], log: Path) -> Process | None:
+    """Start an agent for an engine, whose end it outlives; None if it has ended already.
+
+    Raises:
+        StorageError: its log cannot be written.
+    """
+    trim_log(log)
+    return _launch(command, log, without=_OF_AN_ENGINE)
+
+
+def _launch(command: Sequence[str], log: Path, *, without: tuple[str, ...]) -> Process | None:
+    with storage_errors(log, "starting a process"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tape2048_recorder.fleet.launching", str(log), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=False,
+            start_new_session=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith(without)},
+        )
+    return Process.of(int(done.stdout)) if done.returncode == 0 else None
+
+
+def trim_log(log: Path) -> None:
+    """Move what a long log says to ``<name>.1``; who writes it appends to the same file."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size >= _LOG_BYTES_MAX:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
 
 
 def _toml(config: RecorderConfig) -> str:
@@ -97,7 +126,8 @@ def _toml(config: RecorderConfig) -> str:
     return "\n".join([*lines, *tables, ""])
 
 
-def _end_of(log: Path) -> str:
+def end_of(log: Path) -> str:
+    """Return what a log ends with, for messages."""
     try:
         text = log.read_bytes()[-_LOG_BYTES_SHOWN:].decode(errors="replace").strip()
     except OSError:
@@ -113,10 +143,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_A_RECORDER)}
     with Path(log).open("ab") as output:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     sys.stdout.write(f"{child.pid}\n")
     sys.stdout.flush()

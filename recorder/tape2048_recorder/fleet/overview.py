@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import MissingPathError
 from tape2048.session.remote import RemoteName, list_sessions
-from tape2048_recorder.fleet.agent import BEAT_S, LOST_S, Beat, read_beat
-from tape2048_recorder.fleet.plan import AGENTS, DRAIN_JSON, SMALL_BYTES_MAX, Plan, lease_label, read_plan
+from tape2048_recorder.fleet.agent import BEAT_S, ENDED, FAILED, LOST_S, Beat, read_beat
+from tape2048_recorder.fleet.plan import AGENTS, Plan, lease_label, read_drain, read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +23,7 @@ class Node(msgspec.Struct, frozen=True):
 
     Attributes:
         beat: its last words.
-        state: ``lost`` without a beat for ``LOST_S``, ``ended``, or the beat's.
+        state: ``lost`` without a beat for ``LOST_S``, or the beat's.
         silent_s: time without a beat by this machine's clock; negative where the node's clock is ahead.
         stored: its sessions in the store.
     """
@@ -38,6 +37,11 @@ class Node(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The node's host and lease."""
         return f"{self.beat.host} ({lease_label(self.beat.lease)})"
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it is at work, as far as is known."""
+        return self.state not in {"lost", ENDED, FAILED}
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +80,9 @@ class Onlooker:
 
     def look(self) -> Overview:
         """Return the present state; the first look takes some seconds where a node seems to be silent."""
+        known = set(self._seen)
         beats = self._beats()
-        if any(self._is_doubtful(beat) for beat in beats):  # silent, or its clock is another one
+        if any(beat.lease not in known and self._is_doubtful(beat) for beat in beats):
             self._sleep(2 * BEAT_S)
             beats = self._beats()
         stored = Counter(
@@ -86,24 +91,17 @@ class Onlooker:
             if (parsed := RemoteName.parse(name)) is not None
         )
         nodes = [self._node(beat, stored[lease_label(beat.lease)]) for beat in beats]
-        try:
-            self._store.get(DRAIN_JSON, SMALL_BYTES_MAX)
-            draining = True
-        except MissingPathError:
-            draining = False
         return Overview(
             url=self._store.url,
             plan=self._plan,
-            draining=draining,
+            draining=read_drain(self._store) is not None,
             nodes=nodes,
             sessions=stored.total(),
             rows=sum(node.beat.session_rows for node in nodes),
             bytes=sum(node.beat.bytes for node in nodes),
-            steps_per_s=sum(node.beat.steps_per_s for node in nodes if node.state not in {"lost", "ended"}),
+            steps_per_s=sum(node.beat.steps_per_s for node in nodes if node.is_going),
             lag_s=max((node.beat.lag_s for node in nodes), default=0.0),
-            lost=[
-                f"{node.beat.host} ({lease_label(node.beat.lease)})" for node in nodes if node.state == "lost"
-            ],
+            lost=[node.name for node in nodes if node.state == "lost"],
         )
 
     def _beats(self) -> list[Beat]:
@@ -119,15 +117,14 @@ class Onlooker:
         return beats
 
     def _is_doubtful(self, beat: Beat) -> bool:
-        skew_s = time.time() - beat.written_at
-        watched = len(self._seen) and self._silent_s(beat) < LOST_S
-        return beat.state != "ended" and not watched and abs(skew_s) > LOST_S
+        """Whether a beat that is seen first is of a silent node, or of one with another clock."""
+        return beat.state not in {ENDED, FAILED} and abs(time.time() - beat.written_at) > LOST_S
 
     def _silent_s(self, beat: Beat) -> float:
         return time.monotonic() - self._seen[beat.lease][1]
 
     def _node(self, beat: Beat, stored: int) -> Node:
         state = beat.state
-        if beat.state != "ended" and self._silent_s(beat) >= LOST_S:
+        if beat.state not in {ENDED, FAILED} and self._silent_s(beat) >= LOST_S:
             state = "lost"
         return Node(beat, state, time.time() - beat.written_at, stored)

@@ -5,7 +5,7 @@
     fleet.json                    the plan: what every node has alike
     leases/<lease>/<claim>.json   claims of a lease; they stay for ever
     agents/<lease>.json           the last beat of the node with this lease
-    drain.json                    asks every node to end
+    drain.json                    asks every node to end, after its games or now
 
 A claim's name is random, so no put replaces another one's. Who has put one lists the claims of its lease: of
 two that claim the same lease, at least the one that lists last sees both, and who sees another's gives the
@@ -64,6 +64,12 @@ _SPOOL_SESSIONS = 4
 SMALL_BYTES_MAX = 1 << 20
 
 _CLAIMS_MAX = 100
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """The request to end, which stays until it is taken back; ``now``: without finishing games in play."""
+
+    now: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +146,20 @@ def read_plan(store: Store) -> Plan:
         hint = "restore the file; other settings need another fleet"
         raise FleetError("its settings do not match their SHA-256: it was edited", path=path, hint=hint)
     return plan
+
+
+def read_drain(store: Store) -> Drain | None:
+    """Read the request to end; None if there is none.
+
+    Raises:
+        StoreError: the store refuses or does not answer.
+    """
+    try:
+        return msgspec.json.decode(store.get(DRAIN_JSON, SMALL_BYTES_MAX), type=Drain)
+    except MissingPathError:
+        return None
+    except msgspec.MsgspecError:
+        return Drain()
 
 
 def refuse_differences(plan: Plan, given: Loaded) -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +23,7 @@ from tape2048.errors import (
     FormatError,
     HeldError,
     MissingPathError,
+    OutDirError,
     TapeError,
 )
 from tape2048.formats.metadata import read_metadata
@@ -32,6 +34,7 @@ from tape2048.session.locks import RemovalLock, make_readers_lock
 from tape2048.session.remote import put_session
 from tape2048_recorder.config.schema import NUMBER_BITS
 from tape2048_recorder.fleet.plan import claim_lease, lease_label, read_plan
+from tape2048_recorder.status.status_file import Process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 
 _DIRECTORY = ".recorder"
 _MEMBER, _LOCK = "agent.fleet.json", "agent.fleet.lock"
+#: The log of an agent that an engine started.
+AGENT_LOG = "agent.fleet.log"
 _MEGABYTE = 10**6
 
 
@@ -59,6 +64,40 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     bytes: int = 0
     last: str = ""
+
+
+def read_member(spool: Path) -> Member | None:
+    """Read what a spool belongs to; None if no agent was at work there.
+
+    Raises:
+        FleetError: the file is damaged.
+        StorageError: it cannot be read.
+    """
+    path = spool / _DIRECTORY / _MEMBER
+    try:
+        with storage_errors(path, "reading it"):
+            return msgspec.json.decode(path.read_bytes(), type=Member)
+    except OutDirError:
+        if path.exists():
+            raise
+        return None
+    except msgspec.MsgspecError as error:
+        hint = "restore it; without it nobody knows which games were played here"
+        raise FleetError(f"not the facts of a spool: {error}", path=path, hint=hint) from error
+
+
+def agent_at_work(spool: Path) -> tuple[Process, int] | None:
+    """Return the agent that is at work in a spool, and a pidfd that holds it; None without one."""
+    try:
+        pid, ticks = (spool / _DIRECTORY / _LOCK).read_text().split()
+        process = Process(int(pid), int(ticks))
+        pidfd = os.pidfd_open(process.pid)
+    except (OSError, ValueError):
+        return None
+    if process.is_there:  # asked of the process that is held now
+        return process, pidfd
+    os.close(pidfd)
+    return None
 
 
 class Spool:
@@ -88,6 +127,10 @@ class Spool:
             self._lock = open_owned(self.path / _DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             self._take()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        try:
             self.member = self._join()
         except BaseException:
             self.close()
@@ -95,7 +138,7 @@ class Spool:
 
     def _take(self) -> None:
         if not try_lock(self._lock):
-            holder = os.pread(self._lock, 64, 0).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(self._lock, 64, 0).decode(errors="replace").partition(" ")[0] or "unknown"
             raise AlreadyRunningError(
                 f"the agent with pid {holder} ships from this spool",
                 path=self.path,
@@ -103,27 +146,24 @@ class Spool:
             )
         with storage_errors(self.path, "writing the lock file"):
             os.ftruncate(self._lock, 0)
-            write_all(self._lock, f"{os.getpid()}\n".encode(), 0)
+            me = Process.of(os.getpid())
+            assert me is not None
+            write_all(self._lock, f"{me.pid} {me.start_ticks}\n".encode(), 0)
 
     def _join(self) -> Member:
         """Return what the spool belongs to; a new one gets a lease."""
-        path = self.path / _DIRECTORY / _MEMBER
-        try:
-            member = msgspec.json.decode(path.read_bytes(), type=Member)
-        except FileNotFoundError:
+        member = read_member(self.path)
+        if member is None:
             if left := self.sessions():
                 raise FleetError(
                     f"found {left[0].name}, which is of no fleet; expected an empty spool",
                     path=self.path,
                     hint="name another --spool",
-                ) from None
+                )
             claim = secrets.token_hex(8)
             member = Member(fleet=self._plan.fleet, lease=claim_lease(self._store, claim), claim=claim)
             self._save(member)
             return member
-        except msgspec.MsgspecError as error:
-            hint = "restore it; without it nobody knows which games were played here"
-            raise FleetError(f"not the facts of a spool: {error}", path=path, hint=hint) from error
         if member.fleet != self._plan.fleet:
             raise FleetError(
                 f"it belongs to the fleet {member.fleet}; that of {self._store.url} is {self._plan.fleet}",
@@ -148,6 +188,8 @@ class Spool:
         """Release the lock."""
         if not self.closed:
             self.closed = True
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock, 0)  # this process may live on, and is no agent any more
             os.close(self._lock)
 
     def sessions(self) -> list[Path]:

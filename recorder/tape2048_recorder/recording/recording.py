@@ -44,6 +44,9 @@ RECOUNT_S = 60.0
 #: The files whose sizes count towards ``max_disk_mb`` and ``spool_max_mb``.
 _FILES = frozenset({STEPS_NPY, TAPE_NPY, ANCHORS_NPY, METADATA_DB})
 
+#: Bytes that a run takes in ``metadata.db``, measured; of short games, half of what their rows take on tape.
+RUN_BYTES = 92
+
 #: Prefixes of the reasons for a pause.
 DISK_FULL = "the disk is full"
 DISK_SLOW = "the disk is slow"
@@ -73,6 +76,7 @@ class Recording:
         config = self.config
         self.row_bytes = RowsFile.of(config.storage, record_action=config.record_action).row_bytes
         self._bytes_published = 0
+        self._rows = self._runs = 0  # confirmed so far
         self._counted: set[str] = set()  # names of the sessions at the last measuring
         self._recount_at = 0.0
         self._full_until = 0.0  # above a limit, it is measured again from then on
@@ -127,7 +131,7 @@ class Recording:
         limit_mb = self.config.spool_max_mb
         if limit_mb is None or self._draining:
             return None
-        size = self.size_bytes(self.world.now, rows * self.row_bytes)
+        size = self.size_bytes(self.world.now, rows * self.row_bytes + self._metadata_bytes(rows))
         if size <= limit_mb * MEGABYTE or not (self._bytes_published or self.sessions_pending):
             return None
         waiting = -(-self._size_bytes // MEGABYTE)
@@ -169,6 +173,8 @@ class Recording:
             self._fail(str(storage_error(error, session.path, "writing the journal")))
             return None
         self._failure = None
+        self._rows += block.rows
+        self._runs += len(block.runs)
         self.rotate_if_due()
         return block
 
@@ -290,7 +296,13 @@ class Recording:
 
     @property
     def _size_bytes(self) -> int:
-        return self._bytes_published + sum(session.size_bytes for session in self._unpublished)
+        unpublished = self._unpublished
+        metadata = self._metadata_bytes(sum(session.rows_reserved for session in unpublished))
+        return self._bytes_published + sum(session.size_bytes for session in unpublished) + metadata
+
+    def _metadata_bytes(self, rows: int) -> int:
+        """Estimate the bytes of metadata that so many rows will have, from the games so far."""
+        return rows * self._runs * RUN_BYTES // max(self._rows, 1)
 
     @property
     def _unpublished(self) -> list[PartialSession]:

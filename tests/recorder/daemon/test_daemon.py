@@ -143,3 +143,14 @@ def test_rows_are_counted_with_each_tick_and_not_only_where_all_limits_are_looke
     world.daemon.tally.rows = 6
     world.daemon._check_limits(2 * TICK_S)
     assert world.daemon.reason == LIMIT
+
+
+def test_a_pause_is_said_once_and_its_reason_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    pauses: list[str] = []
+    monkeypatch.setattr(world.daemon.gauges, "paused", pauses.append)
+    for why in ("the disk is slow: 3 wait", "the spool is full: 2 MB", "the spool is full: 3 MB"):
+        world.daemon._pause(why)
+        assert world.daemon._paused == why
+    assert pauses == ["the disk is slow: 3 wait"]
+    assert [said.partition(";")[0] for said in world.said] == ["warning: paused: the disk is slow: 3 wait"]

@@ -45,7 +45,7 @@ from tape2048_recorder.fleet.plan import (
     read_plan,
     refuse_differences,
 )
-from tape2048_recorder.fleet.spool import Spool
+from tape2048_recorder.fleet.spool import Spool, agent_at_work
 from tape2048_recorder.recorder import run
 from tape2048_recorder.status.status_file import read_snapshot
 
@@ -166,6 +166,11 @@ def test_a_spool_belongs_to_one_agent_one_fleet_and_one_lease(store: Store, tmp_
         lease = spool.member.lease
         with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} ships from this spool"):
             Spool(path, store, plan)
+        found = agent_at_work(path)
+        assert found is not None
+        os.close(found[1])
+        assert found[0].pid == os.getpid()
+    assert agent_at_work(path) is None, "who closed it is at work elsewhere"
     with Spool(path, store, plan) as spool:
         assert spool.member.lease == lease
     (tmp_path / "other").mkdir()
@@ -440,3 +445,69 @@ def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -
         with pytest.raises(FleetError, match="1 session not shipped"):
             Agent(store, spool, None, COMMAND, Listener().event, stop, leave).run()
         assert spool.sessions()
+        beat = read_beat(store, spool.member.lease)
+        assert beat is not None
+        assert beat.state == agents.FAILED
+        assert "1 session not shipped" in (beat.why or "")
+
+
+def test_what_waits_is_shipped_though_the_fleet_drains(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("drain.json", b'{"now": true}')
+    stop = threading.Event()
+    with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
+        session = _recorded(spool, store, tmp_path)
+        for number in range(3):
+            shutil.copytree(session, spool.path / f"2026010{number + 1}T000000Z_model=random")
+        ship = spool.ship
+        monkeypatch.setattr(spool, "ship", lambda session: (time.sleep(0.3), ship(session))[1])
+        agent = Agent(store, spool, None, COMMAND, Listener().event, stop, threading.Event())
+        assert agent.run() == "everything is shipped"
+    assert len(list_sessions(store)) == 3
+
+
+def test_a_long_log_is_moved_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_LOG_BYTES_MAX", 100)
+    log = tmp_path / "default.log"
+    launching.trim_log(log)
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"a" * 99)
+        launching.trim_log(log)
+        assert log.stat().st_size == 99
+        writer.write(b"b")
+        launching.trim_log(log)
+        writer.write(b"c")
+    assert log.read_bytes() == b"c"
+    assert (tmp_path / "default.log.1").read_bytes() == b"a" * 99 + b"b"
+
+
+@pytest.mark.slow
+def test_stop_ends_a_fleet_without_its_games_in_play(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = open_store(str(tmp_path / "store"))
+    slow = {"player": "expectimax", "player_args": {"depth": 3}, "storage": "tape", "seed": 1}
+    create_fleet(store, RecorderConfig(**slow))  # type: ignore[arg-type]
+    node = joined(store, tmp_path / "spool", "--flush-s", "0.1", "--drain-timeout-s", "600")
+    try:
+        wait_until((tmp_path / "spool/.recorder/default.status.json").exists)
+        wait_until(lambda: read_snapshot(tmp_path / "spool", "default").status.state == "recording")
+        begun = time.monotonic()
+        for command in ("drain", "stop"):  # one that drains is hurried
+            end = [
+                *COMMAND,
+                "fleet",
+                command,
+                store.url,
+                "--timeout-s",
+                "0.1" if command == "drain" else "60",
+            ]
+            done = subprocess.run(end, env=environment(**os.environ), capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout
+        code, said = ended(node)
+        assert time.monotonic() - begun < 60
+    finally:
+        node.kill()
+    assert code == 0, said
+    assert "the fleet is stopped: the recorder publishes and ends" in said
+    assert [node.state for node in Onlooker(store).look().nodes] == [agents.ENDED]

@@ -20,7 +20,7 @@ from tape2048.session.session import sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Facts, PartialSession
-from tape2048_recorder.recording.recording import RECOUNT_S, RETRY_S, Recording
+from tape2048_recorder.recording.recording import RECOUNT_S, RETRY_S, RUN_BYTES, Recording
 
 from ..processes import PATIENCE_S, wait_until
 
@@ -264,7 +264,8 @@ def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, 
     wait_until_idle(recording)
     assert recording.size_bytes(1001.0) == size
     recording.place(50)
-    assert recording.size_bytes(1002.0) == size + STEPS_HEADER_BYTES + 50 * STEP_DTYPE.itemsize
+    more = STEPS_HEADER_BYTES + 50 * STEP_DTYPE.itemsize + 5 * RUN_BYTES
+    assert recording.size_bytes(1002.0) == size + more, "with as many games as the rows before had"
 
 
 def test_a_full_spool_waits_for_whole_sessions_to_go_and_is_measured_now_and_then(
@@ -312,7 +313,7 @@ def test_a_tape_counts_with_the_anchors_that_it_will_have(
             file.write(block.data)
         recording.confirm(block.written(place.session, place.first_row))
         anchors = 8 * -(-block.rows // 16)
-        assert recording.size_bytes(0.0) == 128 + block.rows + anchors
+        assert recording.size_bytes(0.0) == 128 + block.rows + anchors + 3 * RUN_BYTES
         for free, has_room in ((50 + anchors, True), (49 + anchors, False)):
             monkeypatch.setattr(recording, "free_bytes", lambda free=free: free)
             assert (recording.why_not(50) is None) is has_room

@@ -18,7 +18,8 @@ def command(*, directory: Path, force: bool) -> None:
     """Write example files into DIRECTORY (examples).
 
     These are a file with every setting of the recorder and of each kind of critic, imitate.py, which trains a
-    policy network on recorded games and lets it play, and train_critic.py, a training loop of one's own.
+    policy network on recorded games and lets it play, train_critic.py, a training loop of one's own, and
+    files that run a fleet's nodes under Slurm, Kubernetes and systemd.
     """
     from tape2048.errors import NameTakenError
     from tape2048.io.durable import replace_file, storage_error, write_file
@@ -27,7 +28,7 @@ def command(*, directory: Path, force: bool) -> None:
 
     texts = {SAMPLE.name: sample_toml()}
     texts |= {path.name: example_toml(kind) for kind, path in EXAMPLES.items()}
-    texts |= {script.name: script.read_text() for script in sorted(_scripts().glob("*.py"))}
+    texts |= {script.name: script.read_text() for script in sorted(_scripts().iterdir()) if script.is_file()}
     path = directory
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -43,12 +43,18 @@ class _Removal(msgspec.Struct, frozen=True):
 URL = click.argument("url", metavar="URL")
 
 
+def _is_of_a_node(name: str) -> bool:
+    """Whether a setting is a node's own, and to be given."""
+    return name not in {*PINNED, "out_dir", "lease"}
+
+
 @new_group(
     "tape2048 fleet init s3://bucket/selfplay --player ntuple:look_below=4",
     "tape2048 fleet join s3://bucket/selfplay --spool /data/spool",
     "tape2048 fleet status s3://bucket/selfplay --watch",
     "tape2048 fleet drain s3://bucket/selfplay",
     "tape2048 fleet prune s3://bucket/selfplay --max-age-s 30d",
+    "tape2048 fleet record s3://bucket/selfplay --engine ray --nodes 8 --spool /data/spool",
     name="fleet",
 )
 def command() -> None:
@@ -96,7 +102,7 @@ def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> 
     "--spool", type=PATH, required=True, help="Local directory for sessions until they are shipped."
 )
 @click.option("--ship-only", is_flag=True, help="Record nothing: ship what waits in the spool, and end.")
-@some_setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
+@some_setting_options(_is_of_a_node)
 def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **flags: Any) -> None:
     """Record on this node, and ship the sessions to URL.
 
@@ -113,19 +119,9 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     from tape2048_recorder.fleet.agent import Agent
     from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differences
     from tape2048_recorder.fleet.spool import Spool
-    from tape2048_tools.terminal.output import complain, print_human, printable
+    from tape2048_tools.terminal.output import print_human, printable
 
-    stop, leave = threading.Event(), threading.Event()
-
-    def on_signal(*_: object) -> None:
-        (leave if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-
-    def report(level: Level, message: str) -> None:
-        complain(printable(message if level == "info" else f"{level}: {message}"))
-
+    stop, leave = _on_signals()
     given = merge_sources(flags, os.environ, config_path)
     store = open_store(url)
     plan = read_plan(store)
@@ -137,10 +133,87 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
             config = load_from_command_line(config_path, {**flags, **settings}).config
             held.make_room(config.spool_max_mb)
         tape2048 = [sys.executable, "-m", "tape2048_tools.cli"]
-        reason = Agent(store, held, config, tape2048, report, stop, leave).run()
+        reason = Agent(store, held, config, tape2048, _report, stop, leave).run()
         member = held.member
     shipped = f"{counted(member.sessions, 'session')}, {counted(member.games, 'game')}"
     print_human(printable(f"ended ({reason}): {shipped} shipped in all"))
+
+
+@command.subcommand(
+    "tape2048 fleet record /nfs/selfplay --engine ray --nodes 8 --spool /data/spool",
+    "tape2048 fleet record s3://bucket/selfplay --engine ray --address head:6379 --nodes 8 --cpus 30 "
+    "--spool /data/spool",
+)
+@URL
+@click.option("--engine", type=click.Choice(["ray"]), required=True, help="What has the nodes.")
+@click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes.")
+@click.option(
+    "--spool",
+    required=True,
+    metavar="DIR",
+    help="Local directory on each node; {node} stands for the engine's name of the node.",
+)
+@click.option(
+    "--address", metavar="HOST:PORT", help="The cluster.  [default: RAY_ADDRESS, or this machine's]"
+)
+@click.option(
+    "--cpus",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="CPUs to reserve on each node, and its workers.  [default: all of the N largest nodes]",
+)
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="Longest time to wait for the nodes.",
+)
+@some_setting_options(_is_of_a_node)
+def record(
+    *,
+    url: str,
+    engine: str,
+    nodes: int,
+    spool: str,
+    address: str | None,
+    cpus: int | None,
+    timeout_s: float,
+    config_path: Path | None,
+    **flags: Any,
+) -> None:
+    """Record on nodes of a Ray cluster (extra `ray`), until the fleet is drained.
+
+    One actor a node reserves the CPUs, and keeps an agent at work there, as `fleet join` runs one. The agents
+    are no part of Ray: they go on if an actor, a raylet or this command is killed, and the next start
+    attaches to them. A node that Ray loses is replaced by a free one. Flags go to every node; --config is a
+    file there.
+
+    SIGTERM or Ctrl-C drains these nodes; a second one leaves them to it. `fleet drain` and `fleet stop` end
+    the whole fleet, and this command with it.
+    """
+    from tape2048.io.objects import open_store
+    from tape2048_recorder.config.loading import merge_sources
+    from tape2048_recorder.fleet.plan import read_plan, refuse_differences
+    from tape2048_recorder.fleet.ray_engine import record_on_ray
+
+    del engine  # there is one
+    given = {name: value for name, value in flags.items() if value is not None}
+    store = open_store(url)
+    refuse_differences(read_plan(store), merge_sources(given, {}))
+    config = None if config_path is None else str(config_path.absolute())
+    stop, leave = _on_signals()
+    record_on_ray(
+        [store.url, os.path.abspath(spool), given, config, ["-m", "tape2048_tools.cli", "fleet", "join"]],
+        address=address,
+        nodes=nodes,
+        cpus=cpus,
+        timeout_s=timeout_s,
+        report=_report,
+        stop=stop,
+        leave=leave,
+    )
 
 
 @command.subcommand(
@@ -152,7 +225,7 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
 def status(*, url: str, watch: bool, as_json: bool) -> None:
     """Show the nodes, and what they have shipped.
 
-    A node without a word for 15 seconds is lost; its recorder may be at work still. The exit code is 1 then.
+    A node without a word for 10 seconds is lost; its recorder may be at work still. The exit code is 1 then.
     """
     from tape2048.io.objects import open_store
     from tape2048_recorder.fleet.overview import Onlooker
@@ -177,28 +250,68 @@ def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
     """Have every node finish, ship everything and end.
 
     This waits until all have ended. The request stays: who joins later ships and ends. The exit code is 1 if
-    a node is lost, or has not ended in time.
+    a node is lost, has failed, or has not ended in time.
     """
     from tape2048.io.objects import open_store
-    from tape2048_recorder.fleet.overview import Onlooker
     from tape2048_recorder.fleet.plan import DRAIN_JSON
+
+    if undo:
+        open_store(url).remove(DRAIN_JSON)
+    else:
+        _end(url, timeout_s, now=False)
+
+
+@command.subcommand("tape2048 fleet stop /nfs/selfplay")
+@URL
+@click.option("--timeout-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Longest time to wait.")
+def stop(*, url: str, timeout_s: float | None) -> None:
+    """End every node now: publish what is confirmed, ship it, and leave the games in play.
+
+    As `fleet drain`, which finishes the games first; --undo of that lets nodes join again.
+    """
+    _end(url, timeout_s, now=True)
+
+
+def _end(url: str, timeout_s: float | None, *, now: bool) -> None:
+    """Ask every node to end, and wait for that."""
+    import msgspec
+
+    from tape2048.io.objects import open_store
+    from tape2048_recorder.fleet.agent import FAILED
+    from tape2048_recorder.fleet.overview import Onlooker
+    from tape2048_recorder.fleet.plan import DRAIN_JSON, Drain
     from tape2048_tools.terminal.output import print_human
 
     store = open_store(url)
     onlooker = Onlooker(store)
-    if undo:
-        store.remove(DRAIN_JSON)
-        return
-    store.put(DRAIN_JSON, b"{}\n")
+    store.put(DRAIN_JSON, msgspec.json.encode(Drain(now=now)))
     deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
     while True:
         seen = onlooker.look()
-        going = [node for node in seen.nodes if node.state not in {"ended", "lost"}]
+        going = [node for node in seen.nodes if node.is_going]
         if not going or time.monotonic() >= deadline:
             break
         time.sleep(1.0)
     print_human(*_parts(seen))
-    exit_on_findings([*going, *seen.lost])
+    exit_on_findings([*going, *seen.lost, *(node for node in seen.nodes if node.state == FAILED)])
+
+
+def _on_signals() -> tuple[threading.Event, threading.Event]:
+    """Return what the first signal to end sets, and what the next one sets."""
+    stop, leave = threading.Event(), threading.Event()
+
+    def on_signal(*_: object) -> None:
+        (leave if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    return stop, leave
+
+
+def _report(level: Level, message: str) -> None:
+    from tape2048_tools.terminal.output import complain, printable
+
+    complain(printable(message if level == "info" else f"{level}: {message}"))
 
 
 @command.subcommand(

@@ -1,0 +1,306 @@
+"""Ray as a fleet's engine: one actor a node reserves its CPUs, and keeps the node's agent at work.
+
+An actor's children die with it, with its raylet, and with Ray. So an agent is a process of nobody, as its
+recorder is: the actor watches it from outside by a pidfd, and starts another one if it dies. No rows pass
+through Ray, whose end no recorder notices; who asks for the nodes again attaches to the agents at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tape2048.base.text import counted
+from tape2048.errors import AlreadyRunningError, FleetError, MissingPackageError, StoreError, TapeError
+from tape2048.io.objects import open_store
+from tape2048.settings.fields import settings_of
+from tape2048_recorder.config.loading import merge_sources
+from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.fleet.agent import ENDED, RETRY_S_MAX, RETRY_S_MIN, read_beat
+from tape2048_recorder.fleet.launching import end_of, start_agent
+from tape2048_recorder.fleet.plan import read_plan, refuse_differences
+from tape2048_recorder.fleet.spool import AGENT_LOG, Spool, agent_at_work, read_member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape2048_recorder.status.report import Level
+    from tape2048_recorder.status.status_file import Process
+
+_LOOK_S = 0.5
+
+#: The longest that a machine may take to accept a connection.
+_CONNECT_S = 10.0
+
+#: What a node's name stands for in ``--spool``.
+NODE = "{node}"
+
+
+class NodeActor:
+    """Keeps the agent of one node at work; Ray makes an actor of it.
+
+    Args:
+        url: the fleet's store.
+        spool: the spool's path; ``{node}`` in it is Ray's name of the node.
+        flags: settings of the node that were given, as text.
+        config_path: a file with settings, on the node.
+        command: arguments of Python that run ``tape2048 fleet join``.
+    """
+
+    def __init__(
+        self, url: str, spool: str, flags: dict[str, Any], config_path: str | None, command: Sequence[str]
+    ) -> None:
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        self.node = next(node["NodeName"] for node in ray.nodes() if node["NodeID"] == here)
+        self._spool = Path(spool.replace(NODE, self.node))
+        self._url, self._flags, self._config_path = url, flags, config_path
+        config = [] if config_path is None else ["--config", config_path]
+        given = [f"{settings_of(RecorderConfig)[name].flag}={value}" for name, value in flags.items()]
+        self._command = [sys.executable, *command, url, "--spool", str(self._spool), *config, *given]
+        self._pidfd: int | None = None
+
+    def place(self) -> tuple[str, str, str]:
+        """Return the node's name, its host, and where its spool is."""
+        return self.node, platform.node(), str(self._spool.resolve())
+
+    def drain(self) -> None:
+        """Have the agent finish and end."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+
+    def keep(self) -> str | None:
+        """Keep an agent at work until one has ended with everything shipped; return why it has.
+
+        Raises:
+            TapeError: the node, its spool or its settings do not fit the fleet.
+        """
+        wait_s = RETRY_S_MIN
+        while True:
+            begun = time.monotonic()
+            try:
+                process = self._start_or_attach()
+                self._wait()
+                if process is not None and (why := self._ended(process)) is not None:
+                    return why
+                problem = f"the agent ended; {end_of(self._spool / '.recorder' / AGENT_LOG)}"
+            except StoreError as error:
+                problem = str(error)
+            wait_s = RETRY_S_MIN if time.monotonic() - begun > RETRY_S_MAX else min(2 * wait_s, RETRY_S_MAX)
+            self._say(f"{problem}; tried again in {wait_s:g} s")
+            time.sleep(wait_s)
+
+    def _start_or_attach(self) -> Process | None:
+        store = open_store(self._url)
+        plan = read_plan(store)
+        refuse_differences(plan, merge_sources(self._flags, os.environ, _path(self._config_path)))
+        for is_last in (False, True):
+            if (found := agent_at_work(self._spool)) is not None:
+                process, self._pidfd = found
+                member = read_member(self._spool)
+                if member is None or member.fleet != plan.fleet:
+                    raise FleetError(
+                        f"the agent with pid {process.pid} ships from this spool for another fleet",
+                        path=self._spool,
+                        hint="name another --spool",
+                    )
+                self._say(f"attached to the agent with pid {process.pid}")
+                return process
+            try:
+                Spool(self._spool, store, plan).close()  # what would be refused is refused here, by its name
+                break
+            except AlreadyRunningError:  # one that has just started; else one of another machine
+                if is_last:
+                    raise
+                time.sleep(2 * _LOOK_S)
+        started = start_agent(self._command, self._spool / ".recorder" / AGENT_LOG)
+        with contextlib.suppress(ProcessLookupError):
+            if started is not None:
+                self._pidfd = os.pidfd_open(started.pid)
+                self._say(f"started an agent with pid {started.pid}")
+        return started
+
+    def _wait(self) -> None:
+        if self._pidfd is not None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            poll.poll()
+            pidfd, self._pidfd = self._pidfd, None
+            os.close(pidfd)
+
+    def _ended(self, process: Process) -> str | None:
+        """Return why an agent has ended, if it has shipped everything."""
+        member = read_member(self._spool)
+        beat = None if member is None else read_beat(open_store(self._url), member.lease)
+        is_its = beat is not None and beat.state == ENDED and beat.pid == process.pid
+        return (beat.why or "everything is shipped") if beat is not None and is_its else None
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"{self.node}: {text}\n")  # Ray shows it where the nodes were asked for
+        sys.stderr.flush()
+
+
+def record_on_ray(
+    actor_args: Sequence[Any],
+    *,
+    address: str | None,
+    nodes: int,
+    cpus: int | None,
+    timeout_s: float,
+    report: Callable[[Level, str], None],
+    stop: threading.Event,
+    leave: threading.Event,
+) -> None:
+    """Keep agents at work on nodes of a Ray cluster until all of them have ended.
+
+    Args:
+        actor_args: of :class:`NodeActor`.
+        address: the cluster's; None: ``RAY_ADDRESS``, or the one of this machine.
+        nodes: how many.
+        cpus: reserved on each, and its workers if nothing is said of them; None: all.
+        timeout_s: the longest to wait for the nodes.
+        report: receives events.
+        stop: set to have the agents finish and end.
+        leave: set to return at once; the agents go on.
+
+    Raises:
+        FleetError: no cluster answers, it has fewer nodes, or two of them share a spool.
+        MissingPackageError: Ray is not installed.
+        TapeError: what the first node said that does not fit its fleet; the others have ended.
+    """
+    with _connected(address) as ray:
+        group, sizes = _reserve(ray, nodes, cpus, timeout_s)
+        actors = [_start_actor(ray, group, index, size, actor_args) for index, size in enumerate(sizes)]
+        _refuse_shared_spools(ray.get([actor.place.remote() for actor in actors]))
+        going = {actor.keep.remote(): actor for actor in actors}
+        first: TapeError | None = None
+        while going and not leave.is_set():
+            if stop.is_set() and actors:
+                report("info", "the nodes finish, ship everything and end; once more to leave them to it")
+                for actor in actors:
+                    actor.drain.remote()
+                actors = []
+            done, _ = ray.wait(list(going), timeout=_LOOK_S)
+            for task in done:
+                del going[task]
+                try:
+                    report("info", f"a node has ended: {ray.get(task)}")
+                except TapeError as error:
+                    cause = getattr(error, "cause", error)
+                    report("error", f"a node has ended: {cause}")
+                    first = first or cause
+        if first is not None:
+            raise first
+
+
+def _reserve(ray: Any, nodes: int, cpus: int | None, timeout_s: float) -> tuple[Any, list[int]]:
+    """Reserve CPUs of so many nodes; return the placement group, and the CPUs on each."""
+    there = sorted(
+        (int(node["Resources"].get("CPU", 0)), node["NodeName"]) for node in ray.nodes() if node["Alive"]
+    )[::-1]
+    sizes = [cpus] * nodes if cpus is not None else [count for count, _ in there[:nodes] if count]
+    if len(sizes) == nodes:
+        group = ray.util.placement_group([{"CPU": size} for size in sizes], strategy="STRICT_SPREAD")
+        if group.wait(timeout_s):
+            return group, sizes
+    found = ", ".join(f"{name} ({count} CPUs)" for count, name in there)
+    raise FleetError(
+        f"found {found or 'no node'}; expected {counted(nodes, 'node')} with {cpus or 'all'} CPUs free",
+        hint="lower --nodes or --cpus, or raise --timeout-s; `ray status` shows who uses the nodes",
+    )
+
+
+def _start_actor(ray: Any, group: Any, index: int, cpus: int, actor_args: Sequence[Any]) -> Any:
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    url, spool, flags, *more = actor_args
+    actor = ray.remote(NodeActor).options(
+        num_cpus=cpus,
+        max_restarts=-1,
+        max_task_retries=-1,
+        max_concurrency=3,  # it drains while it keeps
+        scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+    )
+    return actor.remote(url, spool, {"workers": str(cpus), **flags}, *more)
+
+
+def _refuse_shared_spools(places: Sequence[tuple[str, str, str]]) -> None:
+    seen: dict[tuple[str, str], str] = {}
+    for node, host, spool in places:
+        if (other := seen.setdefault((host, spool), node)) != node:
+            raise FleetError(
+                f"the nodes {other} and {node} of {host} have one spool",
+                path=spool,
+                hint=f"put {NODE} into --spool: Ray's name of a node (ray start --node-name)",
+            )
+
+
+@contextlib.contextmanager
+def _connected(address: str | None) -> Any:
+    """Connect to a cluster until the block ends, with an error of ours if there is none."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingPackageError(
+            "--engine ray needs the package ray", hint="pip install 'tape2048[ray]'"
+        ) from error
+    where = address or "the cluster of RAY_ADDRESS, or of this machine"
+    try:
+        where = _find(address or "auto")
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        ray.init(address=where, logging_level="WARNING", log_to_driver=True)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has one of its own
+    except ray.exceptions.AuthenticationError as error:
+        raise FleetError(
+            f"{where}: Ray refuses the token of this process, or its lack",
+            hint="RAY_AUTH_MODE=token, and the cluster's token in the file that RAY_AUTH_TOKEN_PATH names",
+        ) from error
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise FleetError(
+            f"{where}: no cluster of Ray: {error}",
+            hint="run this on a machine of the cluster (ray start), and name it by --address HOST:6379",
+        ) from error
+    try:
+        yield ray
+    except ray.exceptions.RayError as error:
+        raise FleetError(
+            f"Ray has failed: {error}", hint="the agents go on; ask for the nodes again"
+        ) from error
+    finally:
+        ray.shutdown()
+
+
+def _find(address: str) -> str:
+    """Return a cluster's address once it has answered; ray.init would wait for minutes, and not say for what.
+
+    Raises:
+        OSError, ValueError, ray.exceptions.RayError: there is none, or it refuses the token.
+    """
+    try:
+        from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+        from ray._private.services import canonicalize_bootstrap_address_or_die
+        from ray._raylet import GcsClient
+    except ImportError:  # another version, whose ray.init has to find out
+        return address
+    where: str = canonicalize_bootstrap_address_or_die(address)
+    host, _, port = where.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    ensure_token_if_auth_enabled(None, create_token_if_missing=False)
+    GcsClient(address=where)
+    return where
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

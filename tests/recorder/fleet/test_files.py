@@ -1,0 +1,176 @@
+"""The files that run a fleet's nodes under Slurm, Kubernetes and systemd, and the commands in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+import yaml
+from tests.recorder.processes import CHECKOUT, PATIENCE_S, environment, wait_until
+
+from tape2048.errors import AlreadyRunningError, ConfigError, FleetError, MissingPackageError
+from tape2048.io.objects import Store, open_store
+from tape2048.session.remote import list_sessions
+from tape2048.session.session import sessions
+from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.fleet.plan import create_fleet
+from tape2048_recorder.fleet.spool import agent_at_work
+from tape2048_tools.cli import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXAMPLES = CHECKOUT / "examples"
+#: What a node's drain may take by default, in seconds.
+DRAIN_S = 60
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "store").mkdir()
+    made = open_store(str(tmp_path / "store"))
+    create_fleet(made, RecorderConfig(player="random", seed=9, storage="tape", rotate_steps=200_000))
+    return made
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A directory of programs: ``tape2048``; and ``srun``, which runs a task on each of two nodes."""
+    (tmp_path / "bin").mkdir()
+    tape = f'#!/bin/sh\nexec {sys.executable} -m tape2048_tools.cli "$@" --min-free-mb 0\n'
+    srun = """#!/bin/bash
+        while [[ "$1" == --* ]]; do shift; done
+        SLURMD_NODENAME=n1 "$@" & SLURMD_NODENAME=n2 "$@" & echo "$(jobs -p)" > "$PIDS"; wait %1 && wait %2
+    """
+    for name, text in {"tape2048": tape, "srun": srun}.items():
+        path = tmp_path / "bin" / name
+        path.write_text(text)
+        path.chmod(0o755)
+    return tmp_path / "bin"
+
+
+def run_until_shipped(
+    command: Sequence[str], store: Store, spools: Sequence[Path], programs: Path, **env: str
+) -> None:
+    """Run what a file runs; its agents drain at SIGTERM, and leave nothing behind."""
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(command, env=environment(PATH=path, **env))
+    agents = []
+    try:
+        wait_until(lambda: len({name.split(".")[-2] for name in list_sessions(store)}) == len(spools))
+        for spool in spools:
+            found = agent_at_work(spool)
+            assert found is not None
+            os.close(found[1])
+            agents.append(found[0].pid)
+        for pid in agents:
+            os.kill(pid, signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        for pid in agents:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+    assert not any(sessions(spool) for spool in spools)
+
+
+@pytest.mark.slow
+def test_a_job_of_slurm_runs_an_agent_on_each_node(store: Store, tmp_path: Path, programs: Path) -> None:
+    file = EXAMPLES / "fleet.sbatch"
+    subprocess.run(["bash", "-n", file], check=True)
+    text = file.read_text()
+    directives = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.MULTILINE))
+    assert directives["ntasks-per-node"] == "1"
+    assert {"exclusive", "no-kill", "requeue"} <= set(directives)
+    name, _, seconds = directives["signal"].partition("@")
+    assert name == "TERM", "to the agents, not to the shell alone (B:)"
+    assert int(seconds) >= 2 * DRAIN_S
+    assert text.index("set -euo") > text.rindex("#SBATCH"), "Slurm reads none behind the first command"
+    done = subprocess.run(["bash", file], env=environment(), capture_output=True, text=True, check=False)
+    assert "FLEET: the address of the fleet" in done.stderr
+    run_until_shipped(
+        ["bash", str(file)], store, [tmp_path / "tape2048-n1", tmp_path / "tape2048-n2"], programs,
+        FLEET=store.url, SPOOLS=str(tmp_path), SLURM_CPUS_PER_TASK="1", PIDS=str(tmp_path / "pids"),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_job_of_kubernetes_runs_an_agent_in_each_pod(store: Store, tmp_path: Path, programs: Path) -> None:
+    job: dict[str, Any] = yaml.safe_load((EXAMPLES / "fleet-kubernetes.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    spec = job["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"], "an index without a pod would never be drained"
+    pod = spec["template"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["labelSelector"]["matchLabels"] == labels
+    assert pod["restartPolicy"] == "OnFailure"
+    assert pod["terminationGracePeriodSeconds"] >= 2 * DRAIN_S
+    (container,) = pod["containers"]
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
+    assert all(isinstance(each, str) for each in container["args"])
+    assert all(isinstance(each, str) for each in container["resources"]["limits"].values())
+    args = [each.replace("$(JOB_COMPLETION_INDEX)", "3") for each in container["args"]]
+    assert args[4].startswith(container["volumeMounts"][0]["mountPath"])
+    args[2], args[4] = store.url, str(tmp_path / "spool-3")
+    run_until_shipped(
+        [str(programs / "tape2048"), *args, "--workers", "1"], store, [tmp_path / "spool-3"], programs
+    )
+
+
+@pytest.mark.slow
+def test_a_unit_of_systemd_runs_an_agent(store: Store, tmp_path: Path, programs: Path) -> None:
+    file = EXAMPLES / "tape2048-fleet.service"
+    unit = ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(file)
+    service = unit["Service"]
+    assert service["KillMode"] == "process"
+    assert service["TimeoutStopSec"] == "15min"
+    errors = (AlreadyRunningError, FleetError, MissingPackageError, ConfigError)
+    assert service["RestartPreventExitStatus"].split() == [
+        "2",
+        *sorted(str(each.exit_code) for each in errors),
+    ]
+    if shutil.which("systemd-analyze"):
+        copy = tmp_path / file.name
+        copy.write_text(file.read_text().replace("/opt/tape2048/bin", str(programs)))
+        subprocess.run(["systemd-analyze", "verify", "--man=no", copy], check=True)
+    program, *args = shlex.split(service["ExecStart"])
+    assert Path(program).name == "tape2048"
+    assert args[4].startswith(f"/var/lib/{service['StateDirectory']}/")
+    args[2], args[4] = store.url, str(tmp_path / "spool")
+    run_until_shipped(
+        [str(programs / "tape2048"), *args, "--workers", "1"], store, [tmp_path / "spool"], programs
+    )
+
+
+def test_the_commands_beside_them_parse() -> None:
+    lines = [
+        line.split("#     tape2048 ")[1].split("  #")[0]
+        for name in ("fleet.sbatch", "fleet-kubernetes.yaml", "tape2048-fleet.service")
+        for line in (EXAMPLES / name).read_text().splitlines()
+        if line.startswith("#     tape2048 ")
+    ]
+    assert len(lines) >= 5
+    context = click.Context(cli)
+    for line in lines:
+        group, name, *args = shlex.split(line)
+        fleet = cli.get_command(context, group)
+        assert isinstance(fleet, click.Group)
+        command = fleet.get_command(context, name)
+        assert command is not None
+        command.make_context(name, args, parent=context)
