@@ -169,8 +169,8 @@ def main() -> None:
         with memory_dir() as directory:
             found[group] = compare(group, directory, args.rounds, args.seconds)
     about = (
-        f"Made by `make peers` on {cpu_name()}, {before['cores']} cores, Python {before['python']}; medians of "
-        f"{args.rounds} rounds, in turns."
+        f"Made by `make peers` on {cpu_name()}, {before['cores']} cores, Python {before['python']}; "
+        f"medians of {args.rounds} rounds, in turns."
     )
     text = tables_of(found, about)
     RESULTS.mkdir(exist_ok=True)
