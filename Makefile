@@ -22,8 +22,8 @@ JOBS = 3
 PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
-.PHONY: help record test lint types unit bench peers faults simulate fuzz soak systemd-test docs site generate \
-  screenshots clean
+.PHONY: help record test lint types unit bench peers faults simulate fuzz soak systemd-test docs site words generate \
+  screenshots package clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -91,6 +91,12 @@ screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer
 	  --editable . --requirement tests/bench/peers/requirements.txt
 	rm -rf .peers/venv/lib/python*/site-packages/tests  # pgx installs its tests under this name, before ours
 	@touch $@
+
+words: $(BIN)/python ## Count the words of the README and of each page.
+	@wc -w README.md $$(find docs -name '*.md' -not -path '*/_build/*' | sort)
+
+package: $(BIN)/python ## Build sdist and wheel, install the wheel in an empty environment, use it elsewhere (ARGS=extras).
+	$(BIN)/python -m tests.package $(ARGS)
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
 	rm -rf $(VENV) .peers build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
