@@ -133,7 +133,7 @@ def test_every_error_says_what_to_do_and_names_what_there_is() -> None:
                     assert found is not None, advice
                     command = found
                 elif word.startswith("-"):
-                    assert any(word in each.opts for each in command.params), advice
+                    assert any(word in each.opts for each in command.get_params(context)), advice
     assert TapeError("found", hint="that").advice == "that"
 
 
