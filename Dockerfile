@@ -14,7 +14,7 @@ RUN pip install --no-cache-dir --constraint /tmp/constraints.txt "$(echo /wheels
     && rm -rf /wheels /tmp/constraints.txt \
     && useradd --uid 2048 --create-home tape2048 \
     && install --directory --owner tape2048 --group tape2048 /data
-USER tape2048
+USER 2048
 WORKDIR /data
 VOLUME /data
 ENV XDG_CACHE_HOME=/data/.cache

@@ -22,8 +22,8 @@ JOBS = 3
 PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
-.PHONY: help record test lint types unit bench faults simulate fuzz soak systemd-test docs site generate \
-  screenshots clean
+.PHONY: help record test lint types unit bench peers faults simulate fuzz soak systemd-test docs site words generate \
+  screenshots package clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -48,6 +48,9 @@ unit: $(VENV)/.installed-dev ## Run the tests alone, three at a time (JOBS=3, PY
 
 bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
 	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)
+
+peers: .peers/venv/.installed ## Measure beside what one would take instead, ten minutes; writes docs/explanation/speed.md (ARGS=).
+	.peers/venv/bin/python -m tests.bench.peers $(ARGS)
 
 faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/workers/test_worker_sweep.py \
@@ -82,8 +85,21 @@ site: $(VENV)/.installed-dev ## Build the site as it is; a warning is an error.
 screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer; the docs' go to docs/screenshots (chromium).
 	$(BIN)/python -m tests.screenshots
 
+.peers/venv/.installed: pyproject.toml constraints.txt tests/bench/peers/requirements.txt
+	$(PYTHON) -m venv .peers/venv
+	.peers/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable . --requirement tests/bench/peers/requirements.txt
+	rm -rf .peers/venv/lib/python*/site-packages/tests  # pgx installs its tests under this name, before ours
+	@touch $@
+
+words: $(BIN)/python ## Count the words of the README and of each page.
+	@wc -w README.md $$(find docs -name '*.md' -not -path '*/_build/*' | sort)
+
+package: $(BIN)/python ## Build sdist and wheel, install the wheel in an empty environment, use it elsewhere (ARGS=extras).
+	$(BIN)/python -m tests.package $(ARGS)
+
 clean: ## Remove the virtual environment and all caches; recordings stay.
-	rm -rf $(VENV) build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .peers build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find recorder sdk tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tests start a thousand processes: not each is to compile all sources.

@@ -24,6 +24,7 @@ smartquotes = False  # two hyphens begin an option
 html_theme = "furo"
 html_title = f"tape2048 {release}"
 html_copy_source = False
+html_show_copyright = False  # LICENSE has it
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

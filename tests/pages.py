@@ -80,16 +80,17 @@ def error_tree(root: type[TapeError] = TapeError) -> Iterator[type[TapeError]]:
 
 
 def errors_table() -> str:
-    """Return the table of exit codes: exit code, class, base class, meaning; by exit code."""
+    """Return the table of exit codes: exit code, class, base class, meaning, what to do; by exit code."""
     kinds = sorted(error_tree(), key=lambda kind: kind.exit_code)
     return table(
-        ["exit code", "class of `tape2048.errors`", "a kind of", "meaning"],
+        ["exit code", "class of `tape2048.errors`", "a kind of", "meaning", "what to do"],
         (
             [
                 str(kind.exit_code),
                 f"`{kind.__name__}`",
                 "" if kind is TapeError else f"`{kind.__mro__[1].__name__}`",
                 " ".join((kind.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`"),
+                kind("").advice,
             ]
             for kind in kinds
         ),

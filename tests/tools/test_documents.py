@@ -11,6 +11,7 @@ import click
 import pytest
 
 from tape2048 import __version__
+from tape2048.errors import TapeError
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import ROW_BYTES_MAX, load_config
 from tape2048_recorder.config.schema import RecorderConfig
@@ -103,6 +104,37 @@ def test_every_command_setting_and_error_is_on_its_page() -> None:
         assert f"\n| `{name}` | " in PAGES["docs/reference/settings.md"]
     for kind in error_tree():
         assert f"\n| {kind.exit_code} | `{kind.__name__}` | " in PAGES["docs/reference/errors.md"]
+
+
+def test_every_format_has_its_page() -> None:
+    pages = "".join(text for name, text in PAGES.items() if name.startswith("docs/reference/formats/"))
+    described = set(re.findall(r"automodule:: (\S+)", pages))
+    layouts = {
+        path.relative_to(ROOT / "sdk").with_suffix("").as_posix().replace("/", ".")
+        for path in (ROOT / "sdk/tape2048").rglob("*layout.py")
+    }
+    assert layouts - described == {"tape2048.formats.dataset_layout"}, "datasets.dataset describes that one"
+    index = PAGES["docs/reference/formats/index.md"]
+    for name in PAGES:
+        folder, _, page = name.rpartition("/")
+        assert folder != "docs/reference/formats" or page == "index.md" or page.removesuffix(".md") in index
+
+
+def test_every_error_says_what_to_do_and_names_what_there_is() -> None:
+    context = click.Context(cli, info_name="tape2048")
+    for kind in set(error_tree()) - {TapeError}:
+        advice = kind("found").advice
+        assert advice != TapeError("found").advice, kind
+        for line in re.findall(r"`tape2048 ([^`]+)`", advice):
+            command: click.Command = cli
+            for word in line.split():
+                if isinstance(command, click.Group):
+                    found = command.get_command(context, word)
+                    assert found is not None, advice
+                    command = found
+                elif word.startswith("-"):
+                    assert any(word in each.opts for each in command.get_params(context)), advice
+    assert TapeError("found", hint="that").advice == "that"
 
 
 def marked(*names: str) -> str:

@@ -198,8 +198,7 @@ def _report(error: Exception, name: str) -> int:
     from tape2048_tools.terminal.output import complain, printable
 
     complain(f"{name}: error: {printable(str(error))}")
-    if error.hint is not None:
-        complain(f"hint: {printable(error.hint)}")
+    complain(f"hint: {printable(error.advice)}")
     return error.exit_code
 
 

@@ -77,14 +77,19 @@ def calibrate(
     Raises:
         MissingPackageError: scikit-learn is not installed.
     """
+    fitted = load_isotonic()(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+    fitted.fit(scores.astype(np.float64), labels.astype(np.float64), sample_weight=weights)
+    probabilities: NDArray[np.float64] = fitted.predict(of.astype(np.float64))
+    return probabilities
+
+
+def load_isotonic() -> Any:
+    """Return scikit-learn's isotonic regression; MissingPackageError if it is not installed."""
     try:
         from sklearn.isotonic import IsotonicRegression
     except ImportError as error:
         raise MissingPackageError(
             f"the calibration of baselines needs scikit-learn, which cannot be imported ({error})",
-            hint="pip install 'tape2048[critic]'",
+            hint="pip install scikit-learn; the extra has it, too: pip install 'tape2048[critic]'",
         ) from error
-    fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    fitted.fit(scores.astype(np.float64), labels.astype(np.float64), sample_weight=weights)
-    probabilities: NDArray[np.float64] = fitted.predict(of.astype(np.float64))
-    return probabilities
+    return IsotonicRegression

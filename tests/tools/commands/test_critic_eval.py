@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tests.sdk.run_builders import a2t1_bytes, game
 from tape2048 import Corpus
 from tape2048.critic.facts import SplitInfo
 from tape2048.critic.scores import open_scores
+from tape2048.errors import MissingPackageError
 from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
@@ -328,3 +330,15 @@ def test_scores_of_a_session_and_of_runs(tape: Tape, made: Made, tmp_path: Path)
     assert "left out" in some.err
     assert len(np.load(tmp_path / "runs.npy")) == len(game(1).moves)
     assert tape("critic", "score", made.probe, runs, "--out", tmp_path / "probe.npy").code == 68
+
+
+def test_a_missing_package_is_named_before_a_row_is_read(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.isotonic", None)
+    monkeypatch.setattr(
+        "tape2048_tools.commands.critic.eval.examine", lambda *_, **__: pytest.fail("it reads")
+    )
+    done = tape("critic", "eval", "default", tmp_path)
+    assert done.code == MissingPackageError.exit_code
+    assert "pip install scikit-learn" in done.err

@@ -99,7 +99,7 @@ def examine(config_path: Path | None = None, machine: Machine | None = None) -> 
         config = load_config({}, env, config_path).config
         done = [Check("ok", "configuration", str(config_path or "defaults and the environment"))]
     except TapeError as error:
-        config, done = RecorderConfig(), [Check("fail", "configuration", str(error), error.hint)]
+        config, done = RecorderConfig(), [Check("fail", "configuration", str(error), error.advice)]
     for name, check in CHECKS.items():
         try:
             result = check(config, machine)

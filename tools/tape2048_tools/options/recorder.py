@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,12 @@ from tape2048_recorder.config.loading import (
     split_player,
 )
 from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_tools.options.completion import choices_of, complete_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import msgspec
-
-#: A pattern that is a choice of plain words.
-_CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
 
 _METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
 
@@ -66,11 +63,10 @@ def _flag(setting: Setting) -> Callable[[Any], Any]:
         names = f"--{name}/--no-{name}", setting.name
         return click.option(*names, cls=_Flag, group=setting.group, default=None, help=text)
     metavar = _METAVARS.get(setting.unit, "N" if setting.kind in ("int", "float") else "TEXT")
-    if setting.pattern is not None and (choices := _CHOICES.fullmatch(setting.pattern)):
-        metavar = f"[{choices[1]}]"
-    return click.option(
-        setting.flag, setting.name, cls=_Flag, group=setting.group, metavar=metavar, help=text
-    )
+    if choices := choices_of(setting):
+        metavar = f"[{'|'.join(choices)}]"
+    shown: dict[str, Any] = {"metavar": metavar, "help": text, "shell_complete": complete_setting(setting)}
+    return click.option(setting.flag, setting.name, cls=_Flag, group=setting.group, **shown)
 
 
 def setting_options(command: Any) -> Any:

@@ -97,7 +97,7 @@ def described(path: Path | str, error: TapeError) -> dict[str, str | None]:
         "path": str(path),
         "error": type(error).__name__,
         "message": str(error),
-        "hint": error.hint,
+        "hint": error.advice,
     }
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from click.shell_completion import CompletionItem
+
 
 class _LatePath(click.Path):
     """A path as :class:`pathlib.Path`, which is imported with the first one."""
@@ -42,6 +44,33 @@ class _ExistingPath(_LatePath):
         path = super().convert(value, param, ctx)
         refuse_missing(path, self.hint)
         return path
+
+    def shell_complete(self, _ctx: object, _param: object, incomplete: str) -> list[CompletionItem]:
+        """Complete sessions of the directory begun, or of ``selfplay``; files where there are none."""
+        from pathlib import Path
+
+        from click.shell_completion import CompletionItem
+
+        parent, _, name = incomplete.rpartition("/")
+        root = parent or ("/" if incomplete.startswith("/") else "selfplay")
+        if not parent and "selfplay/".startswith(incomplete):
+            name = ""
+        try:
+            names = sorted(each.name for each in Path(root).glob("[0-9]*Z_model=*"))
+        except OSError:
+            names = []
+        found = [CompletionItem(f"{root}/{each}") for each in names if each.startswith(name)]
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+class _Root(_ExistingPath):
+    """A directory of sessions."""
+
+    def shell_complete(self, _: object, __: object, incomplete: str) -> list[CompletionItem]:
+        """Complete directories."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="dir")]
 
 
 class _Place(_ExistingPath):
@@ -114,7 +143,7 @@ _DIGITS = re.compile(r"[0-9]{1,6}")
 SHARD = _Shard()
 
 #: A directory of sessions.
-ROOT = _ExistingPath("name the directory that `tape2048 record` writes to (--out-dir), or record")
+ROOT = _Root("name the directory that `tape2048 record` writes to (--out-dir), or record")
 
 #: A directory of sessions, a session, or the address of a store of them.
 PLACE = _Place(

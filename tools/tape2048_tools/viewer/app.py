@@ -231,11 +231,11 @@ async def _on_missing(_: Request, __: Exception) -> Response:
 def refusal_of(path: str, error: Exception) -> Response:
     """Return the answer to a request that failed: a known error by name, any other one as our defect."""
     if isinstance(error, MissingPathError):
-        return _refusal(404, str(error), type(error).__name__, error.hint)
+        return _refusal(404, str(error), type(error).__name__, error.advice)
     if isinstance(error, FilterError | FormatError | ConfigError):
-        return _refusal(422, str(error), type(error).__name__, error.hint)
+        return _refusal(422, str(error), type(error).__name__, error.advice)
     if isinstance(error, TapeError):
-        return _refusal(409, str(error), type(error).__name__, error.hint)
+        return _refusal(409, str(error), type(error).__name__, error.advice)
     if isinstance(error, ValueError):
         return _refusal(400, str(error))
     if isinstance(error, OSError):

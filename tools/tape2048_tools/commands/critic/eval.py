@@ -90,9 +90,11 @@ def command(
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
+    from tape2048.critic.baselines import load_isotonic
     from tape2048_tools.critic_report.tables import csv_text, document, summary
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
+    load_isotonic()  # it is needed after minutes, and may be missing
     if html is not None:
         _check_report(html, force=how["force"])
     evaluation, about = examine(critic, [root], **how)

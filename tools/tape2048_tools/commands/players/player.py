@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tape2048_tools.options.completion import complete_player
 from tape2048_tools.terminal.click_extras import (
     PATH,
     force_option,
@@ -101,7 +102,7 @@ def _trained(facts: dict[str, Any]) -> str:
     "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
     name="eval",
 )
-@click.argument("players", nargs=-1, required=True)
+@click.argument("players", nargs=-1, required=True, shell_complete=complete_player)
 @int_option("--games", "Games of each player.", default=1000, least=1)
 @int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
 @int_option("--threads", "Number of threads; 0: one for each core.", default=0, most=1024)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.commands.runs.convert import conversion_options, write_converted
+from tape2048_tools.options.completion import complete_player
 from tape2048_tools.terminal.click_extras import EXISTING, PATH, new_command
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 @click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
 @click.option(
-    "--player", default="ntuple", metavar="PLAYER", help="Player with its parameters.  [default: ntuple]"
+    "--player",
+    default="ntuple",
+    metavar="PLAYER",
+    shell_complete=complete_player,
+    help="Player with its parameters.  [default: ntuple]",
 )
 @click.option("--replace", is_flag=True, help="Replace values that exist.")
 @conversion_options

@@ -104,7 +104,7 @@ def _show(
         print_json(_document(directory, good, broken) | {"scores": scores, "quarantined": put_away})
         exit_on_findings(broken)
         return
-    findings = [finding(type(error).__name__, str(error), error.hint) for _, error in broken]
+    findings = [finding(type(error).__name__, str(error), error.advice) for _, error in broken]
     if len(good) > SCORES_SESSIONS_MAX:
         print_lines(*_lines(good, scores=scores, note=True, gap=2))
         print_human(*findings, *([] if scores else ["scores are left out: --scores reads them"]))

@@ -100,9 +100,9 @@ def command(
                 path, out_dir, storage, f"{count}/{len(originals)}", remove=remove, lossy=lossy, quiet=quiet
             )
         except TapeError as error:
-            failure = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+            failure = {"error": type(error).__name__, "message": str(error), "hint": error.advice}
             document["failed"].append({"path": str(path), **failure})
-            lines.append(finding(type(error).__name__, str(error), error.hint))
+            lines.append(finding(type(error).__name__, str(error), error.advice))
         else:
             document["sessions"].append(done)
             counts = f"{counted(done['games'], 'game')}, {counted(done['rows'], 'row')}"

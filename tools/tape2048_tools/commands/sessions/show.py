@@ -105,7 +105,7 @@ def _show_root(
         best = opened[int(np.argmax(highest))]
         document |= sum_up(opened)
         document["best"] = {"session": best.name, **game} if (game := _best(best)) else None
-    findings = [finding(type(error).__name__, str(error), error.hint) for _, error in broken]
+    findings = [finding(type(error).__name__, str(error), error.advice) for _, error in broken]
     shown = _root_parts(document) if opened and not as_json else []
     print_result(document, lambda: [*shown, *findings], as_json=as_json)
     exit_on_findings(broken)

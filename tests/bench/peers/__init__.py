@@ -1,0 +1,47 @@
+"""What a user would take in place of tape2048, measured beside it: ``make peers``.
+
+Each peer runs in a process of its own, which is ready before the first round; in each round they work one
+after the other. So all see the same neighbours, and none sees another's threads.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The environment that `make peers` makes, and what peers build.
+CACHE = Path(__file__).resolve().parents[3] / ".peers"
+
+
+class Peer(NamedTuple):
+    """One way to do the job.
+
+    Attributes:
+        name: what the table calls it.
+        packages: distributions whose versions the table shows (or words that it shows as they are).
+        prepare: given a directory with the data, returns ``measure(seconds)``, which returns a rate.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    prepare: Callable[[Path], Callable[[float], float]]
+
+
+def per_second(work: Callable[[], int]) -> Callable[[float], float]:
+    """Return a measure that calls ``work`` for so many seconds; it says how much it did each time.
+
+    The first call, which compiles and warms up, is made here and not counted.
+    """
+    work()
+
+    def measure(seconds: float) -> float:
+        done, begin = 0, time.perf_counter()
+        while (passed := time.perf_counter() - begin) < seconds:
+            done += work()
+        return done / passed
+
+    return measure

@@ -1,0 +1,114 @@
+"""The parts of `make peers` that need nothing installed: the NumPy games, the turns, the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.bench import peers
+from tests.bench.peers import __main__ as main
+from tests.bench.peers import engines, loaders, recorders
+
+from tape2048.game import boards_to_exps, exps_to_boards, legal_masks, slide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def test_numpy_games_keep_the_rules() -> None:
+    games = engines.NumpyGames(64, seed=3)
+    moved = ends = 0
+    for _ in range(300):
+        ended = set(games.step().tolist())
+        ends += len(ended)
+        before = exps_to_boards(games.before.reshape(-1, 16))
+        after = games.cells.reshape(-1, 16)
+        for game, board in enumerate(before.tolist()):
+            if game in ended:
+                assert np.count_nonzero(after[game]) == 2
+                continue
+            masks = int(legal_masks(before[game : game + 1])[0])
+            slid = [
+                boards_to_exps(np.array([slide(np.uint64(board), np.uint64(move))], np.uint64))[0]
+                for move in range(4)
+                if masks >> move & 1
+            ]
+            spawns = [after[game][cells := exps != after[game]].tolist() for exps in slid]
+            assert any(spawn in ([1], [2]) for spawn in spawns)
+            assert cells.any()
+            moved += 1
+    assert moved > 10_000
+    assert ends > 10
+
+
+def test_each_row_is_drawn_once_an_epoch() -> None:
+    rows = 3 * loaders.BATCH + 5
+    draws = loaders._draws(rows)
+    epochs = [np.concatenate([next(draws) for _ in range(3)]) for _ in range(2)]
+    assert all(len(set(epoch.tolist())) == 3 * loaders.BATCH for epoch in epochs)
+    assert epochs[0].tolist() != epochs[1].tolist()
+
+
+def test_peers_see_the_rows_that_we_serve(tmp_path: Path) -> None:
+    rows = 3 * loaders.GAME_ROWS
+    loaders.make_data(tmp_path, rows)
+    tokens, labels = loaders._arrays(tmp_path)
+    assert tokens.shape == (rows, 16)
+    assert labels.shape == (rows, 3)
+    assert (np.diff(labels.astype(int), axis=0).any(axis=1).nonzero()[0] % loaders.GAME_ROWS == 2499).all()
+
+
+def test_blocks_of_the_plain_recorder() -> None:
+    block = next(recorders._engine_blocks(0))
+    assert block.dtype.names == ("run_id", "step_idx", "exps")
+    assert len(block) > 200_000
+    rows = next(recorders._numpy_blocks(0))
+    one = rows[rows["run_id"] == 7]
+    assert len(one) > 1
+    assert not (one["exps"][1:] == one["exps"][:-1]).all(axis=(1, 2)).any()
+
+
+def test_turns_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(_: Path) -> Callable[[float], float]:
+        raise OSError("no such thing here")
+
+    rates = iter([4e6, 1e6, 2e6, 1e6])
+    ours = peers.Peer("ours", ("tape2048",), lambda _: lambda _: next(rates))
+    other = peers.Peer("other", ("other 1.2",), ours.prepare)
+    bad = peers.Peer("bad", ("numpy",), broken)
+
+    class Child:
+        def __init__(self, group: str, index: int, directory: Path) -> None:
+            peer = main.GROUPS[group][0][index]
+            self.failure = ""
+            try:
+                self.measure = peer.prepare(directory)
+            except OSError as error:
+                self.failure = str(error)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(main, "Child", Child)
+    monkeypatch.setitem(main.GROUPS, "engines", ((ours, other, bad), "play", "moves/s", 1))
+    found = main.compare("engines", tmp_path, rounds=2, seconds=0)
+    assert found == ([[4e6, 1e6], [1e6, 2e6], []], ["", "", "no such thing here"])
+    text = main.tables_of({"engines": found}, "About.")
+    assert "| other | 1.5M | 1.1 | other 1.2 |" in text
+    assert "Not measured here: bad (no such thing here)." in text
+    assert main.rate_text(312_345) == "312k"
+
+
+@pytest.mark.parametrize("group", main.GROUPS)
+def test_a_peer_that_is_here_or_not_answers(group: str, tmp_path: Path) -> None:
+    if group == "engines":
+        child = main.Child(group, 1, tmp_path)
+        assert child.failure == ""
+        assert child.measure(0.01) > 0
+        child.close()
+    else:
+        child = main.Child("loaders", 2, tmp_path / "none")
+        assert "FileNotFoundError" in child.failure
+        child.close()

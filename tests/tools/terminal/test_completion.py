@@ -1,0 +1,70 @@
+"""Shell completion, by the protocol of click's scripts for shells."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048_recorder.players.registry import REGISTRY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: CPU seconds that an answer may take.
+LIMIT_S = 0.8
+
+SESSIONS = ["20261121T060000Z_model=a", "20261122T060000Z_model=b"]
+
+PROGRAM = "import sys; sys.argv = ['tape2048']; from tape2048_tools.cli import main; main()"
+
+
+def complete(line: str, directory: Path) -> list[str]:
+    """What the shell is told for a line whose last word is being written: ``type,value``."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=directory, capture_output=True, text=True, check=True,
+        env={**os.environ, "_TAPE2048_COMPLETE": "bash_complete", **words},
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("tape2048 bench", ["plain,bench-player"]),
+        ("tape2048 record --rotate-st", ["plain,--rotate-steps"]),
+        ("tape2048 record --storage ", ["plain,rows", "plain,tape"]),
+        ("tape2048 record --log-format j", ["plain,json"]),
+        ("tape2048 record --out-dir x", ["file,x"]),
+        ("tape2048 record --player n", ["plain,ntuple"]),
+        ("tape2048 player eval greedy r", ["plain,random"]),
+        ("tape2048 annotate --player g", ["plain,greedy"]),
+        ("tape2048 list ", ["dir,"]),
+        ("tape2048 show s", [f"plain,selfplay/{name}" for name in SESSIONS]),
+        ("tape2048 show selfplay/20261122", ["plain,selfplay/20261122T060000Z_model=b"]),
+        ("tape2048 show other/", ["plain,other/20261123T060000Z_model=c"]),
+        ("tape2048 show x", ["file,x"]),
+        ("tape2048 show none/", ["file,none/"]),
+    ],
+)  # fmt: skip
+def test_the_shell_is_told(line: str, expected: list[str], tmp_path: Path) -> None:
+    for session in SESSIONS:
+        (tmp_path / "selfplay" / session).mkdir(parents=True)
+    (tmp_path / "other/20261123T060000Z_model=c").mkdir(parents=True)
+    (tmp_path / "selfplay/.quarantine").mkdir()
+    assert complete(line, tmp_path) == expected
+
+
+def test_all_players_are_offered_and_nothing_compiles(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = complete("tape2048 record --player ", tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert found == [f"plain,{name}" for name in REGISTRY]
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < LIMIT_S
+    assert list(tmp_path.iterdir()) == []
