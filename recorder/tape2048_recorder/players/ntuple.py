@@ -65,7 +65,7 @@ F32 = np.float32
 _NOTHING = F32(-np.inf)
 _LEAST = np.int64(-(2**62))
 
-#: Settings whose values are hashed in any case; the file's table and scales join them, not the reordered ones.
+#: Settings that are hashed in any case. Table and scales join them in the order of the file.
 _HASHED = (
     "mix_looks",
     "mix_ends",

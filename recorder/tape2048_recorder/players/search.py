@@ -56,7 +56,7 @@ _ROW = U64(0xFFFF)
 _RIGHT = U64(1 << 16)  # where the right moves of rows begin in SLIDE
 
 #: Entries of the table, for each depth.
-_TABLE_BITS = 14
+_TABLE_BITS = 12
 _HASH = U64(0x9E3779B97F4A7C15)
 
 #: Units of a bit in budgets.
@@ -193,7 +193,9 @@ _reward_words = stack_words(32)
 
 
 @register_jitable(forceinline=True)
-def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any) -> Any:
+def _listed(  # noqa: PLR0917 - compiled, and called in one place
+    board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any
+) -> Any:
     """List the leaf of moving the rows of a board to one side, unless it is the last one on this side.
 
     Args:
