@@ -144,6 +144,19 @@ def best_answer(player: Any, board: Any) -> Any:
 
 
 @kernel
+def _fill_answers(player: Any, boards: Any, out: Any) -> None:
+    for i in range(boards.shape[0]):
+        out[i] = best_answer(player, boards[i])
+
+
+def best_answers(player: Any, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Return the values of boards before a move, without look-ahead, ``u64[n]`` to ``f32[n]``; 0: it is over."""
+    out = np.empty(len(boards), dtype=F32)
+    _fill_answers(player, boards, out)
+    return out
+
+
+@kernel
 def worth_a_look(player: Any, options: Any) -> Any:
     """Return the mask of the legal moves within ``look_margin``."""
     moves = options[4]
