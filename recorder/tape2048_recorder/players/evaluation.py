@@ -92,7 +92,7 @@ def evaluate(
         ValueError: fewer than one game or thread.
     """
     _check(games, threads)
-    return _summary(_play(player, games, seed, threads, starts, progress))
+    return _summary(_play(player, games=games, seed=seed, threads=threads, starts=starts, progress=progress))
 
 
 def match(
@@ -112,7 +112,8 @@ def match(
         return None if progress is None else lambda done, _: progress(before + done, 2 * games)
 
     one, other = (
-        _play(player, games, seed, threads, starts, after(before)) for player, before in ((a, 0), (b, games))
+        _play(player, games=games, seed=seed, threads=threads, starts=starts, progress=after(before))
+        for player, before in ((a, 0), (b, games))
     )
     differences = one.scores.astype(np.float64) - other.scores
     return Match(
@@ -156,6 +157,7 @@ def _summary(played: _Played) -> Evaluation:
 
 def _play(
     player: Any,
+    *,
     games: int,
     seed: int,
     threads: int,

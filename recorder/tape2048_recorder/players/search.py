@@ -150,7 +150,7 @@ def _fill_answers(player: Any, boards: Any, out: Any) -> None:
 
 
 def best_answers(player: Any, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Return the values of boards before a move, without look-ahead, ``u64[n]`` to ``f32[n]``; 0: it is over."""
+    """Return :func:`best_answer` of boards before a move, ``u64[n]`` to ``f32[n]``."""
     out = np.empty(len(boards), dtype=F32)
     _fill_answers(player, boards, out)
     return out
