@@ -100,7 +100,7 @@ def recorded_games(root: Path, games_max: int) -> Games:
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
     for session in open_sessions(root, "raise")[0]:
-        if (rate := session.meta["sample_rate"]) != 1:
+        if (rate := session.meta.get("sample_rate", 1)) != 1:
             raise ConfigError(
                 f"{session.path} has one board in {rate}, expected all",
                 hint="record with sample_rate = 1, or have the player play: tape2048 player analyse PLAYER",

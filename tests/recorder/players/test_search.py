@@ -124,13 +124,6 @@ def test_the_table_changes_no_bit(spawns: int, chance: float, margin: float) -> 
     assert np.array_equal(found, again, equal_nan=True)
 
 
-def test_the_table_is_used() -> None:
-    player = always(2)
-    scores = np.zeros((2, 1), np.uint64)
-    play_unrecorded(player, rng.game_seeds(1, np.arange(1, dtype=np.uint64)), *scores)
-    assert np.count_nonzero(player.cache_values) > 3000
-
-
 @kernel
 def both_ways(player: Any, afters: Any, out: Any) -> None:
     for i in range(afters.shape[0]):
@@ -192,6 +185,7 @@ def test_games_of_a_deep_search_follow_from_their_seeds() -> None:
     play_unrecorded(player, seeds, scores[0], scores[2])
     play_unrecorded(player, seeds[::-1].copy(), scores[1], scores[2])
     assert scores[0].tolist() == scores[1][::-1].tolist()
+    assert np.count_nonzero(player.cache_values) > 3000, "the table is used"
 
 
 @pytest.mark.parametrize("args", [{"look_spawns": 4}, {"look_spawns": 3, "look_deeper_from": 2}])
