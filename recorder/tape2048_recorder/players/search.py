@@ -325,6 +325,8 @@ def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
             if left < 0:
                 total += weight * best_answer(player, board)
                 continue
+            if depth == 1:
+                left = np.int64(0)  # it decides nothing any more, and keys become equal
             options = afterstates(board)
             if options[4] == U64(0):
                 continue

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tape2048_recorder.players.analysis import Falls
     from tape2048_recorder.players.evaluation import Evaluation
+    from tape2048_recorder.replay.analysis import Falls
 
 
 @new_group(
@@ -133,7 +133,7 @@ def _made(texts: Iterable[str]) -> dict[str, Any]:
 def _how(games: int | None, seed: int, threads: int, starts: Path | None) -> dict[str, Any]:
     """Return the arguments of :func:`~tape2048_recorder.players.evaluation.evaluate` but for the player."""
     from tape2048.base.resources import available_cores
-    from tape2048_recorder.players.starts import read_starts
+    from tape2048_recorder.replay.starts import read_starts
 
     boards = None if starts is None else read_starts(starts)
     games = games or (_GAMES if boards is None else len(boards))
@@ -225,7 +225,7 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
 
     SESSIONS is a session, or a directory of sessions.
     """
-    from tape2048_recorder.players.starts import first_boards, write_starts
+    from tape2048_recorder.replay.starts import first_boards, write_starts
 
     boards = first_boards(sessions, tile)
     write_starts(target, boards, replace=force)
@@ -257,9 +257,9 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     from tape2048.base.resources import available_cores
 
     judge = _made([f"ntuple:weights={weights},look_below=0"]).popitem()[1]
-    from tape2048_recorder.players.analysis import analyse as find_falls
-    from tape2048_recorder.players.analysis import recorded_games
     from tape2048_recorder.players.search import best_answers
+    from tape2048_recorder.replay.analysis import analyse as find_falls
+    from tape2048_recorder.replay.analysis import recorded_games
 
     if Path(source).is_dir():
         played = recorded_games(Path(source), games)

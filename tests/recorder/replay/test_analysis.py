@@ -13,8 +13,8 @@ from tape2048 import Session
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players import registry
-from tape2048_recorder.players.analysis import analyse, recorded_games
 from tape2048_recorder.players.collecting import play_games
+from tape2048_recorder.replay.analysis import analyse, recorded_games
 
 if TYPE_CHECKING:
     from pathlib import Path
