@@ -191,9 +191,9 @@ def _document(how: dict[str, Any], starts: Path | None) -> dict[str, Any]:
 def match_players(
     *, a: str, b: str, games: int | None, seed: int, threads: int, starts: Path | None, as_json: bool
 ) -> None:
-    """Play the same games with two players: the difference of their mean scores, with its interval.
+    """Play the same games with two players.
 
-    A and B are written as for `record`. The interval is 95%, from the differences of games with the same
+    A and B are written as for `record`. It shows the difference of their mean scores. The interval is 95%, from the differences of games with the same
     seed; where it excludes 0, one of them is stronger.
     """
     made = _made((a, b))
@@ -221,9 +221,9 @@ def match_players(
 @force_option("TARGET")
 @json_option()
 def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_json: bool) -> None:
-    """Write the first board with a tile of each recorded game, as a file for --from.
+    """Write recorded games' first boards with a tile.
 
-    SESSIONS is a session, or a directory of sessions.
+    The file is for --from of `eval` and `match`. SESSIONS is a session, or a directory of sessions.
     """
     from tape2048_recorder.replay.starts import first_boards, write_starts
 
@@ -247,9 +247,9 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
 @click.option("--weights", default="default", show_default=True, help="The network that values boards.")
 @json_option()
 def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, as_json: bool) -> None:
-    """Show where games are lost: the largest drop of a network's value of each.
+    """Show where games are lost.
 
-    SOURCE is a player, which plays, or a directory of sessions with all boards. The value of a board is the
+    Of each game, on boards with its highest tile, it finds the largest drop of a network's value. SOURCE is a player, which plays, or a directory of sessions with all boards. The value of a board is the
     points that the network expects from there; unlucky spawns and bad moves lower it.
     """
     from pathlib import Path
