@@ -1,1 +1,1 @@
-"""Replay of recorded games: verification, final boards, branch values, loss and luck, where games are lost."""
+"""Replay of recorded games: verification, final boards, branch values, loss and luck, starts and falls."""

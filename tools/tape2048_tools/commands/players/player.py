@@ -193,8 +193,8 @@ def match_players(
 ) -> None:
     """Play the same games with two players.
 
-    A and B are written as for `record`. It shows the difference of their mean scores. The interval is 95%, from the differences of games with the same
-    seed; where it excludes 0, one of them is stronger.
+    A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval from
+    the differences of games with the same seed; where it excludes 0, one of them is stronger.
     """
     made = _made((a, b))
     how = _how(games, seed, threads, starts)
@@ -249,8 +249,9 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
 def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, as_json: bool) -> None:
     """Show where games are lost.
 
-    Of each game, on boards with its highest tile, it finds the largest drop of a network's value. SOURCE is a player, which plays, or a directory of sessions with all boards. The value of a board is the
-    points that the network expects from there; unlucky spawns and bad moves lower it.
+    Of each game, on boards with its highest tile, it finds the largest drop of a network's value. SOURCE is a
+    player, which plays, or a directory of sessions with all boards. The value of a board is the points that
+    the network expects from there; unlucky spawns and bad moves lower it.
     """
     from pathlib import Path
 
