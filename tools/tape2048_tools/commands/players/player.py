@@ -193,8 +193,8 @@ def match_players(
 ) -> None:
     """Play the same games with two players.
 
-    A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval from
-    the differences of games with the same seed; where it excludes 0, one of them is stronger.
+    A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval
+    from the differences of games with the same seed; where it excludes 0, one of them is stronger.
     """
     made = _made((a, b))
     how = _how(games, seed, threads, starts)
