@@ -482,6 +482,8 @@ class DeviceError(TapeError, exit_code=65):
 class JobError(TapeError, exit_code=69):
     """A job over many sessions cannot be done as requested, or a task of it was lost too often."""
 
+    _advice = "the same command goes on with what is not done; other parameters need another output directory"
+
 
 class LossError(TapeError, exit_code=61):
     """A conversion would lose information that the target cannot hold, and this was not confirmed."""

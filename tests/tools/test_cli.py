@@ -256,6 +256,9 @@ critic eval nope nope
 critic score nope nope --out x.npy
 player info nope
 player quantise nope out
+player eval random --from nope
+player match random random --from nope
+player starts nope out
 dataset build nope --output ds
 dataset append nope nope
 dataset stats nope

@@ -213,7 +213,7 @@ def play_unrecorded(player: Any, seeds: Any, scores: Any, highest: Any) -> int:
 
 
 @kernel
-def play_on(player: Any, boards: Any, seeds: Any, highest: Any) -> int:
+def play_on(player: Any, boards: Any, seeds: Any, highest: Any, scores: Any) -> int:
     """Play games from given boards on, each with the generator of its seed.
 
     Args:
@@ -221,6 +221,7 @@ def play_on(player: Any, boards: Any, seeds: Any, highest: Any) -> int:
         boards: before a move, ``u64[n]``.
         seeds: ``u64[n]``.
         highest: receives the exponents of the highest tiles at the end, ``u8[n]``.
+        scores: receives the points made since the board, ``u64[n]``.
 
     Returns:
         The steps made.
@@ -228,14 +229,17 @@ def play_on(player: Any, boards: Any, seeds: Any, highest: Any) -> int:
     steps = 0
     for i in range(seeds.shape[0]):
         board = boards[i]
+        fours = U64(0)
         state, gamma = start(seeds[i])
         while True:
             move, after, state = choose(player, board, state, gamma)
             if move == NO_MOVE:
                 break
-            board, _, state = spawn(after, state, gamma)
+            board, is_four, state = spawn(after, state, gamma)
+            fours += is_four
             steps += 1
         highest[i] = max_exponent(board)
+        scores[i] = board_score(board) - board_score(boards[i]) - (fours << U64(2))
     return steps
 
 

@@ -39,8 +39,9 @@ from tape2048.ntuple.lookup import SYMMETRIES, highest_at_least, indices_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players import ntuple
-from tape2048_recorder.players.ntuple import NTuple, after_move, afterstates, downgraded, worth_a_look
+from tape2048_recorder.players.ntuple import NTuple, downgraded
 from tape2048_recorder.players.registry import OF_NETWORK
+from tape2048_recorder.players.search import after_move, afterstates, worth_a_look
 
 U64 = np.uint64
 F32 = np.float32

@@ -35,14 +35,25 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.game.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
+from tape2048.game.rules import count_empty, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
-from tape2048.ntuple.lookup import highest_at_least, value_of
+from tape2048.ntuple.lookup import highest_at_least
 from tape2048.ntuple.placing import place
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
-from tape2048_recorder.players.registry import OF_NETWORK, parse_mix, sha256_of
+from tape2048_recorder.players.registry import OF_NETWORK, own, parse_mix, sha256_of
+from tape2048_recorder.players.search import (
+    after_move,
+    afterstate_value,
+    afterstates,
+    costs_of,
+    empty_table,
+    expected,
+    expected_once,
+    value_now,
+    worth_a_look,
+)
 
 if TYPE_CHECKING:
     from tape2048.ntuple.network import Network
@@ -51,10 +62,19 @@ if TYPE_CHECKING:
 U64 = np.uint64
 F32 = np.float32
 
-_P_TWO = F32(0.9)
-_P_FOUR = F32(0.1)
 _NOTHING = F32(-np.inf)
 _LEAST = np.int64(-(2**62))
+
+#: Settings that are hashed in any case. Table and scales join them in the order of the file.
+_HASHED = (
+    "mix_looks",
+    "mix_ends",
+    "look_twice_below",
+    "look_margin",
+    "downgrade_exponent",
+    "epsilon",
+    "temperature",
+)
 
 #: Separates the mixture from other uses of a game's increment.
 _MIX_SALT = U64(0x6D69786D69786D69)
@@ -71,6 +91,8 @@ class NTuple(NamedTuple):
     mix_looks: npt.NDArray[np.uint64]
     mix_ends: npt.NDArray[np.uint64]
     look_twice_below: np.uint64
+    look_spawns: np.int64
+    look_deeper_from: np.uint64
     look_margin: np.float32
     downgrade_exponent: np.uint64
     epsilon: np.float64
@@ -78,6 +100,10 @@ class NTuple(NamedTuple):
     places: Places
     scales: npt.NDArray[np.float32]
     table: npt.NDArray[np.float32] | npt.NDArray[np.int16]
+    chance_costs: npt.NDArray[np.int64]
+    chance_budget: np.int64
+    cache_keys: npt.NDArray[np.uint64]
+    cache_values: npt.NDArray[np.float32]
     identity: npt.NDArray[np.uint8]
 
 
@@ -100,6 +126,9 @@ def of_network(
     *,
     look_below: int = 0,
     look_twice_below: int = 0,
+    look_spawns: int = 2,
+    look_chance: float = 0.0,
+    look_deeper_from: int = 0,
     look_margin: float = 0.0,
     downgrade: int = 0,
     mix: str = "",
@@ -117,6 +146,8 @@ def of_network(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
         U64(look_twice_below),
+        np.int64(look_spawns),
+        U64(look_deeper_from),
         np.float32(look_margin),
         U64(max(downgrade.bit_length() - 1, 0)),
         np.float64(epsilon),
@@ -124,12 +155,12 @@ def of_network(
         places,
         scales,
         table,
+        *costs_of(look_chance),
+        *empty_table(look_spawns + (look_deeper_from > 0) if look_twice_below else 0),
         np.empty(0, dtype=np.uint8),
     )
     layout = network.layout
-    fields = player._asdict()
-    for field in ("places", "scales", "table", "identity"):  # the file's table, not the reordered one
-        del fields[field]
+    fields = {name: value for name, value in player._asdict().items() if name in _HASHED}
     fields |= {
         "masks": layout.masks,
         "offsets": layout.offsets,
@@ -138,6 +169,12 @@ def of_network(
         "scales": network.scales,
         "table": network.table,
     }
+    if (look_spawns, look_chance, look_deeper_from) != (2, 0.0, 0):  # else the hash of sessions before them
+        fields |= {
+            "look_spawns": np.int64(look_spawns),
+            "look_chance": np.float64(look_chance),
+            "look_deeper_from": U64(look_deeper_from),
+        }
     digest = bytes.fromhex(sha256_of("ntuple", fields))
     return player._replace(identity=np.frombuffer(digest, np.uint8))
 
@@ -196,145 +233,15 @@ def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np
 
 
 @register_jitable(forceinline=True)
-def _value(player: Any, after: Any) -> Any:
-    return value_of(player.places, player.table, player.scales, after)
-
-
-@register_jitable(forceinline=True)
-def afterstates(board: Any) -> Any:
-    """Return the four afterstates (up and down as columns), the legal mask, and the merge scores.
-
-    A board's value is that of its transpose, so only the chosen move is transposed back.
-    """
-    columns = transpose(board)
-    up, down = slide_rows(columns, U64(0)), slide_rows(columns, U64(1))
-    left, right = slide_rows(board, U64(0)), slide_rows(board, U64(1))
-    legal = (
-        U64(up != columns)
-        | U64(down != columns) << U64(1)
-        | U64(left != board) << U64(2)
-        | U64(right != board) << U64(3)
-    )
-    return up, down, left, right, legal, F32(rows_merge_score(columns)), F32(rows_merge_score(board))
-
-
-@register_jitable(forceinline=True)
-def after_move(bit: Any, options: Any) -> Any:
-    """Select the afterstate of a move's bit, without a branch; ``options`` are from :func:`afterstates`."""
-    up, down, left, right = options[0], options[1], options[2], options[3]
-    vertical = up if bit == U64(1) else down
-    horizontal = left if bit == U64(4) else right
-    return vertical if bit < U64(4) else horizontal
-
-
-@register_jitable(forceinline=True)
-def _value_now(player: Any, bit: Any, options: Any) -> Any:
-    """Return reward plus value of a legal move; ``options`` are from :func:`afterstates`."""
-    score = options[5] if bit < U64(4) else options[6]
-    return score + _value(player, after_move(bit, options))
-
-
-@register_jitable(forceinline=True)
-def best_answer(player: Any, board: Any) -> Any:
-    """Return the best of reward plus value over the moves of a board; 0 without moves."""
-    options = afterstates(board)
-    best = _NOTHING
-    moves = options[4]
-    # Legal moves only, and no branch on a value: it would wait for its look-ups, and delay the next move's.
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        value = _value_now(player, bit, options)
-        best = value if value > best else best
-    return F32(0) if best == _NOTHING else best
-
-
-@kernel
-def _expected_answer(player: Any, after: Any) -> Any:
-    spawns = empty_mask(after)
-    count = F32(popcount(spawns))
-    total = F32(0)
-    weight = _P_TWO
-    while spawns != U64(0):
-        # Twos into all empty cells, then fours: one call site of the answer, so that it is inlined.
-        spawned = spawns & (~spawns + U64(1))
-        spawns ^= spawned
-        total += weight * best_answer(player, after | spawned)
-        if spawns == U64(0) and weight == _P_TWO:
-            spawns = empty_mask(after) << U64(1)
-            weight = _P_FOUR
-    return total / count
-
-
-@kernel
-def worth_a_look(player: Any, options: Any) -> Any:
-    """Return the mask of the legal moves within ``look_margin``."""
-    moves = options[4]
-    if player.look_margin == F32(0):
-        return moves
-    v0 = v1 = v2 = v3 = _NOTHING
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        value = _value_now(player, bit, options)
-        v0 = value if bit == U64(1) else v0
-        v1 = value if bit == U64(2) else v1
-        v2 = value if bit == U64(4) else v2
-        v3 = value if bit == U64(8) else v3
-    least = max(v0, v1, v2, v3) - player.look_margin
-    return (
-        U64(v0 >= least)
-        | U64(v1 >= least) << U64(1)
-        | U64(v2 >= least) << U64(2)
-        | U64(v3 >= least) << U64(3)
-    )
-
-
-@register_jitable(forceinline=True)
-def _value_ahead(player: Any, bit: Any, options: Any) -> Any:
-    """As :func:`_value_now`, with the look-ahead's value of the afterstate."""
-    score = options[5] if bit < U64(4) else options[6]
-    return score + _expected_answer(player, after_move(bit, options))
-
-
-@kernel
-def _best_answer_ahead(player: Any, board: Any) -> Any:
-    """As :func:`best_answer`, with the look-ahead's values."""
-    options = afterstates(board)
-    if options[4] == U64(0):
-        return F32(0)
-    moves = worth_a_look(player, options)
-    best = _NOTHING
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        value = _value_ahead(player, bit, options)
-        best = value if value > best else best
-    return best
-
-
-@kernel
-def _expected_twice(player: Any, after: Any) -> Any:
-    spawns = empty_mask(after)
-    count = F32(popcount(spawns))
-    total = F32(0)
-    while spawns != U64(0):
-        two = spawns & (~spawns + U64(1))
-        spawns ^= two
-        total += _P_TWO * _best_answer_ahead(player, after | two)
-        total += _P_FOUR * _best_answer_ahead(player, after | two << U64(1))
-    return total / count
-
-
-@register_jitable(forceinline=True)
 def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
-    """As :func:`_value_now`, from 0 to 2 spawns ahead."""
+    """As :func:`value_now`, some spawns ahead."""
     if spawns == 0:
-        return _value_now(player, bit, options)
-    if spawns == 1:
-        return _value_ahead(player, bit, options)
+        return value_now(player, bit, options)
     after = after_move(bit, options)
-    return (options[5] if bit < U64(4) else options[6]) + _expected_twice(player, after)
+    score = options[5] if bit < U64(4) else options[6]
+    if spawns == 1:
+        return score + expected_once(player, after)
+    return score + expected(player, after, spawns, player.chance_budget)
 
 
 @register_jitable
@@ -345,11 +252,24 @@ def _ordered(value: Any) -> Any:
 
 
 @register_jitable
-def _spawns_ahead(player: Any, empty: Any, look_below: Any) -> Any:
-    """Return how many spawns to look ahead with ``empty`` empty cells."""
+def _big_tiles(board: Any) -> Any:
+    """Count the different tiles from 1024 on."""
+    present = U64(0)
+    for i in range(16):
+        present |= U64(1) << (board >> U64(4 * i) & U64(15))
+    return popcount(present >> U64(10))
+
+
+@register_jitable
+def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
+    """Return how many spawns to look ahead."""
+    empty = count_empty(board)
     if empty >= look_below:
         return 0
-    return 2 if empty < player.look_twice_below else 1
+    if empty >= player.look_twice_below:
+        return 1
+    deeper = player.look_deeper_from != U64(0) and _big_tiles(board) >= player.look_deeper_from
+    return player.look_spawns + np.int64(deeper)
 
 
 @register_jitable(forceinline=True)
@@ -378,7 +298,7 @@ def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
 @register_jitable(forceinline=True)
 def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
     """Return a move's key (see :func:`_better`); the least if it is illegal."""
-    key = _ordered(score + _value(player, after)) << np.int64(4) | np.int64(bit)
+    key = _ordered(score + afterstate_value(player, after)) << np.int64(4) | np.int64(bit)
     return key if legal & bit else _LEAST
 
 
@@ -448,7 +368,7 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     if options[4] == U64(0):
         return NO_MOVE, board, state
     empty = count_empty(board)
-    spawns = _spawns_ahead(player, empty, _look_of(player, gamma))
+    spawns = _spawns_ahead(player, board, _look_of(player, gamma))
     draws = player.epsilon > 0.0 or player.temperature > 0.0
     bit = U64(0)
     if not draws:
@@ -470,7 +390,7 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
 def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
         options = afterstates(boards[i])
-        spawns = _spawns_ahead(player, count_empty(boards[i]), player.mix_looks[0])
+        spawns = _spawns_ahead(player, boards[i], player.mix_looks[0])
         for m in range(4):
             bit = U64(1) << U64(m)
             out[i, m] = F32(np.nan)
@@ -485,5 +405,5 @@ def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[n
     ``downgrade`` are ignored, so that all values are comparable.
     """
     out = np.empty((len(boards), 4), dtype=np.float32)
-    _fill_move_values(player, np.ascontiguousarray(boards, dtype=U64), out)
+    _fill_move_values(own(player), np.ascontiguousarray(boards, dtype=U64), out)
     return out

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Prefix of the fields that hold a player's cache.
 _CACHE = "cache_"
 
+#: Most spawns to look ahead along all lines, whatever their probability.
+_UNCUT_SPAWNS_MAX = 3
+
 #: The ``downgrade`` that leaves the tile to the network.
 OF_NETWORK = -1
 
@@ -74,11 +77,16 @@ def check_ntuple(args: Mapping[str, Any]) -> None:
     """Check parameters of ``ntuple``.
 
     Raises:
-        ConfigError: no such network, an invalid mixture, or an invalid tile.
+        ConfigError: no such network, an invalid mixture or tile, or a look-ahead without an end.
     """
     network_path(args["weights"])
     if args["mix"]:
         parse_mix(args["mix"])
+    if args["look_spawns"] + (args["look_deeper_from"] > 0) > _UNCUT_SPAWNS_MAX and not args["look_chance"]:
+        raise ConfigError(
+            f"found look_spawns = {args['look_spawns']} and look_chance = 0, which takes minutes for a move",
+            hint="look_chance=0.001 follows no less probable spawns",
+        )
     downgrade = args["downgrade"]
     if downgrade not in {OF_NETWORK, 0, *TILES}:
         raise ConfigError(
@@ -148,6 +156,18 @@ REGISTRY: dict[str, PlayerKind] = {
                 ),
                 "look_twice_below": Parameter(
                     0, 0, 16, "look a second spawn ahead where it looks at all and fewer cells are empty"
+                ),
+                "look_spawns": Parameter(
+                    2,
+                    2,
+                    5,
+                    "spawns to look ahead where it looks a second one ahead; above 3: with look_chance",
+                ),
+                "look_chance": Parameter(
+                    0.0, 0, 1, "follow spawns that are less probable than this, together, no further; 0: all"
+                ),
+                "look_deeper_from": Parameter(
+                    0, 0, 6, "look_spawns and one more with this many different tiles from 1024 on; 0: never"
                 ),
                 "look_margin": Parameter(
                     6400.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"

@@ -65,10 +65,10 @@ def play_rollouts(
         )
     seeds = rollout_seeds(seed, len(boards), rollouts, first).reshape(-1)
     begins = np.repeat(np.asarray(boards, np.uint64), rollouts)
-    highest = np.zeros(len(seeds), np.uint8)
+    highest, scores = np.zeros(len(seeds), np.uint8), np.zeros(len(seeds), np.uint64)
 
     def play(player: Any, part: slice) -> int:
-        return play_on(player, begins[part], seeds[part], highest[part])
+        return play_on(player, begins[part], seeds[part], highest[part], scores[part])
 
     play_in_threads(player, len(seeds), threads, play, progress)
     ends = highest.reshape(len(boards), rollouts)

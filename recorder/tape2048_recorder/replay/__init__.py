@@ -1,1 +1,1 @@
-"""Replay of recorded games: verification, final boards, branch values, loss and luck of each move."""
+"""Replay of recorded games: verification, final boards, branch values, loss and luck, starts and falls."""

@@ -48,8 +48,9 @@ from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import as_packed, empty_mask, legal_mask, max_exponent, merge_score, slide
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
-from tape2048_recorder.players.ntuple import best_answer, downgraded, move_values
+from tape2048_recorder.players.ntuple import downgraded, move_values
 from tape2048_recorder.players.registry import check_player, make_player, player_sha256
+from tape2048_recorder.players.search import best_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -184,9 +185,7 @@ class Judge:
 
         def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
             if ahead == 1:
-                answers = np.empty(len(boards), np.float32)
-                _answer(player, boards, answers)
-                return answers
+                return best_answers(player, boards)
             return np.nan_to_num(_best(move_values(player, boards)), copy=False)
 
         spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
@@ -332,13 +331,6 @@ def _children(boards: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np
     children = np.empty(int(counts.sum()), np.uint64)
     _fill_children(boards, children)
     return counts, children
-
-
-@kernel
-def _answer(player: Any, boards: Any, answers: Any) -> None:
-    """Write the best of reward plus value over the moves of each board; 0 without moves."""
-    for i in range(boards.shape[0]):
-        answers[i] = best_answer(player, boards[i])
 
 
 @kernel

@@ -253,6 +253,32 @@ store32_at = _store_at(32)
 store64_at = _store_at(64)
 
 
+@_emits(types.float32, _U64, _U64)
+def load_f32(builder: Any, table: Any, index: Any) -> Any:
+    """Return an entry of a table of ``f32`` at an address."""
+    return builder.load(builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
+
+
+@_emits(types.void, _U64, _U64, types.float32)
+def store_f32_at(builder: Any, table: Any, index: Any, value: Any) -> None:
+    """Set an entry of a table of ``f32`` at an address."""
+    builder.store(value, builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
+
+
+def stack_words(count: int) -> Any:
+    """Make a reservation of ``count`` words of 64 bits on the stack: until the calling function returns.
+
+    What it emits returns their address. Their contents are undefined.
+    """
+
+    @_emits(_U64)
+    def reserve(builder: Any) -> Any:
+        with builder.goto_entry_block():  # once, also for a call in a loop
+            return builder.ptrtoint(builder.alloca(_I64, ir.Constant(_I32, count)), _I64)
+
+    return reserve
+
+
 def _emit_prefetch(builder: Any, pointer: Any, locality: int, *, to_write: bool = False) -> None:
     """Emit LLVM's prefetch of the cache line that a pointer is in, of data; never a fault."""
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])

@@ -398,9 +398,12 @@ def test_a_game_goes_on_from_a_board_as_it_went_on(at: int) -> None:
         assert len(boards) == len(moves) + 1 > 1
         assert not (recover(boards, moves).moves > 3).any()
         assert not rules.legal_masks(boards[-1:])[0]
-        highest = np.zeros(1, np.uint8)
-        steps = loop.play_on(player("greedy"), boards[:1], np.array([2**64 - 1], np.uint64), highest)
+        highest, scores = np.zeros(1, np.uint8), np.zeros(1, np.uint64)
+        seeds = np.array([2**64 - 1], np.uint64)
+        steps = loop.play_on(player("greedy"), boards[:1], seeds, highest, scores)
         assert (steps, highest[0]) == (len(moves), rules.boards_to_exps(boards[-1:]).max())
+        points = [rules.merge_score(*each) for each in zip(boards[:-1], moves, strict=True)]
+        assert scores[0] == sum(points)
 
 
 @pytest.mark.parametrize("begun", [0, 5, 130, 10_000])

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from tests import reference
 
 from tape2048.session.labels import REACH_TILES
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.loop import play_unrecorded
+from tape2048_recorder.game.loop import Buffer, play_into, play_unrecorded
 from tape2048_recorder.players import evaluation, registry
-from tape2048_recorder.players.evaluation import Evaluation, evaluate
+from tape2048_recorder.players.evaluation import Evaluation, evaluate, match
 
 
 def facts(result: Evaluation) -> tuple[Any, ...]:
@@ -162,3 +163,68 @@ def test_an_interrupt_ends_the_threads() -> None:
     with pytest.raises(KeyboardInterrupt):
         evaluate(player, games=10**7, seed=1, threads=2, progress=interrupt)
     assert threading.active_count() == before
+
+
+# --- from boards, and two players
+
+
+def boards_of(*cells: list[int]) -> np.ndarray:
+    return np.array([reference.pack(each) for each in cells], np.uint64)
+
+
+STARTS = boards_of([1, 2, 3, 4] + [0] * 12, [1, 8, 7, 6, 1, 2, 3, 4] + [0] * 8, [1] * 16)
+
+
+def test_games_begin_at_boards_in_turn_and_count_points_from_there() -> None:
+    player = registry.make_player("greedy", {})
+    result = evaluate(player, games=7, seed=3, threads=1, starts=STARTS)
+    seeds = rng.game_seeds(3, np.arange(7, dtype=np.uint64))
+    points, moves = [], 0
+    for number, seed in enumerate(seeds.tolist()):
+        buffer = Buffer(rows_max=5000, runs_max=1, record_action=True, sample_rate=1)
+        buffer.begin_at(int(STARTS[number % 3]), seed)
+        play_into(buffer, player, steps_max=1 << 30)
+        boards, made = buffer.boards_and_moves()
+        cells = [reference.unpack(int(board)) for board in boards[:-1]]
+        points.append(sum(reference.slide(*each)[1] for each in zip(cells, made.tolist(), strict=True)))
+        moves += len(made)
+    assert (result.games, result.moves, result.score_max) == (7, moves, max(points))
+    assert result.mean_score == pytest.approx(sum(points) / 7)
+    again = evaluate(player, games=7, seed=3, threads=3, starts=STARTS)
+    assert facts(again) == facts(result)
+    assert (
+        evaluate(player, games=1, seed=3, threads=1, starts=boards_of([11, 1] + [1] * 14)).reach[2048].share
+    )
+
+
+@pytest.mark.parametrize("starts", [None, STARTS])
+def test_a_match_is_of_the_games_that_each_plays_alone(starts: np.ndarray | None) -> None:
+    players = [registry.make_player(name, {}) for name in ("greedy", "random")]
+    how: dict[str, Any] = {"games": 60, "seed": 4, "starts": starts}
+    done: list[tuple[int, int]] = []
+    found = match(*players, **how, threads=2, progress=lambda *each: done.append(each))
+    alone = [evaluate(player, **how, threads=1) for player in players]
+    assert facts(found.a) == facts(alone[0])
+    assert facts(found.b) == facts(alone[1])
+    assert found.difference == pytest.approx(found.a.mean_score - found.b.mean_score)
+    assert done[-1] == (120, 120)
+    assert sorted(done) == done
+
+
+def test_the_interval_of_a_match_is_that_of_paired_games() -> None:
+    players = [registry.make_player(name, {}) for name in ("greedy", "random")]
+    found = match(*players, games=40, seed=4, threads=1)
+    seeds = rng.game_seeds(4, np.arange(40, dtype=np.uint64))
+    scores = np.zeros((2, 40), np.uint64)
+    for player, into in zip(players, scores, strict=True):
+        play_unrecorded(player, seeds, into, np.zeros(40, np.uint64))
+    differences = scores[0].astype(float) - scores[1]
+    low, high = stats.norm.interval(0.95, differences.mean(), stats.sem(differences))
+    assert found.difference_error == pytest.approx((high - low) / 2, rel=1e-5)
+    assert found.a_ahead.share == (differences > 0).mean()
+
+
+def test_a_player_matched_with_itself_is_as_strong() -> None:
+    player = registry.make_player("greedy", {})
+    found = match(player, player, games=9, seed=1, threads=2)
+    assert (found.difference, found.difference_error, found.a_ahead.share) == (0, 0, 0)

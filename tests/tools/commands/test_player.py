@@ -177,6 +177,66 @@ def test_eval_refuses_what_cannot_be_before_it_plays(
     assert said in done.err
 
 
+# --- start files, match, analyse
+
+
+def test_games_begin_at_the_boards_of_a_file(tape: Tape, tmp_path: Path) -> None:
+    starts = tmp_path / "starts.txt"
+    starts.write_text("0xB100000000000000\n0xA500000000000011\n0xB000000000000001\n")
+    document = tape("player", "eval", "greedy", "--from", starts, "--json").json
+    assert (document["games"], document["from"]) == (3, str(starts))
+    assert document["players"]["greedy"]["reach"]["2048"][0] == pytest.approx(2 / 3)
+    assert document["players"]["greedy"]["score_max"] < 20_000, "points made since"
+    assert tape("player", "eval", "greedy", "--from", starts, "--games", "6", "--json").json["games"] == 6
+    starts.write_text("0xB100000000000000\n0xB300000000000000\n")
+    for command in (["eval", "greedy"], ["match", "greedy", "random"]):
+        done = tape("player", *command, "--from", starts)
+        assert done.code == errors.FieldError.exit_code
+        assert "board 1, 0xb300000000000000, has no 2 and no 4" in done.err
+    assert tape("player", "eval", "greedy", "--from", "nowhere").code == errors.MissingPathError.exit_code
+
+
+def test_a_match_shows_the_difference(tape: Tape) -> None:
+    document = tape("player", "match", "greedy", "random", "--games", "200", "--json").json
+    assert document["players"] == ["greedy", "random"]
+    assert document["difference"] > document["difference_error"] > 0
+    assert document["difference"] == document["a"]["mean_score"] - document["b"]["mean_score"]
+    low, high = document["a_ahead"][1:]
+    assert 0.5 < low < high < 1
+    alone = tape("player", "eval", "random", "--games", "200", "--json").json["players"]["random"]
+    assert document["b"]["mean_score"] == alone["mean_score"]
+    lines = tape("player", "match", "greedy", "greedy", "--games", "5").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["player", "greedy", "greedy", "difference", "ahead"]
+    assert "+0 ±0 points" in lines[3]
+    assert tape("player", "match", "greedy", "randm").code == errors.ConfigError.exit_code
+
+
+def test_starts_are_collected_from_sessions(tape: Tape, session: Path, tmp_path: Path) -> None:
+    target = tmp_path / "starts.npy"
+    document = tape("player", "starts", session, target, "--tile", "8192", "--json").json
+    assert document == {"path": str(target), "boards": 2, "tile": 8192}
+    assert np.load(target)[:, 0].tolist() == [13, 14]
+    done = tape("player", "starts", session, target, "--tile", "8192")
+    assert done.code == errors.NameTakenError.exit_code
+    assert "2 boards" in tape("player", "starts", session, target, "--tile", "8192", "--force").out
+    assert tape("player", "starts", session, target, "--tile", "32768", "--force").code == 78
+
+
+def test_games_are_analysed(tape: Tape, quantised: Path, session: Path) -> None:
+    how = ("--weights", quantised)
+    document = tape("player", "analyse", "greedy", "--games", "20", *how, "--json").json
+    found = document["by_highest"]
+    assert sum(falls["games"] for falls in found.values()) == 20
+    assert all(sum(falls["at_empty"].values()) == falls["games"] for falls in found.values())
+    lines = tape("player", "analyse", "greedy", "--games", "20", *how).out.splitlines()
+    assert lines[0].split()[:3] == ["highest", "tile", "games"]
+    assert len(lines) == 2 * len(found) + 2
+    recorded = tape("player", "analyse", session, *how, "--json").json["by_highest"]
+    assert list(recorded) == ["2048", "4096", "8192", "16384"]
+    assert recorded["8192"]["moves"] == 60
+    assert tape("player", "analyse", "gredy", *how).code == errors.UnknownKeyError.exit_code
+
+
 # --- quantise
 
 
@@ -261,6 +321,9 @@ def test_what_a_network_plays_is_recorded_and_played_again(
         "weights": str(quantised),
         "look_below": 3,
         "look_twice_below": 0,
+        "look_spawns": 2,
+        "look_chance": 0.0,
+        "look_deeper_from": 0,
         "look_margin": 6400.0,
         "downgrade": -1,
         "mix": "0:1+2:1",

@@ -1,4 +1,4 @@
-"""``tape2048 player``: evaluate players; show and quantise networks."""
+"""``tape2048 player``: evaluate, compare and analyse players; show and quantise networks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import msgspec
 
 from tape2048_tools.options.completion import complete_player
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     force_option,
     int_option,
     json_option,
     new_group,
+    options,
     refuse_missing,
 )
 from tape2048_tools.terminal.display import duration, number, share, share_between, size
@@ -21,20 +23,23 @@ from tape2048_tools.terminal.output import columns, print_result, table
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rich.table import Table
 
     from tape2048_recorder.players.evaluation import Evaluation
+    from tape2048_recorder.replay.analysis import Falls
 
 
 @new_group(
     "tape2048 player info default",
     "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
+    "tape2048 player match ntuple ntuple:look_below=16 --games 1000",
     "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
 )
 def command() -> None:
-    """Evaluate players; show and quantise their networks."""
+    """Evaluate, compare and analyse players; show and quantise their networks."""
 
 
 def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
@@ -96,45 +101,209 @@ def _trained(facts: dict[str, Any]) -> str:
     return f"{number(moves)} moves, {number(games)} game{'' if games == 1 else 's'}, {duration(seconds)}"
 
 
+_SEED = int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
+_THREADS = int_option("--threads", "Number of threads; 0: one for each core.", default=0, most=1024)
+_GAMES = 1000
+_PLAYING = options(
+    int_option(
+        "--games", f"Games of each player.  [default: {_GAMES}; with --from, one for each board]", least=1
+    ),
+    _SEED,
+    _THREADS,
+    click.option(
+        "--from",
+        "starts",
+        type=EXISTING,
+        help="Begin at this file's boards in turn, and count points from there; .npy u8[N, 16] or text.",
+    ),
+    json_option(),
+)
+
+
+def _made(texts: Iterable[str]) -> dict[str, Any]:
+    """Make players, each once. All of them first: a damaged network would waste the games before it."""
+    from tape2048_recorder.players.registry import check_player, make_player
+    from tape2048_tools.options.recorder import parse_player
+
+    chosen = {text: parse_player(text) for text in texts}
+    for name, args in chosen.values():
+        check_player(name, args)
+    return {text: make_player(name, args) for text, (name, args) in chosen.items()}
+
+
+def _how(games: int | None, seed: int, threads: int, starts: Path | None) -> dict[str, Any]:
+    """Return the arguments of :func:`~tape2048_recorder.players.evaluation.evaluate` but for the player."""
+    from tape2048.base.resources import available_cores
+    from tape2048_recorder.replay.starts import read_starts
+
+    boards = None if starts is None else read_starts(starts)
+    games = games or (_GAMES if boards is None else len(boards))
+    return {"games": games, "seed": seed, "threads": threads or available_cores(), "starts": boards}
+
+
 @command.subcommand(
     "tape2048 player eval ntuple",
     "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
     "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
+    "tape2048 player eval ntuple --from starts.npy --games 1000",
     name="eval",
 )
 @click.argument("players", nargs=-1, required=True, shell_complete=complete_player)
-@int_option("--games", "Games of each player.", default=1000, least=1)
-@int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
-@int_option("--threads", "Number of threads; 0: one for each core.", default=0, most=1024)
-@json_option()
-def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads: int, as_json: bool) -> None:
+@_PLAYING
+def evaluate_players(
+    *,
+    players: tuple[str, ...],
+    games: int | None,
+    seed: int,
+    threads: int,
+    starts: Path | None,
+    as_json: bool,
+) -> None:
     """Play seeded games: mean scores, reach rates, speed.
 
     Each of PLAYERS plays the same games; reach rates have 95% intervals. A player is written
     as for `record`: NAME or NAME:key=value,key=value.
     """
-    from tape2048.base.resources import available_cores
-    from tape2048_recorder.players.registry import check_player, make_player
-    from tape2048_tools.options.recorder import parse_player
-
-    chosen = {text: parse_player(text) for text in players}
-    for name, args in chosen.values():
-        check_player(name, args)
+    made = _made(players)
+    how = _how(games, seed, threads, starts)
     from tape2048_recorder.players.evaluation import evaluate
 
-    # Make all players first: a damaged network would waste the games of the players before it.
-    made = [(text, make_player(name, args)) for text, (name, args) in chosen.items()]
     found: dict[str, Evaluation] = {}
-    for text, player in made:
+    for text, player in made.items():
         with progress_bar(text) as progress:
-            found[text] = evaluate(
-                player, games=games, seed=seed, threads=threads or available_cores(), progress=progress
-            )
-    document = {"games": games, "seed": seed, "players": msgspec.to_builtins(found, str_keys=True)}
+            found[text] = evaluate(player, **how, progress=progress)
+    document = {**_document(how, starts), "players": msgspec.to_builtins(found, str_keys=True)}
     print_result(document, lambda: [_table(found)], as_json=as_json)
 
 
+def _document(how: dict[str, Any], starts: Path | None) -> dict[str, Any]:
+    named = {} if starts is None else {"from": str(starts)}
+    return {"games": how["games"], "seed": how["seed"], **named}
+
+
+@command.subcommand(
+    "tape2048 player match ntuple ntuple:look_below=16 --games 2000",
+    "tape2048 player match ntuple:weights=runs/mine/network.ntuple ntuple --from starts.npy --json",
+    name="match",
+)
+@click.argument("a", shell_complete=complete_player)
+@click.argument("b", shell_complete=complete_player)
+@_PLAYING
+def match_players(
+    *, a: str, b: str, games: int | None, seed: int, threads: int, starts: Path | None, as_json: bool
+) -> None:
+    """Play the same games with two players.
+
+    A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval
+    from the differences of games with the same seed; where it excludes 0, one of them is stronger.
+    """
+    made = _made((a, b))
+    how = _how(games, seed, threads, starts)
+    from tape2048_recorder.players.evaluation import match
+
+    with progress_bar(f"{a} and {b}") as progress:
+        found = match(made[a], made[b], **how, progress=progress)
+    difference = f"{found.difference:+,.0f}"
+    if how["games"] > 1:
+        difference += f" ±{number(found.difference_error)}"
+    shown = {
+        "difference": f"{difference} points for the first",
+        "ahead": f"the first in {share_between(*found.a_ahead)}% of the games",
+    }
+    document = {**_document(how, starts), "players": [a, b], **msgspec.to_builtins(found, str_keys=True)}
+    # A list of pairs, since a player may be matched with itself.
+    print_result(document, lambda: [_table_of([(a, found.a), (b, found.b)]), columns(shown)], as_json=as_json)
+
+
+@command.subcommand("tape2048 player starts selfplay starts.npy --tile 16384", name="starts")
+@click.argument("sessions", type=EXISTING)
+@click.argument("target", type=PATH)
+@int_option("--tile", "The tile that the boards are the first to have.", default=16384)
+@force_option("TARGET")
+@json_option()
+def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_json: bool) -> None:
+    """Write recorded games' first boards with a tile.
+
+    The file is for --from of `eval` and `match`. SESSIONS is a session, or a directory of sessions.
+    """
+    from tape2048_recorder.replay.starts import first_boards, write_starts
+
+    boards = first_boards(sessions, tile)
+    write_starts(target, boards, replace=force)
+    print_result(
+        {"path": str(target), "boards": len(boards), "tile": tile},
+        lambda: [f"{target}: {number(len(boards))} boards, each a game's first with a {tile}"],
+        as_json=as_json,
+    )
+
+
+@command.subcommand(
+    "tape2048 player analyse ntuple --games 200",
+    "tape2048 player analyse selfplay --games 5000 --json",
+)
+@click.argument("source")
+@int_option("--games", "Games to analyse, at most.", default=200, least=1)
+@_SEED
+@_THREADS
+@click.option("--weights", default="default", show_default=True, help="The network that values boards.")
+@json_option()
+def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, as_json: bool) -> None:
+    """Show where games are lost.
+
+    Of each game, on boards with its highest tile, it finds the largest drop of a network's value. SOURCE is a
+    player, which plays, or a directory of sessions with all boards. The value of a board is the points that
+    the network expects from there; unlucky spawns and bad moves lower it.
+    """
+    from pathlib import Path
+
+    from tape2048.base.resources import available_cores
+
+    judge = _made([f"ntuple:weights={weights},look_below=0"]).popitem()[1]
+    from tape2048_recorder.players.search import best_answers
+    from tape2048_recorder.replay.analysis import analyse as find_falls
+    from tape2048_recorder.replay.analysis import recorded_games
+
+    if Path(source).is_dir():
+        played = recorded_games(Path(source), games)
+    else:
+        import numpy as np
+
+        from tape2048_recorder.game.rng import game_seeds
+        from tape2048_recorder.players.collecting import play_games
+
+        player = _made([source])[source]
+        seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
+        with progress_bar(source) as progress:
+            played = play_games(
+                player, seeds, stride=1, threads=threads or available_cores(), progress=progress
+            )
+    found = find_falls(played, lambda boards: best_answers(judge, boards))
+    document = {"source": source, "weights": weights, "by_highest": msgspec.to_builtins(found, str_keys=True)}
+    print_result(document, lambda: [_falls_table(found), _falls_by_empty(found)], as_json=as_json)
+
+
+def _falls_table(found: dict[int, Falls]) -> Table:
+    made = table(">highest tile", ">games", ">moves", ">largest drop", ">moves left", ">empty at the end")
+    for tile, falls in found.items():
+        counts = (falls.games, falls.moves, falls.points, falls.moves_left)
+        made.add_row(str(tile), *map(number, counts), f"{falls.last_empty:.1f}")
+    return made
+
+
+def _falls_by_empty(found: dict[int, Falls]) -> Table:
+    """Return the table of largest drops by empty cells, in shares of each row's games."""
+    cells = range(max(max(falls.at_empty) for falls in found.values()) + 1)
+    made = table(">empty cells at the largest drop", *(f">{count}" for count in cells))
+    for tile, falls in found.items():
+        made.add_row(str(tile), *(share(falls.at_empty.get(count, 0) / falls.games) for count in cells))
+    return made
+
+
 def _table(found: dict[str, Evaluation]) -> Table:
+    return _table_of(found.items())
+
+
+def _table_of(found: Iterable[tuple[str, Evaluation]]) -> Table:
     from tape2048.session.labels import REACH_TILES
 
     made = table(
@@ -145,7 +314,7 @@ def _table(found: dict[str, Evaluation]) -> Table:
         ">moves/s a core",
         ">moves/s",
     )
-    for text, result in found.items():
+    for text, result in found:
         made.add_row(
             text,
             number(result.games),
