@@ -82,9 +82,7 @@ class UnknownKeyError(ConfigError):
 class FormatError(TapeError, exit_code=10):
     """A file violates its format."""
 
-    _advice = (
-        "damaged, or written by another program: restore a copy or leave it out; see `tape2048 validate`"
-    )
+    _advice = "damaged, or another program's: restore a copy or leave it out; see `tape2048 validate`"
 
 
 class NotASessionError(FormatError, exit_code=11):
@@ -204,9 +202,7 @@ class EmbeddingsError(FormatError, exit_code=71):
 class CriticError(FormatError, exit_code=66):
     """A directory holds no critic (or tower), a damaged one, or one that does not fit its use."""
 
-    _advice = (
-        "name a directory or file that `tape2048 critic train` wrote, and give it what it was trained on"
-    )
+    _advice = "name what `tape2048 critic train` wrote, and give it what it was trained on"
 
 
 class ScoresError(FormatError, exit_code=68):

@@ -38,7 +38,7 @@ _GROUPS = {
         "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
     },
     "Record on many nodes": {
-        "fleet": ("recorder.fleet", "Begin a fleet, join or record it, look at it, prune and end it."),
+        "fleet": ("recorder.fleet", "Begin, join, record, watch, prune and end a fleet."),
     },
     "Look at recordings": {
         "list": ("sessions.listing", "List the sessions in a directory."),

@@ -239,8 +239,8 @@ def no_job(hint: str) -> Callable[[Any], Any]:
             raise JobError(f"{param.opts[0]} {value}: {found}", hint=hint)
 
     return options(
-        click.option("--shard", hidden=True, expose_value=False, callback=refuse),
-        click.option("--engine", hidden=True, expose_value=False, callback=refuse),
+        click.option("--shard", hidden=True, expose_value=False, callback=refuse, help="Refused."),
+        click.option("--engine", hidden=True, expose_value=False, callback=refuse, help="Refused."),
     )
 
 

@@ -183,12 +183,12 @@ def record(
     config_path: Path | None,
     **flags: Any,
 ) -> None:
-    """Record on nodes of a Ray cluster (extra `ray`), until the fleet is drained.
+    """Record on nodes of a Ray cluster, until the fleet is drained.
 
-    One actor a node reserves the CPUs, and keeps an agent at work there, as `fleet join` runs one. The agents
-    are no part of Ray: they go on if an actor, a raylet or this command is killed, and the next start
-    attaches to them. A node that Ray loses is replaced by a free one. Flags go to every node; --config is a
-    file there.
+    It needs the extra `ray`. One actor a node reserves the CPUs, and keeps an agent at work there, as `fleet
+    join` runs one. The agents are no part of Ray: they go on if an actor, a raylet or this command is killed,
+    and the next start attaches to them. A node that Ray loses is replaced by a free one. Flags go to every
+    node; --config is a file there.
 
     SIGTERM or Ctrl-C drains these nodes; a second one leaves them to it. `fleet drain` and `fleet stop` end
     the whole fleet, and this command with it.
@@ -265,9 +265,9 @@ def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
 @URL
 @click.option("--timeout-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Longest time to wait.")
 def stop(*, url: str, timeout_s: float | None) -> None:
-    """End every node now: publish what is confirmed, ship it, and leave the games in play.
+    """End every node now: publish and ship what is confirmed.
 
-    As `fleet drain`, which finishes the games first; --undo of that lets nodes join again.
+    The games in play are left; `fleet drain` finishes them first. Its --undo lets nodes join again.
     """
     _end(url, timeout_s, now=True)
 
