@@ -6,10 +6,11 @@ The value of a move is the expectation over the next spawns of the critic's prob
 
     \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e\, P(b_{c,e}), \qquad p_1 = 0.9,\ p_2 = 0.1
 
-where :math:`P` is 0 on a board without a legal move. The critic judges games of the player that it learned
-from, so this is one step of policy iteration (Sutton and Barto, 2nd ed., section 4.3): if its probabilities
-were exact, no player that looks one move ahead and then hands over to that player would do better. With fewer
-empty cells than ``look_below``, :math:`P` is replaced by the value of the best answer: two spawns ahead.
+where :math:`P` is 0 on a board without a legal move, and as the critic gives it: at most that of a lower
+tile. The critic judges games of the player that it learned from, so this is one step of policy iteration
+(Sutton and Barto, 2nd ed., section 4.3): if its probabilities were exact, no player that looks one move ahead
+and then hands over to that player would do better. With fewer empty cells than ``look_below``, :math:`P` is
+replaced by the value of the best answer: two spawns ahead.
 
 Games of the player that a critic learned from have few of the boards that bad moves lead to, and
 probabilities of boards that no game visited mean nothing. So moves are chosen among those whose reward and
@@ -48,13 +49,15 @@ F32 = np.float32
 
 _P_TWO, _P_FOUR = F32(0.9), F32(0.1)
 _NOTHING = F32(-1)
+_MOST = np.int64(1 << 62)
 
 
 class CriticPlayer(NamedTuple):
-    """A critic's weights, and the tiles from the goal on. ``identity`` is the SHA-256 of both."""
+    """A critic's weights and tiles, and the first goal. ``identity`` is the SHA-256 of all of them."""
 
-    columns: npt.NDArray[np.int16]  # `i16[entries, T']`, of these tiles alone
-    exponents: npt.NDArray[np.uint64]  # `u64[T']`
+    columns: npt.NDArray[np.int16]  # `i16[entries, T]`
+    exponents: npt.NDArray[np.uint64]  # `u64[T]`
+    first: np.int64
     step: np.float32
     masks: tuple[np.uint64, ...]
     offsets: tuple[np.uint64, ...]
@@ -82,16 +85,17 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
             hint="one of these: --player critic:tile=" + str(found.thresholds[-1]),
         )
     first = found.thresholds.index(tile)
-    exponents = np.array([goal.bit_length() - 1 for goal in found.thresholds[first:]], U64)
-    columns = np.ascontiguousarray(found.weights[:, first : len(found.thresholds)])
+    exponents = np.array([goal.bit_length() - 1 for goal in found.thresholds], U64)
+    columns = np.ascontiguousarray(found.weights[:, : len(found.thresholds)])
     # A margin of 0 takes all moves here as there.
     guide = ntuple.make(weights=weights, downgrade=OF_NETWORK, look_margin=margin)
-    digest = hashlib.sha256(f"critic:1:{tile}:{look_below}:{found.step}:{found.layout}\n".encode())
+    digest = hashlib.sha256(f"critic:2:{tile}:{look_below}:{found.step}:{found.layout}\n".encode())
     digest.update(columns.tobytes())
     digest.update(guide.identity.tobytes() if margin else b"")
     return CriticPlayer(
         columns,
         exponents,
+        np.int64(first),
         F32(found.step),
         found.layout.masks,
         found.layout.offsets,
@@ -112,17 +116,22 @@ def _is_over(board: Any) -> Any:
 @kernel
 def _probability(player: Any, board: Any, goal: Any) -> Any:
     """Return P(the game reaches the goal) of a board before a move."""
-    if max_exponent(board) >= player.exponents[goal]:
+    reached = max_exponent(board)
+    if reached >= player.exponents[goal]:
         return F32(1)
     if empty_mask(board) == U64(0) and _is_over(board):
         return F32(0)
     places = player.cache_places
     base = stage_of(player.stage_reaches, board) * player.stage_size
     indices_of(player.masks, player.offsets, base, board, places)
-    total = 0
-    for k in range(places.shape[0]):
-        total += player.columns[places[k], goal]
-    return F32(1) / (F32(1) + math.exp(-player.step * F32(total)))
+    least = _MOST
+    for tile in range(goal + 1):
+        if reached < player.exponents[tile]:
+            total = 0
+            for k in range(places.shape[0]):
+                total += player.columns[places[k], tile]
+            least = min(least, total)
+    return F32(1) / (F32(1) + math.exp(-player.step * F32(least)))
 
 
 @kernel
@@ -171,7 +180,7 @@ def _expected_twice(player: Any, after: Any, goal: Any) -> Any:
 
 @chooses(CriticPlayer)
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    goal = 0
+    goal = player.first
     reached = max_exponent(board)
     while goal + 1 < player.exponents.shape[0] and reached >= player.exponents[goal]:
         goal += 1

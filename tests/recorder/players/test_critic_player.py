@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import reference
 from tests.recorder.choosing import GAMMA, boards, choose_once, words
@@ -92,6 +92,7 @@ def choice(made: CriticPlayer, cells: list[int], state: int) -> tuple[int, list[
 
 @pytest.mark.parametrize(("tile", "spawns"), [(64, 1), (1024, 1), (1024, 2)])
 @settings(max_examples=20, deadline=None)
+@example(cells=[0] * 14 + [1, 1], state=0)  # the higher tile alone would be likelier than the lower one
 @given(cells=boards, state=words)
 def test_it_chooses_the_likeliest_move(
     path: Path, tile: int, spawns: int, cells: list[int], state: int
