@@ -2,12 +2,12 @@
 
 ::
 
-    python -m tests.bench.training [--moves 150_000_000] [--rounds 4] [--games 1000]
+    python -m tests.bench.training [--moves 150_000_000] [--rounds 4] [--games 1000] [--tuples "01234 ..."]
 
-A round trains the default network's tuples from nothing, on as many moves with one thread and with two, from
-one seed, and has both networks play the same games without look-ahead. Networks of different seeds differ by
-more than the interval of their means says, and two threads make another network each time, so it is the
-spread over rounds that tells whether one is better.
+A round trains the default network's tuples, or others, from nothing, on as many moves with one thread and
+with two, from one seed, and has both networks play the same games without look-ahead. Networks of different
+seeds differ by more than the interval of their means says, and two threads make another network each time, so
+it is the spread over rounds that tells whether one is better.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from .figures import Figure, machine, median_of, report
 RATE_TARGET = 1.5e6
 SPEED_UP_TARGET = 1.7
 
+TUPLES = TrainingConfig().tuples
+
 #: Shares of the moves: before the stages part, and while the learning rate falls.
 _SPLIT, _ANNEAL = 1 / 8, 1 / 4
 
@@ -38,9 +40,10 @@ class Trained(NamedTuple):
     mean_score: float
 
 
-def config_of(moves: int, seed: int, threads: int) -> TrainingConfig:
+def config_of(moves: int, seed: int, threads: int, tuples: str = TUPLES) -> TrainingConfig:
     """The default network's training in little."""
     return TrainingConfig(
+        tuples=tuples,
         moves=moves,
         split_moves=int(moves * _SPLIT),
         anneal_moves=int(moves * _ANNEAL),
@@ -59,16 +62,16 @@ def trained(config: TrainingConfig, games: int) -> Trained:
     return Trained(moves_per_s, found.mean_score)
 
 
-def training_figures(*, moves: int, games: int, rounds: int) -> list[Figure]:
+def training_figures(*, moves: int, games: int, rounds: int, tuples: str = TUPLES) -> list[Figure]:
     """Speed of one thread; of two, what they bring in speed and in strength for as many moves."""
-    trained(config_of(min(moves, 10_000), 0, 2), 2)  # compiled before the clock starts
+    trained(config_of(min(moves, 10_000), 0, 2, tuples), 2)  # compiled before the clock starts
     ones, twos = [], []
     for seed in range(1, rounds + 1):
         order = (1, 2) if seed % 2 else (2, 1)
-        found = {threads: trained(config_of(moves, seed, threads), games) for threads in order}
+        found = {threads: trained(config_of(moves, seed, threads, tuples), games) for threads in order}
         ones.append(found[1])
         twos.append(found[2])
-    group = f"{moves:,} moves of four 5-tuples"
+    group = f"{moves:,} moves of {tuples}"
     both = list(zip(ones, twos, strict=True))
     return [
         median_of(
@@ -94,9 +97,9 @@ def main() -> None:
     parser.add_argument("--moves", type=int, default=150_000_000)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--games", type=int, default=1000)
-    args = parser.parse_args()
+    parser.add_argument("--tuples", default=TUPLES)
     before = machine()
-    report("training", training_figures(moves=args.moves, games=args.games, rounds=args.rounds), before)
+    report("training", training_figures(**vars(parser.parse_args())), before)
 
 
 if __name__ == "__main__":
