@@ -82,8 +82,10 @@ class Onlooker:
         """Return the present state; the first look takes some seconds where a node seems to be silent."""
         known = set(self._seen)
         beats = self._beats()
-        if any(beat.lease not in known and self._is_doubtful(beat) for beat in beats):
-            self._sleep(2 * BEAT_S)
+        if doubtful := [beat for beat in beats if beat.lease not in known and self._is_doubtful(beat)]:
+            # Where a clock is ahead, the beat's own time does not say how old it is.
+            is_ahead = any(beat.written_at > time.time() for beat in doubtful)
+            self._sleep(LOST_S if is_ahead else 2 * BEAT_S)
             beats = self._beats()
         stored = Counter(
             parsed.label

@@ -23,11 +23,11 @@ from tape2048.base.text import counted
 from tape2048.errors import AlreadyRunningError, FleetError, MissingPackageError, StoreError, TapeError
 from tape2048.io.objects import open_store
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import merge_sources
+from tape2048_recorder.config.loading import load_config, merge_sources
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.fleet.agent import ENDED, RETRY_S_MAX, RETRY_S_MIN, read_beat
 from tape2048_recorder.fleet.launching import end_of, start_agent
-from tape2048_recorder.fleet.plan import read_plan, refuse_differences
+from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differences
 from tape2048_recorder.fleet.spool import AGENT_LOG, Spool, agent_at_work, read_member
 
 if TYPE_CHECKING:
@@ -69,16 +69,24 @@ class NodeActor:
         given = [f"{settings_of(RecorderConfig)[name].flag}={value}" for name, value in flags.items()]
         self._command = [sys.executable, *command, url, "--spool", str(self._spool), *config, *given]
         self._pidfd: int | None = None
+        self._told: int | None = None  # the agent that was told to end, which a second signal would hurry
 
     def place(self) -> tuple[str, str, str]:
         """Return the node's name, its host, and where its spool is."""
         return self.node, platform.node(), str(self._spool.resolve())
 
     def drain(self) -> None:
-        """Have the agent finish and end."""
-        with contextlib.suppress(ProcessLookupError):
-            if self._pidfd is not None:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        """Have the agent finish and end, if it is at work: one that starts yet would die of the signal."""
+        if (found := agent_at_work(self._spool)) is None:
+            return
+        process, pidfd = found
+        try:
+            if process.pid not in {self._told, os.getpid()}:  # it has the spool itself before it starts one
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+                self._told = process.pid
+        finally:
+            os.close(pidfd)
 
     def keep(self) -> str | None:
         """Keep an agent at work until one has ended with everything shipped; return why it has.
@@ -104,7 +112,9 @@ class NodeActor:
     def _start_or_attach(self) -> Process | None:
         store = open_store(self._url)
         plan = read_plan(store)
-        refuse_differences(plan, merge_sources(self._flags, os.environ, _path(self._config_path)))
+        path = _path(self._config_path)
+        given = merge_sources(self._flags, os.environ, path)
+        refuse_differences(plan, given)
         for is_last in (False, True):
             if (found := agent_at_work(self._spool)) is not None:
                 process, self._pidfd = found
@@ -118,7 +128,9 @@ class NodeActor:
                 self._say(f"attached to the agent with pid {process.pid}")
                 return process
             try:
-                Spool(self._spool, store, plan).close()  # what would be refused is refused here, by its name
+                with Spool(self._spool, store, plan) as held:  # what would be refused is refused here
+                    settings = node_settings(plan, given, held.path, held.member.lease)
+                    load_config({**self._flags, **settings}, os.environ, path)
                 break
             except AlreadyRunningError:  # one that has just started; else one of another machine
                 if is_last:
@@ -182,15 +194,17 @@ def record_on_ray(
     with _connected(address) as ray:
         group, sizes = _reserve(ray, nodes, cpus, timeout_s)
         actors = [_start_actor(ray, group, index, size, actor_args) for index, size in enumerate(sizes)]
+        is_told = False
         _refuse_shared_spools(ray.get([actor.place.remote() for actor in actors]))
         going = {actor.keep.remote(): actor for actor in actors}
         first: TapeError | None = None
         while going and not leave.is_set():
-            if stop.is_set() and actors:
-                report("info", "the nodes finish, ship everything and end; once more to leave them to it")
-                for actor in actors:
+            if stop.is_set():
+                if not is_told:
+                    report("info", "the nodes finish, ship everything and end; once more to leave them to it")
+                is_told = True
+                for actor in going.values():  # again and again: an agent may have started, or died, since
                     actor.drain.remote()
-                actors = []
             done, _ = ray.wait(list(going), timeout=_LOOK_S)
             for task in done:
                 del going[task]

@@ -233,12 +233,13 @@ class Spool:
             hint = "an unmounted directory, or another fleet in its place? nothing is shipped to it"
             raise FleetError("the store holds another fleet now", path=self._store.url, hint=hint)
         size = _size(session)
-        name = self._shipped.get(session.name)
-        if name is None:
-            name = put_session(self._store, session, lease_label(self.member.lease))
-        self._shipped[session.name] = name
         before = self.member
-        if before.last != name:
+        name = self._shipped.get(session.name)
+        is_new = name is None
+        if name is None:
+            name = put_session(self._store, session, lease_label(before.lease))
+        self._shipped[session.name] = name
+        if is_new and before.last != name:
             self._save(
                 msgspec.structs.replace(
                     before,

@@ -14,7 +14,7 @@ from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Sha
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Configurations in the package; ``default`` and ``fast`` made the networks of those names.
+#: Configurations in the package; ``default`` and ``fast`` are those of the networks that ship.
 PRESETS = ("default", "fast", "strong")
 
 
@@ -25,7 +25,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             "the tuples: cells as hexadecimal digits, row-major, 0 top left; each counts in 8 symmetries",
-            why="four 5-tuples: 16.8 MB a stage, which stays in the last-level cache",
+            why="four 5-tuples: 67 MB a stage to learn, 8.4 MB to play",
             form="groups of 4 to 6 digits, separated by a space",
             pattern=r"^[0-9a-fA-F]{4,6}( [0-9a-fA-F]{4,6})*$",
         ),

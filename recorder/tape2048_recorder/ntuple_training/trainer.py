@@ -4,10 +4,8 @@ Threads, not processes: the kernels run without the GIL, so threads share the ta
 huge pages where the system has them (shared memory between processes has none on most systems), and
 nothing outlives the trainer. They write without locks (Hogwild; Recht et al., NIPS 2011), and choose
 their moves from a copy of the weights, which one of them renews now and then: it is an eighth as large, lies
-as a player has it, and no core writes to its cache lines. Two learn 1.7 to 1.9 times as fast as one.
-After as many moves, mean scores were 0.87 to 1.25 of those of one thread (median 1.0, 22 trainings), and
-seeds differ by as much (``python -m tests.bench.training``). The default is one, whose games are
-reproducible.
+as a player has it, and no core writes to its cache lines. Two learn as much from a move as one
+(``python -m tests.bench.training``). The default is one, whose games are reproducible.
 
 Training pauses at a game's end to split the stages and to write a checkpoint: the entries, the copy, and the
 state of each lane. With one thread, resuming from a checkpoint gives the same network as no interruption, to
@@ -354,6 +352,7 @@ class Trainer:
         stages[1:, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
         self._counts.parted = True
         self._copy.good_until = 0
+        self._copy.renew(self._counts.moves, parted=True)  # before any thread plays by stages without values
 
     def save_checkpoint(self, path: Path) -> None:
         """Write a checkpoint, in place of an earlier one.
@@ -398,7 +397,9 @@ class Trainer:
         arrays, texts = decode(data, str(path))
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise NetworkError(
-                f"found the format {texts.get('format')!r}, expected {CHECKPOINT_FORMAT!r}", path=path
+                f"found the format {texts.get('format')!r}, expected {CHECKPOINT_FORMAT!r}",
+                path=path,
+                hint="go on with the release that wrote it, or train into another directory",
             )
         try:
             counts = msgspec.json.decode(texts.get("counts", ""), type=_Counts)

@@ -124,7 +124,7 @@ def _probability(player: Any, board: Any, goal: Any) -> Any:
     places = player.cache_places
     base = stage_of(player.stage_reaches, board) * player.stage_size
     indices_of(player.masks, player.offsets, base, board, places)
-    least = _MOST
+    least: Any = _MOST
     for tile in range(goal + 1):
         if reached < player.exponents[tile]:
             total = 0

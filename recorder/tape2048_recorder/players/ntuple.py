@@ -2,17 +2,12 @@ r"""``ntuple``: the move with the best reward plus afterstate value of a trained
 
 Without look-ahead the value of a move is :math:`r + V(s)`, its merge score and the network's value of the
 afterstate (see :mod:`tape2048.ntuple.lookup`). Look-ahead replaces :math:`V(s)` by the expectation over the
-next spawns of the best answer,
-
-.. math::
-
-    \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e \max_m \left( r_m + V(s_m) \right)
-
-with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where there is no answer. It applies to boards with fewer
+next spawns of the best answer (:mod:`tape2048_recorder.players.search`). It applies to boards with fewer
 empty cells than ``look_below`` (0: none; 16: all, since a board has two tiles at least). With fewer empty
-cells than ``look_twice_below``, the :math:`V(s_m)` of the answers are expectations as well. It applies to
-moves whose :math:`r + V(s)` is within ``look_margin`` points of the best, if there are two of them (0, or a
-full board, where it costs little: to all moves). A move that looks far worse is seldom better.
+cells than ``look_twice_below``, it goes ``look_spawns`` deep, one more on boards with ``look_deeper_from``
+different tiles from 1024 on, along spawns that are together about as probable as ``look_chance`` at least. It
+applies to moves whose :math:`r + V(s)` is within ``look_margin`` points of the best, if there are two of them
+(0, or a full board, where it costs little: to all moves). A move that looks far worse is seldom better.
 
 From a highest tile of ``downgrade`` on, the player chooses on a smaller board with the same moves
 (:func:`downgraded`). The default is the tile in the network's file.

@@ -84,7 +84,8 @@ def check_ntuple(args: Mapping[str, Any]) -> None:
         parse_mix(args["mix"])
     if args["look_spawns"] + (args["look_deeper_from"] > 0) > _UNCUT_SPAWNS_MAX and not args["look_chance"]:
         raise ConfigError(
-            f"found look_spawns = {args['look_spawns']} and look_chance = 0, which takes minutes for a move",
+            f"found look_spawns = {args['look_spawns']}, look_deeper_from = {args['look_deeper_from']} and "
+            "look_chance = 0, which takes minutes for a move",
             hint="look_chance=0.001 follows no less probable spawns",
         )
     downgrade = args["downgrade"]
@@ -161,10 +162,14 @@ REGISTRY: dict[str, PlayerKind] = {
                     2,
                     2,
                     5,
-                    "spawns to look ahead where it looks a second one ahead; above 3: with look_chance",
+                    "spawns to look ahead where it looks a second one ahead; above 3 (look_deeper_from is "
+                    "one): with look_chance",
                 ),
                 "look_chance": Parameter(
-                    0.0, 0, 1, "follow spawns that are less probable than this, together, no further; 0: all"
+                    0.0,
+                    0,
+                    1,
+                    "follow spawns that are less probable than about this, together, no further; 0: all",
                 ),
                 "look_deeper_from": Parameter(
                     0, 0, 6, "look_spawns and one more with this many different tiles from 1024 on; 0: never"

@@ -46,9 +46,6 @@ from tape2048.ntuple.lookup import value_of
 U64 = np.uint64
 F32 = np.float32
 
-#: Most spawns that the table has room for.
-SPAWNS_MAX = 6
-
 _P_TWO = F32(0.9)
 _P_FOUR = F32(0.1)
 _NOTHING = F32(-np.inf)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _MAGIC = b"\x93NUMPY"
+_HINT = "`tape2048 player starts` writes such a file; text has the 16 hexadecimal digits of a board in a line"
 _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 
@@ -40,7 +41,7 @@ def read_starts(path: Path) -> npt.NDArray[np.uint64]:
     data = read_path(path)
     boards = _of_npy(path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
     if not len(boards):
-        raise FieldError("found no board, expected at least one", path=path)
+        raise FieldError("found no board, expected at least one", path=path, hint=_HINT)
     _check(boards, path)
     return boards
 
@@ -49,14 +50,16 @@ def _of_npy(path: Path) -> npt.NDArray[np.uint64]:
     try:
         exps = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise NpyHeaderError(f"not a .npy file of boards: {error}", path=path) from error
+        raise NpyHeaderError(f"not a .npy file of boards: {error}", path=path, hint=_HINT) from error
     if exps.dtype != np.uint8 or exps.ndim != 2 or exps.shape[1] != 16:
         raise NpyDtypeError(
-            f"found {exps.dtype}{list(exps.shape)}, expected exponents uint8[N, 16]", path=path
+            f"found {exps.dtype}{list(exps.shape)}, expected exponents uint8[N, 16]", path=path, hint=_HINT
         )
     above = np.flatnonzero((exps > 15).any(axis=1))
     if len(above):
-        raise FieldError(f"board {above[0]} has an exponent above 15, which is a 32768", path=path)
+        raise FieldError(
+            f"board {above[0]} has an exponent above 15, which is a 32768", path=path, hint=_HINT
+        )
     return exps_to_boards(exps)
 
 
@@ -91,7 +94,9 @@ def _check(boards: npt.NDArray[np.uint64], path: Path) -> None:
     for wrong, what in faults:
         if wrong.any():
             at = int(wrong.argmax())
-            raise FieldError(f"board {at}, 0x{int(boards[at]):016x}, {what}", path=path)
+            raise FieldError(
+                f"board {at}, 0x{int(boards[at]):016x}, {what}", path=path, hint="leave it out; " + _HINT
+            )
 
 
 def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:

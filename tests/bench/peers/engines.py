@@ -285,11 +285,16 @@ def find_pufferlib() -> Path:
     return checkout
 
 
+def _pufferlib_name() -> str:
+    given = os.environ.get("PUFFERLIB")
+    return "PufferLib (of PUFFERLIB)" if given else f"PufferLib {PUFFERLIB_COMMIT[:7]}"
+
+
 #: The engines; the first is ours.
 PEERS = (
     Peer("tape2048", ("tape2048",), _ours),
     Peer("NumPy, 4,096 boards by a table of rows", ("numpy",), _numpy),
-    Peer("PufferLib's C environment", (f"PufferLib {PUFFERLIB_COMMIT[:7]}",), _pufferlib),
+    Peer("PufferLib's C environment", (_pufferlib_name(),), _pufferlib),
     Peer("pgx, 4,096 boards, JAX on the CPU", ("pgx", "jax"), _pgx),
     Peer("jumanji, 4,096 boards, JAX on the CPU", ("jumanji", "jax"), _jumanji),
     Peer("gymnasium-2048, one board", ("gymnasium-2048", "gymnasium"), _gymnasium),

@@ -423,16 +423,21 @@ def test_a_node_that_falls_silent_is_lost_and_one_with_another_clock_is_not(
     beat(2, 1, now - 3600)
     beat(3, 1, now - 3600)
     beat(4, 1, now + 3600)
+    beat(5, 1, now + 3600)
+    clock = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
-    def pass_time(_: float) -> None:
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+        beat(1, 2, now)
         beat(2, 2, now - 3590)  # its clock is an hour late
+        beat(5, 2, now + 3610)  # an hour early
 
     onlooker = Onlooker(store, pass_time)
-    assert onlooker.look().lost == ["node3 (000003)"]
-    real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() + agents.LOST_S)
-    beat(1, 2, now)
-    assert onlooker.look().lost == ["node2 (000002)", "node3 (000003)", "node4 (000004)"]
+    assert onlooker.look().lost == ["node3 (000003)", "node4 (000004)"]
+    clock[0] += agents.LOST_S
+    beat(1, 3, now)
+    assert onlooker.look().lost == [f"node{lease} ({lease:06x})" for lease in (2, 3, 4, 5)]
 
 
 def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -> None:

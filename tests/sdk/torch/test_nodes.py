@@ -19,11 +19,13 @@ import pytest
 
 from tape2048 import Corpus
 from tape2048.errors import (
+    AlreadyRunningError,
     CheckpointError,
     ChecksumError,
     ConfigError,
     ManifestError,
     MissingPathError,
+    StorageError,
     StoreError,
 )
 from tape2048.io.objects import open_store
@@ -250,6 +252,44 @@ def test_a_damaged_state_is_named_and_not_taken(url: str, tmp_path: Path) -> Non
     store.put(manifest, store.get(manifest, 10_000).replace(b"3", b"4"))
     with pytest.raises(ManifestError):
         training.pull(tmp_path / "training")
+
+
+def test_a_state_that_could_not_be_put_stays_and_is_put_where_the_training_goes_on(tmp_path: Path) -> None:
+    root, directory = tmp_path / "store", tmp_path / "training"
+    root.mkdir()
+    directory.mkdir()
+    store, checkpoint = TrainingStore(str(root)), directory / "checkpoint.safetensors"
+    checkpoint.write_text("of 1")
+    store.push(directory, 1)
+    checkpoint.write_text("of 2")
+    root.rename(tmp_path / "away")
+    for failing in (lambda: store.push(directory, 2), lambda: store.pull(directory)):
+        with pytest.raises(StorageError):
+            failing()
+        assert checkpoint.read_text() == "of 2"
+    (tmp_path / "away").rename(root)
+    left = root / "checkpoints/000000000000.0123456789abcdef"
+    left.mkdir()
+    (left / "checkpoint.safetensors").write_text("of one that was killed")
+    assert store.pull(directory)
+    assert checkpoint.read_text() == "of 2"
+    checkpoint.write_text("of 3")
+    store.push(directory, 3)
+    assert not left.exists()
+    assert store.pull(tmp_path / "training")
+    assert checkpoint.read_text() == "of 3"
+
+
+def test_two_trainings_into_one_address_are_noticed(tmp_path: Path) -> None:
+    for name, step in (("one", 7), ("other", 5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "checkpoint.safetensors").write_text(f"of {step}")
+    (tmp_path / "store").mkdir()
+    store = TrainingStore(str(tmp_path / "store"))
+    store.push(tmp_path / "one", 7)
+    with pytest.raises(AlreadyRunningError, match="found a state of step 7 while this training is at 5"):
+        store.push(tmp_path / "other", 5)
+    assert newest(str(tmp_path / "store"), tmp_path / "found")
 
 
 def test_a_store_that_is_away_at_the_end_is_the_error_of_the_training(

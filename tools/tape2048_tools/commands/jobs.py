@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,6 +45,8 @@ def do_job(
         quiet: whether to show no progress, and only what failed.
         show: prints what a person has to know of a result, such as findings.
     """
+    assert job.out is not None
+    job = dataclasses.replace(job, out=job.out.absolute())  # a task of Ray has another working directory
     assert job.out is not None
     sessions = refuse_namesakes(sessions)
     refuse_session(job.out, "name a directory for the outputs, as its parent")

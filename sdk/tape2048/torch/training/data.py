@@ -155,6 +155,7 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
     again = type(loader)(
         loader.source, loader.batch_size, seed=loader.seed, fields=fields, shuffle=part == "train",
         drop_last=part == "train", rank=loader.rank, world_size=loader.world_size,
+        pool_rows=loader.pool_rows, pool_sessions=loader.pool_sessions,
     )  # fmt: skip
     batch = again.buffer()
     again.fill(batch, epoch=epoch, index=index)

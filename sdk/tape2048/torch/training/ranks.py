@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import platform
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 T = TypeVar("T")
+
+#: The longest that ranks wait for each other.
+_PATIENCE = dt.timedelta(hours=3)
 
 #: Differences that an error names.
 _NAMED = 5
@@ -146,7 +150,8 @@ def joined(device: str) -> Iterator[Ranks]:
         torch.cuda.set_device(chosen)
     mine = not dist.is_initialized()
     if mine:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        # Ranks wait while the first one puts its state into a store, which may take long.
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
     try:
         yield Ranks(rank, world_size, chosen)
     finally:

@@ -93,9 +93,13 @@ def _as_job(
     from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
     from tape2048_tools.sessions.roots import expand_all
+    from tape2048_tools.viewer.judges import DEFAULT_JUDGE, Judges
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
-    parameters = {"games": games, "judges": list(judges), "critic": str(path)}
+    players = judges or (DEFAULT_JUDGE,)
+    made = Judges(players, path)
+    identities = [made[number].identity for number in range(len(players))]
+    parameters = {"games": games, "judges": identities, "critic": made.critic.sha256}
     work = functools.partial(_report_one, games=games, judges=judges, critic=path)
     do_job(Job("report", parameters, work, out), expand_all(roots), **run)
 
