@@ -450,7 +450,7 @@ def test_a_reader_that_is_killed_leaves_nothing_half(
         [sys.executable, "-c", SLOW, place, str(cache), file], cwd=CHECKOUT, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == b"half\n"
+        assert child.stdout.read(4) == b"half"  # several threads may say so
         child.send_signal(signal.SIGKILL)
     left = [path for path in cache.rglob("*") if path.name.endswith((".fetching", ".partial"))]
     assert left, "what the process was writing"

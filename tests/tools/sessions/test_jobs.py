@@ -332,7 +332,7 @@ def test_a_session_that_cannot_be_read_costs_itself_alone(tape: Tape, many: Path
         assert "TruncatedError" in done.out
         facts = tape(*words(operation, root, out / operation, "--shard", "1/1", "--json"))
         assert (facts.code, facts.json["failed"], facts.json["made"]) == (1, 1, 0)
-        assert not list((out / operation).rglob(f"{bad.name}*"))
+        assert not [path for path in (out / operation).rglob("*") if path.name.split(".")[0] == bad.name]
     shutil.copy(many / bad.name / "steps.npy", bad)
     done = tape(*words("repack", root, out / "repack", "--shard", "1/1", "--json"))
     assert (done.code, done.json["made"]) == (0, 1)

@@ -11,7 +11,14 @@ import msgspec
 
 from tape2048.errors import StorageError, TapeError
 from tape2048_tools.sessions.roots import default_root, described, refuse_session
-from tape2048_tools.terminal.click_extras import CACHE, PLACE, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.click_extras import (
+    CACHE,
+    PLACE,
+    ROOT,
+    exit_on_findings,
+    json_option,
+    new_command,
+)
 from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
@@ -47,7 +54,7 @@ _OWN = ("name", "path", "recovered", "storage")
     "tape2048 list s3://bucket/selfplay",
     "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
 )
-@click.argument("root", type=PLACE, required=False)
+@click.argument("root", type=PLACE, required=False, shell_complete=ROOT.shell_complete)
 @click.option(
     "--scores/--no-scores",
     default=None,
