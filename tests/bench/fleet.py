@@ -116,6 +116,8 @@ def overhead_figures(
     _begin(store, player, ROTATE_STEPS)
     spools = [directory / f"spool-{i}" for i in range(nodes)]
     alone = [directory / f"alone-{i}" for i in range(nodes)]
+    for place in (*spools, *alone):
+        shutil.rmtree(place, ignore_errors=True)  # of the player before, which had another fleet
     how = ["--workers", "1", "--min-free-mb", "0"]
     joins = [["fleet", "join", str(store), "--spool", str(spool), *how] for spool in spools]
     plain = ["record", "--player", player, "--storage", "tape", "--rotate-steps", str(ROTATE_STEPS), *how]
