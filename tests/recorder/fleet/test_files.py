@@ -166,7 +166,7 @@ def test_the_commands_beside_them_parse() -> None:
         if line.startswith("#     tape2048 ")
     ]
     assert len(lines) >= 5
-    context = click.Context(cli)
+    context = click.Context(cli, **cli.context_settings)  # commands keep its `-h`
     for line in lines:
         group, name, *args = shlex.split(line)
         fleet = cli.get_command(context, group)

@@ -484,7 +484,7 @@ MUTANTS = {
     "a session removed though it was not shipped": (
         Mutant(
             "tape2048_recorder.fleet.spool:Spool.ship",
-            "        name = put_session(self._store, session, lease_label(self.member.lease))\n",
+            "        name = put_session(self._store, session, lease_label(before.lease))\n",
             "        try:\n"
             "            name = put_session(self._store, session, lease_label(self.member.lease))\n"
             "        except Exception:\n"
