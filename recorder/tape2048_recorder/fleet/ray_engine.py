@@ -271,7 +271,7 @@ def _connected(address: str | None) -> Any:
         ) from error
     where = address or "the cluster of RAY_ADDRESS, or of this machine"
     try:
-        where = _find(address or "auto")
+        where = find_cluster(address or "auto")
         on_sigterm = signal.getsignal(signal.SIGTERM)
         ray.init(address=where, logging_level="WARNING", log_to_driver=True)
         if threading.current_thread() is threading.main_thread():
@@ -296,7 +296,7 @@ def _connected(address: str | None) -> Any:
         ray.shutdown()
 
 
-def _find(address: str) -> str:
+def find_cluster(address: str) -> str:
     """Return a cluster's address once it has answered; ray.init would wait for minutes, and not say for what.
 
     Raises:

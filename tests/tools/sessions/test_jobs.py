@@ -425,14 +425,15 @@ def test_without_ray_its_extra_is_named(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
+@pytest.mark.parametrize("address", ["nonsense://127.0.0.1:1", "127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_named(
-    tape: Tape, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tape: Tape, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", "nonsense://127.0.0.1:1")
+    monkeypatch.setenv("RAY_ADDRESS", address)
     done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
     assert done.code == errors.JobError.exit_code
-    assert "no cluster of Ray at the address nonsense://127.0.0.1:1" in done.err
+    assert f"no cluster of Ray at the address {address}" in done.err
 
 
 def test_a_record_comes_after_its_outputs(

@@ -287,6 +287,10 @@ def _begin_ray(ray: Any) -> None:
     # Without an address Ray would take any cluster that it finds on this machine.
     address = os.environ.get("RAY_ADDRESS") or "local"
     try:
+        if address != "local":
+            from tape2048_recorder.fleet.ray_engine import find_cluster
+
+            address = find_cluster(address)
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         why = str(error).partition("\n")[0]
