@@ -491,7 +491,8 @@ def test_a_long_log_is_moved_while_it_is_written(tmp_path: Path, monkeypatch: py
 def test_stop_ends_a_fleet_without_its_games_in_play(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     store = open_store(str(tmp_path / "store"))
-    slow = {"player": "expectimax", "player_args": {"depth": 3}, "storage": "tape", "seed": 1}
+    deep = {"look_below": 16, "look_twice_below": 16, "look_spawns": 4, "look_margin": 0, "look_chance": 1e-6}
+    slow = {"player": "ntuple", "player_args": deep, "storage": "tape", "seed": 1}
     create_fleet(store, RecorderConfig(**slow))  # type: ignore[arg-type]
     node = joined(store, tmp_path / "spool", "--flush-s", "0.1", "--drain-timeout-s", "600")
     try:
