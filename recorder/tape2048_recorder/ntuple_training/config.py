@@ -33,9 +33,9 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     stages: Annotated[
         str,
         about(
-            "the highest tiles at which a new stage, with its own tables, begins",
+            "the tiles, or sums of different tiles, at which a new stage, with its own tables, begins",
             why="only late games train the values of late boards",
-            form="tiles in ascending order, separated by a space",
+            form="tiles or sums in ascending order, separated by a space: 12288 begins with 8192 and 4096",
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = "8192 16384"
@@ -87,6 +87,22 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             why="late positions are rare without restarts; a large number switches them off",
         ),
     ] = 10
+    pool_boards: Annotated[
+        NonNegative,
+        about(
+            "start games at the last boards, this many for each stage and thread, that entered a stage: in "
+            "the stage that has learned from the fewest moves; in place of restarts, once stages have split",
+            why="restarts from the middle suffice for a few stages",
+        ),
+    ] = 0
+    goal: Annotated[
+        NonNegative,
+        about(
+            "games end with this tile, which is worth what the board is with its large tiles halved; 0: none",
+            why="games that end by themselves teach what their scores are",
+            form="a tile, or 0",
+        ),
+    ] = 0
     moves: Annotated[Count, about("moves to learn from", why="an hour or so on two cores")] = 6_000_000_000
     anneal_moves: Annotated[
         NonNegative,
@@ -144,16 +160,17 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         return Layout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     def check(self) -> None:
-        """Check tuples, stages and the tile to downgrade from.
+        """Check tuples, stages, the tile to downgrade from, and the goal.
 
         Raises:
             ConfigError: found, and expected.
         """
         _ = self.layout
-        if self.downgrade not in {0, *TILES}:
-            raise ConfigError(
-                f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}"
-            )
+        for name, tile in (("downgrade", self.downgrade), ("goal", self.goal)):
+            if tile not in {0, *TILES}:
+                raise ConfigError(
+                    f"found {name} = {tile}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}"
+                )
 
     @property
     def thread_count(self) -> int:

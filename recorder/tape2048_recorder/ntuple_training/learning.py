@@ -7,9 +7,10 @@ It learns from a finished game backwards. For the afterstate :math:`s_i` of its 
 
     G_i = r_{i+1} + (1 - \lambda)\, V(s_{i+1}) + \lambda\, G_{i+1}, \qquad \delta_i = G_i - V(s_i),
 
-with :math:`G_i = 0` for the last one (the lambda-return of Sutton and Barto, 2nd ed., section 12.1, over
-afterstates as in Szubert and Jaskowski 2014). Backwards, :math:`V(s_{i+1})` has already learned
-(Matsuzaki, "Developing 2048 player with backward temporal coherence learning and restart", ACG 2017). Each of
+with :math:`G_i = 0` for the last one of a game that is over (the lambda-return of Sutton and Barto, 2nd ed.,
+section 12.1, over afterstates as in Szubert and Jaskowski 2014). Backwards, :math:`V(s_{i+1})` has already
+learned (Matsuzaki, "Developing 2048 player with backward temporal coherence learning and restart", ACG 2017).
+Each of
 the :math:`m` entries of :math:`V(s_i)` then moves at its own rate, by temporal coherence
 (Beal and Smith 1999; Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018, section
 IV):
@@ -21,7 +22,15 @@ IV):
 
 where :math:`|E| / A` is 1 for an entry that has never moved.
 
-A finished game restarts from its middle (Matsuzaki's restart), which makes late positions far more frequent.
+Late positions are rare. Two ways make them frequent. A finished game restarts from its middle (Matsuzaki's
+restart). Or a game begins where earlier ones entered a stage, in whichever stage has learned from the fewest
+moves (a carousel, Jaskowski 2018, section VI, by moves in place of games): each lane keeps the last boards
+that entered each stage, so they are those of the network as it plays now, and a stage that one game in a
+thousand reaches from the start learns as much as the first.
+
+A game may have a goal. With this tile on the board it ends, and what would follow is worth what the network
+says of the board with its large tiles halved (:func:`downgraded`): a player that downgrades from the goal on
+chooses by that value, too.
 """
 
 from __future__ import annotations
@@ -35,12 +44,13 @@ from numba.extending import register_jitable
 from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.images import addresses_at, stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, value_of
+from tape2048.ntuple.lookup import SYMMETRIES, downgraded, highest_at_least, value_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.ntuple_training.entries import learn_entries
 
 if TYPE_CHECKING:
+    from tape2048.ntuple.layout import Layout
     from tape2048.ntuple.placing import Places
 
 U64 = np.uint64
@@ -53,7 +63,12 @@ LENGTH_MAX = 1 << 17
 _RANDOM = 0
 _GAMMA = 1
 _RESTART = 2  # the first board of the next game, or 0 for a new game
-LANE_WORDS = 3
+GOALS = 3  # games that reached their goal
+LANE_WORDS = 4
+
+#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that began in it (on boards of
+#: ``pools``; new ones count nowhere), and the moves learned from.
+ENTERED, BEGUN, LEARNED = range(3)
 
 
 class Tables(NamedTuple):
@@ -72,9 +87,15 @@ class Plays(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """One sequence of games: the state of its generator, and buffers for a game."""
+    """One sequence of games: the state of its generator, and buffers for a game.
+
+    ``pools`` (``u64[S, P]``) are the last boards that entered each stage, in a ring, and ``tallies``
+    (``i64[3, S]``) count.
+    """
 
     state: npt.NDArray[np.uint64]
+    pools: npt.NDArray[np.uint64]
+    tallies: npt.NDArray[np.int64]
     boards: npt.NDArray[np.uint64]
     afterstates: npt.NDArray[np.uint64]
     rewards: npt.NDArray[np.float32]
@@ -87,46 +108,55 @@ def _begin(state: Any, seed: Any) -> None:
     state[_RESTART] = U64(0)
 
 
-def new_lane(seed: np.uint64, tuples: int) -> Lane:
-    """Return a lane at its first game; different seeds give different games."""
+def new_lane(seed: np.uint64, layout: Layout, pool_boards: int = 1) -> Lane:
+    """Return a lane at its first game, with room for some boards of each stage.
+
+    Different seeds give different games.
+    """
     state = np.zeros(LANE_WORDS, dtype=U64)
     _begin(state, seed)
     return Lane(
         state,
+        np.zeros((layout.stage_count, pool_boards), dtype=U64),
+        np.zeros((3, layout.stage_count), dtype=np.int64),
         np.empty(LENGTH_MAX, dtype=U64),
         np.empty(LENGTH_MAX, dtype=U64),
         np.empty(LENGTH_MAX, dtype=np.float32),
-        np.empty((2, SYMMETRIES * tuples), dtype=U64),
+        np.empty((2, SYMMETRIES * len(layout.tuples)), dtype=U64),
     )
 
 
 @register_jitable
-def _find(tables: Any, board: Any, out: Any) -> None:
-    """Write the addresses of a board's entries into ``out``, and prefetch them."""
+def _find(tables: Any, lane: Any, board: Any, out: Any) -> None:
+    """Write the addresses of a board's entries into ``out``, prefetch them, and count the board."""
     places = tables.places
-    base = stage_of(places.stage_reaches, board) * places.stage_bytes
-    addresses_at(tables.entries, places.singles, base, board, transpose(board), out)
+    stage = stage_of(places.stage_begins, board)
+    lane.tallies[LEARNED, stage] += 1
+    addresses_at(tables.entries, places.singles, stage * places.stage_bytes, board, transpose(board), out)
 
 
 @kernel
-def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any, coherent: Any) -> Any:
+def learn_backwards(
+    tables: Any, lane: Any, length: Any, end: Any, beta: Any, decay: Any, coherent: Any
+) -> Any:
     """Learn from the ``length`` moves of the game in ``lane``, and return the sum of ``|delta|``.
 
-    ``beta`` is the learning rate, ``decay`` lambda; ``coherent`` as in :func:`.entries.learn_entries`.
+    ``end`` is what the last afterstate is worth (0 where the game is over), ``beta`` the learning rate,
+    ``decay`` lambda; ``coherent`` as in :func:`.entries.learn_entries`.
     """
     rate = F32(beta) / F32(lane.addresses.shape[1])
     decay = F32(decay)
-    target = F32(0)
+    target = F32(end)
     next_value = F32(0)
     errors = 0.0
     if length:
-        _find(tables, lane.afterstates[length - 1], lane.addresses[0])
+        _find(tables, lane, lane.afterstates[length - 1], lane.addresses[0])
     for j in range(length):
         i = length - 1 - j
         if j:
             target = lane.rewards[i + 1] + (F32(1) - decay) * next_value + decay * target
         if i:  # the entries of the move before arrive while this one learns
-            _find(tables, lane.afterstates[i - 1], lane.addresses[~j & 1])
+            _find(tables, lane, lane.afterstates[i - 1], lane.addresses[~j & 1])
         delta, next_value = learn_entries(
             tables.places.singles, lane.addresses[j & 1], target, rate, coherent
         )
@@ -182,6 +212,22 @@ def copy_weights(entries: Any, strides: Any, scale: Any, out: Any) -> Any:
     return largest
 
 
+@register_jitable
+def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
+    """Return the next game's first board, or 0 for a new game, and the generator's state."""
+    entered, learned = lane.tallies[ENTERED], lane.tallies[LEARNED]
+    stage = 0
+    for other in range(1, learned.shape[0]):
+        if entered[other] and learned[other] < learned[stage]:
+            stage = other
+    if stage == 0:
+        return U64(0), random
+    lane.tallies[BEGUN, stage] += 1
+    boards = min(entered[stage], lane.pools.shape[1])
+    pick, random = rng.bounded(random, gamma, U64(boards))
+    return lane.pools[stage, pick], random
+
+
 @kernel
 def train(
     tables: Any,
@@ -190,6 +236,8 @@ def train(
     beta: Any,
     decay: Any,
     coherent: Any,
+    goal: Any,
+    pooling: Any,
     restart_moves_min: Any,
     moves_max: Any,
     scores: Any,
@@ -204,6 +252,8 @@ def train(
         beta: the learning rate.
         decay: lambda.
         coherent: whether entries learn at rates of their own (temporal coherence), or all at one.
+        goal: the exponent of the tile with which games end, ``u64``; 0: none.
+        pooling: whether games begin in the stage that has learned least, else in the middle of the last game.
         restart_moves_min: games with fewer moves do not restart from their middle.
         moves_max: the game that reaches it is the last.
         scores: ``f64[n]``, filled with the scores of new games, without restarts.
@@ -225,23 +275,40 @@ def train(
             board = restart
         length = 0
         score = 0.0
+        end = F32(0)
+        reached = stage_of(plays.places.stage_begins, board)
         while length < LENGTH_MAX:
             after, reward = _best_move(plays, board)
             if after == board:
                 break
+            if goal and highest_at_least(after, goal):
+                lane.state[GOALS] += U64(1)
+                score += reward
+                end = reward + value_of(plays.places, plays.table, plays.scales, downgraded(after))
+                board = after
+                break
+            if pooling:
+                stage = stage_of(plays.places.stage_begins, board)
+                if stage > reached:
+                    reached = stage
+                    lane.pools[stage, lane.tallies[ENTERED, stage] % lane.pools.shape[1]] = board
+                    lane.tallies[ENTERED, stage] += 1
             lane.boards[length] = board
             lane.afterstates[length] = after
             lane.rewards[length] = reward
             score += reward
             length += 1
             board, _fours, game = spawn(after, game, game_gamma)
-        errors += learn_backwards(tables, lane, length, beta, decay, coherent)
+        errors += learn_backwards(tables, lane, length, end, beta, decay, coherent)
         moves += length
         if is_new:
             scores[games] = score
             highest[games] = max_exponent(board)
             games += 1
-        restart = lane.boards[length // 2] if length >= restart_moves_min else U64(0)
+        if pooling:
+            restart, random = _next_start(lane, random, gamma)
+        else:
+            restart = lane.boards[length // 2] if length >= restart_moves_min else U64(0)
     lane.state[_RANDOM] = random
     lane.state[_RESTART] = restart
     return games, moves, errors

@@ -34,45 +34,38 @@ from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.io.training_directory import check_same
 from tape2048.ntuple.lookup import SYMMETRIES
 from tape2048.ntuple.network import Network
-from tape2048.ntuple.placing import PADDING, places_of, player_places, positions_of, stage_reaches
+from tape2048.ntuple.placing import places_of, stage_begins
 from tape2048.session.labels import REACH_TILES
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
+    BEGUN,
+    ENTERED,
+    GOALS,
     LANE_WORDS,
+    LEARNED,
     LENGTH_MAX,
     Lane,
     Plays,
     Tables,
-    copy_weights,
     new_lane,
     train,
 )
+from tape2048_recorder.ntuple_training.player_copy import PlayerCopy, overflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.ntuple.layout import Layout
     from tape2048_recorder.ntuple_training.config import TrainingConfig
 
 U64 = np.uint64
 
-CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 2"
+CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 3"
 
 #: Moves of one call of the compiled loop: a third of a second between looks at ``stop``.
 _SLICE_MOVES = 500_000
 _SLICE_GAMES = 4096
-
-#: Threads renew their copy after as many moves as the lesser of these shares, of the tables' entries and of
-#: all moves so far, but at least this many. Copying takes a hundredth or two of one thread's time.
-_COPY_ENTRIES = 1 / 4
-_COPY_MOVES = 1 / 16
-_COPY_MOVES_MIN = 20_000
-
-#: Scales of the copy's tables begin here, and hold this many steps.
-_SCALE_MIN = 2.0**-6
-_STEPS_MAX = 32_767
 
 _TICK_S = 0.5
 
@@ -84,7 +77,10 @@ WINDOW_GAMES = 1000
 
 
 class Progress(NamedTuple):
-    """State of a training; means are over the last :data:`WINDOW_GAMES` new games."""
+    """State of a training; means are over the last :data:`WINDOW_GAMES` new games.
+
+    ``goals`` counts the games that reached their goal.
+    """
 
     moves: int
     games: int
@@ -93,6 +89,19 @@ class Progress(NamedTuple):
     mean_score: float
     reach: dict[int, float]
     mean_error: float
+    goals: int
+    stages: list[StageTally]
+
+
+class StageTally(NamedTuple):
+    """Moves learned from in a stage, games that began there, and games that entered it from an earlier one.
+
+    Since the stages split.
+    """
+
+    learned: int
+    begun: int
+    entered: int
 
 
 class _Slice(NamedTuple):
@@ -104,67 +113,12 @@ class _Slice(NamedTuple):
     errors: float
 
 
-class _Copy:
-    """The player's copy of the weights, from which all threads choose their moves.
-
-    The first thread that finds it old renews it, and the others go on meanwhile. A scale is a power of two
-    that only grows, so they seldom see entries in steps of another one, and never for long.
-
-    Args:
-        layout: the network's.
-        entries: the learning entries.
-    """
-
-    def __init__(self, layout: Layout, entries: npt.NDArray[np.float32]) -> None:
-        self._layout = layout
-        self._sources = layout.tables(entries)
-        self._positions = positions_of(layout)
-        self._places, columns = player_places(layout)
-        self._column = {t: column for column, t in enumerate(columns)}
-        self.table = allocate(2 * layout.entries + PADDING)[: 2 * layout.entries].view(np.int16)
-        self.scales = np.full((layout.stage_count, len(layout.tuples)), _SCALE_MIN, dtype=np.float32)
-        self.good_until = 0  # moves
-        self._renewing = threading.Lock()
-
-    def plays(self, *, parted: bool) -> Plays:
-        """Return the arguments of the compiled loop."""
-        reaches = stage_reaches(self._layout, parted=parted)
-        return Plays(self._places._replace(stage_reaches=reaches), self.table, self.scales)
-
-    def renew(self, moves: int, *, parted: bool) -> int:
-        """Renew the copy if it is old after ``moves`` of all threads; return how many moves it then lasts."""
-        if moves >= self.good_until and self._renewing.acquire(blocking=False):
-            try:
-                if moves >= self.good_until:  # else another thread has just renewed it
-                    self._renew(self._layout.stage_count if parted else 1)
-                    entries = self._layout.entries if parted else self._layout.stage_size
-                    lasts = min(entries * _COPY_ENTRIES, moves * _COPY_MOVES)
-                    self.good_until = moves + max(int(lasts), _COPY_MOVES_MIN)
-            finally:
-                self._renewing.release()
-        left = self.good_until - moves
-        return left if left > 0 else _COPY_MOVES_MIN
-
-    def _renew(self, stages: int) -> None:
-        for (stage, t), entries in self._sources.items():
-            if stage >= stages:
-                continue
-            first, strides = self._positions[t]
-            out = self.table[stage * self._layout.stage_size + first :]
-            at = stage, self._column[t]
-            while (
-                largest := copy_weights(entries, np.array(strides, U64), self.scales[at], out)
-            ) > self.scales[at] * _STEPS_MAX:
-                if not math.isfinite(largest):
-                    raise _overflow()
-                self.scales[at] = 2.0 ** math.ceil(math.log2(largest / _STEPS_MAX))
-
-
-def _overflow() -> ConfigError:
-    return ConfigError(
-        "the values have left the range of float32",
-        hint="a smaller initial_value or beta; an earlier checkpoint is intact",
-    )
+def _stages_of(saved: dict[str, Any]) -> tuple[int, ...]:
+    """Return the stages of a checkpoint's configuration."""
+    try:
+        return tuple(map(int, str(saved.get("stages")).split()))
+    except ValueError:
+        return ()  # and its arrays will not fit
 
 
 class _Counts(msgspec.Struct):
@@ -200,12 +154,12 @@ class Trainer:
             )
         self._counts = _Counts()
         self._lanes = [
-            new_lane(seed, len(self.layout.tuples))
+            new_lane(seed, self.layout, max(config.pool_boards, 1))
             for seed in game_seeds(config.seed, np.arange(config.thread_count, dtype=U64))
         ]
         self._entries = allocate(ENTRY_BYTES * self.layout.entries).view(np.float32).reshape(-1, 4)
         self._entries[:, WEIGHT] = config.initial_value / (SYMMETRIES * len(self.layout.tuples))
-        self._copy = _Copy(self.layout, self._entries)
+        self._copy = PlayerCopy(self.layout, self._entries)
         self._begun = time.monotonic()
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW_GAMES)
         self._recent: deque[_Slice] = deque(maxlen=200)
@@ -256,8 +210,17 @@ class Trainer:
             error = sum(part.errors for part in recent) / max(moves, 1)
         reach = {tile: float((highest >= tile.bit_length() - 1).mean()) for tile in REACH_TILES}
         counts = self._counts
+        tallies = np.sum([lane.tallies for lane in self._lanes], axis=0)[[LEARNED, BEGUN, ENTERED]].T
         return Progress(
-            counts.moves, counts.games, self.elapsed_s, moves_per_s, float(scores.mean()), reach, error
+            counts.moves,
+            counts.games,
+            self.elapsed_s,
+            moves_per_s,
+            float(scores.mean()),
+            reach,
+            error,
+            sum(int(lane.state[GOALS]) for lane in self._lanes),
+            [StageTally(*tally) for tally in tallies.tolist()],
         )
 
     def learn(
@@ -281,7 +244,7 @@ class Trainer:
     def _run_threads(self, limit: int, stop: threading.Event, tick: Callable[[], None] | None) -> None:
         parted = self._counts.parted
         places = places_of(self.layout, ENTRY_BYTES)
-        places = places._replace(stage_reaches=stage_reaches(self.layout, parted=parted))
+        places = places._replace(stage_begins=stage_begins(self.layout, parted=parted))
         tables, plays = Tables(self._entries, places), self._copy.plays(parted=parted)
         with ThreadPoolExecutor(len(self._lanes), "lane") as pool:
             try:
@@ -303,10 +266,12 @@ class Trainer:
         highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
         # No game is longer, and a larger number may exceed i64.
         restart_moves_min = min(self.config.restart_moves_min, LENGTH_MAX + 1)
+        goal = U64(max(self.config.goal.bit_length() - 1, 0))
+        starts = goal, self.config.pool_boards > 0 and self._counts.parted, restart_moves_min
 
         def run(moved: int, moves: int) -> tuple[int, int, float]:
             beta, coherent = self._rate(moved)
-            fixed = tables, plays, lane, beta, self.config.decay, coherent, restart_moves_min
+            fixed = tables, plays, lane, beta, self.config.decay, coherent, *starts
             found: tuple[int, int, float] = train(*fixed, moves, scores, highest)
             return found
 
@@ -338,7 +303,7 @@ class Trainer:
         errors: float,
     ) -> None:
         if not math.isfinite(errors):
-            raise _overflow()
+            raise overflow()
         with self._lock:
             self._counts.moves += moves
             self._counts.games += len(scores)
@@ -346,13 +311,26 @@ class Trainer:
             self._recent.append(_Slice(begin, time.monotonic(), moves, errors))
 
     def _split_stages(self) -> None:
-        """Start each stage with the values and rates of the first, with a short memory."""
-        stages = self._entries.reshape(self.layout.stage_count, -1, self._entries.shape[1])
-        stages[1:] = stages[0]
-        stages[1:, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
+        self._fill_stages(self._entries[: self.layout.stage_size], ())
+        for lane in self._lanes:
+            lane.tallies[:] = 0
         self._counts.parted = True
         self._copy.good_until = 0
         self._copy.renew(self._counts.moves, parted=True)  # before any thread plays by stages without values
+
+    def _fill_stages(self, entries: npt.NDArray[np.float32], stages: tuple[int, ...]) -> None:
+        """Give each stage the values of the one of ``stages`` that it was part of.
+
+        Of a new stage's rates it keeps the ratio, with a short memory.
+        """
+        sources = entries.reshape(len(stages) + 1, -1, entries.shape[1])
+        targets = self._entries.reshape(self.layout.stage_count, -1, entries.shape[1])
+        for stage, begin in enumerate((0, *self.layout.stages)):
+            source = sources[sum(begin >= other for other in stages)]
+            if targets[stage].ctypes.data != source.ctypes.data:
+                targets[stage] = source
+            if begin and begin not in stages:
+                targets[stage, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
 
     def save_checkpoint(self, path: Path) -> None:
         """Write a checkpoint, in place of an earlier one.
@@ -373,6 +351,8 @@ class Trainer:
             "copy": self._copy.table,
             "scales": self._copy.scales,
             "lanes": np.stack([lane.state for lane in self._lanes]),
+            "pools": np.stack([lane.pools.ravel() for lane in self._lanes]),
+            "tallies": np.stack([lane.tallies.ravel() for lane in self._lanes]).view(U64),
         }
         with publishing_file(path, replace=True) as file:
             file.writelines(encode(arrays, texts))
@@ -383,7 +363,8 @@ class Trainer:
 
         Args:
             path: the checkpoint.
-            config: may differ from the checkpoint's, except in tuples, stages, initial value and seed.
+            config: may differ from the checkpoint's, except in tuples, initial value and seed; stages may be
+                added, each with the values of the one that it was part of.
 
         Raises:
             FormatError: not a complete checkpoint, or one of another number of threads.
@@ -406,20 +387,30 @@ class Trainer:
             saved: dict[str, Any] = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise NetworkError(f"its table does not describe a checkpoint: {error}", path=path) from error
-        names = ("tuples", "stages", "initial_value", "seed")
+        names = ("tuples", "initial_value", "seed")
         expected = {name: getattr(config, name) for name in names}
+        found = {name: saved.get(name) for name in names}
+        stages = _stages_of(saved)
+        if not set(stages) <= set(config.layout.stages):
+            expected["stages"], found["stages"] = config.stages, saved.get("stages")
         hint = "resume with the configuration it was made with, or train into another directory"
-        check_same({name: saved.get(name) for name in names}, expected, path, ConfigError, hint)
+        check_same(found, expected, path, ConfigError, hint)
         trainer = cls(config)
-        trainer._restore(arrays, counts, path)
+        trainer._restore(arrays, counts, stages, path)
         return trainer
 
-    def _restore(self, arrays: dict[str, Any], counts: _Counts, path: Path) -> None:
-        expected = {
-            "entries": (self._entries.shape, np.float32),
-            "copy": (self._copy.table.shape, np.int16),
-            "scales": (self._copy.scales.shape, np.float32),
-            "lanes": ((len(self._lanes), LANE_WORDS), U64),
+    def _restore(self, arrays: dict[str, Any], counts: _Counts, stages: tuple[int, ...], path: Path) -> None:
+        lanes = len(self._lanes)
+        pools = arrays.get("pools")
+        boards = 0 if pools is None else pools.size // lanes  # another number may be configured now
+        entries = (len(stages) + 1) * self.layout.stage_size
+        expected: dict[str, tuple[tuple[int, ...], Any]] = {
+            "entries": ((entries, self._entries.shape[1]), np.float32),
+            "copy": ((entries,), np.int16),
+            "scales": ((len(stages) + 1, len(self.layout.tuples)), np.float32),
+            "lanes": ((lanes, LANE_WORDS), U64),
+            "pools": ((lanes, boards), U64),
+            "tallies": ((lanes, 3 * (len(stages) + 1)), U64),
         }
         for name, (shape, dtype) in expected.items():
             array = arrays.get(name)
@@ -436,10 +427,15 @@ class Trainer:
                 raise NetworkError(
                     f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=hint
                 )
-        self._entries[:] = arrays["entries"]
-        self._copy.table[:] = arrays["copy"]
-        self._copy.scales[:] = arrays["scales"]
-        self._copy.good_until = counts.copy_good_until
+        self._fill_stages(arrays["entries"], stages)
         for lane, state in zip(self._lanes, arrays["lanes"], strict=True):
             lane.state[:] = state
+        if stages == self.layout.stages:
+            self._copy.table[:] = arrays["copy"]
+            self._copy.scales[:] = arrays["scales"]
+            self._copy.good_until = counts.copy_good_until
+        if stages == self.layout.stages and boards == self._lanes[0].pools.size:
+            for lane, kept, tallies in zip(self._lanes, arrays["pools"], arrays["tallies"], strict=True):
+                lane.pools[:] = kept.reshape(lane.pools.shape)
+                lane.tallies[:] = tallies.view(np.int64).reshape(lane.tallies.shape)
         self._counts = counts

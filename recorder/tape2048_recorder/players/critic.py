@@ -36,11 +36,10 @@ from tape2048.game.rules import count_empty, empty_mask, max_exponent, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.ntuple.images import stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, highest_at_least, indices_of
+from tape2048.ntuple.lookup import SYMMETRIES, downgraded, highest_at_least, indices_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players import ntuple
-from tape2048_recorder.players.ntuple import NTuple, downgraded
 from tape2048_recorder.players.registry import OF_NETWORK
 from tape2048_recorder.players.search import after_move, afterstates, worth_a_look
 
@@ -61,10 +60,10 @@ class CriticPlayer(NamedTuple):
     step: np.float32
     masks: tuple[np.uint64, ...]
     offsets: tuple[np.uint64, ...]
-    stage_reaches: tuple[np.uint64, ...]
+    stage_begins: tuple[np.uint64, ...]
     stage_size: np.uint64
     look_below: np.uint64
-    guide: NTuple
+    guide: ntuple.NTuple
     cache_places: npt.NDArray[np.uint64]
     identity: npt.NDArray[np.uint8]
 
@@ -99,7 +98,7 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
         F32(found.step),
         found.layout.masks,
         found.layout.offsets,
-        found.tables.stage_reaches,
+        found.tables.stage_begins,
         U64(found.layout.stage_size),
         U64(look_below),
         guide,
@@ -122,7 +121,7 @@ def _probability(player: Any, board: Any, goal: Any) -> Any:
     if empty_mask(board) == U64(0) and _is_over(board):
         return F32(0)
     places = player.cache_places
-    base = stage_of(player.stage_reaches, board) * player.stage_size
+    base = stage_of(player.stage_begins, board) * player.stage_size
     indices_of(player.masks, player.offsets, base, board, places)
     least: Any = _MOST
     for tile in range(goal + 1):

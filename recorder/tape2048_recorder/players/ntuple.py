@@ -33,7 +33,7 @@ from numba.extending import register_jitable
 from tape2048.game.rules import count_empty, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
-from tape2048.ntuple.lookup import highest_at_least
+from tape2048.ntuple.lookup import downgraded, highest_at_least
 from tape2048.ntuple.placing import place
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
@@ -51,6 +51,7 @@ from tape2048_recorder.players.search import (
 )
 
 if TYPE_CHECKING:
+    from tape2048.ntuple.layout import Layout
     from tape2048.ntuple.network import Network
     from tape2048.ntuple.placing import Places
 
@@ -159,7 +160,7 @@ def of_network(
     fields |= {
         "masks": layout.masks,
         "offsets": layout.offsets,
-        "stage_exponents": layout.stage_exponents,
+        **_stages(layout),
         "stage_size": U64(layout.stage_size),
         "scales": network.scales,
         "table": network.table,
@@ -174,32 +175,12 @@ def of_network(
     return player._replace(identity=np.frombuffer(digest, np.uint8))
 
 
-@kernel
-def downgraded(board: Any) -> Any:
-    """Halve all tiles above the largest missing one: a smaller board with the same legal moves.
-
-    Networks have seen few boards with the largest tiles, and value them badly: Guei, Chen and Wu, "Optimistic
-    temporal difference learning for 2048", IEEE Transactions on Games 2021, section IV. Returns the board
-    itself where no tile is missing, and where two are 32768, which do not merge: halves of them would.
-    """
-    present = U64(0)
-    highest = U64(0)
-    ceilings = 0
-    for i in range(16):
-        exponent = (board >> U64(4 * i)) & U64(15)
-        present |= U64(1) << exponent
-        highest = max(highest, exponent)
-        ceilings += exponent == U64(15)
-    missing = highest
-    while missing > U64(0) and (present >> missing) & U64(1):
-        missing -= U64(1)
-    if missing == U64(0) or ceilings > 1:
-        return board
-    halved = U64(0)
-    for i in range(16):
-        exponent = (board >> U64(4 * i)) & U64(15)
-        halved |= (exponent - U64(exponent > missing)) << U64(4 * i)
-    return halved
+def _stages(layout: Layout) -> dict[str, npt.NDArray[np.uint64]]:
+    """Return the stages as they are hashed: by exponents where tiles begin them all, as in older sessions."""
+    stages = np.array(layout.stages, dtype=U64)
+    if (stages & (stages - U64(1))).any():
+        return {"stages": stages}
+    return {"stage_exponents": np.array([tile.bit_length() - 1 for tile in layout.stages], dtype=U64)}
 
 
 @register_jitable

@@ -48,7 +48,8 @@ from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import as_packed, empty_mask, legal_mask, max_exponent, merge_score, slide
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
-from tape2048_recorder.players.ntuple import downgraded, move_values
+from tape2048.ntuple.lookup import downgraded
+from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.registry import check_player, make_player, player_sha256
 from tape2048_recorder.players.search import best_answers
 

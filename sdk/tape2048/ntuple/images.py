@@ -121,27 +121,32 @@ def _numbers(builder: Any, tuples: Any, kind: Any) -> list[list[Any]]:
 
 
 @_intrinsic
-def stage_of(typing_context: Any, reaches: Any, board: Any) -> Any:
-    """Return the stage of a board, ``u64``: the number of stages' first exponents that its tiles reach.
+def stage_of(typing_context: Any, begins: Any, board: Any) -> Any:
+    """Return the stage of a board, ``u64``: how many of the sums its different tiles add up to at least.
 
     Args:
-        reaches: for each stage but the first ``(16 - exponent) * 0x0101010101010101``, a tuple of ``u64``.
+        begins: the sums, a tuple of ``u64``; bit ``e`` of one stands for the tile ``2**e``.
         board: ``u64``.
     """
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        # Nibbles of alternate cells in bytes of their own, so that adding does not carry into a neighbour.
-        low, carry = ir.Constant(_I64, 0x0F0F0F0F0F0F0F0F), ir.Constant(_I64, 0x1010101010101010)
-        halves = [builder.and_(args[1], low), builder.and_(builder.lshr(args[1], ir.Constant(_I64, 4)), low)]
         stage = ir.Constant(_I64, 0)
-        for i in range(reaches.count):
-            reach = builder.extract_value(args[0], i)
-            sums = builder.or_(*(builder.add(half, reach) for half in halves))
-            reached = builder.icmp_unsigned("!=", builder.and_(sums, carry), ir.Constant(_I64, 0))
+        if not begins.count:
+            return stage
+        shifts = ir.Constant(_WORDS, list(range(0, 64, 8)))
+        board_ = _broadcast(builder, args[1])
+        present = None
+        for nibble in range(2):  # of each byte
+            moved = builder.lshr(board_, builder.add(shifts, _every(_WORDS, 4 * nibble)))
+            tiles = builder.shl(_every(_WORDS, 1), builder.and_(moved, _every(_WORDS, 15)))
+            present = tiles if present is None else builder.or_(present, tiles)
+        total = _call(builder, "llvm.vector.reduce.or.v8i64", _I64, [present])
+        for i in range(begins.count):
+            reached = builder.icmp_unsigned(">=", total, builder.extract_value(args[0], i))
             stage = builder.add(stage, builder.zext(reached, _I64))
         return stage
 
-    return types.uint64(reaches, board), codegen
+    return types.uint64(begins, board), codegen
 
 
 @_intrinsic

@@ -2,7 +2,9 @@
 
 A **tuple** is a set of cells. Its table has an entry for each way to fill them, indexed by the number whose
 hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
-of tables.
+of tables. It begins at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
+reach, each size of tile counted once. So 8192 begins with that tile; 12288 with an 8192 and a 4096 beside it;
+a board without the 8192 reaches neither, however many 4096 it has.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ TILES = [1 << exponent for exponent in range(2, 16)]
 
 #: The default of :attr:`tape2048.ntuple.network.Network.downgrade`.
 DOWNGRADE = 16384
+
+_SUM_MAX = sum(TILES)
 
 CELLS_MIN, CELLS_MAX = 4, 6
 _DIGITS = "0123456789abcdef"
@@ -53,7 +57,7 @@ class Layout:
 
     Args:
         tuples: cells of each tuple, ascending.
-        stages: the tiles at which a stage begins, ascending; empty: one stage for all boards.
+        stages: the sums of different tiles at which a stage begins, ascending; empty: one for all boards.
 
     Example:
         >>> from tape2048.ntuple import Layout
@@ -70,7 +74,7 @@ class Layout:
 
         Args:
             tuples: such as ``["0123", "01245"]``.
-            stages: tiles from 4 to 32768, ascending.
+            stages: tiles from 4 to 32768, or sums of different ones, ascending.
 
         Raises:
             ConfigError: an invalid or repeated tuple or stage.
@@ -78,10 +82,13 @@ class Layout:
         parsed = tuple(parse_tuple(text) for text in tuples)
         if not parsed or len(set(parsed)) < len(parsed):
             raise ConfigError(f"found tuples {list(tuples)}, expected at least one, each once")
-        exponents = [tile.bit_length() - 1 for tile in stages]
-        good = all(2 <= e <= 15 and tile == 1 << e for tile, e in zip(stages, exponents, strict=True))
-        if not good or exponents != sorted(set(exponents)):
-            raise ConfigError(f"found stages {list(stages)}, expected tiles in ascending order, 4 to 32768")
+        good = all(0 < begin <= _SUM_MAX and begin % TILES[0] == 0 for begin in stages)
+        if not good or list(stages) != sorted(set(stages)):
+            raise ConfigError(
+                f"found stages {list(stages)}, expected tiles from 4 to 32768, or sums of different ones, in "
+                "ascending order",
+                hint="8192 12288 begins a stage with an 8192, and one with an 8192 and a 4096",
+            )
         return cls(parsed, tuple(stages))
 
     @property
@@ -108,11 +115,6 @@ class Layout:
     def stage_count(self) -> int:
         """Stages, the first one included."""
         return len(self.stages) + 1
-
-    @property
-    def stage_exponents(self) -> npt.NDArray[np.uint64]:
-        """``u64[S - 1]``: the exponent at which each stage but the first begins."""
-        return np.array([tile.bit_length() - 1 for tile in self.stages], dtype=U64)
 
     @property
     def entries(self) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 U64 = np.uint64
 
 _WORD_BITS, _NIBBLE = 64, 0xF
+_NEVER = 1 << 16  # more than all different tiles add up to
 #: Bytes behind a table: an i16 entry is read as the low half of 32 bits.
 PADDING = 4
 
@@ -37,14 +38,13 @@ class Places(NamedTuple):
     # For each pair of tuples, its byte offset in a stage, and the fields of its entries' offsets (`sums_at`).
     pairs: tuple[tuple[np.uint64, ...], ...]
     singles: tuple[tuple[np.uint64, ...], ...]  # the same for each tuple outside pairs
-    stage_reaches: tuple[np.uint64, ...]  # by stage, the addend that compares a board's nibbles
+    stage_begins: tuple[np.uint64, ...]  # by stage but the first, the sum of tiles from which on it is meant
     stage_bytes: np.uint64  # bytes of a stage's entries
 
 
-def stage_reaches(layout: Layout, *, parted: bool = True) -> tuple[np.uint64, ...]:
-    """Return :attr:`Places.stage_reaches`; unless stages are ``parted``, all boards are in the first one."""
-    exponents = layout.stage_exponents.tolist()
-    return tuple(U64((16 - exponent if parted else 0) * 0x0101010101010101) for exponent in exponents)
+def stage_begins(layout: Layout, *, parted: bool = True) -> tuple[np.uint64, ...]:
+    """Return :attr:`Places.stage_begins`; unless stages are ``parted``, all boards are in the first one."""
+    return tuple(U64(begin if parted else _NEVER) for begin in layout.stages)
 
 
 def places_of(layout: Layout, entry_bytes: int) -> Places:
@@ -52,7 +52,7 @@ def places_of(layout: Layout, entry_bytes: int) -> Places:
     begins = [int(offset) * entry_bytes for offset in layout.offsets]
     fields = _padded([_fields(cells, entry_bytes.bit_length() - 1) for cells in layout.tuples])
     singles = [(begin, *parts) for begin, parts in zip(begins, fields, strict=True)]
-    return Places((), _numbers(singles), stage_reaches(layout), U64(layout.stage_size * entry_bytes))
+    return Places((), _numbers(singles), stage_begins(layout), U64(layout.stage_size * entry_bytes))
 
 
 def place(
@@ -116,7 +116,7 @@ def player_places(layout: Layout) -> tuple[Places, list[int]]:
             for pair, (a, b), fields in zip(pairs, own, shared, strict=True)
         ),
         _numbers([begins[t], *fields] for t, fields in zip(singles, alone, strict=True)),
-        stage_reaches(layout),
+        stage_begins(layout),
         U64(2 * layout.stage_size),
     )
     return places, [a for a, _ in pairs] + [b for _, b in pairs] + singles

@@ -41,8 +41,9 @@ def index_of(cells: list[int], places: tuple[int, ...]) -> int:
 
 
 def stage_of(layout: Layout, cells: list[int]) -> int:
-    """The number of stages' tiles that the highest tile reaches."""
-    return sum(2 ** max(cells) >= tile for tile in layout.stages)
+    """The number of stages' sums that the board's different tiles reach."""
+    total = sum(2**exponent for exponent in set(cells))
+    return sum(total >= begin for begin in layout.stages)
 
 
 def entries_of(layout: Layout, cells: list[int]) -> list[list[int]]:

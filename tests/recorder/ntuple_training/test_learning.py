@@ -10,10 +10,12 @@ import pytest
 from tests import reference
 
 from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import place, places_of
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
+    GOALS,
     LENGTH_MAX,
     Lane,
     Plays,
@@ -26,6 +28,7 @@ from tape2048_recorder.ntuple_training.learning import (
 from . import slow
 
 ENDLESS = 1 << 40
+NO_GOAL = np.uint64(0)
 
 
 class Learner(NamedTuple):
@@ -90,13 +93,13 @@ def test_updates_are_those_of_the_formulas_over_a_hundred_games(beta: float, dec
     learner = Learner(
         tables, tables.entries[:, WEIGHT].tolist(), [0.0] * layout.entries, [0.0] * layout.entries
     )
-    lane = new_lane(np.uint64(1), len(layout.tuples))
+    lane = new_lane(np.uint64(1), layout)
     highest = 0
     for seed in range(100):
         game = reference.play_random(seed)
         highest = max(highest, *game.final)
         fill(lane, game.moves)
-        errors = learn_backwards(tables, lane, len(game.moves), beta, decay, True)
+        errors = learn_backwards(tables, lane, len(game.moves), 0.0, beta, decay, True)
         expected = learn_slowly(layout, learner, game.moves, beta=beta, decay=decay)
         assert errors == pytest.approx(expected, rel=1e-4)
     assert highest >= 7, "some games reached the second stage"
@@ -112,23 +115,23 @@ def test_updates_are_those_of_the_formulas_over_a_hundred_games(beta: float, dec
 def test_the_last_afterstate_learns_that_nothing_comes() -> None:
     layout = Layout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
-    lane = new_lane(np.uint64(1), 1)
+    lane = new_lane(np.uint64(1), layout)
     moves = reference.play_random(3).moves[-1:]
     fill(lane, moves)
-    assert learn_backwards(tables, lane, 1, 1.0, 0.0, True) == 800
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == 800
     places = [at for tuple_ in slow.entries_of(layout, moves[0].afterstate) for at in tuple_]
     value = slow.value(Network(layout, tables.entries[:, WEIGHT], np.ones((1, 1))), moves[0].afterstate)
     assert len(set(places)) == 8
     assert value == pytest.approx(0, abs=1e-3)
-    assert learn_backwards(tables, lane, 0, 1.0, 0.0, True) == 0, "a game without a move teaches nothing"
+    assert learn_backwards(tables, lane, 0, 0.0, 1.0, 0.0, True) == 0, "a game without a move teaches nothing"
 
 
 def test_an_entry_of_two_images_counts_twice_and_learns_once() -> None:
     layout = Layout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
-    lane = new_lane(np.uint64(1), 1)
+    lane = new_lane(np.uint64(1), layout)
     lane.afterstates[0] = 0x1221_0000_0000_1221  # each outer row and column agrees with its mirror image
-    assert learn_backwards(tables, lane, 1, 1.0, 0.0, True) == 800
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == 800
     learned = np.flatnonzero(tables.entries[:, A])
     assert learned.tolist() == [0x1001, 0x1221]
     assert tables.entries[learned].tolist() == [[0, -800, 800, 0]] * 2
@@ -137,10 +140,10 @@ def test_an_entry_of_two_images_counts_twice_and_learns_once() -> None:
 def test_without_coherence_all_entries_learn_at_one_rate() -> None:
     layout = Layout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
-    lane = new_lane(np.uint64(1), 1)
+    lane = new_lane(np.uint64(1), layout)
     fill(lane, reference.play_random(3).moves[-1:])
     for delta in (800, 400, 200):
-        assert learn_backwards(tables, lane, 1, 0.5, 0.0, False) == pytest.approx(delta, rel=1e-5)
+        assert learn_backwards(tables, lane, 1, 0.0, 0.5, 0.0, False) == pytest.approx(delta, rel=1e-5)
     assert not tables.entries[:, [E, A]].any()
 
 
@@ -148,12 +151,19 @@ def test_without_coherence_all_entries_learn_at_one_rate() -> None:
 
 
 def play_one(
-    learns: Tables, plays: Plays, lane: Lane, *, restart_moves_min: int
+    learns: Tables,
+    plays: Plays,
+    lane: Lane,
+    *,
+    goal: int = 0,
+    pooling: bool = False,
+    restart_moves_min: int = ENDLESS,
 ) -> tuple[int, list[float], list[int]]:
     """Play one game: its moves, and score and highest exponent if it was a new one."""
     scores = np.full(4, np.nan)
     highest = np.zeros(4, dtype=np.uint8)
-    games, moves, errors = train(learns, plays, lane, 0.0, 0.0, True, restart_moves_min, 1, scores, highest)
+    starts = np.uint64(goal), pooling, restart_moves_min
+    games, moves, errors = train(learns, plays, lane, 0.0, 0.0, True, *starts, 1, scores, highest)
     assert errors >= 0
     return moves, scores[:games].tolist(), highest[:games].tolist()
 
@@ -183,7 +193,7 @@ def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
     """By the moves that the one network wants; another one may learn from them."""
     network, other = (slow.random_network("0123", "1256", stages=(32,), seed=seed) for seed in (1, 2))
     seed = 77
-    lane = new_lane(np.uint64(seed), len(network.layout.tuples))
+    lane = new_lane(np.uint64(seed), network.layout)
     seeds = reference.Generator.of_game(seed)
     restart: list[int] | None = None
     restarts = 0
@@ -201,16 +211,70 @@ def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
     assert len({tuple(board) for board in begun}) > 25
 
 
+def test_games_begin_where_the_stage_that_learned_least_was_entered() -> None:
+    network = slow.random_network("0123", "1256", stages=(32, 64, 96), seed=1)
+    layout, plays, kept = network.layout, plays_of(network), 4
+    lane = new_lane(np.uint64(5), layout, kept)
+    entered: list[list[list[int]]] = [[] for _ in range(layout.stage_count)]
+    learned, begun = [0] * layout.stage_count, [0] * layout.stage_count
+    least = 0
+    for _ in range(200):
+        length, scores, _ = play_one(tables_of(network), plays, lane, pooling=True)
+        boards = [reference.unpack(int(board)) for board in lane.boards[:length]]
+        assert bool(scores) == (least == 0)
+        assert not least or boards[0] in entered[least][-kept:]
+        reached = slow.stage_of(layout, boards[0])
+        for board in boards:
+            if (stage := slow.stage_of(layout, board)) > reached:
+                reached = stage
+                entered[stage].append(board)
+        for after in lane.afterstates[:length]:
+            learned[slow.stage_of(layout, reference.unpack(int(after)))] += 1
+        there = [stage for stage in range(layout.stage_count) if not stage or entered[stage]]
+        least = min(there, key=lambda stage: learned[stage])
+        begun[least] += least > 0
+        assert lane.tallies.tolist() == [[len(boards) for boards in entered], begun, learned]
+    assert all(begun[1:]), "a start in each stage"
+    assert max(map(len, entered)) > kept
+
+
+def test_a_game_ends_with_its_goal_which_is_worth_the_board_with_halved_tiles() -> None:
+    network = slow.random_network("0123", "1256", seed=3)
+    layout, goal = network.layout, 6
+    lane = new_lane(np.uint64(77), layout)
+    seeds = reference.Generator.of_game(77)
+    for _ in range(40):
+        tables, other = tables_of(network), tables_of(network)
+        score, highest = np.empty(1), np.empty(1, dtype=np.uint8)
+        learning, starts = (1.0, 0.5, True), (np.uint64(goal), False, ENDLESS)
+        _, length, errors = train(tables, plays_of(network), lane, *learning, *starts, 1, score, highest)
+        board, _, generator = reference.new_game(seeds.next())
+        for after in lane.afterstates[:length]:
+            assert max(board) < goal
+            board, _ = reference.spawn(reference.unpack(int(after)), generator)
+        values = slow.move_values(network, board, looks_ahead=False)
+        end = 0.0
+        if values:
+            after, reward = reference.slide(board, max(values, key=values.__getitem__))
+            assert max(after) == goal == highest[0]
+            smaller = reference.unpack(int(downgraded(np.uint64(reference.pack(after)))))
+            end = reward + slow.value(network, smaller)
+            assert score[0] == lane.rewards[:length].sum() + reward
+        assert errors == learn_backwards(other, lane, length, end, *learning)
+        assert np.array_equal(tables.entries, other.entries)
+    assert 5 < lane.state[GOALS] < 35, "games end either way"
+
+
 def test_what_is_played_is_what_is_learned() -> None:
     layout = Layout.of(["0123", "0145"])
     tables = tables_of(Network.empty(layout))
     other = tables_of(Network.empty(layout))
     plays = plays_of(Network.empty(layout))
-    lane = new_lane(np.uint64(5), 2)
+    lane = new_lane(np.uint64(5), layout)
     scores, highest = np.empty(1), np.empty(1, dtype=np.uint8)
     for _ in range(20):
-        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, 10, 1, scores, highest)
-        assert errors == learn_backwards(other, lane, length, 1.0, 0.5, True)
+        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, NO_GOAL, False, 10, 1, scores, highest)
+        assert errors == learn_backwards(other, lane, length, 0.0, 1.0, 0.5, True)
     assert np.array_equal(tables.entries, other.entries)
     assert tables.entries.any()
 
@@ -219,12 +283,14 @@ def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[A
     """Train in slices of these numbers of moves."""
     layout = Layout.of(["0123", "0145"])
     tables, plays = tables_of(Network.empty(layout)), plays_of(Network.empty(layout))
-    lane = new_lane(np.uint64(seed), 2)
+    lane = new_lane(np.uint64(seed), layout)
     scores, highest = np.empty(games), np.empty(games, dtype=np.uint8)
     found: list[float] = []
     total = 0
     for budget in budgets:
-        count, moves, _ = train(tables, plays, lane, 1.0, 0.0, True, 10, budget, scores, highest)
+        count, moves, _ = train(
+            tables, plays, lane, 1.0, 0.0, True, NO_GOAL, False, 10, budget, scores, highest
+        )
         found += scores[:count].tolist()
         total += moves
     return tables.entries, found, total
@@ -257,6 +323,6 @@ def test_a_full_array_of_scores_ends_it_too() -> None:
 def test_a_lane_has_room_for_the_longest_game() -> None:
     # Each move adds 2 or more to a sum of at most 16 tiles of 32768.
     assert LENGTH_MAX >= 16 * 32768 / 2 / 2
-    lane = new_lane(np.uint64(0), 4)
+    lane = new_lane(np.uint64(0), Layout.of(["0123", "4567", "0145", "1256"]))
     assert {len(lane.boards), len(lane.afterstates), len(lane.rewards)} == {LENGTH_MAX}
     assert lane.addresses.shape == (2, 32)

@@ -39,7 +39,7 @@ from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.ntuple import network as network_module
 from tape2048.ntuple.files import load_network
-from tape2048_recorder.ntuple_training import run
+from tape2048_recorder.ntuple_training import player_copy, run
 from tape2048_recorder.ntuple_training import trainer as trainer_module
 from tape2048_recorder.ntuple_training.config import (
     PRESETS,
@@ -73,7 +73,8 @@ def small(**changes: Any) -> TrainingConfig:
 def state_of(trainer: Trainer) -> list[bytes]:
     """All that decides what the trainer learns next."""
     copy = trainer._copy
-    arrays = [trainer._entries, copy.table, copy.scales, *(lane.state for lane in trainer._lanes)]
+    lanes = [array for lane in trainer._lanes for array in (lane.state, lane.pools, lane.tallies)]
+    arrays = [trainer._entries, copy.table, copy.scales, *lanes]
     return [array.tobytes() for array in arrays]
 
 
@@ -150,7 +151,7 @@ def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: p
     rates: set[tuple[bool, float, bool]] = set()
 
     def watched(tables: Any, plays: Any, lane: Any, *rest: Any) -> Any:
-        beta, _decay, coherent, _restarts, moves, *_ = rest
+        beta, _decay, coherent, _goal, _pooling, _restarts, moves, *_ = rest
         if moves:  # else it compiles
             rates.add((trainer.moves >= 50_000, beta, coherent))
         return train(tables, plays, lane, *rest)
@@ -167,7 +168,7 @@ def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: p
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_all_threads_play_by_one_young_copy(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
+    monkeypatch.setattr(player_copy, "_COPY_MOVES_MIN", 1_000)
     train = trainer_module.train
     trainer = Trainer(small(moves=60_000, split_moves=20_000, threads=threads))
     played: set[int] = set()
@@ -187,7 +188,7 @@ def test_all_threads_play_by_one_young_copy(monkeypatch: pytest.MonkeyPatch, thr
 
 
 def test_nobody_learns_into_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 10**9)  # never renewed
+    monkeypatch.setattr(player_copy, "_COPY_MOVES_MIN", 10**9)  # never renewed
     train = trainer_module.train
     trainer = Trainer(small(stages="", split_moves=10**9, threads=2))
     trainer._copy.renew(0, parted=False)
@@ -205,7 +206,7 @@ def test_nobody_learns_into_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 1_000)
     trainer = Trainer(small(moves=20_000, stages="", threads=2))
-    train, renew = trainer_module.train, trainer_module._Copy.renew
+    train, renew = trainer_module.train, player_copy.PlayerCopy.renew
     rates: list[float] = []
 
     def watched(tables: Any, plays: Any, lane: Any, beta: float, *rest: Any) -> Any:
@@ -221,14 +222,14 @@ def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.
         return lasts
 
     monkeypatch.setattr(trainer_module, "train", watched)
-    monkeypatch.setattr(trainer_module._Copy, "renew", slow)
+    monkeypatch.setattr(player_copy.PlayerCopy, "renew", slow)
     trainer.learn(10**9)
     assert set(rates) == {1.0}
     assert np.isfinite(trainer._entries).all()
 
 
 def test_the_copy_is_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
+    monkeypatch.setattr(player_copy, "_COPY_MOVES_MIN", 1_000)
     trainer = Trainer(small(stages=""))
     copy, entries = trainer._copy, trainer.layout.entries
     assert copy.renew(0, parted=False) == 1_000
@@ -245,9 +246,9 @@ def test_while_one_thread_renews_the_copy_the_others_play_on() -> None:
     copy = trainer._copy
     trainer._entries[:, WEIGHT] = 1
     with copy._renewing:
-        assert copy.renew(160_000, parted=False) == trainer_module._COPY_MOVES_MIN
+        assert copy.renew(160_000, parted=False) == player_copy._COPY_MOVES_MIN
         assert not copy.table.any()
-    assert copy.renew(160_000, parted=False) == trainer_module._COPY_MOVES_MIN
+    assert copy.renew(160_000, parted=False) == player_copy._COPY_MOVES_MIN
     assert copy.table.all()
 
 
@@ -416,14 +417,21 @@ def test_threads_learn_into_the_same_tables() -> None:
 # --- going on
 
 
-@pytest.mark.parametrize("pause", [1, 20_000, 40_000, 70_000])
-def test_going_on_is_going_through(tmp_path: Path, pause: int) -> None:
-    through = Trainer(small())
+POOLS = {"stages": "64 128 192", "pool_boards": 3, "goal": 256}
+
+
+@pytest.mark.parametrize(
+    ("pause", "changes"),
+    [(1, {}), (20_000, {}), (40_000, {}), (70_000, {}), (30_000, POOLS), (60_000, POOLS)],
+)
+def test_going_on_is_going_through(tmp_path: Path, pause: int, changes: dict[str, Any]) -> None:
+    config = small(**changes)
+    through = Trainer(config)
     through.learn(10**9)
-    first = Trainer(small())
+    first = Trainer(config)
     first.learn(pause)
     first.save_checkpoint(tmp_path / CHECKPOINT)
-    second = Trainer.resume(tmp_path / CHECKPOINT, small())
+    second = Trainer.resume(tmp_path / CHECKPOINT, config)
     assert second.moves == first.moves
     assert state_of(second) == state_of(first)
     second.learn(10**9)
@@ -431,6 +439,40 @@ def test_going_on_is_going_through(tmp_path: Path, pause: int) -> None:
     assert second.moves == through.moves
     assert second._counts.games == through._counts.games
     assert second.elapsed_s > first._counts.elapsed_s
+
+
+def test_stages_from_pools_learn_alike_and_the_goal_is_reached() -> None:
+    trainer = Trainer(small(**POOLS))
+    trainer.learn(40_000)
+    assert not any(tally.begun or tally.entered for tally in trainer.progress().stages), "not yet split"
+    trainer.learn(10**9)
+    progress = trainer.progress()
+    learned = [tally.learned for tally in progress.stages]
+    assert sum(learned) == pytest.approx(60_000, rel=0.05), "since the stages split"
+    assert max(learned) < 2 * min(learned), "but for games that go on into the last one"
+    assert all(tally.entered for tally in progress.stages[1:])
+    assert all(tally.begun for tally in progress.stages[1:3])
+    assert progress.stages[0][1:] == (0, 0)
+    assert progress.goals > 0
+    assert progress.reach[2048] == 0
+
+
+def test_stages_that_are_added_begin_with_what_the_old_ones_know(tmp_path: Path) -> None:
+    trainer = Trainer(small(moves=60_000, stages="64 256"))
+    trainer.learn(10**9)
+    trainer.save_checkpoint(tmp_path / CHECKPOINT)
+    more = Trainer.resume(tmp_path / CHECKPOINT, small(stages="32 64 192 256 320", pool_boards=2))
+    old, new = (one._entries.reshape(one.layout.stage_count, -1, 4) for one in (trainer, more))
+    for stage, (source, memory) in enumerate([(0, 1), (0, 0.1), (1, 1), (1, 0.1), (2, 1), (2, 0.1)]):
+        expected = old[source] * np.array([1, memory, memory, 1], np.float32)
+        assert np.array_equal(new[stage], expected), stage
+    assert more.moves == trainer.moves
+    more.learn(10**9)
+    assert more.done
+    assert all(tally.learned for tally in more.progress().stages)
+    for stages in ("64", "64 128", ""):
+        with pytest.raises(ConfigError, match="stages = '64 256', not"):
+            Trainer.resume(tmp_path / CHECKPOINT, small(stages=stages))
 
 
 def test_going_on_with_more_moves_or_another_rate(tmp_path: Path) -> None:
@@ -469,7 +511,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     header = int.from_bytes(whole[:8], "little") + 8
     cases = [(whole[:end], TruncatedError) for end in (0, 7, 8, 100, header, header + 1, len(whole) - 1)]
     cases += [(whole + b"x", TrailingBytesError), (b"{}" * 500, FormatError)]  # type: ignore[list-item]
-    other = whole.replace(b"n-tuple checkpoint 2", b"n-tuple checkpoint 9")
+    other = whole.replace(b"n-tuple checkpoint 3", b"n-tuple checkpoint 9")
     cases += [(other, NetworkError)]  # type: ignore[list-item]
     cases += [(whole.replace(b'\\"moves\\":0', b'\\"moves\\":a'), NetworkError)]  # type: ignore[list-item]
     for at in (header, header + 16 * 4 * 16**4, len(whole) - 1):  # in the entries, the copy, the lanes
@@ -861,11 +903,11 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
         ('tuples = "012"', ConfigError, "groups of 4 to 6 digits"),
         ('tuples = "0132"', ConfigError, "ascending"),
         ('tuples = "0123 0123"', ConfigError, "each once"),
-        ('stages = "8192 4096"', ConfigError, "tiles in ascending order"),
-        ('stages = "0"', ConfigError, "tiles in ascending order"),
-        ('stages = "1000"', ConfigError, "tiles in ascending order"),
-        (f'stages = "{"9" * 5000}"', ConfigError, "tiles in ascending order"),
-        ("stages = 8192", ConfigError, "tiles in ascending order"),
+        ('stages = "8192 4096"', ConfigError, "in ascending order"),
+        ('stages = "0"', ConfigError, "in ascending order"),
+        ('stages = "1002"', ConfigError, "in ascending order"),
+        (f'stages = "{"9" * 5000}"', ConfigError, "in ascending order"),
+        ("stages = 8192", ConfigError, "in ascending order"),
         ("beta = 0", ConfigError, "above 0"),
         ("decay = 1.5", ConfigError, "from 0 to 1"),
         ("moves = 0", ConfigError, "of at least 1"),
@@ -877,6 +919,7 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
         ("initial_value = inf", ConfigError, "initial_value"),
         ("downgrade = 5", ConfigError, "found downgrade = 5, expected 0 or a tile from 4 to 32768"),
         ("downgrade = -1", ConfigError, "downgrade"),
+        ("goal = 100", ConfigError, "found goal = 100, expected 0 or a tile from 4 to 32768"),
         ("a = [", ConfigError, "malformed TOML"),
     ],
 )

@@ -18,11 +18,12 @@ from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError, NetworkError, UnknownKeyError
 from tape2048.ntuple.files import save_network
+from tape2048.ntuple.lookup import downgraded
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players import registry
-from tape2048_recorder.players.ntuple import NTuple, downgraded, mix_choices, move_values, of_network
+from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
 from tape2048_recorder.players.registry import parse_mix
 
 if TYPE_CHECKING:

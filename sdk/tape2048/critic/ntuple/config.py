@@ -49,9 +49,9 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     stages: Annotated[
         str,
         about(
-            "the highest tiles at which a new stage, with its own tables, begins",
+            "the tiles, or sums of different tiles, at which a new stage, with its own tables, begins",
             why="the same pattern means more where large tiles are there already",
-            form="tiles in ascending order, separated by a space",
+            form="tiles or sums in ascending order, separated by a space: 12288 begins with 8192 and 4096",
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = "4096 8192 16384"

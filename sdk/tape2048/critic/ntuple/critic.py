@@ -25,7 +25,7 @@ from tape2048.io.durable import publishing_file, storage_errors
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.ntuple.files import compressed, expanded
 from tape2048.ntuple.layout import TILES, Layout, tuple_text
-from tape2048.ntuple.placing import stage_reaches
+from tape2048.ntuple.placing import stage_begins
 from tape2048.session.labels import check_thresholds
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def tables_of(layout: Layout, thresholds: list[int], records: npt.NDArray[Any]) 
         tuple(map(np.uint64, padded)),
         layout.masks,
         layout.offsets,
-        stage_reaches(layout),
+        stage_begins(layout),
         np.uint64(layout.stage_size),
     )
 

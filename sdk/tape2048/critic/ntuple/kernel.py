@@ -54,7 +54,7 @@ class Tables(NamedTuple):
     exponents: tuple[np.uint64, ...]  # W
     masks: tuple[np.uint64, ...]
     offsets: tuple[np.uint64, ...]
-    stage_reaches: tuple[np.uint64, ...]
+    stage_begins: tuple[np.uint64, ...]
     stage_size: np.uint64
 
 
@@ -79,7 +79,7 @@ def _sigmoid(logit: Any) -> Any:
 @register_jitable
 def _look_up(tables: Any, board: Any, places: Any) -> Any:
     """Write the places of a board's records, and ask for their memory."""
-    base = stage_of(tables.stage_reaches, board) * tables.stage_size
+    base = stage_of(tables.stage_begins, board) * tables.stage_size
     indices_of(tables.masks, tables.offsets, base, board, places)
     records = tables.records
     address, size = U64(records.ctypes.data), U64(records.itemsize * records.shape[1])
