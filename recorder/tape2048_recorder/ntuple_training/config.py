@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
-from tape2048.ntuple.layout import DOWNGRADE, TILES, Layout
+from tape2048.ntuple.layout import DOWNGRADE, TILES, Layout, check_sums
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
 if TYPE_CHECKING:
@@ -95,14 +95,16 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             why="restarts from the middle suffice for a few stages",
         ),
     ] = 0
-    goal: Annotated[
-        NonNegative,
+    goals: Annotated[
+        str,
         about(
-            "games end with this tile, which is worth what the board is with its large tiles halved; 0: none",
+            "the sums of different tiles with which games end; what would follow is worth what the board is "
+            "with its large tiles halved",
             why="games that end by themselves teach what their scores are",
-            form="a tile, or 0",
+            form="as stages; empty: none",
+            pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
-    ] = 0
+    ] = ""
     moves: Annotated[Count, about("moves to learn from", why="an hour or so on two cores")] = 6_000_000_000
     anneal_moves: Annotated[
         NonNegative,
@@ -160,17 +162,26 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         return Layout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     def check(self) -> None:
-        """Check tuples, stages, the tile to downgrade from, and the goal.
+        """Check tuples, stages, goals and the tile to downgrade from.
 
         Raises:
             ConfigError: found, and expected.
         """
         _ = self.layout
-        for name, tile in (("downgrade", self.downgrade), ("goal", self.goal)):
-            if tile not in {0, *TILES}:
-                raise ConfigError(
-                    f"found {name} = {tile}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}"
-                )
+        _ = self.goal_sums
+        if self.downgrade not in {0, *TILES}:
+            raise ConfigError(
+                f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}"
+            )
+
+    @property
+    def goal_sums(self) -> tuple[int, ...]:
+        """``goals`` as numbers.
+
+        Raises:
+            ConfigError: not ascending, or not sums of different tiles.
+        """
+        return check_sums([int(total) for total in self.goals.split()], "goals")
 
     @property
     def thread_count(self) -> int:

@@ -28,9 +28,11 @@ moves (a carousel, Jaskowski 2018, section VI, by moves in place of games): each
 that entered each stage, so they are those of the network as it plays now, and a stage that one game in a
 thousand reaches from the start learns as much as the first.
 
-A game may have a goal. With this tile on the board it ends, and what would follow is worth what the network
-says of the board with its large tiles halved (:func:`downgraded`): a player that downgrades from the goal on
-chooses by that value, too.
+A game may have goals, sums of different tiles as those that begin stages. When it reaches one it ends, and
+what would follow is worth what the network says of the board with its large tiles halved
+(:func:`tape2048.ntuple.lookup.downgraded`). Else a stage whose games seldom succeed is worth so little that
+the one before it learns to avoid it, then the one before that, and so on: the values of the halved board are
+of games that succeed.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from numba.extending import register_jitable
 from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.images import addresses_at, stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, downgraded, highest_at_least, value_of
+from tape2048.ntuple.lookup import SYMMETRIES, downgraded, value_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.ntuple_training.entries import learn_entries
@@ -79,11 +81,16 @@ class Tables(NamedTuple):
 
 
 class Plays(NamedTuple):
-    """The network that chooses the moves: a copy of the weights, as a player has them."""
+    """The network that chooses the moves: a copy of the weights, as a player has them.
+
+    ``goals`` are the sums that end a game, ``goal_reward`` the least reward of a move that can reach one.
+    """
 
     places: Places
     table: npt.NDArray[np.int16]
     scales: npt.NDArray[np.float32]
+    goals: tuple[np.uint64, ...]
+    goal_reward: np.float32
 
 
 class Lane(NamedTuple):
@@ -164,8 +171,17 @@ def learn_backwards(
     return errors
 
 
+@register_jitable(forceinline=True)
+def _worth(plays: Any, after: Any, reward: Any, reached: Any) -> Any:
+    """Return the reward plus what the afterstate is worth to a game that has reached so many goals."""
+    seen = after
+    if reward >= plays.goal_reward and stage_of(plays.goals, after) > reached:
+        seen = downgraded(after)
+    return reward + value_of(plays.places, plays.table, plays.scales, seen)
+
+
 @register_jitable
-def _best_move(plays: Any, board: Any) -> Any:
+def _best_move(plays: Any, board: Any, reached: Any) -> Any:
     """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` where none is legal."""
     columns = transpose(board)
     column_score = F32(rows_merge_score(columns))
@@ -181,7 +197,7 @@ def _best_move(plays: Any, board: Any) -> Any:
         # A board's value is that of its transpose, so only the best one is transposed back. No branch on a
         # value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
         # too: that costs less than a mispredicted branch.
-        value = merged + value_of(plays.places, plays.table, plays.scales, after)
+        value = _worth(plays, after, merged, reached)
         is_better = (after != source) & (value > best)
         best = value if is_better else best
         best_after = (transpose(after) if vertical else after) if is_better else best_after
@@ -228,6 +244,40 @@ def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
     return lane.pools[stage, pick], random
 
 
+@register_jitable
+def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any) -> Any:
+    """Play a game from a board: ``(moves, points, what the last afterstate is worth, last board)``."""
+    length = 0
+    score = 0.0
+    end = F32(0)
+    reached = stage_of(plays.goals, board)
+    entered = stage_of(plays.places.stage_begins, board)
+    while length < LENGTH_MAX:
+        after, reward = _best_move(plays, board, reached)
+        if after == board:
+            break
+        if pooling:
+            stage = stage_of(plays.places.stage_begins, board)
+            if stage > entered:
+                entered = stage
+                lane.pools[stage, lane.tallies[ENTERED, stage] % lane.pools.shape[1]] = board
+                lane.tallies[ENTERED, stage] += 1
+        if end != F32(0):
+            break
+        score += reward
+        if reward >= plays.goal_reward and stage_of(plays.goals, after) > reached:
+            # One more turn of the loop, for the pool.
+            lane.state[GOALS] += U64(1)
+            end = _worth(plays, after, reward, reached)
+        else:
+            lane.boards[length] = board
+            lane.afterstates[length] = after
+            lane.rewards[length] = reward
+            length += 1
+        board, _fours, game = spawn(after, game, gamma)
+    return length, score, end, board
+
+
 @kernel
 def train(
     tables: Any,
@@ -236,7 +286,6 @@ def train(
     beta: Any,
     decay: Any,
     coherent: Any,
-    goal: Any,
     pooling: Any,
     restart_moves_min: Any,
     moves_max: Any,
@@ -252,8 +301,7 @@ def train(
         beta: the learning rate.
         decay: lambda.
         coherent: whether entries learn at rates of their own (temporal coherence), or all at one.
-        goal: the exponent of the tile with which games end, ``u64``; 0: none.
-        pooling: whether games begin in the stage that has learned least, else in the middle of the last game.
+        pooling: whether games begin in the stage that has learned least, else anew.
         restart_moves_min: games with fewer moves do not restart from their middle.
         moves_max: the game that reaches it is the last.
         scores: ``f64[n]``, filled with the scores of new games, without restarts.
@@ -273,42 +321,18 @@ def train(
         board, _fours, game, game_gamma = new_game(seed)
         if not is_new:
             board = restart
-        length = 0
-        score = 0.0
-        end = F32(0)
-        reached = stage_of(plays.places.stage_begins, board)
-        while length < LENGTH_MAX:
-            after, reward = _best_move(plays, board)
-            if after == board:
-                break
-            if goal and highest_at_least(after, goal):
-                lane.state[GOALS] += U64(1)
-                score += reward
-                end = reward + value_of(plays.places, plays.table, plays.scales, downgraded(after))
-                board = after
-                break
-            if pooling:
-                stage = stage_of(plays.places.stage_begins, board)
-                if stage > reached:
-                    reached = stage
-                    lane.pools[stage, lane.tallies[ENTERED, stage] % lane.pools.shape[1]] = board
-                    lane.tallies[ENTERED, stage] += 1
-            lane.boards[length] = board
-            lane.afterstates[length] = after
-            lane.rewards[length] = reward
-            score += reward
-            length += 1
-            board, _fours, game = spawn(after, game, game_gamma)
+        length, score, end, board = _play(plays, lane, board, game, game_gamma, pooling)
         errors += learn_backwards(tables, lane, length, end, beta, decay, coherent)
         moves += length
         if is_new:
             scores[games] = score
             highest[games] = max_exponent(board)
             games += 1
-        if pooling:
+        restart = U64(0)
+        if length >= restart_moves_min:
+            restart = lane.boards[length // 2]
+        elif pooling:
             restart, random = _next_start(lane, random, gamma)
-        else:
-            restart = lane.boards[length // 2] if length >= restart_moves_min else U64(0)
     lane.state[_RANDOM] = random
     lane.state[_RESTART] = restart
     return games, moves, errors

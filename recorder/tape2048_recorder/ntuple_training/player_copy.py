@@ -47,11 +47,14 @@ class PlayerCopy:
     Args:
         layout: the network's.
         entries: the learning entries.
+        goals: the sums of different tiles that end a game.
     """
 
-    def __init__(self, layout: Layout, entries: npt.NDArray[np.float32]) -> None:
+    def __init__(self, layout: Layout, entries: npt.NDArray[np.float32], goals: tuple[int, ...] = ()) -> None:
         self._layout = layout
         self._sources = layout.tables(entries)
+        self._goals = tuple(map(U64, goals))
+        self._goal_reward = np.float32(min((total & -total for total in goals), default=np.inf))
         self._positions = positions_of(layout)
         self._places, columns = player_places(layout)
         self._column = {t: column for column, t in enumerate(columns)}
@@ -62,8 +65,9 @@ class PlayerCopy:
 
     def plays(self, *, parted: bool) -> Plays:
         """Return the arguments of the compiled loop."""
-        reaches = stage_begins(self._layout, parted=parted)
-        return Plays(self._places._replace(stage_begins=reaches), self.table, self.scales)
+        begins = stage_begins(self._layout, parted=parted)
+        places = self._places._replace(stage_begins=begins)
+        return Plays(places, self.table, self.scales, self._goals, self._goal_reward)
 
     def renew(self, moves: int, *, parted: bool) -> int:
         """Renew the copy if it is old after ``moves`` of all threads; return how many moves it then lasts."""

@@ -159,7 +159,7 @@ class Trainer:
         ]
         self._entries = allocate(ENTRY_BYTES * self.layout.entries).view(np.float32).reshape(-1, 4)
         self._entries[:, WEIGHT] = config.initial_value / (SYMMETRIES * len(self.layout.tuples))
-        self._copy = PlayerCopy(self.layout, self._entries)
+        self._copy = PlayerCopy(self.layout, self._entries, config.goal_sums)
         self._begun = time.monotonic()
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW_GAMES)
         self._recent: deque[_Slice] = deque(maxlen=200)
@@ -266,8 +266,7 @@ class Trainer:
         highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
         # No game is longer, and a larger number may exceed i64.
         restart_moves_min = min(self.config.restart_moves_min, LENGTH_MAX + 1)
-        goal = U64(max(self.config.goal.bit_length() - 1, 0))
-        starts = goal, self.config.pool_boards > 0 and self._counts.parted, restart_moves_min
+        starts = self.config.pool_boards > 0 and self._counts.parted, restart_moves_min
 
         def run(moved: int, moves: int) -> tuple[int, int, float]:
             beta, coherent = self._rate(moved)

@@ -51,6 +51,18 @@ def tuple_text(cells: Iterable[int]) -> str:
     return "".join(_DIGITS[cell] for cell in cells)
 
 
+def check_sums(sums: Sequence[int], name: str) -> tuple[int, ...]:
+    """Return sums of different tiles; raise ConfigError, with their name, unless they ascend and can be."""
+    good = all(0 < total <= _SUM_MAX and total % TILES[0] == 0 for total in sums)
+    if not good or list(sums) != sorted(set(sums)):
+        raise ConfigError(
+            f"found {name} {list(sums)}, expected tiles from 4 to 32768, or sums of different ones, in "
+            "ascending order",
+            hint="8192 12288 is an 8192 without a 4096 beside it, and then with one",
+        )
+    return tuple(sums)
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The tuples and stages of a network.
@@ -82,14 +94,7 @@ class Layout:
         parsed = tuple(parse_tuple(text) for text in tuples)
         if not parsed or len(set(parsed)) < len(parsed):
             raise ConfigError(f"found tuples {list(tuples)}, expected at least one, each once")
-        good = all(0 < begin <= _SUM_MAX and begin % TILES[0] == 0 for begin in stages)
-        if not good or list(stages) != sorted(set(stages)):
-            raise ConfigError(
-                f"found stages {list(stages)}, expected tiles from 4 to 32768, or sums of different ones, in "
-                "ascending order",
-                hint="8192 12288 begins a stage with an 8192, and one with an 8192 and a 4096",
-            )
-        return cls(parsed, tuple(stages))
+        return cls(parsed, check_sums(stages, "stages"))
 
     @property
     def masks(self) -> tuple[np.uint64, ...]:

@@ -28,7 +28,6 @@ from tape2048_recorder.ntuple_training.learning import (
 from . import slow
 
 ENDLESS = 1 << 40
-NO_GOAL = np.uint64(0)
 
 
 class Learner(NamedTuple):
@@ -47,11 +46,13 @@ def tables_of(network: Network) -> Tables:
     return Tables(entries, places_of(layout, ENTRY_BYTES))
 
 
-def plays_of(network: Network) -> Plays:
+def plays_of(network: Network, *goals: int) -> Plays:
     """A player's copy of a network of small whole weights."""
     table = network.table.astype(np.int16)
     assert np.array_equal(table, network.table)
-    return Plays(*place(network.layout, table, network.scales))
+    placed = place(network.layout, table, network.scales)
+    least = np.float32(min((goal & -goal for goal in goals), default=np.inf))
+    return Plays(*placed, tuple(map(np.uint64, goals)), least)
 
 
 def fill(lane: Lane, moves: list[reference.Move]) -> None:
@@ -155,14 +156,13 @@ def play_one(
     plays: Plays,
     lane: Lane,
     *,
-    goal: int = 0,
     pooling: bool = False,
     restart_moves_min: int = ENDLESS,
 ) -> tuple[int, list[float], list[int]]:
     """Play one game: its moves, and score and highest exponent if it was a new one."""
     scores = np.full(4, np.nan)
     highest = np.zeros(4, dtype=np.uint8)
-    starts = np.uint64(goal), pooling, restart_moves_min
+    starts = pooling, restart_moves_min
     games, moves, errors = train(learns, plays, lane, 0.0, 0.0, True, *starts, 1, scores, highest)
     assert errors >= 0
     return moves, scores[:games].tolist(), highest[:games].tolist()
@@ -246,19 +246,24 @@ def test_a_game_ends_with_its_goal_which_is_worth_the_board_with_halved_tiles() 
     for _ in range(40):
         tables, other = tables_of(network), tables_of(network)
         score, highest = np.empty(1), np.empty(1, dtype=np.uint8)
-        learning, starts = (1.0, 0.5, True), (np.uint64(goal), False, ENDLESS)
-        _, length, errors = train(tables, plays_of(network), lane, *learning, *starts, 1, score, highest)
+        learning, starts = (1.0, 0.5, True), (False, ENDLESS)
+        plays = plays_of(network, 2**goal)
+        _, length, errors = train(tables, plays, lane, *learning, *starts, 1, score, highest)
         board, _, generator = reference.new_game(seeds.next())
         for after in lane.afterstates[:length]:
             assert max(board) < goal
             board, _ = reference.spawn(reference.unpack(int(after)), generator)
-        values = slow.move_values(network, board, looks_ahead=False)
+        worth: dict[float, tuple[list[int], int]] = {}
+        for move in reference.legal_moves(board):
+            after, reward = reference.slide(board, move)
+            seen = int(downgraded(np.uint64(reference.pack(after)))) if max(after) == goal else 0
+            value = slow.value(network, reference.unpack(seen) if seen else after)
+            worth[reward + value] = after, reward
         end = 0.0
-        if values:
-            after, reward = reference.slide(board, max(values, key=values.__getitem__))
+        if worth:
+            end = max(worth)
+            after, reward = worth[end]
             assert max(after) == goal == highest[0]
-            smaller = reference.unpack(int(downgraded(np.uint64(reference.pack(after)))))
-            end = reward + slow.value(network, smaller)
             assert score[0] == lane.rewards[:length].sum() + reward
         assert errors == learn_backwards(other, lane, length, end, *learning)
         assert np.array_equal(tables.entries, other.entries)
@@ -273,7 +278,7 @@ def test_what_is_played_is_what_is_learned() -> None:
     lane = new_lane(np.uint64(5), layout)
     scores, highest = np.empty(1), np.empty(1, dtype=np.uint8)
     for _ in range(20):
-        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, NO_GOAL, False, 10, 1, scores, highest)
+        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, False, 10, 1, scores, highest)
         assert errors == learn_backwards(other, lane, length, 0.0, 1.0, 0.5, True)
     assert np.array_equal(tables.entries, other.entries)
     assert tables.entries.any()
@@ -288,9 +293,7 @@ def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[A
     found: list[float] = []
     total = 0
     for budget in budgets:
-        count, moves, _ = train(
-            tables, plays, lane, 1.0, 0.0, True, NO_GOAL, False, 10, budget, scores, highest
-        )
+        count, moves, _ = train(tables, plays, lane, 1.0, 0.0, True, False, 10, budget, scores, highest)
         found += scores[:count].tolist()
         total += moves
     return tables.entries, found, total

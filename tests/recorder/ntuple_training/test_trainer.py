@@ -151,7 +151,7 @@ def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: p
     rates: set[tuple[bool, float, bool]] = set()
 
     def watched(tables: Any, plays: Any, lane: Any, *rest: Any) -> Any:
-        beta, _decay, coherent, _goal, _pooling, _restarts, moves, *_ = rest
+        beta, _decay, coherent, _pooling, _restarts, moves, *_ = rest
         if moves:  # else it compiles
             rates.add((trainer.moves >= 50_000, beta, coherent))
         return train(tables, plays, lane, *rest)
@@ -417,7 +417,7 @@ def test_threads_learn_into_the_same_tables() -> None:
 # --- going on
 
 
-POOLS = {"stages": "64 128 192", "pool_boards": 3, "goal": 256}
+POOLS = {"stages": "64 128 192", "pool_boards": 3, "goals": "256", "restart_moves_min": 10**6}
 
 
 @pytest.mark.parametrize(
