@@ -326,6 +326,16 @@ def _table_of(found: Iterable[tuple[str, Evaluation]]) -> Table:
     return made
 
 
+def _check_free(target: Path, *, force: bool) -> None:
+    from tape2048.errors import NameTakenError
+    from tape2048.io.reading import reading
+
+    with reading(target):
+        exists = target.exists()
+    if exists and not force:
+        raise NameTakenError("the file exists; nothing was replaced", path=target, hint="--force replaces it")
+
+
 @command.subcommand("tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16")
 @click.argument("source", callback=_network)
 @click.argument("target", type=PATH)
@@ -336,14 +346,9 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
     import numpy as np
 
-    from tape2048.errors import NameTakenError
-    from tape2048.io.reading import reading
     from tape2048.ntuple.files import load_network, save_network
 
-    with reading(target):
-        exists = target.exists()
-    if exists and not force:
-        raise NameTakenError("the file exists; nothing was replaced", path=target, hint="--force replaces it")
+    _check_free(target, force=force)
     network = load_network(source).quantised(step)
     written = save_network(network, target)
     largest = float(network.scales.max())
@@ -351,5 +356,54 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     print_result(
         {"path": str(target), "bytes": written, "step": step, "step_max": largest},
         lambda: [f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}"],
+        as_json=as_json,
+    )
+
+
+@command.subcommand("tape2048 player prune runs/mine/network.ntuple mine.ntuple --max-mb 8", name="prune")
+@click.argument("source", callback=_network)
+@click.argument("target", type=PATH)
+@click.option(
+    "--max-mb", type=click.FloatRange(min=0.01), required=True, help="The size of the file, in 10**6 bytes."
+)
+@int_option("--games", "Games in which look-ups are counted.", default=_GAMES, least=2)
+@_SEED
+@_THREADS
+@force_option("TARGET")
+@json_option()
+def prune(
+    *,
+    source: str,
+    target: Path,
+    max_mb: float,
+    games: int,
+    seed: int,
+    threads: int,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Round a network's entries, those the most that matter least, until its file is small enough.
+
+    The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted.
+    SOURCE has to be int16 (`player quantise`). `player match` of both shows the loss.
+    """
+    from tape2048.base.resources import available_cores
+    from tape2048.ntuple.files import load_network, save_network
+    from tape2048_recorder.replay.pruning import check_prunable, count_lookups, pruned
+
+    _check_free(target, force=force)
+    network = load_network(source)
+    check_prunable(network)
+    with progress_bar("counting look-ups") as progress:
+        counts = count_lookups(
+            network, games=games, seed=seed, threads=threads or available_cores(), progress=progress
+        )
+    with progress_bar("compressing") as progress:
+        found = pruned(network, counts, round(max_mb * 1e6), progress)
+    written = save_network(found, target)
+    used = [int((one.table != 0).sum()) for one in (network, found)]
+    print_result(
+        {"path": str(target), "bytes": written, "entries_used": used[1], "entries_used_before": used[0]},
+        lambda: [f"{target}: {size(written)}, {number(used[1])} entries used, of {number(used[0])}"],
         as_json=as_json,
     )

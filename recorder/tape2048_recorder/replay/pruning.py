@@ -1,0 +1,196 @@
+r"""Pruning: a network's file becomes a fraction of its size, and the player hardly weaker.
+
+Most entries of a network are seldom looked up. Rounding to a step :math:`\Delta` costs an entry that is
+looked up :math:`c` times a squared error of :math:`c\,\Delta^2 / 12` over all games, and saves
+:math:`\log_2 \Delta` bits; for a given number of bits, the sum of the errors is least where
+
+.. math::
+
+    \Delta_i \propto 1 / \sqrt{c_i}
+
+(reverse water-filling; Cover and Thomas, "Elements of Information Theory", 2nd ed., section 10.3.3). So each
+entry is rounded to a power of two of the network's own steps, the more coarsely the fewer look-ups it served;
+what is never looked up becomes 0 in most cases, or keeps its size at least. The file's format stays, and xz
+finds the zeros. Look-ups are counted in games: of each board's afterstates, as 1-ply looks them up, and of
+what may follow each of them, as a player does that looks a spawn ahead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from tape2048.errors import ConfigError
+from tape2048.game.rules import empty_mask
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import popcount, select_bit
+from tape2048.ntuple.files import file_bytes
+from tape2048.ntuple.images import stage_of
+from tape2048.ntuple.lookup import SYMMETRIES, indices_of
+from tape2048.ntuple.placing import stage_begins
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.players.collecting import play_games
+from tape2048_recorder.players.ntuple import of_network
+from tape2048_recorder.players.search import after_move, afterstates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tape2048.ntuple.network import Network
+
+U64 = np.uint64
+
+#: Look-ups that each entry is credited with: none has been looked up in vain.
+_CREDIT = 1 / 16
+
+#: The coarsest rounding: an i16 of which only the sign and the highest bit are left.
+_SHIFT_MAX = 14.0
+_MOST = 32767
+
+#: Games played at a time, which bounds the boards in memory.
+_GAMES_AT_ONCE = 200
+
+#: Roundings differ by this factor, and this many are searched: up to a step of 2**20 times the finest.
+_FACTOR = 2**0.25
+_TRIES = 80
+
+
+@register_jitable
+def _count_answers(network: Any, board: Any, places: Any, counts: Any) -> Any:
+    """Count the entries of a board's afterstates; return these and the legal moves."""
+    masks, offsets, begins, size = network
+    options = afterstates(board)
+    moves = options[4]
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        after = after_move(bit, options)
+        indices_of(masks, offsets, stage_of(begins, after) * size, after, places)
+        for place in places:
+            counts[place] += np.uint32(1)
+    return options
+
+
+@kernel
+def _count_lookups(network: Any, boards: Any, seed: Any, places: Any, counts: Any) -> None:
+    state, gamma = rng.start(seed)
+    for board in boards:
+        options = _count_answers(network, board, places, counts)
+        moves = options[4]
+        while moves != U64(0):
+            bit = moves & (~moves + U64(1))
+            moves ^= bit
+            after = after_move(bit, options)
+            holes = empty_mask(after)
+            pick, state = rng.bounded(state, gamma, popcount(holes))
+            four, state = rng.bounded(state, gamma, U64(10))
+            spawned = select_bit(holes, pick) << U64(four == U64(0))
+            _count_answers(network, after | spawned, places, counts)
+
+
+def count_lookups(
+    network: Network,
+    *,
+    games: int,
+    seed: int,
+    threads: int,
+    progress: Callable[[int, int], object] | None = None,
+) -> npt.NDArray[np.uint32]:
+    """Return how often games look up each entry, ``u32[entries]``.
+
+    Args:
+        network: plays them, half of them 1-ply, half of them always a spawn ahead.
+        games: their number.
+        seed: of the games.
+        threads: that play.
+        progress: called with ``(done, games)``.
+    """
+    layout = network.layout
+    facts = layout.masks, layout.offsets, stage_begins(layout), U64(layout.stage_size)
+    counts = np.zeros(layout.entries, np.uint32)
+    places = np.empty(SYMMETRIES * len(layout.tuples), U64)
+    player = of_network(network, mix="0:1+16:1", downgrade=network.downgrade)
+    seeds = game_seeds(seed, np.arange(games, dtype=U64))
+    for first in range(0, games, _GAMES_AT_ONCE):
+        some = seeds[first : first + _GAMES_AT_ONCE]
+
+        def played(done: int, _: int, first: int = first) -> None:
+            if progress is not None:
+                progress(first + done, games)
+
+        found = play_games(player, some, stride=1, threads=threads, progress=played)
+        _count_lookups(facts, found.boards, some[0], places, counts)
+    return counts
+
+
+@kernel
+def _round(values: Any, counts: Any, coarseness: Any, out: Any) -> None:
+    for i in range(values.shape[0]):
+        shift: Any = np.rint(np.log2(coarseness / np.sqrt(counts[i] + _CREDIT)))
+        step = np.exp2(min(max(shift, 0.0), _SHIFT_MAX))
+        value = np.rint(values[i] / step) * step
+        out[i] = np.int16(value - np.sign(value) * step if abs(value) > _MOST else value)
+
+
+def rounded(network: Network, counts: npt.NDArray[np.uint32], coarseness: float) -> Network:
+    """Return the network, each entry rounded to ``coarseness / sqrt(look-ups)`` of its points of score."""
+    table = np.empty_like(network.table)
+    targets, numbers = (network.layout.tables(array) for array in (table, counts))
+    for (stage, t), values in network.layout.tables(network.table).items():
+        units = coarseness / float(network.scales[stage, t])
+        _round(values, numbers[stage, t], units, targets[stage, t])
+    return dataclasses.replace(network, table=table)
+
+
+def check_prunable(network: Network) -> None:
+    """Raise ConfigError unless the tables are ``i16``."""
+    if network.table.dtype != np.int16:
+        raise ConfigError("found tables of float32, expected int16", hint="`tape2048 player quantise` first")
+
+
+def pruned(
+    network: Network,
+    counts: npt.NDArray[np.uint32],
+    bytes_max: int,
+    progress: Callable[[int, int], object] | None = None,
+) -> Network:
+    """Return the finest rounding of a network whose file has at most so many bytes.
+
+    Args:
+        network: with ``i16`` tables.
+        counts: from :func:`count_lookups`.
+        bytes_max: of the file.
+        progress: called with the number of roundings tried, and of all.
+
+    Raises:
+        ConfigError: the tables are not ``i16``, or even the coarsest rounding does not fit.
+    """
+    check_prunable(network)
+    finest = float(network.scales.min()) * _CREDIT**0.5  # leaves each entry as it is
+    fits: Network | None = None
+    low, high = 0, _TRIES  # of the powers of _FACTOR: those below low do not fit, those from high on do
+    tries = _TRIES.bit_length()
+    for tried in range(tries):
+        if low == high:
+            break
+        middle = (low + high) // 2
+        found = rounded(network, counts, finest * _FACTOR**middle)
+        if (size := file_bytes(found)) <= bytes_max:
+            fits, high = found, middle
+        else:
+            low = middle + 1
+        if progress is not None:
+            progress(tried + 1, tries)
+    if fits is None:
+        raise ConfigError(
+            f"found {size:,} bytes with the coarsest rounding, expected at most {bytes_max:,}",
+            hint="a network of fewer stages, or of tuples of fewer cells",
+        )
+    if progress is not None:
+        progress(tries, tries)
+    return fits
