@@ -69,6 +69,7 @@ HEAVY = {
         "recorder/tape2048_recorder/ntuple_training/entries.py",
         "recorder/tape2048_recorder/ntuple_training/learning.py",
         "recorder/tape2048_recorder/lanes/",
+        "recorder/tape2048_recorder/replay/pruning.py",
     ),
     "click": ("tools/tape2048_tools/",),
     "torch": ("sdk/tape2048/torch/", "recorder/tape2048_recorder/models/torch_player.py"),

@@ -262,7 +262,8 @@ def test_the_copy_plays_as_the_network_that_ships() -> None:
     assert trainer._copy.scales.tolist() == [[2.0, 0.25, 0.25, 0.25], *[[0.25] * 4] * 2]
     boards = draws.integers(0, 2**64, size=5000, dtype=np.uint64)
     found = np.empty(len(boards), np.float32)
-    network_module._fill_values(*trainer._copy.plays(parted=True), boards, found)
+    plays = trainer._copy.plays(parted=True)
+    network_module._fill_values(plays.places, plays.table, plays.scales, boards, found)
     # Half a step of each of 8 entries of 4 tuples, on which no quantised network can improve.
     np.testing.assert_allclose(found, trainer.network().values(boards), atol=8 * (1 + 3 * 0.125))
 
@@ -919,7 +920,8 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
         ("initial_value = inf", ConfigError, "initial_value"),
         ("downgrade = 5", ConfigError, "found downgrade = 5, expected 0 or a tile from 4 to 32768"),
         ("downgrade = -1", ConfigError, "downgrade"),
-        ("goal = 100", ConfigError, "found goal = 100, expected 0 or a tile from 4 to 32768"),
+        ('goals = "8192 4096"', ConfigError, r"goals \[8192, 4096\], expected tiles .* in ascending order"),
+        ('goals = "102"', ConfigError, r"goals \[102\], expected tiles from 4 to 32768, or sums"),
         ("a = [", ConfigError, "malformed TOML"),
     ],
 )

@@ -203,7 +203,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(
 
 def progress(moves: int = 4_000_000, **changes: object) -> Progress:
     reach = {2048: 0.9, 4096: 0.5, 8192: 0.25, 16384: 0.001, 32768: 0.0}
-    return Progress(moves, 900, 65.0, 2e6, 12_345.0, reach, 3.5)._replace(**changes)
+    return Progress(moves, 900, 65.0, 2e6, 12_345.0, reach, 3.5, 0, [])._replace(**changes)
 
 
 def test_a_second_signal_is_one_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``tape2048 player``: evaluate, compare and analyse players; show and quantise networks."""
+"""``tape2048 player``: evaluate, compare and analyse players; show, quantise and prune networks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
 )
 def command() -> None:
-    """Evaluate, compare and analyse players; show and quantise their networks."""
+    """Evaluate, compare and analyse players; show, quantise and prune their networks."""
 
 
 def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
@@ -382,10 +382,11 @@ def prune(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Round a network's entries, those the most that matter least, until its file is small enough.
+    """Round a network's entries until its file is small enough.
 
-    The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted.
-    SOURCE has to be int16 (`player quantise`). `player match` of both shows the loss.
+    The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted;
+    the fewer an entry has, the more coarsely it is rounded. SOURCE has to be int16 (`player quantise`).
+    `player match` of both shows the loss.
     """
     from tape2048.base.resources import available_cores
     from tape2048.ntuple.files import load_network, save_network
