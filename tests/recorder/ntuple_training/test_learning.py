@@ -15,6 +15,7 @@ from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import place, places_of
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
+    BEGINS_MAX,
     GOALS,
     LENGTH_MAX,
     Lane,
@@ -217,7 +218,7 @@ def test_games_begin_where_the_stage_that_learned_least_was_entered() -> None:
     lane = new_lane(np.uint64(5), layout, kept)
     entered: list[list[list[int]]] = [[] for _ in range(layout.stage_count)]
     learned, begun = [0] * layout.stage_count, [0] * layout.stage_count
-    least = 0
+    least = limited = 0
     for _ in range(200):
         length, scores, _ = play_one(tables_of(network), plays, lane, pooling=True)
         boards = [reference.unpack(int(board)) for board in lane.boards[:length]]
@@ -230,11 +231,20 @@ def test_games_begin_where_the_stage_that_learned_least_was_entered() -> None:
                 entered[stage].append(board)
         for after in lane.afterstates[:length]:
             learned[slow.stage_of(layout, reference.unpack(int(after)))] += 1
-        there = [stage for stage in range(layout.stage_count) if not stage or entered[stage]]
+        there = [
+            stage
+            for stage in range(layout.stage_count)
+            if not stage or begun[stage] < BEGINS_MAX * len(entered[stage])
+        ]
+        limited += any(
+            entered[stage] and stage not in there and learned[stage] < min(learned[other] for other in there)
+            for stage in range(layout.stage_count)
+        )
         least = min(there, key=lambda stage: learned[stage])
         begun[least] += least > 0
         assert lane.tallies.tolist() == [[len(boards) for boards in entered], begun, learned]
     assert all(begun[1:]), "a start in each stage"
+    assert limited, "a stage with too few boards to begin on waited"
     assert max(map(len, entered)) > kept
 
 
