@@ -86,13 +86,13 @@ class Tables(NamedTuple):
 
 
 class Plays(NamedTuple):
-    """The network that chooses the moves: a copy of the weights, as a player has them.
+    """The network that chooses the moves, as a player has it: the one that learns, by its weights.
 
     ``goals`` are the sums that end a game, ``goal_reward`` the least reward of a move that can reach one.
     """
 
     places: Places
-    table: npt.NDArray[np.int16]
+    table: npt.NDArray[np.float32]
     scales: npt.NDArray[np.float32]
     goals: tuple[np.uint64, ...]
     goal_reward: np.float32
@@ -210,29 +210,6 @@ def _best_move(plays: Any, board: Any, reached: Any) -> Any:
     return best_after, reward
 
 
-@kernel
-def copy_weights(entries: Any, strides: Any, scale: Any, out: Any) -> Any:
-    """Copy one tuple's weights into a player's table, in steps of ``scale``; return the largest ``|weight|``.
-
-    Args:
-        entries: ``f32[16**n, 4]``, in the order of the digits, the first one's being the highest.
-        strides: ``u64[n]``, the distances of entries of ``out`` whose digits differ by one.
-        scale: ``f32``. The copy is valid if no weight has more than 32,767 steps.
-        out: ``i16[]``, from the tuple's first entry on.
-    """
-    last = strides.shape[0] - 1
-    largest = F32(0)
-    for high in range(entries.shape[0] >> 4):
-        to = U64(0)
-        for digit in range(last):
-            to += strides[digit] * ((U64(high) >> U64(4 * (last - 1 - digit))) & U64(15))
-        for low in range(16):
-            weight = entries[(high << 4) + low, 0]
-            largest = max(largest, abs(weight))
-            out[to + U64(low) * strides[last]] = np.int16(np.rint(weight / scale))
-    return largest
-
-
 @register_jitable
 def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
     """Return the next game's first board, or 0 for a new game, and the generator's state."""
@@ -302,7 +279,7 @@ def train(
 
     Args:
         tables: the learning network; other threads may write to it at the same time.
-        plays: the network that chooses the moves, an older copy.
+        plays: the network that chooses the moves.
         lane: this thread's own.
         beta: the learning rate.
         decay: lambda.

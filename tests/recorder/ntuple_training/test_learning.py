@@ -48,7 +48,7 @@ def tables_of(network: Network) -> Tables:
 
 
 def plays_of(network: Network, *goals: int) -> Plays:
-    """A player's copy of a network of small whole weights."""
+    """The player of a network of small whole weights."""
     table = network.table.astype(np.int16)
     assert np.array_equal(table, network.table)
     placed = place(network.layout, table, network.scales)

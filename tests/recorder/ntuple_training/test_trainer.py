@@ -39,7 +39,7 @@ from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.ntuple import network as network_module
 from tape2048.ntuple.files import load_network
-from tape2048_recorder.ntuple_training import player_copy, run
+from tape2048_recorder.ntuple_training import run
 from tape2048_recorder.ntuple_training import trainer as trainer_module
 from tape2048_recorder.ntuple_training.config import (
     PRESETS,
@@ -72,10 +72,8 @@ def small(**changes: Any) -> TrainingConfig:
 
 def state_of(trainer: Trainer) -> list[bytes]:
     """All that decides what the trainer learns next."""
-    copy = trainer._copy
     lanes = [array for lane in trainer._lanes for array in (lane.state, lane.pools, lane.tallies)]
-    arrays = [trainer._entries, copy.table, copy.scales, *lanes]
-    return [array.tobytes() for array in arrays]
+    return [array.tobytes() for array in (trainer._entries, *lanes)]
 
 
 def weights_of(trainer: Trainer) -> Any:
@@ -167,105 +165,61 @@ def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: p
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_all_threads_play_by_one_young_copy(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr(player_copy, "_COPY_MOVES_MIN", 1_000)
+def test_all_threads_play_by_the_weights_as_they_are(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     train = trainer_module.train
     trainer = Trainer(small(moves=60_000, split_moves=20_000, threads=threads))
     played: set[int] = set()
-    learned: list[bool] = []
 
     def watched(tables: Any, plays: Any, lane: Any, beta: Any, *rest: Any) -> Any:
         assert tables.entries is trainer._entries
-        assert plays.table is trainer._copy.table
+        assert np.shares_memory(plays.table, trainer._entries)
         played.add(id(lane))
-        learned.append(plays.table.any())
         return train(tables, plays, lane, beta, *rest)
 
     monkeypatch.setattr(trainer_module, "train", watched)
     trainer.learn(10**9)
-    assert (learned[0], learned[-1]) == (False, True)
     assert len(played) == threads
-
-
-def test_nobody_learns_into_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(player_copy, "_COPY_MOVES_MIN", 10**9)  # never renewed
-    train = trainer_module.train
-    trainer = Trainer(small(stages="", split_moves=10**9, threads=2))
-    trainer._copy.renew(0, parted=False)
-
-    def watched(tables: Any, plays: Any, *rest: Any) -> Any:
-        found = train(tables, plays, *rest)
-        assert not plays.table.any()
-        return found
-
-    monkeypatch.setattr(trainer_module, "train", watched)
-    trainer.learn(10**9)
-    assert weights_of(trainer).any()
 
 
 def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 1_000)
     trainer = Trainer(small(moves=20_000, stages="", threads=2))
-    train, renew = trainer_module.train, player_copy.PlayerCopy.renew
+    train, rate = trainer_module.train, trainer._rate
     rates: list[float] = []
 
     def watched(tables: Any, plays: Any, lane: Any, beta: float, *rest: Any) -> Any:
         rates.append(beta)
         return train(tables, plays, lane, beta, *rest)
 
-    def slow(copy: Any, moves: int, *, parted: bool) -> int:
-        lasts = renew(copy, moves, parted=parted)
+    def slow(moves: int) -> tuple[float, bool]:
         if threading.current_thread().name == "lane_1":  # until the other one has learned all that is left
             end = time.monotonic() + PATIENCE_S
             while not trainer.done and time.monotonic() < end:
                 time.sleep(0.01)
-        return lasts
+        return rate(moves)
 
     monkeypatch.setattr(trainer_module, "train", watched)
-    monkeypatch.setattr(player_copy.PlayerCopy, "renew", slow)
+    monkeypatch.setattr(trainer, "_rate", slow)
     trainer.learn(10**9)
     assert set(rates) == {1.0}
     assert np.isfinite(trainer._entries).all()
 
 
-def test_the_copy_is_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(player_copy, "_COPY_MOVES_MIN", 1_000)
-    trainer = Trainer(small(stages=""))
-    copy, entries = trainer._copy, trainer.layout.entries
-    assert copy.renew(0, parted=False) == 1_000
-    trainer._entries[:, WEIGHT] = 1
-    assert copy.renew(400, parted=False) == 600, "it is still young"
-    assert not copy.table.any()
-    assert copy.renew(160_000, parted=False) == 10_000
-    assert (copy.table * copy.scales[0, 0] == 1).all()
-    assert copy.renew(10**12, parted=False) == entries // 4
-
-
-def test_while_one_thread_renews_the_copy_the_others_play_on() -> None:
-    trainer = Trainer(small(stages=""))
-    copy = trainer._copy
-    trainer._entries[:, WEIGHT] = 1
-    with copy._renewing:
-        assert copy.renew(160_000, parted=False) == player_copy._COPY_MOVES_MIN
-        assert not copy.table.any()
-    assert copy.renew(160_000, parted=False) == player_copy._COPY_MOVES_MIN
-    assert copy.table.all()
-
-
-def test_the_copy_plays_as_the_network_that_ships() -> None:
+def test_moves_are_chosen_by_the_values_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(small(tuples="0123 0145 01245 012345", stages="128 256"))
     draws = np.random.default_rng(3)
     trainer._counts.parted = True
     trainer._entries[:, WEIGHT] = draws.normal(size=trainer.layout.entries) * 1000
-    trainer._entries[5, WEIGHT] = -40_000  # the first table needs wide steps
-    trainer._copy.renew(0, parted=True)
-    assert trainer._copy.scales.tolist() == [[2.0, 0.25, 0.25, 0.25], *[[0.25] * 4] * 2]
     boards = draws.integers(0, 2**64, size=5000, dtype=np.uint64)
-    found = np.empty(len(boards), np.float32)
-    plays = trainer._copy.plays(parted=True)
-    network_module._fill_values(plays.places, plays.table, plays.scales, boards, found)
-    # Half a step of each of 8 entries of 4 tuples, on which no quantised network can improve.
-    np.testing.assert_allclose(found, trainer.network().values(boards), atol=8 * (1 + 3 * 0.125))
+    expected, found = trainer.network().values(boards), np.empty(len(boards), np.float32)
+
+    def train(_tables: Any, plays: Any, *_: Any) -> Any:
+        network_module._fill_values(plays.places, plays.table, plays.scales, boards, found)
+        return 0, 10**9, 0.0
+
+    monkeypatch.setattr(trainer_module, "train", train)
+    trainer.learn(1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_progress_before_anything_is_known() -> None:
@@ -512,10 +466,10 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     header = int.from_bytes(whole[:8], "little") + 8
     cases = [(whole[:end], TruncatedError) for end in (0, 7, 8, 100, header, header + 1, len(whole) - 1)]
     cases += [(whole + b"x", TrailingBytesError), (b"{}" * 500, FormatError)]  # type: ignore[list-item]
-    other = whole.replace(b"n-tuple checkpoint 3", b"n-tuple checkpoint 9")
+    other = whole.replace(b"n-tuple checkpoint 4", b"n-tuple checkpoint 9")
     cases += [(other, NetworkError)]  # type: ignore[list-item]
     cases += [(whole.replace(b'\\"moves\\":0', b'\\"moves\\":a'), NetworkError)]  # type: ignore[list-item]
-    for at in (header, header + 16 * 4 * 16**4, len(whole) - 1):  # in the entries, the copy, the lanes
+    for at in (header, header + 16 * 4 * 16**4, len(whole) - 1):  # in the entries, the lanes, the tallies
         flipped = bytearray(whole)
         flipped[at] ^= 1
         cases += [(bytes(flipped), ChecksumError)]  # type: ignore[list-item]
@@ -531,7 +485,7 @@ def test_a_checkpoint_without_one_of_its_arrays_has_no_hint_of_threads(tmp_path:
     Trainer(small()).save_checkpoint(path)
     arrays, texts = decode(path.read_bytes(), "")
     spoilt: list[dict[str, Any]] = [
-        {**arrays, "copy": arrays["copy"][:-1]},
+        {**arrays, "entries": arrays["entries"][:-1]},
         {**arrays, "entries": arrays["entries"].astype(np.int16)},
         {**arrays, "lanes": arrays["lanes"][:, :2]},
         {**arrays, "lanes": np.array(7, dtype=np.uint64)},
@@ -567,7 +521,7 @@ def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: 
 def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(tuples="012456 012345", stages="8192")
     entries = 2 * 2 * 16**6
-    assert memory_needed(config) == entries * (16 + 2 + 4 + 2), "the network that ships is int16"
+    assert memory_needed(config) == entries * (16 + 4 + 2), "the network that ships is int16"
     assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * (16 + 2 + 4)
     monkeypatch.setattr(resources, "ram_available", lambda: 700_000_000)
     with pytest.raises(ConfigError, match=r"need 1\.6 GB, and 0\.7 GB are free") as caught:
