@@ -1,4 +1,4 @@
-"""``tape2048 player``: info, eval and quantise, and sessions that an ``ntuple`` player recorded."""
+"""``tape2048 player``: info, eval, quantise and prune, and sessions that an ``ntuple`` player recorded."""
 
 from __future__ import annotations
 
@@ -220,6 +220,27 @@ def test_starts_are_collected_from_sessions(tape: Tape, session: Path, tmp_path:
     assert done.code == errors.NameTakenError.exit_code
     assert "2 boards" in tape("player", "starts", session, target, "--tile", "8192", "--force").out
     assert tape("player", "starts", session, target, "--tile", "32768", "--force").code == 78
+
+
+def test_prune_writes_a_file_that_is_small_enough(
+    tape: Tape, quantised: Path, exact: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "pruned.ntuple"
+    how = ("player", "prune", quantised, target, "--max-mb", "0.05", "--games", "10")
+    before = np.count_nonzero(load_network(str(quantised)).table)
+    document = tape(*how, "--json").json
+    assert document["bytes"] == target.stat().st_size
+    assert 5_000 < document["bytes"] <= 50_000
+    assert document["entries_used_before"] == before
+    pruned = load_network(str(target))
+    assert document["entries_used"] == np.count_nonzero(pruned.table) < before
+    assert pruned.layout == load_network(str(quantised)).layout
+    again = tape(*how)
+    assert again.code == errors.NameTakenError.exit_code
+    assert "--force replaces it" in again.err
+    assert f"entries used, of {before:,}" in tape(*how, "--force").out
+    plain = tape("player", "prune", exact, tmp_path / "x", "--max-mb", "1")
+    assert (plain.code, "player quantise" in plain.err) == (78, True)
 
 
 def test_games_are_analysed(tape: Tape, quantised: Path, session: Path) -> None:
