@@ -522,9 +522,9 @@ def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.Monkey
     config = small(tuples="012456 012345", stages="8192")
     entries = 2 * 2 * 16**6
     assert memory_needed(config) == entries * (16 + 4 + 2), "the network that ships is int16"
-    assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * (16 + 2 + 4)
+    assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * (16 + 4)
     monkeypatch.setattr(resources, "ram_available", lambda: 700_000_000)
-    with pytest.raises(ConfigError, match=r"need 1\.6 GB, and 0\.7 GB are free") as caught:
+    with pytest.raises(ConfigError, match=r"need 1\.5 GB, and 0\.7 GB are free") as caught:
         Trainer(config)
     assert "fewer stages" in (caught.value.hint or "")
 
