@@ -247,21 +247,17 @@ def test_two_games_of_one_seed_stand_side_by_side(
     page.locator("section[aria-label='The game beside']").wait_for()
     ready(page)
 
-    def shown() -> list[list[str]]:
-        page.wait_for_timeout(100)
-        return [board.locator(".tile").all_text_contents() for board in page.locator(".board").all()]
+    def alike() -> bool:
+        first, second = [board.locator(".tile").all_text_contents() for board in page.locator(".board").all()]
+        return bool(first == second)
 
-    first, second = shown()
-    assert first == second
+    assert until(page, alike)
     page.keyboard.press("]")
-    first, second = shown()
-    assert first == second
+    assert until(page, alike)
     page.keyboard.press("ArrowRight")
-    first, second = shown()
-    assert first != second
+    assert until(page, lambda: not alike())
     page.keyboard.press("[")
-    first, second = shown()
-    assert first == second
+    assert until(page, alike)
     assert "beside=" in page.url
 
 
@@ -342,7 +338,7 @@ def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
     figure.wait_for()
     assert "not greedy" in figure.text_content()
     figure.locator("summary").click()
-    assert figure.locator("tbody tr").count() >= 6
+    figure.locator("tbody tr").nth(5).wait_for()
     open_link(page, "#live")
     page.locator(".latest:has-text('halfway through the last 8 games')").wait_for()
     open_link(page, "#board")
@@ -411,10 +407,11 @@ def test_a_condition_selects_and_a_false_one_is_explained(page: Any) -> None:
     open_link(page, "#games")
     page.locator("input[name=where]").fill("max_score >= 5000 AND steps > 10")
     page.keyboard.press("Enter")
-    page.locator("main table").wait_for()
-    page.wait_for_timeout(300)
-    scores = [int(text.replace(",", "")) for text in page.locator("td[data-head^=score]").all_text_contents()]
-    assert min(scores, default=5000) >= 5000
+    scores = page.locator("td[data-head^=score]")
+    assert until(
+        page,
+        lambda: min(int(text.replace(",", "")) for text in [*scores.all_text_contents(), "5000"]) >= 5000,
+    )
     page.locator("input[name=where]").fill("points > 3")
     page.keyboard.press("Enter")
     page.locator(".message.error:has-text('no such column')").wait_for()
