@@ -105,6 +105,15 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = ""
+    guide_from: Annotated[
+        NonNegative,
+        about(
+            "with pool_boards: the sum of different tiles from which every second game chooses its moves by "
+            "the values of boards with large tiles halved; 0: none does",
+            why="values of the latest boards become of use only once some games there succeed",
+            form="a sum as in stages, or 0",
+        ),
+    ] = 0
     moves: Annotated[Count, about("moves to learn from", why="an hour or so on two cores")] = 6_000_000_000
     anneal_moves: Annotated[
         NonNegative,

@@ -35,6 +35,10 @@ what would follow is worth what the network says of the board with its large til
 (:func:`tape2048.ntuple.lookup.downgraded`). Else a stage whose games seldom succeed is worth so little that
 the one before it learns to avoid it, then the one before that, and so on: the values of the halved board are
 of games that succeed.
+
+Every second game may be guided: from a sum on, it chooses by the values of the halved boards. Where no game
+succeeds, values are of dying soon, whatever the board, and choose no better than that; the halved boards'
+values succeed now and then, and what they reach, the stage's own values learn.
 """
 
 from __future__ import annotations
@@ -89,6 +93,7 @@ class Plays(NamedTuple):
     """The network that chooses the moves, as a player has it: the one that learns, by its weights.
 
     ``goals`` are the sums that end a game, ``goal_reward`` the least reward of a move that can reach one.
+    ``guides`` are the sums from which guided games choose by the halved board.
     """
 
     places: Places
@@ -96,6 +101,7 @@ class Plays(NamedTuple):
     scales: npt.NDArray[np.float32]
     goals: tuple[np.uint64, ...]
     goal_reward: np.float32
+    guides: tuple[np.uint64, ...]
 
 
 class Lane(NamedTuple):
@@ -177,16 +183,16 @@ def learn_backwards(
 
 
 @register_jitable(forceinline=True)
-def _worth(plays: Any, after: Any, reward: Any, reached: Any) -> Any:
+def _worth(plays: Any, after: Any, reward: Any, reached: Any, guided: Any) -> Any:
     """Return the reward plus what the afterstate is worth to a game that has reached so many goals."""
     seen = after
-    if reward >= plays.goal_reward and stage_of(plays.goals, after) > reached:
+    if guided or (reward >= plays.goal_reward and stage_of(plays.goals, after) > reached):
         seen = downgraded(after)
     return reward + value_of(plays.places, plays.table, plays.scales, seen)
 
 
 @register_jitable
-def _best_move(plays: Any, board: Any, reached: Any) -> Any:
+def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
     """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` where none is legal."""
     columns = transpose(board)
     column_score = F32(rows_merge_score(columns))
@@ -202,7 +208,7 @@ def _best_move(plays: Any, board: Any, reached: Any) -> Any:
         # A board's value is that of its transpose, so only the best one is transposed back. No branch on a
         # value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
         # too: that costs less than a mispredicted branch.
-        value = _worth(plays, after, merged, reached)
+        value = _worth(plays, after, merged, reached, guided)
         is_better = (after != source) & (value > best)
         best = value if is_better else best
         best_after = (transpose(after) if vertical else after) if is_better else best_after
@@ -228,7 +234,7 @@ def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
 
 
 @register_jitable
-def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any) -> Any:
+def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any, guided: Any) -> Any:
     """Play a game from a board: ``(moves, points, what the last afterstate is worth, last board)``."""
     length = 0
     score = 0.0
@@ -236,7 +242,7 @@ def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any
     reached = stage_of(plays.goals, board)
     entered = stage_of(plays.places.stage_begins, board)
     while length < LENGTH_MAX:
-        after, reward = _best_move(plays, board, reached)
+        after, reward = _best_move(plays, board, reached, guided and stage_of(plays.guides, board) > 0)
         if after == board:
             break
         if pooling:
@@ -251,7 +257,7 @@ def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any
         if reward >= plays.goal_reward and stage_of(plays.goals, after) > reached:
             # One more turn of the loop, for the pool.
             lane.state[GOALS] += U64(1)
-            end = _worth(plays, after, reward, reached)
+            end = reward + value_of(plays.places, plays.table, plays.scales, downgraded(after))
         else:
             lane.boards[length] = board
             lane.afterstates[length] = after
@@ -304,7 +310,8 @@ def train(
         board, _fours, game, game_gamma = new_game(seed)
         if not is_new:
             board = restart
-        length, score, end, board = _play(plays, lane, board, game, game_gamma, pooling)
+        guided = pooling and (seed & U64(1)) == U64(0)
+        length, score, end, board = _play(plays, lane, board, game, game_gamma, pooling, guided)
         errors += learn_backwards(tables, lane, length, end, beta, decay, coherent)
         moves += length
         if is_new:

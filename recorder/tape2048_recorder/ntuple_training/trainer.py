@@ -247,7 +247,8 @@ class Trainer:
         goals = tuple(map(U64, self.config.goal_sums))
         reward = np.float32(min((goal & -goal for goal in self.config.goal_sums), default=np.inf))
         tables = Tables(self._entries, places)
-        plays = Plays(places, self._entries.reshape(-1), self._scales, goals, reward)
+        guides = (U64(self.config.guide_from),) if self.config.guide_from else ()
+        plays = Plays(places, self._entries.reshape(-1), self._scales, goals, reward, guides)
         with ThreadPoolExecutor(len(self._lanes), "lane") as pool:
             try:
                 running = {

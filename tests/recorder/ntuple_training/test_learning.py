@@ -47,13 +47,13 @@ def tables_of(network: Network) -> Tables:
     return Tables(entries, places_of(layout, ENTRY_BYTES))
 
 
-def plays_of(network: Network, *goals: int) -> Plays:
+def plays_of(network: Network, *goals: int, guides: tuple[int, ...] = ()) -> Plays:
     """The player of a network of small whole weights."""
     table = network.table.astype(np.int16)
     assert np.array_equal(table, network.table)
     placed = place(network.layout, table, network.scales)
     least = np.float32(min((goal & -goal for goal in goals), default=np.inf))
-    return Plays(*placed, tuple(map(np.uint64, goals)), least)
+    return Plays(*placed, tuple(map(np.uint64, goals)), least, tuple(map(np.uint64, guides)))
 
 
 def fill(lane: Lane, moves: list[reference.Move]) -> None:
@@ -278,6 +278,32 @@ def test_a_game_ends_with_its_goal_which_is_worth_the_board_with_halved_tiles() 
         assert errors == learn_backwards(other, lane, length, end, *learning)
         assert np.array_equal(tables.entries, other.entries)
     assert 5 < lane.state[GOALS] < 35, "games end either way"
+
+
+def test_from_a_sum_on_every_second_game_chooses_by_the_board_with_halved_tiles() -> None:
+    network = slow.random_network("0123", "1256", seed=3)
+    guide, lane = 32 + 16, new_lane(np.uint64(77), network.layout)
+    seeds = reference.Generator.of_game(77)
+    plays = plays_of(network, guides=(guide,))
+    turned = {True: 0, False: 0}
+    for _ in range(40):
+        length, _, _ = play_one(tables_of(network), plays, lane, pooling=True)
+        is_guided = seeds.next() % 2 == 0
+        for i in range(length):
+            cells, after = reference.unpack(int(lane.boards[i])), int(lane.afterstates[i])
+            halves = sum({2**exponent for exponent in cells if exponent}) >= guide
+            plain, halved = {}, {}
+            for move in reference.legal_moves(cells):
+                option, reward = reference.slide(cells, move)
+                packed = reference.pack(option)
+                plain[packed] = reward + slow.value(network, option)
+                smaller = reference.unpack(int(downgraded(np.uint64(packed))))
+                halved[packed] = reward + slow.value(network, smaller)
+            values = halved if is_guided and halves else plain
+            assert values[after] == max(values.values())
+            turned[is_guided] += halves and plain[after] < max(plain.values())
+    assert turned[True] > 50
+    assert not turned[False]
 
 
 def test_what_is_played_is_what_is_learned() -> None:

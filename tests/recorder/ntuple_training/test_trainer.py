@@ -372,7 +372,13 @@ def test_threads_learn_into_the_same_tables() -> None:
 # --- going on
 
 
-POOLS = {"stages": "64 128 192", "pool_boards": 3, "goals": "256", "restart_moves_min": 10**6}
+POOLS = {
+    "stages": "64 128 192",
+    "pool_boards": 3,
+    "goals": "256",
+    "guide_from": 192,
+    "restart_moves_min": 10**6,
+}
 
 
 @pytest.mark.parametrize(
