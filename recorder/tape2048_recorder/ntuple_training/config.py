@@ -108,8 +108,8 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     guide_from: Annotated[
         NonNegative,
         about(
-            "with pool_boards: the sum of different tiles from which every second game chooses its moves by "
-            "the values of boards with large tiles halved; 0: none does",
+            "with pool_boards: the sum of different tiles from which every second game, before anneal_moves, "
+            "chooses by the values of boards with large tiles halved; 0: none does",
             why="values of the latest boards become of use only once some games there succeed",
             form="a sum as in stages, or 0",
         ),

@@ -276,6 +276,7 @@ def train(
     decay: Any,
     coherent: Any,
     pooling: Any,
+    guiding: Any,
     restart_moves_min: Any,
     moves_max: Any,
     scores: Any,
@@ -291,6 +292,7 @@ def train(
         decay: lambda.
         coherent: whether entries learn at rates of their own (temporal coherence), or all at one.
         pooling: whether games begin in the stage that has learned least, else anew.
+        guiding: whether every second game is guided.
         restart_moves_min: games with fewer moves do not restart from their middle.
         moves_max: the game that reaches it is the last.
         scores: ``f64[n]``, filled with the scores of new games, without restarts.
@@ -310,7 +312,7 @@ def train(
         board, _fours, game, game_gamma = new_game(seed)
         if not is_new:
             board = restart
-        guided = pooling and (seed & U64(1)) == U64(0)
+        guided = guiding and (seed & U64(1)) == U64(0)
         length, score, end, board = _play(plays, lane, board, game, game_gamma, pooling, guided)
         errors += learn_backwards(tables, lane, length, end, beta, decay, coherent)
         moves += length

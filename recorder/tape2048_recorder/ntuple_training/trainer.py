@@ -269,10 +269,11 @@ class Trainer:
         highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
         # No game is longer, and a larger number may exceed i64.
         restart_moves_min = min(self.config.restart_moves_min, LENGTH_MAX + 1)
-        starts = self.config.pool_boards > 0 and self._counts.parted, restart_moves_min
+        pooling = self.config.pool_boards > 0 and self._counts.parted
 
         def run(moved: int, moves: int) -> tuple[int, int, float]:
-            beta, coherent = self._rate(moved)
+            beta, coherent, guiding = self._phase(moved)
+            starts = pooling, pooling and guiding, restart_moves_min
             fixed = tables, plays, lane, beta, self.config.decay, coherent, *starts
             found: tuple[int, int, float] = train(*fixed, moves, scores, highest)
             return found
@@ -283,17 +284,19 @@ class Trainer:
             games, moves, errors = run(moved, min(_SLICE_MOVES, left))
             self._note(scores[:games], highest[:games], begin, moves, errors)
 
-    def _rate(self, moves: int) -> tuple[float, bool]:
-        """Return the learning rate after ``moves`` moves, and whether entries have rates of their own.
+    def _phase(self, moves: int) -> tuple[float, bool, bool]:
+        """Return what holds after ``moves`` moves.
 
-        It falls to 0 over the last ``anneal_moves``. The caller reads ``moves`` once per slice, since other
-        threads go on counting.
+        The learning rate, whether entries have rates of their own, and whether games are guided. The rate
+        falls to 0 over the last ``anneal_moves``, in which no game is guided. The caller reads ``moves`` once
+        per slice, since other threads go on counting.
         """
         config = self.config
         left = config.moves - moves
         coherent = moves >= config.plain_moves
         beta = config.beta if coherent else config.plain_beta
-        return beta * min(left / max(config.anneal_moves, 1), 1.0), coherent
+        guiding = config.guide_from > 0 and left > config.anneal_moves
+        return beta * min(left / max(config.anneal_moves, 1), 1.0), coherent, guiding
 
     def _note(
         self,

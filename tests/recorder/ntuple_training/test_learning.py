@@ -158,12 +158,13 @@ def play_one(
     lane: Lane,
     *,
     pooling: bool = False,
+    guiding: bool = False,
     restart_moves_min: int = ENDLESS,
 ) -> tuple[int, list[float], list[int]]:
     """Play one game: its moves, and score and highest exponent if it was a new one."""
     scores = np.full(4, np.nan)
     highest = np.zeros(4, dtype=np.uint8)
-    starts = pooling, restart_moves_min
+    starts = pooling, guiding, restart_moves_min
     games, moves, errors = train(learns, plays, lane, 0.0, 0.0, True, *starts, 1, scores, highest)
     assert errors >= 0
     return moves, scores[:games].tolist(), highest[:games].tolist()
@@ -256,7 +257,7 @@ def test_a_game_ends_with_its_goal_which_is_worth_the_board_with_halved_tiles() 
     for _ in range(40):
         tables, other = tables_of(network), tables_of(network)
         score, highest = np.empty(1), np.empty(1, dtype=np.uint8)
-        learning, starts = (1.0, 0.5, True), (False, ENDLESS)
+        learning, starts = (1.0, 0.5, True), (False, False, ENDLESS)
         plays = plays_of(network, 2**goal)
         _, length, errors = train(tables, plays, lane, *learning, *starts, 1, score, highest)
         board, _, generator = reference.new_game(seeds.next())
@@ -287,7 +288,7 @@ def test_from_a_sum_on_every_second_game_chooses_by_the_board_with_halved_tiles(
     plays = plays_of(network, guides=(guide,))
     turned = {True: 0, False: 0}
     for _ in range(40):
-        length, _, _ = play_one(tables_of(network), plays, lane, pooling=True)
+        length, _, _ = play_one(tables_of(network), plays, lane, guiding=True)
         is_guided = seeds.next() % 2 == 0
         for i in range(length):
             cells, after = reference.unpack(int(lane.boards[i])), int(lane.afterstates[i])
@@ -314,7 +315,7 @@ def test_what_is_played_is_what_is_learned() -> None:
     lane = new_lane(np.uint64(5), layout)
     scores, highest = np.empty(1), np.empty(1, dtype=np.uint8)
     for _ in range(20):
-        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, False, 10, 1, scores, highest)
+        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, False, False, 10, 1, scores, highest)
         assert errors == learn_backwards(other, lane, length, 0.0, 1.0, 0.5, True)
     assert np.array_equal(tables.entries, other.entries)
     assert tables.entries.any()
@@ -329,7 +330,9 @@ def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[A
     found: list[float] = []
     total = 0
     for budget in budgets:
-        count, moves, _ = train(tables, plays, lane, 1.0, 0.0, True, False, 10, budget, scores, highest)
+        count, moves, _ = train(
+            tables, plays, lane, 1.0, 0.0, True, False, False, 10, budget, scores, highest
+        )
         found += scores[:count].tolist()
         total += moves
     return tables.entries, found, total

@@ -149,7 +149,7 @@ def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: p
     rates: set[tuple[bool, float, bool]] = set()
 
     def watched(tables: Any, plays: Any, lane: Any, *rest: Any) -> Any:
-        beta, _decay, coherent, _pooling, _restarts, moves, *_ = rest
+        beta, _decay, coherent, _pooling, _guiding, _restarts, moves, *_ = rest
         if moves:  # else it compiles
             rates.add((trainer.moves >= 50_000, beta, coherent))
         return train(tables, plays, lane, *rest)
@@ -162,6 +162,26 @@ def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: p
     trainer.learn(10**9)
     assert rates == {(False, 0.25, False), (True, 0.5, True)}
     assert trainer._entries[:, A].any()
+
+
+def test_games_are_guided_from_the_split_until_the_rate_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 2_000)
+    train = trainer_module.train
+    found: list[tuple[int, bool]] = []
+
+    def watched(tables: Any, plays: Any, lane: Any, *rest: Any) -> Any:
+        _beta, _decay, _coherent, _pooling, guiding, _restarts, moves, *_ = rest
+        assert plays.guides == (np.uint64(POOLS["guide_from"]),)
+        if moves:  # else it compiles
+            found.append((trainer.moves, guiding))
+        return train(tables, plays, lane, *rest)
+
+    monkeypatch.setattr(trainer_module, "train", watched)
+    trainer = Trainer(small(**POOLS, anneal_moves=30_000))
+    trainer.learn(10**9)
+    split, falls = trainer.config.split_moves, trainer.config.moves - 30_000
+    assert {guiding for moves, guiding in found if split <= moves < falls} == {True}
+    assert {guiding for moves, guiding in found if not split <= moves < falls} == {False}
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -184,22 +204,22 @@ def test_all_threads_play_by_the_weights_as_they_are(monkeypatch: pytest.MonkeyP
 def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 1_000)
     trainer = Trainer(small(moves=20_000, stages="", threads=2))
-    train, rate = trainer_module.train, trainer._rate
+    train, phase = trainer_module.train, trainer._phase
     rates: list[float] = []
 
     def watched(tables: Any, plays: Any, lane: Any, beta: float, *rest: Any) -> Any:
         rates.append(beta)
         return train(tables, plays, lane, beta, *rest)
 
-    def slow(moves: int) -> tuple[float, bool]:
+    def slow(moves: int) -> tuple[float, bool, bool]:
         if threading.current_thread().name == "lane_1":  # until the other one has learned all that is left
             end = time.monotonic() + PATIENCE_S
             while not trainer.done and time.monotonic() < end:
                 time.sleep(0.01)
-        return rate(moves)
+        return phase(moves)
 
     monkeypatch.setattr(trainer_module, "train", watched)
-    monkeypatch.setattr(trainer, "_rate", slow)
+    monkeypatch.setattr(trainer, "_phase", slow)
     trainer.learn(10**9)
     assert set(rates) == {1.0}
     assert np.isfinite(trainer._entries).all()
