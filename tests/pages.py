@@ -36,6 +36,8 @@ PLAYERS_SHOWN = (
     "`ntuple:look_below=0`",
     "`ntuple` (default)",
     "`ntuple:look_below=16,look_margin=0`",
+    "`ntuple:weights=strong`",
+    "`ntuple:weights=strong,look_below=16,look_margin=0,look_twice_below=6`",
 )
 SPEED_SHOWN = (
     "engine alone",

@@ -14,7 +14,7 @@ from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Sha
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Configurations in the package; ``default`` and ``fast`` are those of the networks that ship.
+#: Configurations in the package, those of the networks that ship.
 PRESETS = ("default", "fast", "strong")
 
 

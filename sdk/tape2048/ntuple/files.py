@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tape2048.ntuple.network import Network
 
 #: The files of the networks that ship with the package, by name.
-SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple"}
+SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple", "strong": "strong.ntuple"}
 
 FORMAT = "tape2048 n-tuple network 1"
 
@@ -73,7 +73,7 @@ def network_path(name: str) -> Path:
     raise ConfigError(
         f"found no network at {name!r} ({reason})",
         hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)};"
-        " `tape2048 train-player` makes others (--preset strong)",
+        " `tape2048 train-player` makes others",
     )
 
 

@@ -27,10 +27,11 @@ def is_there(name: str) -> bool:
 
 needs_default = pytest.mark.skipif(not is_there("default"), reason="no trained network in this checkout")
 needs_fast = pytest.mark.skipif(not is_there("fast"), reason="no trained network in this checkout")
+needs_strong = pytest.mark.skipif(not is_there("strong"), reason="no trained network in this checkout")
 
 FAST_MOVES = 700
 
-BYTES_MAX = {"default": 8_000_000, "fast": 300_000}
+BYTES_MAX = {"default": 8_000_000, "fast": 300_000, "strong": 32_000_000}
 
 
 def play(games: int, **args: int | str) -> Evaluation:
@@ -39,7 +40,12 @@ def play(games: int, **args: int | str) -> Evaluation:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("default", marks=needs_default), pytest.param("fast", marks=needs_fast)]
+    "name",
+    [
+        pytest.param("default", marks=needs_default),
+        pytest.param("fast", marks=needs_fast),
+        pytest.param("strong", marks=needs_strong),
+    ],
 )
 def test_a_shipped_network_is_small_and_made_by_its_preset(name: str) -> None:
     assert name in SHIPPED
