@@ -151,7 +151,9 @@ REGISTRY: dict[str, PlayerKind] = {
             name="ntuple",
             summary="a trained n-tuple network, with a look ahead where the board is nearly full",
             parameters={
-                "weights": Parameter("default", 0, 0, "a network that ships (`default`, `fast`, `strong`), or a file"),
+                "weights": Parameter(
+                    "default", 0, 0, "a network that ships (`default`, `fast`, `strong`), or a file"
+                ),
                 "look_below": Parameter(
                     3, 0, 16, "look a spawn ahead where fewer cells than this are empty; 0: never, 16: always"
                 ),

@@ -57,7 +57,7 @@ def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 @click.argument("weights", callback=_network)
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
-    """Show the contents of a network file. WEIGHTS is a file, or a shipped network (default, fast, strong)."""
+    """Show the contents of a network file. WEIGHTS is a file, or one that ships (default, fast, strong)."""
     from tape2048.ntuple.files import file_facts, load_network
     from tape2048.ntuple.layout import tuple_text
 
