@@ -239,7 +239,7 @@ def test_shards_that_are_killed_at_random_leave_what_one_process_leaves(
         for index, process in running.items():
             if waiting[index] < 4:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(rng.uniform(0.2, 1.0))
+                    process.wait(rng.uniform(0.1, 0.8))
                 process.kill()
             _, err = process.communicate(timeout=60)
             killed += process.returncode == -signal.SIGKILL
@@ -248,7 +248,7 @@ def test_shards_that_are_killed_at_random_leave_what_one_process_leaves(
                 del waiting[index]
             else:
                 assert process.returncode == -signal.SIGKILL, err
-    assert killed > 2
+    assert killed
     assert tree(out) == tree(on_tape)
 
 
