@@ -108,8 +108,8 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     guide_from: Annotated[
         NonNegative,
         about(
-            "with pool_boards: the sum of different tiles from which every second game, before anneal_moves, "
-            "chooses by the values of boards with large tiles halved; 0: none does",
+            "the sum of different tiles from which every second game, before anneal_moves, chooses by the "
+            "values of boards with large tiles halved; 0: none does",
             why="values of the latest boards become of use only once some games there succeed",
             form="a sum as in stages, or 0",
         ),
@@ -177,7 +177,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             ConfigError: found, and expected.
         """
         _ = self.layout
-        _ = self.goal_sums
+        _ = self.goal_sums, self.guide_sums
         if self.downgrade not in {0, *TILES}:
             raise ConfigError(
                 f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}"
@@ -191,6 +191,15 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             ConfigError: not ascending, or not sums of different tiles.
         """
         return check_sums([int(total) for total in self.goals.split()], "goals")
+
+    @property
+    def guide_sums(self) -> tuple[int, ...]:
+        """``guide_from``, or nothing for 0.
+
+        Raises:
+            ConfigError: not a sum of different tiles.
+        """
+        return check_sums([self.guide_from] if self.guide_from else [], "guide_from")
 
     @property
     def thread_count(self) -> int:

@@ -292,7 +292,7 @@ def train(
         decay: lambda.
         coherent: whether entries learn at rates of their own (temporal coherence), or all at one.
         pooling: whether games begin in the stage that has learned least, else anew.
-        guiding: whether every second game is guided.
+        guiding: whether every second game is guided by ``plays.guides``.
         restart_moves_min: games with fewer moves do not restart from their middle.
         moves_max: the game that reaches it is the last.
         scores: ``f64[n]``, filled with the scores of new games, without restarts.

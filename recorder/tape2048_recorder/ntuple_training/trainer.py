@@ -247,7 +247,7 @@ class Trainer:
         goals = tuple(map(U64, self.config.goal_sums))
         reward = np.float32(min((goal & -goal for goal in self.config.goal_sums), default=np.inf))
         tables = Tables(self._entries, places)
-        guides = (U64(self.config.guide_from),) if self.config.guide_from else ()
+        guides = tuple(map(U64, self.config.guide_sums))
         plays = Plays(places, self._entries.reshape(-1), self._scales, goals, reward, guides)
         with ThreadPoolExecutor(len(self._lanes), "lane") as pool:
             try:
@@ -273,7 +273,7 @@ class Trainer:
 
         def run(moved: int, moves: int) -> tuple[int, int, float]:
             beta, coherent, guiding = self._phase(moved)
-            starts = pooling, pooling and guiding, restart_moves_min
+            starts = pooling, guiding, restart_moves_min
             fixed = tables, plays, lane, beta, self.config.decay, coherent, *starts
             found: tuple[int, int, float] = train(*fixed, moves, scores, highest)
             return found
@@ -287,16 +287,15 @@ class Trainer:
     def _phase(self, moves: int) -> tuple[float, bool, bool]:
         """Return what holds after ``moves`` moves.
 
-        The learning rate, whether entries have rates of their own, and whether games are guided. The rate
-        falls to 0 over the last ``anneal_moves``, in which no game is guided. The caller reads ``moves`` once
-        per slice, since other threads go on counting.
+        The learning rate, whether entries have rates of their own, and whether games may be guided. The rate
+        falls to 0 over the last ``anneal_moves``, in which none is. The caller reads ``moves`` once per
+        slice, since other threads go on counting.
         """
         config = self.config
         left = config.moves - moves
         coherent = moves >= config.plain_moves
         beta = config.beta if coherent else config.plain_beta
-        guiding = config.guide_from > 0 and left > config.anneal_moves
-        return beta * min(left / max(config.anneal_moves, 1), 1.0), coherent, guiding
+        return beta * min(left / max(config.anneal_moves, 1), 1.0), coherent, left > config.anneal_moves
 
     def _note(
         self,

@@ -38,7 +38,7 @@ FORMAT = "tape2048 n-tuple network 1"
 #: The largest value of a board. Games score up to 4e6; sums of values stay within float32.
 VALUE_MAX = 1e30
 
-#: The largest size that a compressed file may expand to; the largest preset has 3 GB.
+#: The largest size that a compressed file may expand to; the largest preset has 1.1 GB.
 EXPANDED_BYTES_MAX = 4 << 30
 
 _XZ_MAGIC = b"\xfd7zXZ\x00"

@@ -164,7 +164,7 @@ def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: p
     assert trainer._entries[:, A].any()
 
 
-def test_games_are_guided_from_the_split_until_the_rate_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_games_are_guided_until_the_rate_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 2_000)
     train = trainer_module.train
     found: list[tuple[int, bool]] = []
@@ -179,9 +179,8 @@ def test_games_are_guided_from_the_split_until_the_rate_falls(monkeypatch: pytes
     monkeypatch.setattr(trainer_module, "train", watched)
     trainer = Trainer(small(**POOLS, anneal_moves=30_000))
     trainer.learn(10**9)
-    split, falls = trainer.config.split_moves, trainer.config.moves - 30_000
-    assert {guiding for moves, guiding in found if split <= moves < falls} == {True}
-    assert {guiding for moves, guiding in found if not split <= moves < falls} == {False}
+    falls = trainer.config.moves - 30_000
+    assert {(moves < falls, guiding) for moves, guiding in found} == {(True, True), (False, False)}
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -902,6 +901,7 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
         ("downgrade = -1", ConfigError, "downgrade"),
         ('goals = "8192 4096"', ConfigError, r"goals \[8192, 4096\], expected tiles .* in ascending order"),
         ('goals = "102"', ConfigError, r"goals \[102\], expected tiles from 4 to 32768, or sums"),
+        ("guide_from = 102", ConfigError, r"guide_from \[102\], expected tiles from 4 to 32768, or sums"),
         ("a = [", ConfigError, "malformed TOML"),
     ],
 )

@@ -8,26 +8,12 @@ import pytest
 from tests import reference
 
 from tape2048.base.resources import available_cores
-from tape2048.errors import ConfigError
-from tape2048.ntuple.files import SHIPPED, file_facts, load_network, network_path
+from tape2048.ntuple.files import SHIPPED, file_facts, load_network
 from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 from tape2048_recorder.players import registry
 from tape2048_recorder.players.evaluation import Evaluation, evaluate
 
 from ...recorder.ntuple_training import slow
-
-
-def is_there(name: str) -> bool:
-    try:
-        network_path(name)
-    except ConfigError:
-        return False
-    return True
-
-
-needs_default = pytest.mark.skipif(not is_there("default"), reason="no trained network in this checkout")
-needs_fast = pytest.mark.skipif(not is_there("fast"), reason="no trained network in this checkout")
-needs_strong = pytest.mark.skipif(not is_there("strong"), reason="no trained network in this checkout")
 
 FAST_MOVES = 700
 
@@ -39,16 +25,8 @@ def play(games: int, **args: int | str) -> Evaluation:
     return evaluate(player, games=games, seed=2048, threads=available_cores())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("default", marks=needs_default),
-        pytest.param("fast", marks=needs_fast),
-        pytest.param("strong", marks=needs_strong),
-    ],
-)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_network_is_small_and_made_by_its_preset(name: str) -> None:
-    assert name in SHIPPED
     assert file_facts(name)["bytes"] <= BYTES_MAX[name]
     network = load_network(name)
     assert str(network.table.dtype) == "int16"
@@ -64,7 +42,6 @@ def test_a_shipped_network_is_small_and_made_by_its_preset(name: str) -> None:
 # same on every machine, so this fails only where the player or the network changed.
 
 
-@needs_default
 @pytest.mark.slow
 def test_the_default_network_is_strong() -> None:
     greedy = play(100, look_below=0)
@@ -76,7 +53,16 @@ def test_the_default_network_is_strong() -> None:
     assert adaptive.reach[16384].share > 0.35
 
 
-@needs_fast
+@pytest.mark.slow
+def test_the_large_network_is_stronger() -> None:
+    greedy = play(100, weights="strong", look_below=0)
+    assert greedy.mean_score > 225_000
+    assert greedy.reach[16384].share > 0.45
+    ahead = play(60, weights="strong", look_below=16, look_margin=0)
+    assert ahead.mean_score > 320_000
+    assert ahead.reach[32768].share > 0.08
+
+
 @pytest.mark.slow
 def test_the_fast_network_plays_on() -> None:
     # By the slow reference: to compile what plays five tuples takes half a minute.
