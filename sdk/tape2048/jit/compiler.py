@@ -2,8 +2,8 @@
 
 Machine code is kept on disk, since compiling the game loop takes seconds. Numba itself decides by the file
 of the outermost function whether a cache entry is stale: a change in a function that was inlined from another
-module goes unseen, and the old machine code runs on. The cache directory is therefore named after the state
-of all sources of this project.
+module goes unseen, and the old machine code runs on. The cache directory is therefore named after a hash of
+every module that contains a kernel and of everything those modules import when they load.
 
 It is in ``$NUMBA_CACHE_DIR`` if set, else ``$CACHE_DIRECTORY`` (systemd), ``$XDG_CACHE_HOME`` or
 ``~/.cache``. Numba's cache index is a pickle, so directories that other users can write (``/tmp``) are never
@@ -19,6 +19,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -39,18 +40,46 @@ COMPILING_S_MAX = 120.0
 #: Directories of earlier source states that are kept (for a checkout that goes back).
 CACHE_STATES_KEPT_MAX = 4
 
+#: An import at the top of a module: ``from M import NAMES`` or ``import M``.
+_IMPORT = re.compile(rb"^(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))", re.MULTILINE)
+_COMPILES = re.compile(r"numba\b|tape2048\.jit\.(compiler\.kernel|intrinsics)$")
+
+
+def _imports(source: bytes) -> set[str]:
+    """Return every module that a source may import when it loads, and each imported name as ``module.name``."""
+    found = set()
+    for module, names, plain in _IMPORT.findall(source):
+        base = (module or plain).decode()
+        found |= {base, *(f"{base}.{name.decode()}" for name in re.findall(rb"\w+", names))}
+    return found
+
+
+def _kernel_sources() -> dict[str, Path]:
+    """Return the modules that contain kernels and all modules that those import, directly or not."""
+    sdk = next(parent for parent in Path(__file__).resolve().parents if parent.name == "tape2048")
+    paths, imported = {}, {}
+    for root in (sdk, sdk.with_name("tape2048_recorder"), sdk.parent.parent / "recorder/tape2048_recorder"):
+        for path in root.rglob("[!.]*.py"):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            paths[module], imported[module] = path, _imports(path.read_bytes())
+    closure = set()
+    waiting = [module for module, names in imported.items() if any(map(_COMPILES.match, names))]
+    while waiting:
+        module = waiting.pop()
+        if module not in closure:
+            closure.add(module)
+            waiting += imported[module] & paths.keys()
+    return {module: paths[module] for module in sorted(closure)}
+
 
 def _source_state() -> str:
-    """Name the state of every module of the packages that hold or feed kernels."""
-    sdk = next(parent for parent in Path(__file__).resolve().parents if parent.name == "tape2048")
-    roots = [sdk, sdk.with_name("tape2048_recorder"), sdk.parent.parent / "recorder/tape2048_recorder"]
+    """Name the state of every module that can change a kernel."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for root in roots:
-        for path in sorted(root.rglob("[!.]*.py")):
-            # By content (a millisecond or two): images are built with equal times, and a changed constant
-            # may leave the size.
-            source = path.read_bytes()
-            digest.update(f"\n{path}:{len(source)}\n".encode() + source)
+    for path in _kernel_sources().values():
+        # By content: images are built with equal times, and a changed constant may leave the size.
+        source = path.read_bytes()
+        digest.update(f"\n{path}:{len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
 
 

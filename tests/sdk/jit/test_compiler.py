@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import itertools
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -18,6 +19,8 @@ import numpy as np
 import pytest
 
 from tape2048.jit import compiler
+
+from ...rooms import imports, modules
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -48,9 +51,12 @@ def checkout(tmp_path: Path) -> Path:
     (sdk / "jit").mkdir()
     shutil.copy(compiler.__file__, sdk / "jit/compiler.py")
     (sdk / "game/rules.py").write_text("WEIGHT = 1\n")
+    (sdk / "game/notes.py").write_text("WEIGHT = 1\n")
     (recorder / "game").mkdir()
-    (recorder / "game/engine.py").write_text("WEIGHT = 1\n")
-    (recorder / "players/greedy.py").write_text("WEIGHT = 1\n")
+    (recorder / "game/engine.py").write_text("from tape2048.game.rules import (\n    WEIGHT,\n)\n")
+    (recorder / "players/greedy.py").write_text(
+        "from tape2048.jit.compiler import cache_dir, kernel\nfrom tape2048_recorder.game import engine\n"
+    )
     return sdk / "jit/compiler.py"
 
 
@@ -126,17 +132,19 @@ def change_text(checkout: Path) -> None:
 
 
 def change_player(checkout: Path) -> None:
-    (checkout.parents[3] / "recorder/tape2048_recorder/players/greedy.py").write_text("WEIGHT = 3\n")
+    player = checkout.parents[3] / "recorder/tape2048_recorder/players/greedy.py"
+    player.write_text(player.read_text() + "WEIGHT = 3\n")
 
 
 def add_module(checkout: Path) -> None:
-    (checkout.parents[3] / "recorder/tape2048_recorder/players/ntuple.py").write_text("")
+    player = checkout.parents[3] / "recorder/tape2048_recorder/players/ntuple.py"
+    player.write_text("import numba\n")
 
 
 def move_line(checkout: Path) -> None:
-    engine = checkout.parents[3] / "recorder/tape2048_recorder/engine.py"
+    engine = checkout.parents[3] / "recorder/tape2048_recorder/game/engine.py"
     (checkout.parents[1] / "game/rules.py").write_text("WEIGHT = 1\nWEIGHT = 1\n")
-    engine.write_text("")
+    engine.write_text(engine.read_text().replace(" (\n    WEIGHT,\n)", " WEIGHT"))
 
 
 def drop_module(checkout: Path) -> None:
@@ -159,7 +167,38 @@ def test_what_holds_no_kernels_changes_nothing(checkout: Path, cache_base: Path)
     (checkout.parents[1] / "game/.#rules.py").symlink_to("nobody@nowhere:1")  # an editor's lock
     rules = checkout.parents[1] / "game/rules.py"
     os.utime(rules, (0, 0))
+    (checkout.parents[1] / "game/notes.py").write_text('"""A module that no kernel imports."""\n')
     assert load(checkout).cache_dir() == before
+
+
+def test_the_closure_has_every_import_of_a_kernel() -> None:
+    """Compare the textual scan with the imports that the syntax trees have."""
+    expected = {
+        module
+        for module, path in modules().items()
+        if not module.startswith("tape2048_tools")
+        and any(
+            found.at_load
+            and (
+                re.match(r"numba\b", found.module)
+                or (found.module, found.name) == ("tape2048.jit.compiler", "kernel")
+                or found.module == "tape2048.jit.intrinsics"
+            )
+            for found in imports(path.read_text())
+        )
+    }
+    waiting = list(expected)
+    while waiting:
+        found = {
+            name
+            for each in imports(modules()[waiting.pop()].read_text())
+            if each.at_load
+            for name in (each.module, f"{each.module}.{each.name}")
+        }
+        waiting += (found & modules().keys()) - expected
+        expected |= found & modules().keys()
+    assert 20 < len(expected) <= len(compiler._kernel_sources())
+    assert expected <= compiler._kernel_sources().keys()
 
 
 def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base: Path) -> None:
@@ -168,7 +207,7 @@ def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base:
     (packages / "tape2048_recorder/game").mkdir(parents=True)
     installed = Path(shutil.copy(compiler.__file__, packages / "tape2048/jit/compiler.py"))
     before = load(installed).cache_dir()
-    (packages / "tape2048_recorder/engine.py").write_text("WEIGHT = 1\n")
+    (packages / "tape2048_recorder/engine.py").write_text("from numba import njit\n")
     assert load(installed).cache_dir() != before
 
 
