@@ -12,9 +12,8 @@ from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import (
     DiskFullError,
-    NothingRecordedError,
-    OutDirError,
     RecorderError,
+    StartError,
     StorageError,
     TapeError,
 )
@@ -224,7 +223,7 @@ def _run(
     )
 
 
-def _nothing_recorded(daemon: Daemon, out_dir: Path) -> NothingRecordedError:
+def _nothing_recorded(daemon: Daemon, out_dir: Path) -> StartError:
     dropped = f"; {counted(daemon.games_dropped, 'game')} had not ended" if daemon.games_dropped else ""
     hint = "raise this limit"
     if daemon.games_dropped:
@@ -233,7 +232,7 @@ def _nothing_recorded(daemon: Daemon, out_dir: Path) -> NothingRecordedError:
         hint = "give it another --lease"
     elif daemon.reason.startswith("max_disk_mb"):
         hint += ", or make room: `tape2048 prune`"
-    return NothingRecordedError(f"nothing was recorded: {daemon.reason}{dropped}", path=out_dir, hint=hint)
+    return StartError(f"nothing was recorded: {daemon.reason}{dropped}", path=out_dir, hint=hint)
 
 
 @contextlib.contextmanager
@@ -313,7 +312,7 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):
-            raise OutDirError(
+            raise StorageError(
                 f"found {_what_stands_at(out_dir)}, expected a directory",
                 path=out_dir,
                 hint="name another --out-dir",
@@ -321,7 +320,7 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
         raise storage_error(error, out_dir, "making the output directory") from error
     out_dir = out_dir.resolve()
     if not is_utf8(str(out_dir)):
-        raise OutDirError(
+        raise StorageError(
             "found a path with bytes that are no text, expected UTF-8",
             path=out_dir,
             hint="it is recorded as text: rename the directory, or name another --out-dir",
@@ -344,7 +343,7 @@ def _refuse_recordings(out_dir: Path) -> None:
         kind = kind_of_directory(directory)
         if kind is not None:
             found = kind if directory == resolved else f"{kind}, in which {resolved} lies"
-            raise OutDirError(
+            raise StorageError(
                 f"found {found}; expected a directory for sessions, outside of recordings",
                 path=directory,
                 hint=f"name another --out-dir: {directory.parent}, or a directory beside this one",

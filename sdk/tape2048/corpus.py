@@ -137,10 +137,10 @@ class Corpus(View):
 
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
-            FilterError: see :meth:`where`.
+            ConfigError: see :meth:`where`.
             CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15; the
                 cache is too small.
-            RowsGoneError: a session was removed from its store.
+            CorpusError: a session was removed from its store.
             FormatError: one of its subclasses, for a damaged session.
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
@@ -208,7 +208,7 @@ class Corpus(View):
 
         Raises:
             EmptyCorpusError: no row is left; the message has the counts before.
-            FilterError: SQLite refuses the condition, or it does more than read the run table.
+            ConfigError: SQLite refuses the condition, or it does more than read the run table.
             ValueError: a filter is unknown, a date is invalid, or a mask has another length.
 
         Example:
@@ -239,7 +239,7 @@ class Corpus(View):
 
         Raises:
             EmptyCorpusError: no row is left.
-            RowsGoneError: with ``empties``, a mapped file was truncated since the corpus was opened.
+            CorpusError: with ``empties``, a mapped file was truncated since the corpus was opened.
             ValueError: a range is invalid.
 
         Example:

@@ -32,7 +32,7 @@ from tape2048.datasets.dataset import DATASET_ROW_DTYPE
 from tape2048.datasets.directory import check_files, check_run_ends, check_whole
 from tape2048.datasets.metadata import table_of_columns
 from tape2048.datasets.table_rows import Part
-from tape2048.errors import EncodingError
+from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import Manifest
 from tape2048.formats.manifest import parse_manifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX
@@ -173,20 +173,20 @@ def _as_numpy_reads(head: bytes) -> tuple[int, np.dtype[Any]] | None:
 def _split(data: bytes) -> list[bytes]:
     parts = data.split(SPLIT)
     if len(parts) != 3:
-        raise EncodingError(f"{len(parts)} parts; expected 3")  # of no format: this module's own
+        raise FieldError(f"{len(parts)} parts; expected 3")  # of no format: this module's own
     return parts
 
 
 @functools.lru_cache(maxsize=256)
 def _table(runs: bytes) -> RunTable:
     if len(runs) % _RUN.size:
-        raise EncodingError("no whole number of runs")
+        raise FieldError("no whole number of runs")
     found = list(_RUN.iter_unpack(runs))
     if found != sorted(found, key=lambda run: run[0]):
-        raise EncodingError("SQLite hands out rows by their id")
+        raise FieldError("SQLite hands out rows by their id")
     *counts, elapsed, names = map(list, zip(*found, strict=True)) if found else [[] for _ in range(8)]
     if any(name != name.rstrip(b"\0").ljust(8, b"\0") for name in names):
-        raise EncodingError("zeros within a name")
+        raise FieldError("zeros within a name")
     engines = [name.rstrip(b"\0").decode("latin-1") or None for name in names]
     return table_of_columns(
         cast("list[list[int]]", counts), cast("list[float]", elapsed), engines, "metadata.db"

@@ -28,7 +28,7 @@ from harness import EXTREMES, Field, Target, pick
 from tests import reference as ref
 from tests.sdk.tapes import TapeGames, games_on_tape, plain_npy
 
-from tape2048.errors import EncodingError, FormatError, ManifestError
+from tape2048.errors import FieldError, FormatError, ManifestError
 from tape2048.formats.manifest import file_defects, parse_manifest
 from tape2048.formats.metadata import Metadata
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX
@@ -83,7 +83,7 @@ def decode(data: bytes) -> Parts:
         for part, head in zip((tape_bytes, anchor_bytes), heads, strict=True)
     )
     if len(table) % _RUN_BYTES:
-        raise EncodingError("no whole number of runs")
+        raise FieldError("no whole number of runs")
     count = len(table) // _RUN_BYTES
     runs = np.frombuffer(table, RUN_DTYPE, count)
     starts = np.frombuffer(table, "<u8", offset=count * RUN_DTYPE.itemsize)
@@ -171,7 +171,7 @@ def _header(head: bytes, size: int, *, is_tape: bool) -> NpyHeader:
 def _split(data: bytes) -> list[bytes]:
     parts = data.split(SPLIT)
     if len(parts) != 4:
-        raise EncodingError(f"{len(parts)} parts; expected 4")  # of no format: this module's own
+        raise FieldError(f"{len(parts)} parts; expected 4")  # of no format: this module's own
     return parts
 
 

@@ -36,27 +36,26 @@ class Expected(NamedTuple):
 
 
 FORMATS = {
-    "a2t1": Expected(5, "MagicError VersionError TruncatedError TrailingBytesError ChecksumError FieldError"),
-    "a2run2": Expected(5, "TruncatedError TrailingBytesError FieldError EncodingError"),
+    "a2t1": Expected(5, "MagicError VersionError TruncatedError FormatError ChecksumError FieldError"),
+    "a2run2": Expected(5, "TruncatedError FormatError FieldError FieldError"),
     "a2pack": Expected(
         5,
-        "MagicError VersionError TruncatedError TrailingBytesError ChecksumError FieldError EncodingError "
-        "LayoutError CompressionError BookkeepingError",
+        "MagicError VersionError TruncatedError FormatError ChecksumError FieldError FieldError "
+        "FieldError FieldError BookkeepingError",
     ),
     "packdat": Expected(
         6,
-        "MagicError VersionError TruncatedError TrailingBytesError ChecksumError FieldError BookkeepingError",
+        "MagicError VersionError TruncatedError FormatError ChecksumError FieldError BookkeepingError",
     ),
     "dataset": Expected(
         8,
-        "NpyHeaderError NpyDtypeError TruncatedError TrailingBytesError ManifestError BookkeepingError "
-        "FieldError SchemaError",
+        "NpyError NpyError TruncatedError FormatError ManifestError BookkeepingError FieldError SchemaError",
         slice(2, 3),
     ),
     "tape": Expected(
         9,
-        "NpyHeaderError NpyDtypeError TruncatedError TrailingBytesError ManifestError BookkeepingError "
-        "FieldError EncodingError GameError",
+        "NpyError NpyError TruncatedError FormatError ManifestError BookkeepingError "
+        "FieldError FieldError ReplayError",
         slice(1, 2),
     ),
 }

@@ -20,12 +20,11 @@ import numpy as np
 import pytest
 
 from tape2048.errors import (
-    AlreadyRunningError,
+    BusyError,
     DiskFullError,
-    OutDirError,
+    RecorderError,
+    StartError,
     StorageError,
-    WorkersDiedError,
-    WorkerStartError,
 )
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.session.session import Session, sessions
@@ -230,7 +229,7 @@ def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: s
 def test_a_limit_before_the_first_move_is_an_error_with_its_name(recorders: Recorders, root: Path) -> None:
     recorder = recorders.run(max_ram_mb=1, **CALM)
     assert recorder.process.returncode == 47
-    assert recorder.error["error"] == "NothingRecordedError"
+    assert recorder.error["error"] == "StartError"
     assert recorder.error["message"].startswith(f"{root}: nothing was recorded: max_ram_mb = 1 was reached")
     assert not sessions(root)
 
@@ -496,8 +495,8 @@ def test_a_worker_that_cannot_load_its_player_ends_it(
     recorder = recorders.run(
         hooks=only_workers_see(tmp_path, "numba", "raise ImportError('broken on purpose')")
     )
-    assert recorder.process.returncode == WorkerStartError.exit_code
-    assert recorder.error["error"] == "WorkerStartError"
+    assert recorder.process.returncode == StartError.exit_code
+    assert recorder.error["error"] == "StartError"
     assert "broken on purpose" in recorder.error["message"]
     assert not recorder.workers
 
@@ -506,8 +505,8 @@ def test_workers_that_die_at_once_end_it(recorders: Recorders, root: Path, tmp_p
     recorder = recorders.run(
         hooks=only_workers_see(tmp_path, "crc32c", "raise ImportError('broken on purpose')")
     )
-    assert recorder.process.returncode == WorkersDiedError.exit_code
-    assert recorder.error["error"] == "WorkersDiedError"
+    assert recorder.process.returncode == RecorderError.exit_code
+    assert recorder.error["error"] == "RecorderError"
     assert "exit status 1" in recorder.error["message"]
     assert "broken on purpose" in recorder.stderr
     assert recorder.error["message"].endswith("ended: exit status 1"), "nobody plays its games again"
@@ -754,8 +753,8 @@ def test_a_disk_that_cannot_be_written(recorders: Recorders, tmp_path: Path) -> 
         subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
         for out_dir in (path, path / "below"):
             recorder = recorders.run(out_dir=str(out_dir))
-            assert recorder.process.returncode == OutDirError.exit_code
-            assert recorder.error["error"] == "OutDirError"
+            assert recorder.process.returncode == StorageError.exit_code
+            assert recorder.error["error"] == "StorageError"
             assert "Read-only file system" in recorder.error["message"]
             assert recorder.error["hint"]
 
@@ -764,7 +763,7 @@ def test_an_out_dir_that_is_a_file(recorders: Recorders, tmp_path: Path) -> None
     (tmp_path / "file").write_text("mine")
     for out_dir in (tmp_path / "file", tmp_path / "file" / "below"):
         recorder = recorders.run(out_dir=str(out_dir))
-        assert recorder.process.returncode == OutDirError.exit_code
+        assert recorder.process.returncode == StorageError.exit_code
         assert recorder.error["message"] == f"{out_dir}: found a file, expected a directory"
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -781,7 +780,7 @@ def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
     root.with_name("elsewhere").rename(root)  # an unmounted disk can come back
     recorder.wait_for_event("recording again")
     shutil.rmtree(root)
-    assert recorder.end() == OutDirError.exit_code
+    assert recorder.end() == StorageError.exit_code
     assert "the recorder's lock is gone" in recorder.error["message"]
     assert recorder.error["hint"]
 
@@ -796,7 +795,7 @@ def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path,
         root.mkdir()
     else:
         (root / ".recorder" / "default.lock").unlink()
-    assert recorder.end() == OutDirError.exit_code
+    assert recorder.end() == StorageError.exit_code
     assert "the recorder's lock is gone: another recorder could play" in recorder.error["message"]
     if what == "all of it":
         assert not list(root.iterdir()), "nothing was added"
@@ -817,8 +816,8 @@ def test_a_second_recorder_is_refused_and_another_instance_is_not(recorders: Rec
     first = recorders.start(seed=SEED, workers=1, **CALM)
     first.wait_for_status(lambda status: status["recorded_rows"] > 0)
     second = recorders.run(seed=SEED, **CALM)
-    assert second.process.returncode == AlreadyRunningError.exit_code
-    assert second.error["error"] == "AlreadyRunningError"
+    assert second.process.returncode == BusyError.exit_code
+    assert second.error["error"] == "BusyError"
     assert f"the recorder with pid {first.pid} holds this directory" in second.error["message"]
     other = recorders.run(
         seed=SEED + 1, instance="other", workers=1, max_games=100, rotate_steps=1_500, **CALM

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tape2048.errors import OutDirError, WorkerStartError
+from tape2048.errors import StartError, StorageError
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.daemon.service import Service
 from tape2048_recorder.status.signals import Signals
@@ -124,7 +124,7 @@ def test_an_error_that_nobody_reads_has_its_exit_code(root: Path, tmp_path: Path
         env=env, stdin=subprocess.DEVNULL, stdout=write, stderr=write, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     os.close(write)
-    assert done.returncode == WorkerStartError.exit_code
+    assert done.returncode == StartError.exit_code
 
 
 @pytest.mark.slow
@@ -187,13 +187,13 @@ def test_an_ignored_sighup_is_heard_where_it_reads_the_settings_again(reloads: b
 
 
 def test_after_its_lock_is_lost_the_status_file_is_another_s(tmp_path: Path) -> None:
-    lost: list[OutDirError] = []
+    lost: list[StorageError] = []
     path = status_path(tmp_path, "default")
     path.parent.mkdir()
     view = SimpleNamespace(event=lambda *_: None, status=lambda *_: None)
     with Service(cast("Any", view), RecorderConfig(), path, {}, lambda: lost[0] if lost else None) as service:
         written = read_snapshot(tmp_path, "default")
-        lost.append(OutDirError("the lock is gone"))
+        lost.append(StorageError("the lock is gone"))
         draft = path.with_name(f".{path.name}.next")
         draft.write_text("another's")
         service.status(lambda: status_now(state="draining"))

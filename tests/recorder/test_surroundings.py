@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tape2048.errors import DiskFullError, OutDirError, RecorderError, StorageError
+from tape2048.errors import DiskFullError, RecorderError, StorageError
 from tape2048.session.session import sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.recorder import run
@@ -61,7 +61,7 @@ def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path, below: str) -> N
     link = tmp_path / "link"
     link.symlink_to("nowhere")
     with pytest.raises(
-        OutDirError, match=r"found a symbolic link to nowhere.* \(nowhere\), expected"
+        StorageError, match=r"found a symbolic link to nowhere.* \(nowhere\), expected"
     ) as caught:
         run(RecorderConfig(out_dir=str(link / below), player="random"), Listener())
     assert (f"at {link}" in str(caught.value)) == bool(below)
@@ -73,7 +73,7 @@ def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     no_text = tmp_path / os.fsdecode(b"no\xff")
     no_text.mkdir()
     (tmp_path / "link").symlink_to(no_text)
-    with pytest.raises(OutDirError, match="bytes that are no text"):
+    with pytest.raises(StorageError, match="bytes that are no text"):
         run(RecorderConfig(out_dir=str(tmp_path / "link"), player="random", workers=1), Listener())
 
 
@@ -101,7 +101,7 @@ def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Pa
             (out_dir / "probe").touch()
         recorder.wait_for(lambda said: "Read-only file system" in said.get("event", ""))
         recorder.signal(signal.SIGTERM)
-        assert recorder.end() in {error.exit_code for error in (StorageError, OutDirError, DiskFullError)}
+        assert recorder.end() in {error.exit_code for error in (StorageError, StorageError, DiskFullError)}
         assert recorder.error["hint"]
 
         disk.power_up()

@@ -285,7 +285,7 @@ class TestBadInput:
         for batch in corpus.batches(1000, fields=("tokens", "row", "run", "legal", "labels")):
             np.testing.assert_array_equal(batch.tokens, built.rows["exps"][batch.row])
         for options in ({"fields": ("tokens", "step")}, {"fields": ("move",)}, {"pool_rows": 256}):
-            with pytest.raises(errors.RowsGoneError):
+            with pytest.raises(errors.CorpusError):
                 next(iter(corpus.batches(100, **options)))
 
     @pytest.mark.parametrize("theirs", [False, True])
@@ -329,7 +329,7 @@ class TestBadInput:
         batches = corpus.batches(100)
         size = (tmp_path / OURS[0] / "steps.npy").stat().st_size
         damage(tmp_path / OURS[0], "truncate")
-        with pytest.raises(errors.RowsGoneError, match=f"{size} when") as caught:
+        with pytest.raises(errors.CorpusError, match=f"{size} when") as caught:
             next(iter(batches))
         assert caught.value.path == str(tmp_path / OURS[0] / "steps.npy")
 
@@ -339,11 +339,11 @@ class TestBadInput:
         corpus = Corpus.open(tmp_path, load=load)
         damage(tmp_path / OURS[0], "truncate")
         if load == "mmap":
-            with pytest.raises(errors.RowsGoneError):
+            with pytest.raises(errors.CorpusError):
                 corpus.phase(empties=(0, 8))
         else:
             assert len(corpus.phase(empties=(0, 8))) > 0  # of boards in memory
-        with pytest.raises(errors.RowsGoneError):
+        with pytest.raises(errors.CorpusError):
             export(corpus, tmp_path / "rows.jsonl", format="jsonl")
         assert not (tmp_path / "rows.jsonl").exists()
         assert export(corpus, tmp_path / "runs.jsonl", format="jsonl", table="runs") == len(corpus.runs)

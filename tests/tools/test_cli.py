@@ -547,5 +547,5 @@ def _on_a_terminal(*args: str, env: dict[str, str]) -> str:
 def test_a_path_that_the_system_does_not_take_is_an_error_and_no_bug(tape: Tape, words: str) -> None:
     """One that is too long for it; whoever may not look there has the same ways to go."""
     done = tape(*words.split(), "x" * 300)
-    assert done.code >= errors.FormatError.exit_code
+    assert done.code >= errors.MissingPathError.exit_code
     assert "File name too long" in done.err

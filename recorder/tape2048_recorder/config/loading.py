@@ -81,7 +81,7 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
         path: the file; None: the one that ``TAPE2048_CONFIG`` names, if any.
 
     Raises:
-        UnknownKeyError: an unknown setting.
+        ConfigError: an unknown setting.
         ConfigError: an invalid value, an unreadable file, or settings that contradict each other.
     """
     loaded = merge_sources(flags, env, path)
@@ -149,7 +149,7 @@ def check_loaded_player(loaded: Loaded) -> None:
     """Refuse an unknown player or invalid parameters, with their origin.
 
     Raises:
-        UnknownKeyError: no such player or parameter; the nearest one is named.
+        ConfigError: no such player or parameter; the nearest one is named.
         ConfigError: an invalid parameter.
     """
     try:

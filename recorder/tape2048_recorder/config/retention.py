@@ -109,7 +109,7 @@ def read_retention(raw: object, origin: Origin) -> Retention:
     """Read the limits in a file's table.
 
     Raises:
-        UnknownKeyError: an unknown limit.
+        ConfigError: an unknown limit.
         ConfigError: an invalid value.
     """
     if not isinstance(raw, dict):

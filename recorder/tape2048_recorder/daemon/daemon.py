@@ -22,7 +22,6 @@ from tape2048.errors import (
     RecorderError,
     StorageError,
     TapeError,
-    WorkersDiedError,
 )
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.daemon.gauges import Gauges, limit_met
@@ -318,7 +317,7 @@ class Daemon:
             return
         said = f"{self.supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
         hint = "its standard error is above; too little memory shows as SIGKILL"
-        self._give_up(WorkersDiedError(said, hint=hint))
+        self._give_up(RecorderError(said, hint=hint))
 
     # Decisions.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError
+from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048.io.durable import storage_error, storage_errors
 from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048_recorder.config.schema import NUMBER_BITS
@@ -63,7 +63,7 @@ class Instance:
     """The lock of an instance name in a directory, held until closed.
 
     Raises:
-        AlreadyRunningError: another recorder holds it; the message names its pid.
+        BusyError: another recorder holds it; the message names its pid.
         StorageError: the directory cannot be made or written.
     """
 
@@ -91,7 +91,7 @@ class Instance:
     def _lock(self, out_dir: Path, name: str) -> None:
         if not self._world.files.try_lock(self._fd):
             holder = self._world.os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
-            raise AlreadyRunningError(
+            raise BusyError(
                 f"the recorder with pid {holder} holds this directory as instance {name!r}",
                 path=out_dir,
                 hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
@@ -100,7 +100,7 @@ class Instance:
             self._world.os.ftruncate(self._fd, 0)
             self._world.files.write_all(self._fd, f"{self._world.os.getpid()}\n".encode(), 0)
 
-    def lost(self) -> OutDirError | None:
+    def lost(self) -> StorageError | None:
         """Return the error of a lock that no longer excludes others; None while it does.
 
         A directory that was moved away or unmounted can come back; one that was removed or made again
@@ -118,7 +118,7 @@ class Instance:
                 found = "is gone"
         except OSError:  # the device does not tell; asked again with the next tick
             return None
-        return OutDirError(
+        return StorageError(
             f"the recorder's lock {found}: another recorder could play the same games here",
             path=self._lock_path,
             hint="stop a recorder before its directory is moved or removed",
@@ -129,7 +129,7 @@ class Instance:
 
         Raises:
             ConfigError: the file is invalid.
-            ForeignFileError: it is no regular file, or one of another user.
+            StorageError: it is no regular file, or one of another user.
             StorageError: it cannot be read.
         """
         with storage_errors(self.state_path, "reading how far a seed's games went"):
@@ -159,7 +159,7 @@ class Instance:
         """Save the progress of a seed's lease; that of others stays.
 
         Raises:
-            OutDirError: the lock is lost, and the file may be another recorder's.
+            StorageError: the lock is lost, and the file may be another recorder's.
             OSError: as the operating system gave it; the old state remains.
         """
         if (lost := self.lost()) is not None:
@@ -189,7 +189,7 @@ class Memory:
         self._lease = lease
         self._covered = 0
 
-    def lost(self) -> OutDirError | None:
+    def lost(self) -> StorageError | None:
         """Return :meth:`Instance.lost`."""
         return self._instance.lost()
 

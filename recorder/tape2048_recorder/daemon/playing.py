@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tape2048.errors import PlayerError, RecorderError, TapeError, WorkerStartError, error_class
+from tape2048.errors import PlayerError, RecorderError, StartError, TapeError, error_class
 from tape2048_recorder.ipc.protocol import LOADERS_MAX, FromWorker, WantWeights, WeightsRefused, WeightsTaken
 from tape2048_recorder.ipc.shared import LOADS
 
@@ -25,9 +25,9 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     later one may lack a resource that the first had (memory), and get it later.
     """
     kind = error_class(message.kind)
-    if issubclass(kind, PlayerError):
+    if issubclass(kind, (PlayerError, StartError)):
         return kind(message.error, hint=message.hint)
-    return WorkerStartError(f"a worker could not start: {message.error}") if first else None
+    return StartError(f"a worker could not start: {message.error}") if first else None
 
 
 def compiling_text(player: str, cache: str | None) -> str:
@@ -123,5 +123,5 @@ class Playing:
 
 
 def _conflict(text: str | None) -> RecorderError | None:
-    # Not WorkerStartError, with which a service stays down: after a restart all workers agree.
+    # Not StartError, with which a service stays down: after a restart all workers agree.
     return None if text is None else RecorderError(text, hint="restart it: all workers then load the same")

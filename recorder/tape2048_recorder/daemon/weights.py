@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048.errors import ModelDirError
+from tape2048.errors import PlayerError
 from tape2048.io.durable import storage_error
 from tape2048_recorder.ipc.protocol import Weights, WeightsRefused, WeightsTaken
 
@@ -87,7 +87,7 @@ class LiveWeights:
         offer: called with the number of each new generation.
 
     Raises:
-        ModelDirError: there is no checkpoint to start with.
+        PlayerError: there is no checkpoint to start with.
         StorageError: the first one cannot be copied.
     """
 
@@ -112,13 +112,13 @@ class LiveWeights:
         try:
             first = newest_checkpoint(self.model_dir, self.pattern)
         except OSError as error:
-            raise ModelDirError(
+            raise PlayerError(
                 f"found no directory that can be read ({error.strerror}), expected one with checkpoints",
                 path=self.model_dir,
                 hint="name another model_dir, or start the recorder after the trainer's first checkpoint",
             ) from error
         if first is None:
-            raise ModelDirError(
+            raise PlayerError(
                 f"found no checkpoint ({self.pattern}), expected one to begin with",
                 path=self.model_dir,
                 hint="set model_files to the checkpoints' names, or wait for the trainer's first one",

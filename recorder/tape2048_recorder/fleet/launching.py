@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048.errors import ControlError, FleetError, NotRunningError, TapeError
+from tape2048.errors import FleetError, NotRunningError, RecorderError, TapeError
 from tape2048.io.durable import replace_file, storage_errors
 from tape2048.settings.fields import ENV_PREFIX, settings_of
 from tape2048_recorder.config.schema import RecorderConfig
@@ -66,7 +66,7 @@ def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
     process = _launch([*command, "record", "--config", str(file)], log, without=_NOT_FOR_A_RECORDER)
     deadline = time.monotonic() + _START_S
     while process is not None and process.is_there and time.monotonic() < deadline:
-        with contextlib.suppress(NotRunningError, ControlError):
+        with contextlib.suppress(NotRunningError, RecorderError):
             running = Running(Path(config.out_dir), config.instance)
             if running.process == process:
                 return running

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape2048.base.text import counted
-from tape2048.errors import AlreadyRunningError, FleetError, MissingPackageError, StoreError, TapeError
+from tape2048.errors import BusyError, FleetError, MissingPackageError, StoreError, TapeError
 from tape2048.io.objects import open_store
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import load_config, merge_sources
@@ -132,7 +132,7 @@ class NodeActor:
                     settings = node_settings(plan, given, held.path, held.member.lease)
                     load_config({**self._flags, **settings}, os.environ, path)
                 break
-            except AlreadyRunningError:  # one that has just started; else one of another machine
+            except BusyError:  # one that has just started; else one of another machine
                 if is_last:
                     raise
                 time.sleep(2 * _LOOK_S)

@@ -16,14 +16,13 @@ import numpy as np
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import (
-    AlreadyRunningError,
     BookkeepingError,
+    BusyError,
     DiskFullError,
     FleetError,
     FormatError,
-    HeldError,
     MissingPathError,
-    OutDirError,
+    StorageError,
     TapeError,
 )
 from tape2048.formats.metadata import read_metadata
@@ -77,7 +76,7 @@ def read_member(spool: Path) -> Member | None:
     try:
         with storage_errors(path, "reading it"):
             return msgspec.json.decode(path.read_bytes(), type=Member)
-    except OutDirError:
+    except StorageError:
         if path.exists():
             raise
         return None
@@ -109,7 +108,7 @@ class Spool:
         plan: the fleet's.
 
     Raises:
-        AlreadyRunningError: another agent has it.
+        BusyError: another agent has it.
         FleetError: it is another fleet's, or holds sessions of no fleet.
         StorageError: it cannot be used.
         StoreError: no lease could be taken.
@@ -139,7 +138,7 @@ class Spool:
     def _take(self) -> None:
         if not try_lock(self._lock):
             holder = os.pread(self._lock, 64, 0).decode(errors="replace").partition(" ")[0] or "unknown"
-            raise AlreadyRunningError(
+            raise BusyError(
                 f"the agent with pid {holder} ships from this spool",
                 path=self.path,
                 hint="stop that one, or give this one a --spool of its own",
@@ -226,7 +225,7 @@ class Spool:
             FleetError: it is not of this fleet and lease, or the store now holds another fleet.
             FormatError: it is damaged, here or after its way.
             StoreError: the store refuses, does not answer, or contradicts itself.
-            HeldError: a process reads it; it is shipped, and stays.
+            BusyError: a process reads it; it is shipped, and stays.
         """
         games, rows = self._check(session)
         if read_plan(self._store).fleet != self._plan.fleet:
@@ -256,7 +255,7 @@ class Spool:
                 if outcome.error is not None:
                     raise outcome.error
                 if not outcome.gone:
-                    raise HeldError("it is shipped, and a process reads it here", path=session)
+                    raise BusyError("it is shipped, and a process reads it here", path=session)
         del self._shipped[session.name]  # a clock that jumps back gives the name again
         return name
 
@@ -296,4 +295,4 @@ def _size(session: Path) -> int:
 
 
 #: Errors of one session, which stays in the spool; the others go on.
-OF_A_SESSION = (FormatError, FleetError, HeldError, MissingPathError)
+OF_A_SESSION = (FormatError, FleetError, BusyError, MissingPathError)

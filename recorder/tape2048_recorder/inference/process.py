@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import InferenceError
+from tape2048.errors import PlayerError
 from tape2048_recorder.inference.remote import capacity_of
 from tape2048_recorder.inference.server import ServerSpec
 from tape2048_recorder.inference.slots import LOADING, MOVES, SLOTS_PER_WORKER, Slots
@@ -42,7 +42,7 @@ class InferenceProcess:
     The requests are in memory that outlives it, so its successor answers them, and no worker loses a game.
 
     Raises:
-        InferenceError: the process did not start.
+        PlayerError: the process did not start.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class InferenceProcess:
             self._start()
         except OSError as error:
             self.close()
-            raise InferenceError(_not_started(error), hint=_HINT_NOT_STARTED) from error
+            raise PlayerError(_not_started(error), hint=_HINT_NOT_STARTED) from error
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ class InferenceProcess:
         )
         self._silence = Silence(self._process)
 
-    def tick(self, now: float, silence_s: float) -> InferenceError | None:
+    def tick(self, now: float, silence_s: float) -> PlayerError | None:
         """Restart a process that has died or hangs; return an error after too many deaths.
 
         Args:
@@ -160,14 +160,14 @@ class InferenceProcess:
         self._died.update({weights for weights in heads["weights"][loads].tolist() if weights})
         heads["kind"][loads] = MOVES  # counted; the next process marks its own
 
-    def _note_death(self, what: str, hint: str, now: float) -> InferenceError | None:
+    def _note_death(self, what: str, hint: str, now: float) -> PlayerError | None:
         """Schedule a restart, or return an error after too many deaths."""
         self._start_at = now + RETRY_S
         answered = int(self._slots.slots["head"]["answered"].sum())
         self._deaths = 1 if answered > self._answered else self._deaths + 1
         self._answered = answered
         if self._deaths >= DEATHS_MAX:
-            return InferenceError(f"{what}, {DEATHS_MAX} times without an answer in between", hint=hint)
+            return PlayerError(f"{what}, {DEATHS_MAX} times without an answer in between", hint=hint)
         self._reporter.event("warning", f"{what}; it restarts, and workers wait and lose nothing")
         return None
 

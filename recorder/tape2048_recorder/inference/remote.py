@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.errors import InferenceError, PlayerError, error_class
+from tape2048.errors import PlayerError, error_class
 from tape2048_recorder.inference.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.ipc.shared import ASKS, HURRY
 
@@ -109,7 +109,7 @@ class RemotePlayer:
                 bytes(head[part]).decode(errors="replace") for part in ("error", "text", "hint")
             )
             kind = error_class(name)
-            raise (kind if issubclass(kind, PlayerError) else InferenceError)(text, hint=hint or None)
+            raise (kind if issubclass(kind, PlayerError) else PlayerError)(text, hint=hint or None)
         self.sha256 = bytes(head["sha256"]).decode()
         answer: npt.NDArray[Any] = slot["moves" if head["kind"] == MOVES else "scores"][: int(head["n"])]
         return answer

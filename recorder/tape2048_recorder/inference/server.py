@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import valid_text
-from tape2048.errors import InferenceError, PlayerError
+from tape2048.errors import PlayerError
 from tape2048_recorder.inference.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.ipc.process import set_up
 from tape2048_recorder.players.batch import Caller, declared_sha256, make_batch_player
@@ -137,7 +137,7 @@ class Server:
         except PlayerError as error:
             self._refuse(chosen, type(error).__name__, str(error), error.hint or "")
         except Exception:  # noqa: BLE001 - the process's edge: workers raise it
-            self._refuse(chosen, InferenceError.__name__, traceback.format_exc(), "")
+            self._refuse(chosen, PlayerError.__name__, traceback.format_exc(), "")
 
     def _refuse(self, chosen: list[int], name: str, text: str, hint: str) -> None:
         for i in chosen:
@@ -166,7 +166,7 @@ class Server:
             del self._models[idle]
         spec = self._spec
         if weights in spec.refused:
-            raise InferenceError("the inference process ended each time it loaded this checkpoint")
+            raise PlayerError("the inference process ended each time it loaded this checkpoint")
         args = {**spec.player_args, "model": os.fsdecode(weights)} if weights else spec.player_args
         player = make_batch_player(spec.player, args)
         caller = Caller(player, spec.player)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tape2048.errors import BookkeepingError, PlayerAnswerError
+from tape2048.errors import BookkeepingError, PlayerError
 from tape2048_recorder.lanes import kernels
 from tape2048_recorder.lanes.arrays import Finished, Waiting, new_lanes, new_log
 from tape2048_recorder.lanes.choosing import choose_moves, choose_random, policy_of, stir_moves
@@ -194,9 +194,10 @@ class Table:
         elif (bad := int(choose_moves(group.lanes, answer, self._policy, moves))) >= 0:
             assert self._caller is not None
             place = describe_place(self._caller.name, bad, views)
-            raise PlayerAnswerError(
+            raise PlayerError(
                 f"{place}: found scores {answer[bad].tolist()}; expected "
-                "numbers for the legal moves, neither NaN nor inf, and not all -inf"
+                "numbers for the legal moves, neither NaN nor inf, and not all -inf",
+                hint="Return float32 scores of shape (boards, 4), finite for the legal moves.",
             )
         if int(self._log.counts[0]) < n:
             self._log = new_log(2 * len(self._log.links), self._log)
@@ -215,13 +216,13 @@ class Table:
         bad = int(kernels.first_illegal(group.lanes, answer))
         if bad >= 0:
             place = describe_place(self._caller.name, bad, views)
-            raise PlayerAnswerError(
+            raise PlayerError(
                 f"{place}: found move {answer[bad]}; expected a legal one",
                 hint="answer scores (float32[n, 4]) to leave legality to the recorder",
             )
         if self._needs_scores:
             place = describe_place(self._caller.name, 0, views)
-            raise PlayerAnswerError(
+            raise PlayerError(
                 f"{place}: found moves, expected scores, since [sampling] draws from them",
                 hint='answer float32[n, 4], or set method = "argmax"',
             )

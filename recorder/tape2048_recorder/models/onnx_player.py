@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, WeightsError
+from tape2048.errors import ConfigError, MissingPackageError, PlayerError
 from tape2048_recorder.models.padding import PaddedModel
 
 try:
@@ -45,7 +45,7 @@ def make(*, model: str, batch: int = 0, device: str = "auto") -> OnnxPlayer:
 
     Raises:
         ConfigError: an invalid argument, or onnxruntime has no CUDA.
-        WeightsError: the file is missing or damaged, or has other inputs.
+        PlayerError: the file is missing or damaged, or has other inputs.
     """
     if device not in {"auto", "cpu", "cuda"} or batch < 0:
         expected = "expected auto, cpu or cuda, and 0 or more"
@@ -74,7 +74,11 @@ class OnnxPlayer(PaddedModel):
             data = path.read_bytes()
             self._session = onnxruntime.InferenceSession(data, options, providers=providers)
         except Exception as error:
-            raise WeightsError(f"cannot be loaded: {type(error).__name__}: {error}", path=path) from error
+            raise PlayerError(
+                f"cannot be loaded: {type(error).__name__}: {error}",
+                path=path,
+                hint="Write checkpoints under another name, and rename them when they are complete.",
+            ) from error
         provider = self._session.get_providers()[0]
         if device == "cuda" and provider != _CUDA:
             raise ConfigError(
@@ -84,7 +88,11 @@ class OnnxPlayer(PaddedModel):
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in _INTEGERS or len(inputs[0].shape) != 2:
             found = ", ".join(f"{one.type}{one.shape}" for one in inputs)
-            raise WeightsError(f"found inputs {found}, expected one of integers, [boards, 16]", path=path)
+            raise PlayerError(
+                f"found inputs {found}, expected one of integers, [boards, 16]",
+                path=path,
+                hint="Write checkpoints under another name, and rename them when they are complete.",
+            )
         made_for = inputs[0].shape[0]
         super().__init__(made_for if isinstance(made_for, int) else batch)
         self._name, self._dtype = inputs[0].name, _INTEGERS[inputs[0].type]
@@ -97,8 +105,9 @@ class OnnxPlayer(PaddedModel):
     def _run(self) -> npt.NDArray[np.float32]:
         scores: npt.NDArray[np.float32] = self._session.run(None, {self._name: self._input})[0]
         if scores.shape != (self._batch, 4) or scores.dtype != np.float32:
-            raise PlayerAnswerError(
+            raise PlayerError(
                 f"the model returned {scores.dtype}{list(scores.shape)} for {counted(self._batch, 'board')}, "
-                f"expected float32[{self._batch}, 4]"
+                f"expected float32[{self._batch}, 4]",
+                hint="Return float32 scores of shape (boards, 4), finite for the legal moves.",
             )
         return scores

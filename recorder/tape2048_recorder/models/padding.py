@@ -37,7 +37,7 @@ class PaddedModel:
         """Fix the shape of the batches, and warn if a board's scores depend on its place.
 
         Raises:
-            PlayerAnswerError: the model does not return four scores a board.
+            PlayerError: the model does not return four scores a board.
         """
         self._batch = self._batch or n
         self._prepare()

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, TapeError, WeightsError
+from tape2048.errors import ConfigError, MissingPackageError, PlayerError, TapeError
 from tape2048_recorder.models.padding import PaddedModel
 from tape2048_recorder.players.batch import make_batch_player
 
@@ -79,7 +79,7 @@ def make(
 
     Raises:
         ConfigError: an invalid argument, or torch finds no CUDA.
-        WeightsError: the file is missing or damaged, or does not fit the module.
+        PlayerError: the file is missing or damaged, or does not fit the module.
         MissingPackageError: ``.safetensors`` without that package.
     """
     if device == "auto":
@@ -116,7 +116,7 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
 
     Raises:
         ConfigError: ``module`` is missing for weights, or given for another kind of file.
-        WeightsError: the file cannot be loaded.
+        PlayerError: the file cannot be loaded.
     """
     is_weights = path.suffix == ".safetensors"
     if is_weights != bool(module):
@@ -128,7 +128,7 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise WeightsError(
+        raise PlayerError(
             f"cannot be read: {error.strerror or error}",
             path=path,
             hint="model=... names a file; a relative path counts from where the recorder was started",
@@ -145,7 +145,7 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
     except TapeError:  # from the module's factory
         raise
     except Exception as error:
-        raise WeightsError(
+        raise PlayerError(
             f"cannot be loaded: {type(error).__name__}: {error}",
             path=path,
             hint="write a checkpoint under another name, and rename it when it is complete",
@@ -215,9 +215,10 @@ class TorchPlayer(PaddedModel):
         scores = self._net(tokens)
         if not isinstance(scores, torch.Tensor) or scores.shape != (self._batch, 4):
             found = f"{tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
-            raise PlayerAnswerError(
+            raise PlayerError(
                 f"the model returned {found} for {counted(self._batch, 'board')}, "
-                f"expected a tensor ({self._batch}, 4)"
+                f"expected a tensor ({self._batch}, 4)",
+                hint="Return float32 scores of shape (boards, 4), finite for the legal moves.",
             )
         return scores
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tape2048.base.resources import available_cores
-from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.errors import ConfigError
 from tape2048.ntuple.layout import DOWNGRADE, TILES, Layout, check_sums
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
@@ -211,10 +211,10 @@ def preset_path(name: str) -> Path:
     """Return the file of a preset.
 
     Raises:
-        UnknownKeyError: no such preset.
+        ConfigError: no such preset.
     """
     if name not in PRESETS:
-        raise UnknownKeyError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
+        raise ConfigError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
     return Path(str(importlib.resources.files(__package__) / "presets" / f"{name}.toml"))
 
 
@@ -222,7 +222,7 @@ def load_training_config(path: Path, flags: Mapping[str, object] | None = None) 
     """Read the configuration of a file, overridden by flags (None: not given).
 
     Raises:
-        UnknownKeyError: an unknown setting.
+        ConfigError: an unknown setting.
         ConfigError: an invalid value, or an unreadable file.
     """
     listed_by = "tape2048 train-player --preset default --print-config"

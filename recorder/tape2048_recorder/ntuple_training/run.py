@@ -58,7 +58,7 @@ def run_training(
 
     Raises:
         KeyboardInterrupt: ``hurry`` returned True; the checkpoint is complete.
-        AlreadyRunningError: another training runs there.
+        BusyError: another training runs there.
         ConfigError: the checkpoint is another network's, or there is too little memory.
         FormatError: the checkpoint is damaged.
         StorageError: a write failed; the last checkpoint is intact.

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from tape2048.base import resources
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, NetworkError
+from tape2048.errors import ConfigError, ModelError
 from tape2048.io.bulk_read import allocate
 from tape2048.io.durable import publishing_file, storage_error
 from tape2048.io.safetensors import decode, encode, map_file
@@ -377,7 +377,7 @@ class Trainer:
             raise storage_error(error, path, "reading a checkpoint") from error
         arrays, texts = decode(data, str(path))
         if texts.get("format") != CHECKPOINT_FORMAT:
-            raise NetworkError(
+            raise ModelError(
                 f"found the format {texts.get('format')!r}, expected {CHECKPOINT_FORMAT!r}",
                 path=path,
                 hint="go on with the release that wrote it, or train into another directory",
@@ -386,7 +386,7 @@ class Trainer:
             counts = msgspec.json.decode(texts.get("counts", ""), type=_Counts)
             saved: dict[str, Any] = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise NetworkError(f"its table does not describe a checkpoint: {error}", path=path) from error
+            raise ModelError(f"its table does not describe a checkpoint: {error}", path=path) from error
         names = ("tuples", "initial_value", "seed")
         expected = {name: getattr(config, name) for name in names}
         found = {name: saved.get(name) for name in names}
@@ -422,7 +422,7 @@ class Trainer:
                         f"the checkpoint was made with {counted(len(array), 'thread')}; "
                         "resume with as many (--threads)"
                     )
-                raise NetworkError(
+                raise ModelError(
                     f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=hint
                 )
         self._fill_stages(arrays["entries"], stages)

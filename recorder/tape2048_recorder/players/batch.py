@@ -46,10 +46,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tape2048.base.text import counted
 from tape2048.errors import (
     ConfigError,
-    PlayerAnswerError,
     PlayerError,
-    PlayerImportError,
-    PlayerRaisedError,
+    StartError,
     TapeError,
 )
 
@@ -112,9 +110,8 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
 
     Raises:
         ConfigError: the name has another form.
-        PlayerImportError: the module or the factory does not exist, or its import failed.
-        PlayerRaisedError: the factory raised.
-        PlayerError: raised by the factory (a checkpoint that cannot be read).
+        StartError: the module or the factory does not exist, or its import failed.
+        PlayerError: the factory raised (a checkpoint that cannot be read).
     """
     factory = _factory(name)
     try:
@@ -122,16 +119,17 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     except PlayerError:
         raise
     except TapeError as error:  # from a factory of this package, with its own message
-        raise PlayerRaisedError(f"{name}: {error}", hint=error.hint) from error
+        raise PlayerError(f"{name}: {error}", hint=error.hint) from error
     except _RAISED as error:
-        raise PlayerRaisedError(
+        raise PlayerError(
             f"{name}: the factory raised {_describe(error)}; it was called with {dict(args)}",
             hint=_raising_line(error),
         ) from error
     if not callable(player):
-        raise PlayerImportError(
+        raise StartError(
             f"{name}: the factory returned a {type(player).__name__}, "
-            "expected a callable of boards, legal, exps"
+            "expected a callable of boards, legal, exps",
+            hint="Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH).",
         )
     return player
 
@@ -142,19 +140,20 @@ def _factory(name: str) -> Callable[..., Any]:
     try:
         module = load(module_name)
     except TapeError as error:  # the module names the package that it needs
-        raise PlayerImportError(f"{name}: {error}", hint=error.hint) from error
+        raise StartError(f"{name}: {error}", hint=error.hint) from error
     except _RAISED as error:
         missing = isinstance(error, ImportError | FileNotFoundError)
         hint = "install the package, set PYTHONPATH, or name the file: python:path/file.py:factory"
-        raise PlayerImportError(
+        raise StartError(
             f"{name}: importing {module_name} failed: {_describe(error)}",
             hint=hint if missing else _raising_line(error),
         ) from error
     factory = getattr(module, function, None)
     if not callable(factory):
         found = "nothing" if factory is None else f"a {type(factory).__name__}"
-        raise PlayerImportError(
-            f"{name}: found {found} called {function!r} in {module_name}, expected a factory"
+        raise StartError(
+            f"{name}: found {found} called {function!r} in {module_name}, expected a factory",
+            hint="Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH).",
         )
     return factory  # type: ignore[no-any-return]
 
@@ -252,8 +251,8 @@ class Caller:
         """Return the answer to the oldest batch: ``u8[n]`` or ``f32[n, 4]``, C-contiguous.
 
         Raises:
-            PlayerRaisedError: the player raised.
-            PlayerAnswerError: the answer is not an array, or has another shape or type.
+            PlayerError: the player raised.
+            PlayerError: the answer is not an array, or has another shape or type.
         """
         views = self._in_flight.popleft()
         if self._overlaps:
@@ -278,7 +277,7 @@ class Caller:
             raise
         except _RAISED as error:
             batch = "" if views is None else f" for {_describe_batch(views)}"
-            raise PlayerRaisedError(
+            raise PlayerError(
                 f"{self.name}: {what} raised {_describe(error)}{batch}", hint=_raising_line(error)
             ) from error
         finally:
@@ -296,7 +295,7 @@ class Caller:
         found = f"a {type(answer).__name__}"
         if isinstance(answer, np.ndarray):
             found = f"{answer.dtype}{list(answer.shape)}"
-        raise PlayerAnswerError(
+        raise PlayerError(
             f"{self.name}: found {found} for {_describe_batch(views)}; "
             f"expected moves uint8[{n}] or scores float32[{n}, 4]",
             hint="a NumPy array: tensor.numpy(), array.astype(numpy.float32)",

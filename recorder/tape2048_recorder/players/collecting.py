@@ -91,7 +91,7 @@ def played_games(
 
     Raises:
         ConfigError: a batched player, or an invalid parameter.
-        UnknownKeyError: no such player or parameter.
+        ConfigError: no such player or parameter.
         EmptyCorpusError: a part of the split without games.
     """
     player = make_player(name, check_player(name, args))

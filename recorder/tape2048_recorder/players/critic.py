@@ -73,7 +73,7 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
 
     Raises:
         ConfigError: the critic has no such tile.
-        CriticError: there is no such critic.
+        ModelError: there is no such critic.
     """
     from tape2048.critic.ntuple.critic import Critic
 

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape2048.critic.facts import critic_path
-from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.errors import ConfigError
 from tape2048.ntuple.files import network_path
 from tape2048.ntuple.layout import TILES
 from tape2048_recorder.players.batch import ArgValue, check_name, is_batched
@@ -97,7 +97,7 @@ def check_ntuple(args: Mapping[str, Any]) -> None:
 
 
 def check_critic(args: Mapping[str, Any]) -> None:
-    """Raise CriticError unless the critic's file exists, ConfigError unless the network's does."""
+    """Raise ModelError unless the critic's file exists, ConfigError unless the network's does."""
     critic_path(args["critic"])
     network_path(args["weights"])
 
@@ -219,7 +219,7 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
     """Return the parameters of a player, with defaults.
 
     Raises:
-        UnknownKeyError: no such player or parameter; the message names the nearest.
+        ConfigError: no such player or parameter; the message names the nearest.
         ConfigError: a parameter has a wrong type, is out of range, or names a missing file.
     """
     if is_batched(name):  # its factory knows its parameters, and only workers import it
@@ -227,14 +227,14 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
         return dict(args)
     kind = REGISTRY.get(name)
     if kind is None:
-        raise UnknownKeyError(
+        raise ConfigError(
             f"no player is called {name!r}{_nearest(name, REGISTRY)}",
             hint=f"one of: {', '.join(REGISTRY)}, python:package.module:factory",
         )
     for key in args:
         if key not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"
-            raise UnknownKeyError(
+            raise ConfigError(
                 f"player {name!r} takes no {key!r}{_nearest(key, kind.parameters)}",
                 hint=f"its parameters: {known}",
             )

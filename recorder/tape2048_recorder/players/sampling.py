@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,14 +59,14 @@ def read_sampling(table: Mapping[str, object]) -> Sampling:
     """Read a ``[sampling]`` table, with defaults.
 
     Raises:
-        UnknownKeyError: an unknown setting; the message names the nearest.
+        ConfigError: an unknown setting; the message names the nearest.
         ConfigError: an invalid value, or gates that leave no step.
     """
     known = Sampling.__struct_fields__
     for key in table:
         if key not in known:
             (nearest,) = difflib.get_close_matches(key, known, n=1, cutoff=0)
-            raise UnknownKeyError(
+            raise ConfigError(
                 f"sampling: found {key!r}, which is not one of its settings; the nearest is {nearest!r}",
                 hint=f"its settings: {', '.join(known)}",
             )

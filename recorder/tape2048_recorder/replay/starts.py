@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048.errors import ConfigError, FieldError, NpyDtypeError, NpyHeaderError
+from tape2048.errors import ConfigError, FieldError, NpyError
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import read_path
@@ -36,7 +36,7 @@ def read_starts(path: Path) -> npt.NDArray[np.uint64]:
 
     Raises:
         FieldError: a line that is no board, or a board that no game has before a move.
-        NpyHeaderError, NpyDtypeError: a ``.npy`` file with another content.
+        NpyError, NpyError: a ``.npy`` file with another content.
     """
     data = read_path(path)
     boards = _of_npy(path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
@@ -50,9 +50,9 @@ def _of_npy(path: Path) -> npt.NDArray[np.uint64]:
     try:
         exps = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise NpyHeaderError(f"not a .npy file of boards: {error}", path=path, hint=_HINT) from error
+        raise NpyError(f"not a .npy file of boards: {error}", path=path, hint=_HINT) from error
     if exps.dtype != np.uint8 or exps.ndim != 2 or exps.shape[1] != 16:
-        raise NpyDtypeError(
+        raise NpyError(
             f"found {exps.dtype}{list(exps.shape)}, expected exponents uint8[N, 16]", path=path, hint=_HINT
         )
     above = np.flatnonzero((exps > 15).any(axis=1))

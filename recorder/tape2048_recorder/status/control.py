@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tape2048.errors import ControlError, NotRunningError, RecorderError
+from tape2048.errors import NotRunningError, RecorderError
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 from tape2048_recorder.status.status_file import (
     Process,
@@ -47,7 +47,7 @@ class Running:
 
     Raises:
         NotRunningError: no recorder runs there.
-        ControlError: several do, the system has no pidfd for it, or the status file was written by another
+        RecorderError: several do, the system has no pidfd for it, or the status file was written by another
             user than the process's.
     """
 
@@ -64,7 +64,7 @@ class Running:
         except ProcessLookupError:
             raise self._not_running(verdict.text) from None
         except OSError as error:
-            raise ControlError(
+            raise RecorderError(
                 f"pid {self.process.pid} cannot be held: {error.strerror}",
                 path=out_dir,
                 hint=f"kill -TERM {self.process.pid} drains it",
@@ -75,7 +75,7 @@ class Running:
             raise self._not_running(verdict.text)
         if _uid_of(self.process.pid) != owner:  # it would have us signal whom it may not signal itself
             self.close()
-            raise ControlError(
+            raise RecorderError(
                 f"the status file of user {_name(owner)} names a process of user {_owner(self.process.pid)} "
                 f"(pid {self.process.pid}), which has not written it; nothing was signalled",
                 path=status_path(out_dir, self._instance),
@@ -116,12 +116,12 @@ class Running:
             The session's path; None where no block was written since the last one.
 
         Raises:
-            ControlError: the signal is not permitted, or there was no answer in time.
+            RecorderError: the signal is not permitted, or there was no answer in time.
             RecorderError: it could not publish, or ended before.
         """
         before = self.snapshot().status
         if before.ending:
-            raise ControlError(
+            raise RecorderError(
                 "the recorder is about to end, and publishes everything then",
                 path=self._out_dir,
                 hint="`tape2048 status --watch` shows when",
@@ -140,7 +140,7 @@ class Running:
                     hint="its log says why; what it confirmed is published, or will be by the next start",
                 )
             if time.monotonic() >= deadline:
-                raise ControlError(
+                raise RecorderError(
                     f"the recorder has not rotated within {patience_s:g} s",
                     path=self._out_dir,
                     hint="`tape2048 status` shows what it does; the request remains",
@@ -153,7 +153,7 @@ class Running:
         """Have it publish and end; with ``drain``, after the games in play.
 
         Raises:
-            ControlError: the signal is not permitted.
+            RecorderError: the signal is not permitted.
         """
         self._signal(signal.SIGTERM if drain else STOP_NOW)
 
@@ -168,7 +168,7 @@ class Running:
         try:
             signal.pidfd_send_signal(self._pidfd, number)
         except PermissionError:
-            raise ControlError(
+            raise RecorderError(
                 f"the recorder (pid {self.process.pid}) belongs to {_owner(self.process.pid)}, "
                 f"you are {_name(os.geteuid())}",
                 path=self._out_dir,
@@ -186,7 +186,7 @@ def _only_one(out_dir: Path) -> str:
     for candidates in (names, alive):
         if len(candidates) == 1:
             return candidates[0]
-    raise ControlError(
+    raise RecorderError(
         f"found {len(alive)} recorders at work, expected one: {', '.join(alive or names)}",
         path=out_dir,
         hint="name one with --instance",

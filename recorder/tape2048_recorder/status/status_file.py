@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048.errors import FieldError, NotRunningError, OutDirError, StorageError
+from tape2048.errors import FieldError, NotRunningError, StorageError
 from tape2048.io.durable import open_owned, rename_exchange, storage_error, write_all
 from tape2048_recorder.status.report import Status
 
@@ -113,7 +113,7 @@ class StatusFile:
         """Replace the previous snapshot.
 
         Raises:
-            ForeignFileError: something else stands in the spare file's place; the previous snapshot remains.
+            StorageError: something else stands in the spare file's place; the previous snapshot remains.
             OSError: as the operating system gave it; as above.
         """
         data = msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
@@ -156,9 +156,9 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
 
     Raises:
         NotRunningError: no recorder has written one here.
-        OutDirError: ``out_dir`` is a file.
+        StorageError: ``out_dir`` is a file.
         FieldError: the file is invalid.
-        ForeignFileError: it is no regular file, or one of another user.
+        StorageError: it is no regular file, or one of another user.
         StorageError: the file cannot be read.
     """
     return read_owned(out_dir, instance)[0]
@@ -172,7 +172,7 @@ def read_owned(out_dir: Path, instance: str) -> tuple[Snapshot, int]:
             with open(open_owned(path, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
                 data, owner = file.read(_FILE_BYTES_MAX), os.fstat(file.fileno()).st_uid
         except NotADirectoryError as error:
-            raise OutDirError(
+            raise StorageError(
                 "found a file, expected the directory that a recorder writes to",
                 path=out_dir,
                 hint="name its out_dir; a session's files are shown by `tape2048 show`",

@@ -44,7 +44,7 @@ from tape2048.batches.gatherer import Gatherer
 from tape2048.batches.plan import NO_CAP, Cap, Order
 from tape2048.batches.pool import PoolReader
 from tape2048.batches.shuffle import Permutation
-from tape2048.errors import CorpusError, EmptyCorpusError, LoaderStateError, RankError
+from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.store.view import CappedView, View, check_corpus
 
@@ -145,7 +145,7 @@ class Batches:
     Raises:
         TypeError: ``source`` is not a corpus.
         ValueError: an argument is invalid.
-        RankError: the rank is outside [0, world_size), or there are fewer rows than ranks.
+        ConfigError: the rank is outside [0, world_size), or there are fewer rows than ranks.
         EmptyCorpusError: with ``drop_last``, there is no whole batch.
         CorpusError: these sessions do not have a field, or it does not go with a setting.
 
@@ -212,7 +212,7 @@ class Batches:
         rank_rows = self._rank_rows()
         if rank_rows == 0:
             found = f"{self._rows:,} rows for {self.world_size} ranks"
-            raise RankError(found, hint="fewer ranks, or a smaller pool")
+            raise ConfigError(found, hint="fewer ranks, or a smaller pool")
         whole, rest = divmod(rank_rows, self.batch_size)
         self._batch_count = whole + (rest > 0 and not self.drop_last)
         if self._batch_count == 0:
@@ -304,7 +304,7 @@ class Batches:
         Raises:
             IndexError: there is no such batch.
             ValueError: the buffer has other fields or labels, or fewer rows; a number is not whole.
-            RowsGoneError: with ``pool_rows`` and mapped rows, a file was truncated.
+            CorpusError: with ``pool_rows`` and mapped rows, a file was truncated.
         """
         first, count = self._extent(as_int("index", index))
         epoch = as_int("epoch", epoch)
@@ -335,7 +335,7 @@ class Batches:
         """Serve the rest of this epoch, in a given buffer or a new one, and begin the next epoch.
 
         Raises:
-            RowsGoneError: a mapped file was truncated since the corpus was opened.
+            CorpusError: a mapped file was truncated since the corpus was opened.
         """
         self.begin()
         self.check_files()
@@ -347,7 +347,7 @@ class Batches:
         self.next_epoch()
 
     def check_files(self) -> None:
-        """Raise RowsGoneError if a mapped file that batches are read from was truncated."""
+        """Raise CorpusError if a mapped file that batches are read from was truncated."""
         if self._gatherer.reads_rows or self._pool is not None:
             self.corpus.store.check_files()
 
@@ -399,13 +399,13 @@ class Batches:
             state: from :meth:`state_dict`.
 
         Raises:
-            LoaderStateError: the state is malformed, of another version with another shuffle, or of a loader
+            StateError: the state is malformed, of another version with another shuffle, or of a loader
                 with other rows, batch size, ranks, ...; the message names all differences.
         """
         try:
             found = msgspec.convert(dict(state), _State)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise LoaderStateError(f"no state of a loader: {error}") from error
+            raise StateError(f"no state of a loader: {error}") from error
         mine = self._state()
         free = {"seed", "epoch", "position", "rank"}
         if found.version == _OTHER_SHUFFLE_VERSION and not found.shuffle:
@@ -421,10 +421,10 @@ class Batches:
                     "open the same sessions with the same filters, and make batches with the same settings"
                 )
             msg = f"the state is of a loader with {'; '.join(differing.values())}"
-            raise LoaderStateError(msg, hint="; ".join(hints))
+            raise StateError(msg, hint="; ".join(hints))
         limits = (found.seed, (1 << 64) - 1), (found.epoch, (1 << 64) - 1), (found.position, len(self))
         if not all(0 <= value <= most for value, most in limits):
-            raise LoaderStateError(
+            raise StateError(
                 f"seed {found.seed}, epoch {found.epoch}, position {found.position} of {len(self)} batches"
             )
         self.seed = found.seed
@@ -474,7 +474,13 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         try:
             found.append(int(text) if text else default)
         except ValueError as error:
-            raise RankError(f"${name} is {text!r}; expected a whole number") from error
+            raise ConfigError(
+                f"${name} is {text!r}; expected a whole number",
+                hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+            ) from error
     if not 0 <= found[0] < found[1]:
-        raise RankError(f"rank {found[0]} of {found[1]}; expected 0 <= rank < world_size")
+        raise ConfigError(
+            f"rank {found[0]} of {found[1]}; expected 0 <= rank < world_size",
+            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+        )
     return found[0], found[1]

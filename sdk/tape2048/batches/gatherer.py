@@ -13,7 +13,7 @@ from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
 from tape2048.batches import gather_kernel
 from tape2048.batches.plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
-from tape2048.errors import CorpusError, MixedRowsError
+from tape2048.errors import CorpusError
 from tape2048.io.reading import populate
 from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
 from tape2048.session.labels import exponents_of
@@ -65,8 +65,8 @@ class Gatherer:
 
     Raises:
         CorpusError: ``fields`` has the action, and the rows of a session have none.
-        EmbeddingsError: a session has no embeddings, or embeddings of other rows.
-        MixedRowsError: the embeddings are of several models or widths.
+        ColumnError: a session has no embeddings, or embeddings of other rows.
+        CorpusError: the embeddings are of several models or widths.
     """
 
     def __init__(
@@ -252,7 +252,11 @@ class Gatherer:
             made.add((found.model_sha, found.pooling, found.values.shape[1]))
             if len(made) > 1:
                 msg = f"embeddings of different models: {sorted(made)}"
-                raise MixedRowsError(msg, path=session.path / EMBEDDINGS_NPY)
+                raise CorpusError(
+                    msg,
+                    path=session.path / EMBEDDINGS_NPY,
+                    hint="Embed all sessions with one tower, or open only sessions of one tower.",
+                )
             addresses[owner] = address_of(found.values)
             self._embeddings.append(found.values)
         # With rows in memory, embeddings that would fit as well are at least in the page cache.

@@ -29,7 +29,7 @@ from tape2048.errors import (
     FieldError,
     MissingPathError,
     NameTakenError,
-    NotADatasetError,
+    NotASessionError,
     TapeError,
 )
 from tape2048.formats.dataset_layout import (
@@ -124,7 +124,7 @@ def build_dataset(
     Raises:
         NameTakenError: ``output`` exists.
         EmptyCorpusError: every run would be left out; nothing was written.
-        LossError: see :func:`~tape2048.conversion.open_source`.
+        MaintenanceError: see :func:`~tape2048.conversion.open_source`.
         FormatError: a source is damaged as a whole.
         StorageError: a source cannot be read, or the data set not written.
         ValueError: ``workers`` or ``shard_rows`` is below 1.
@@ -170,9 +170,9 @@ def append_dataset(
 
     Raises:
         MissingPathError: nothing stands at ``path``.
-        NotADatasetError: ``path`` is not a data set.
+        NotASessionError: ``path`` is not a data set.
         ChecksumError: its rows were changed; nothing is appended.
-        LossError: see :func:`~tape2048.conversion.open_source`.
+        MaintenanceError: see :func:`~tape2048.conversion.open_source`.
         StorageError: another process appends to it; the file system cannot exchange two names; or the
             operating system could not write.
         FormatError: the data set or a source is damaged.
@@ -192,7 +192,7 @@ def append_dataset(
             except FileNotFoundError:
                 raise MissingPathError("nothing stands at this path", path=target) from None
             except NotADirectoryError:
-                raise NotADatasetError("not a directory", path=target) from None
+                raise NotASessionError("not a directory", path=target) from None
         old = open_directory(target, stack)
         stack.enter_context(storage_errors(target, "writing it"))
         staging = stack.enter_context(Staging(target))

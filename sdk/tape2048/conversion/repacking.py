@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.conversion.session_runs import BLOCK_ROWS, boards_of, session_run
-from tape2048.errors import RepackError, ReplayError
+from tape2048.errors import MaintenanceError, ReplayError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import BLOCK_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY, FileEntry, session_header
 from tape2048.io.crc import crc32c_combine
@@ -78,8 +78,8 @@ def repack_session(
         progress: called with the rows written so far, and all rows.
 
     Raises:
-        RepackError: the session has this storage, is foreign or sampled, does not pass its validation, or
-            lacks moves or final boards that cannot be played again.
+        MaintenanceError: the session has this storage, is foreign or sampled, fails its validation, or lacks
+            moves or final boards that cannot be played again.
         FormatError: it cannot be opened; or a game breaks off or breaks the rules, which no tape holds.
         ReplayError: a game comes out differently.
         StorageError: an operation of the file system failed.
@@ -89,7 +89,7 @@ def repack_session(
         >>> from tape2048.conversion import repack_session
         >>> repack_session(sessions("selfplay")[0], "repacked", "rows")  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
-        RepackError: the session is in this storage already: rows
+        MaintenanceError: the session is in this storage already: rows
     """
     if storage not in {TAPE, ROWS}:
         raise ValueError(f"storage={storage!r}; expected {TAPE!r} or {ROWS!r}")
@@ -100,7 +100,7 @@ def repack_session(
     if report.findings:
         first = report.findings[0]
         found = f"the session does not pass its validation ({first.error}: {first.message})"
-        raise RepackError(found, path=first.path, hint="restore it from a copy")
+        raise MaintenanceError(found, path=first.path, hint="restore it from a copy")
     advance = progress or (lambda _done, _total: None)
     with storage_errors(root, "writing the session anew"):
         root.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def repack_session(
                 size = _write_tape(draft, session, replayer, advance, lossy=lossy)
             else:
                 size = _write_rows(draft, session, advance)
-            check_draft(draft, RepackError)
+            check_draft(draft, MaintenanceError)
             _check_same(session, Session.open(draft))
             published = rename_numbered(draft, target)
             fsync_dir(root)
@@ -127,7 +127,7 @@ def _files(session: Session) -> list[str]:
 def _check_source(session: Session, storage: Storage) -> None:
     """Refuse what has this storage already, and what a tape cannot hold."""
     if (session.tape is not None) == (storage == TAPE):
-        raise RepackError(f"the session is in this storage already: {storage}", path=session.path)
+        raise MaintenanceError(f"the session is in this storage already: {storage}", path=session.path)
     if (
         session.manifest is None
         or session.blocks is None
@@ -135,14 +135,14 @@ def _check_source(session: Session, storage: Storage) -> None:
         or not _has_one_file(session)
     ):
         found = "a foreign session, without a manifest, block checksums or one file of rows"
-        raise RepackError(found, path=session.path, hint="convert it first: tape2048 convert")
+        raise MaintenanceError(found, path=session.path, hint="convert it first: tape2048 convert")
     rate = session.meta.get("sample_rate", 1)
     sampled = np.flatnonzero(session.runs["rows"] != session.runs["steps"])
     if rate != 1 or sampled.size:
         found = (
             f"only every {rate}th step was recorded (sample_rate)" if rate != 1 else "not all steps are there"
         )
-        raise RepackError(f"{found}; a tape holds each", path=session.path, hint="it stays as it is")
+        raise MaintenanceError(f"{found}; a tape holds each", path=session.path, hint="it stays as it is")
 
 
 def _has_one_file(session: Session) -> bool:
@@ -182,7 +182,7 @@ def _games(
     boards = boards_of(records, f"one of the runs {games.start} to {games.stop - 1}", session.path)
     if "action" not in (records.dtype.names or ()):
         if play is None:
-            raise RepackError(
+            raise MaintenanceError(
                 f"its moves were not recorded (record_action), and its games cannot be played again: {why}",
                 path=session.path,
                 hint="bring its player back, with its weights, or leave the session as it is",
@@ -198,7 +198,7 @@ def _games(
         if play is not None:
             finals[game] = session_run(session, ordinal, play)[0].final_board
         elif not lossy:
-            raise RepackError(
+            raise MaintenanceError(
                 f"run {session.runs['id'][ordinal]}: both a 2 and a 4 may have ended the game, "
                 f"and it cannot be played again: {why}",
                 path=session.path,
@@ -238,4 +238,6 @@ def _check_same(session: Session, written: Session) -> None:
         same = same and np.array_equal(one, other)
     if not same:
         found = "the new session does not hold the same rows; nothing was published"
-        raise RepackError(found, path=session.path, hint="look at the kernel's log (dmesg) for the device")
+        raise MaintenanceError(
+            found, path=session.path, hint="look at the kernel's log (dmesg) for the device"
+        )

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.errors import FieldError, RecoveryError, ReplayError
+from tape2048.errors import FieldError, ReplayError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -81,7 +81,7 @@ def session_run(
         session's, its elapsed time unknown (0).
 
     Raises:
-        RecoveryError: the session has no moves, or not all steps, and there is no ``play``.
+        ReplayError: the session has no moves, or not all steps, and there is no ``play``.
         ReplayError: the game comes out differently.
         FieldError: an invalid move, or a tile above 32768.
 
@@ -129,12 +129,13 @@ def session_run(
             )
         return Run(states, made, meta), True, ()
     if not is_whole:
-        raise RecoveryError(
+        raise ReplayError(
             f"{name} has {len(rows)} rows for {steps} steps: not all were recorded (sample_rate)",
             path=session.path,
+            hint="Record every row (no sampling) to replay or convert games.",
         )
     if not lossy:
-        raise RecoveryError(
+        raise ReplayError(
             f"{name} has no moves: the session was recorded without record_action",
             path=session.path,
             hint="record with record_action = true (--record-action)",
@@ -151,7 +152,11 @@ def _known_part(
     moves = recover(boards).moves
     if (moves == UNKNOWN).any():
         step = int((moves == UNKNOWN).argmax())
-        raise RecoveryError(f"{name}: no move leads from step {step} to step {step + 1}", path=path)
+        raise ReplayError(
+            f"{name}: no move leads from step {step} to step {step + 1}",
+            path=path,
+            hint="Record every row (no sampling) to replay or convert games.",
+        )
     open_choice = moves == AMBIGUOUS
     for move in range(4):
         fits = recover(boards, np.full(len(moves), move, np.uint8)).moves == move

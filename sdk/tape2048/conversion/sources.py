@@ -15,11 +15,10 @@ from tape2048.base.threads import map_ordered
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
 from tape2048.errors import (
-    LossError,
     MagicError,
+    MaintenanceError,
     MissingPathError,
-    NoRunsError,
-    RecoveryError,
+    NotASessionError,
     ReplayError,
     TapeError,
 )
@@ -155,11 +154,11 @@ def open_source(
         final_boards: whether a session's games are played again for their final boards alone.
 
     Raises:
-        LossError: a session without moves that cannot be played again, without ``lossy``. No row was read.
-        RecoveryError: a session that cannot be played again keeps every Nth step only. No row was read.
+        MaintenanceError: a session without moves cannot be replayed, and ``lossy`` is False.
+        ReplayError: a session that cannot be played again keeps every Nth step only. No row was read.
         MissingPathError: nothing stands at the path.
         MagicError: it is of no known kind.
-        NoRunsError: a directory without any run file.
+        NotASessionError: a directory without any run file.
         FormatError: the source is damaged as a whole.
         StorageError: it cannot be read.
 
@@ -282,7 +281,7 @@ def _sessions(path: Path, kind: str, replayer: Replayer | None, *, lossy: bool, 
 
     paths = [path] if kind == "session" else sessions(path)
     if not paths:
-        raise NoRunsError("no sessions", path=path)
+        raise NotASessionError("no sessions", path=path)
     plays = [_play_of(one, replayer, lossy=lossy) for one in paths]  # before any row is read
     opened = [Session.open(one) for one in paths]
     jobs = [(number, part) for number, one in enumerate(opened) for part in _slices(len(one.runs))]
@@ -304,8 +303,8 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     """Return the function that plays a session's games again; None without a replayable player, and on tape.
 
     Raises:
-        LossError: the player is needed for moves, and ``lossy`` is not set.
-        RecoveryError: the player is needed for boards.
+        MaintenanceError: the player is needed for moves, and ``lossy`` is not set.
+        ReplayError: the player is needed for boards.
     """
     from tape2048.session.directory import check_directory, find_steps
 
@@ -322,7 +321,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
             why = error.message
     rate = facts.get("sample_rate", 1)
     if isinstance(rate, int) and rate > 1:
-        raise RecoveryError(
+        raise ReplayError(
             f"only every {rate}th step was recorded (sample_rate), and its games cannot be replayed: {why}",
             path=directory,
             hint="export and Session read its rows; for whole games, record with sample_rate = 1",
@@ -330,7 +329,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     with open_regular(steps) as fd:
         has_moves = "action" in (read_header(fd, steps, STEP_DTYPES).dtype.names or ())
     if not has_moves and not lossy:
-        raise LossError(
+        raise MaintenanceError(
             f"its moves were not recorded, and its games cannot be replayed: {why}",
             path=directory,
             hint="--lossy ends each game at its last recorded board, without its last move; "

@@ -1,6 +1,6 @@
 """Conversion from one format to another, with all data that the target can hold.
 
-A loss is an error, :class:`~tape2048.errors.LossError`, before anything appears under the target's name,
+A loss is a :class:`~tape2048.errors.MaintenanceError` before anything appears under the target's name,
 unless the caller permits losses, which are then counted.
 
 ============  =========================================================================================
@@ -42,7 +42,7 @@ import numpy as np
 
 from tape2048.conversion.sources import Source, kind_of, open_source
 from tape2048.datasets.directory import refuse_empty
-from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
+from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.staging import Staging
@@ -142,12 +142,12 @@ def convert(
         progress: called with the runs read and all runs.
 
     Raises:
-        LossError: a loss, without ``lossy``; nothing was written.
+        MaintenanceError: a loss, without ``lossy``; nothing was written.
         EmptyCorpusError: no run of the source can be read; nothing was written.
         NameTakenError: ``target`` exists.
         FormatError: the source is damaged as a whole, the target's kind is unknown, or the target is a single
             run's file and the source does not hold one run.
-        RecoveryError: see :func:`~tape2048.conversion.open_source`.
+        ReplayError: see :func:`~tape2048.conversion.open_source`.
         FieldError: the target's fields cannot hold a value of a run, which the message names.
         MissingPackageError: a package for the target's format is not installed.
         StorageError: the operating system could not read or write.
@@ -245,7 +245,7 @@ class _GoodRuns:
             hint = "--lossy leaves it out"
             if loss == _NO_ENDING and self.source.kind in _SESSIONS:
                 hint = "--lossy ends such a game at the board before; a data set or pack.dat can do without"
-            raise LossError(
+            raise MaintenanceError(
                 f"{self.kind} cannot hold {loss} ({name}); nothing was written",
                 path=self.source.path,
                 hint=hint,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, CriticError
+from tape2048.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     import os
@@ -117,14 +117,14 @@ def strangers(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[PlayedBy]
 
 
 def critic_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file of the critic that ships under this name, or the path; raise CriticError."""
+    """Return the file of the critic that ships under this name, or the path; raise ModelError."""
     file = Path(path)
     if str(path) in SHIPPED:
         file = Path(str(importlib.resources.files(__package__))) / "ntuple/weights" / SHIPPED[str(path)]
     if not file.is_file():
         is_neural = (file / "critic.json").exists()
         hint = f"a path, or one that ships: {', '.join(SHIPPED)}"
-        raise CriticError(
+        raise ModelError(
             "a neural critic" if is_neural else "no such file", path=file,
             hint="from tape2048.torch import Critic" if is_neural else hint,
         )  # fmt: skip

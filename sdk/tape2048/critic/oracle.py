@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int
-from tape2048.errors import FormatError, OutDirError
+from tape2048.errors import FormatError, StorageError
 from tape2048.io.durable import replace_file, storage_errors
 from tape2048.io.reading import read_path
 from tape2048.io.safetensors import decode, encode
@@ -170,7 +170,7 @@ def _default_directory() -> Path:
 
     base = cache_base()
     if base is None:
-        raise OutDirError(
+        raise StorageError(
             "found no directory for rollouts: there is neither a home nor XDG_CACHE_HOME",
             hint="set XDG_CACHE_HOME to a directory",
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tape2048.errors import EmbeddingsError
+from tape2048.errors import ColumnError
 from tape2048.session.embeddings import open_embeddings
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def take_sample(
 
 
 def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:
-    """Raise EmbeddingsError unless all sessions of a corpus have embeddings of this tower."""
+    """Raise ColumnError unless all sessions of a corpus have embeddings of this tower."""
     for number in np.unique(corpus.runs["session"]).tolist():
         session = corpus.sessions[number]
         found = open_embeddings(session)
         if found.model_sha != tower_sha256:
-            raise EmbeddingsError(
+            raise ColumnError(
                 f"found embeddings of the tower {found.model_sha[:16]}..., and the critic learned from those "
                 f"of {tower_sha256[:16]}...",
                 path=session.path,

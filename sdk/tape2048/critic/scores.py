@@ -26,7 +26,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import NameTakenError, ScoresError
+from tape2048.errors import ColumnError, NameTakenError
 from tape2048.io.durable import new_file, replace_file, write_all
 from tape2048.io.reading import map_path, read_path
 
@@ -120,7 +120,7 @@ def write_scores(
 
     Raises:
         NameTakenError: one of the files exists.
-        EmbeddingsError: the critic needs embeddings, and the rows have none, or those of another tower.
+        ColumnError: the critic needs embeddings, and the rows have none, or those of another tower.
         TapeError: as for reading the source and writing files.
 
     Example:
@@ -179,7 +179,7 @@ def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticS
         verify: whether to check the checksum, which reads the whole file.
 
     Raises:
-        ScoresError: the sidecar is missing or of another file, or the file has another type or length.
+        ColumnError: the sidecar is missing or of another file, or the file has another type or length.
         StorageError: the operating system could not read something.
 
     Example:
@@ -192,25 +192,25 @@ def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticS
     target = Path(path)
     sidecar = _sidecar(target)
     if not sidecar.exists():
-        raise ScoresError(f"no {sidecar.name} beside it: the scores' origin is unknown", path=target)
+        raise ColumnError(f"no {sidecar.name} beside it: the scores' origin is unknown", path=target)
     try:
         info = msgspec.json.decode(read_path(sidecar).tobytes(), type=ScoresInfo)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ScoresError(f"malformed: {error}", path=sidecar) from error
+        raise ColumnError(f"malformed: {error}", path=sidecar) from error
     if info.version != VERSION:
-        raise ScoresError(f"found version {info.version}, expected {VERSION}", path=sidecar)
+        raise ColumnError(f"found version {info.version}, expected {VERSION}", path=sidecar)
     data = map_path(target).data
     columns = len(info.thresholds)
     expected = _header(info.rows, columns)
     if bytes(data[:_HEADER_BYTES]) != expected or len(data) != _HEADER_BYTES + 4 * info.rows * columns:
-        raise ScoresError(
+        raise ColumnError(
             f"found {len(data)} bytes that are not f32[{info.rows}, {columns}], which its sidecar expects",
             path=target,
             hint="the two files do not belong together: score the rows again",
         )
     body = data[_HEADER_BYTES:]
     if verify and crc32c(body) != info.crc32c:
-        raise ScoresError("the checksum is not that of the sidecar", path=target, hint="score the rows again")
+        raise ColumnError("the checksum is not that of the sidecar", path=target, hint="score the rows again")
     return CriticScores(np.frombuffer(body, "<f4").reshape(info.rows, columns), info)
 
 
@@ -237,7 +237,7 @@ def _open(
     if kind in {"session", "sessions"}:
         return _of_sessions(path, kind, critic, tower_sha256)
     if critic.needs_embeddings:
-        raise ScoresError(
+        raise ColumnError(
             f"this critic takes embeddings, and a source of kind {kind} has none", path=path,
             hint="name the critic's tower (--tower), and it takes boards",
         )  # fmt: skip

@@ -92,7 +92,7 @@ class Dataset(TableRows):
         extras: final boards and seeds, run by run as :attr:`runs`.
 
     Raises:
-        NotADatasetError: a path is not a data set.
+        NotASessionError: a path is not a data set.
         FormatError: one of the classes below it, for the first defect found; FieldError: a pack.dat has a run
             of more than 65,536 steps.
         StorageError: the operating system could not read a file.

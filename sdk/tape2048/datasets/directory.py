@@ -22,7 +22,7 @@ from tape2048.errors import (
     EmptyCorpusError,
     ManifestError,
     MissingPathError,
-    NotADatasetError,
+    NotASessionError,
     StorageError,
     TapeError,
 )
@@ -118,7 +118,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
 
     Raises:
         MissingPathError: nothing stands at the path.
-        NotADatasetError: not a data set.
+        NotASessionError: not a data set.
         FormatError: one of the classes below it, for the first defect found.
         StorageError: the operating system could not read a file.
     """
@@ -166,7 +166,7 @@ def _open_pin(directory: Path) -> int:
     except FileNotFoundError:
         raise MissingPathError("nothing stands at this path", path=directory) from None
     except NotADirectoryError:
-        raise NotADatasetError("neither a directory nor a pack.dat", path=directory) from None
+        raise NotASessionError("neither a directory nor a pack.dat", path=directory) from None
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
 
@@ -214,7 +214,7 @@ def find_parts(directory: Path) -> list[Path]:
     """List the file or the shards with the rows, in order; check that ``metadata.db`` exists.
 
     Raises:
-        NotADatasetError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
+        NotASessionError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
         StorageError: the directory cannot be read.
     """
     with reading(directory):
@@ -226,25 +226,25 @@ def find_parts(directory: Path) -> list[Path]:
         )
     _refuse_sessions(directory, names)
     if METADATA_DB not in names:
-        raise NotADatasetError(f"no {METADATA_DB} in this directory", path=directory)
+        raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory)
     if STEPS_NPY in names and shards:
-        raise NotADatasetError(
+        raise NotASessionError(
             f"{STEPS_NPY} and {SHARDS}/ both hold rows; expected one form of them", path=directory
         )
     if STEPS_NPY in names:
         return [directory / STEPS_NPY]
     if not shards:
-        raise NotADatasetError(f"no {STEPS_NPY} in this directory", path=directory)
+        raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
     for expected, (number, path) in enumerate(shards):
         if number != expected:
-            raise NotADatasetError(
+            raise NotASessionError(
                 f"shard steps_{expected:05d}.npy is missing; {path.name} is there", path=directory
             )
     return [path for _, path in shards]
 
 
 def _refuse_sessions(directory: Path, names: set[str]) -> None:
-    """Raise NotADatasetError for a session, or a directory of them."""
+    """Raise NotASessionError for a session, or a directory of them."""
     if STEPS_NPY in names:
         try:
             with open_regular(directory / STEPS_NPY) as fd:
@@ -258,7 +258,7 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
         found = "a directory of sessions"
     else:
         return
-    raise NotADatasetError(
+    raise NotASessionError(
         f"found {found}, expected a data set",
         path=directory,
         hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of sessions "

@@ -127,7 +127,7 @@ def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
         The runs by first row, and their extras.
 
     Raises:
-        NotSqliteError: not SQLite, damaged, being written, or with a journal that is not yet merged.
+        SchemaError: not SQLite, damaged, being written, or with a journal that is not yet merged.
         SchemaError: no table ``runs``, a column missing, a view or virtual table in a table's place,
             or a value of the wrong type.
         BookkeepingError: a count out of range, or extras of an unknown run.

@@ -84,7 +84,7 @@ class DataPack(TableRows):
             MagicError: not a pack.dat.
             VersionError: another version.
             TruncatedError: fewer bytes than the header claims.
-            TrailingBytesError: bytes between the last run and the checksum.
+            FormatError: bytes between the last run and the checksum.
             ChecksumError: bytes changed after they were written.
             FieldError: an invalid offset, engine's name, move or value.
             BookkeepingError: runs and steps disagree.

@@ -45,8 +45,8 @@ from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.errors import (
     BookkeepingError,
     FieldError,
+    FormatError,
     MagicError,
-    TrailingBytesError,
     TruncatedError,
     VersionError,
 )
@@ -179,7 +179,7 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
         records.append(head[:5] + tail)
         at = tail_at + _RUN_TAIL.size
     if at != len(content):
-        raise TrailingBytesError(
+        raise FormatError(
             f"found {counted(len(content) - at, 'byte')} between the last run and the checksum",
             path=path,
             offset=header.metadata_offset + at,

@@ -77,7 +77,7 @@ def export(
     Raises:
         MissingPackageError: Parquet or Arrow without pyarrow.
         NameTakenError: the file exists.
-        RowsGoneError: mapped rows were truncated since the corpus was opened.
+        CorpusError: mapped rows were truncated since the corpus was opened.
         StorageError: the operating system refused something.
         TypeError: ``corpus`` is no corpus.
         ValueError: an unknown format, table or compression, invalid thresholds, or ``u64`` of another format.

@@ -137,7 +137,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     """Read a ``metadata.db``, without changing the disk or waiting for locks.
 
     Raises:
-        NotSqliteError: not SQLite, damaged, being written, or with an unmerged journal.
+        SchemaError: not SQLite, damaged, being written, or with an unmerged journal.
         SchemaError: no table ``runs``, a missing column, a view or virtual table instead of a table, or a
             value of the wrong type.
         BookkeepingError: a count out of range, or a duplicate id.

@@ -32,10 +32,8 @@ import numpy.lib.format as npy_format
 
 from tape2048.base.text import counted
 from tape2048.errors import (
-    NpyDtypeError,
-    NpyHeaderError,
-    ObjectDtypeError,
-    TrailingBytesError,
+    FormatError,
+    NpyError,
     TruncatedError,
 )
 from tape2048.io.bulk_read import Stretch, read_into
@@ -110,25 +108,25 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         path: for errors.
 
     Raises:
-        NpyHeaderError: not a ``.npy`` file, or its header is malformed, in Fortran order, or not
+        NpyError: not a ``.npy`` file, or its header is malformed, in Fortran order, or not
         one-dimensional.
-        ObjectDtypeError: the rows hold pickled objects.
+        NpyError: the rows hold pickled objects.
         TruncatedError: the file ends within the header.
     """
     if not (head.startswith(_MAGIC) or _MAGIC.startswith(head)):
-        raise NpyHeaderError(f"not a .npy file: the magic {_MAGIC!r} is missing", path=path, offset=0)
+        raise NpyError(f"not a .npy file: the magic {_MAGIC!r} is missing", path=path, offset=0)
     if len(head) < 8:
         raise _short_header(head, 10, path)
     version = (head[6], head[7])
     width = _LENGTH_BYTES.get(version)
     if width is None:
-        raise NpyHeaderError(
+        raise NpyError(
             f".npy format version {version[0]}.{version[1]}; expected 1.0, 2.0 or 3.0", path=path, offset=6
         )
     begin = 8 + width
     length = int.from_bytes(head[8:begin], "little")
     if length > HEADER_TEXT_BYTES_MAX:
-        raise NpyHeaderError(
+        raise NpyError(
             f"header text of {length} bytes; expected at most {HEADER_TEXT_BYTES_MAX}", path=path, offset=8
         )
     if len(head) < begin + length:
@@ -142,7 +140,7 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         else:
             shape, fortran_order, dtype = _read_text(text)
     except Exception as error:  # NumPy documents no classes
-        raise NpyHeaderError(
+        raise NpyError(
             f"the header text of {len(text)} bytes is not one of a .npy file, a literal of descr, "
             f"fortran_order and shape: {type(error).__name__}",
             path=path,
@@ -150,13 +148,13 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         ) from error
     # Not isinstance, which takes a bool for an int.
     if fortran_order or len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
-        raise NpyHeaderError(
+        raise NpyError(
             f"fortran_order is {fortran_order}, shape is {str(shape)[:80]}; expected False and one dimension",
             path=path,
             offset=begin,
         )
     if dtype.hasobject:
-        raise ObjectDtypeError(
+        raise NpyError(
             f"rows of type {dtype.descr} hold pickled Python objects",
             path=path,
             offset=begin,
@@ -177,11 +175,11 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
         The header; ``dtype`` is the equal member of ``dtypes``.
 
     Raises:
-        NpyHeaderError: see :func:`parse_header`.
-        ObjectDtypeError: the rows hold pickled objects.
-        NpyDtypeError: the rows are of another type.
+        NpyError: see :func:`parse_header`.
+        NpyError: the rows hold pickled objects.
+        NpyError: the rows are of another type.
         TruncatedError: the file is shorter than its header claims; ``offset`` is its end.
-        TrailingBytesError: the file is longer than its header claims; ``offset`` is its proper end.
+        FormatError: the file is longer than its header claims; ``offset`` is its proper end.
         StorageError: the operating system could not read it.
 
     Example:
@@ -206,7 +204,7 @@ def check_header(
     known = next((dtype for dtype in dtypes if dtype == header.dtype), None)
     if known is None:
         expected = " or ".join(str(dtype.descr) for dtype in dtypes)
-        raise NpyDtypeError(f"rows of type {header.dtype.descr}; expected {expected}", path=path, offset=0)
+        raise NpyError(f"rows of type {header.dtype.descr}; expected {expected}", path=path, offset=0)
     header = NpyHeader(known, header.rows, header.data_offset)
     claim = f"the header claims {header.rows} rows ({header.end_offset} bytes); the file"
     if bytes_found < header.end_offset:
@@ -215,7 +213,7 @@ def check_header(
         raise TruncatedError(msg, path=path, offset=bytes_found, hint="restore the file from a copy")
     if bytes_found > header.end_offset:
         msg = f"{claim} has {counted(bytes_found - header.end_offset, 'byte')} more"
-        raise TrailingBytesError(msg, path=path, offset=header.end_offset)
+        raise FormatError(msg, path=path, offset=header.end_offset)
     return header
 
 
@@ -259,7 +257,7 @@ def open_rows(
 def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dtype[Any]]) -> NDArray[np.void]:
     """Read at least one file into one read-only array, in the given order, after a check of all headers.
 
-    Errors are those of :func:`open_rows`; two shards of different types are an NpyDtypeError.
+    Errors are those of :func:`open_rows`; two shards of different types are an NpyError.
     """
     accepted = list(dtypes)
     headers = []

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from tape2048.errors import (
     DiskFullError,
-    ForeignFileError,
     NameTakenError,
-    OutDirError,
     StorageError,
     TooManyFilesError,
 )
@@ -63,7 +61,7 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
     if error.errno in NO_FILES:
         return TooManyFilesError(f"{doing} failed ({reason})", path=path, hint=_FILES_HINT)
     if error.errno in _NO_ACCESS:
-        return OutDirError(
+        return StorageError(
             f"{doing} failed ({reason})", path=path, hint="check that the directory exists and may be written"
         )
     return StorageError(f"{doing} failed ({reason})", path=path, hint=DEVICE_HINT)
@@ -107,7 +105,7 @@ def open_owned(path: str | os.PathLike[str], flags: int) -> int:
     followed, and a pipe not waited for. A new file has mode 0o644.
 
     Raises:
-        ForeignFileError: something else stands at the path; it was not changed.
+        StorageError: something else stands at the path; it was not changed.
         OSError: as the operating system gave it.
     """
     is_directory = bool(flags & os.O_DIRECTORY)
@@ -127,7 +125,7 @@ def open_owned(path: str | os.PathLike[str], flags: int) -> int:
                     stack.pop_all()
                     return fd
                 found = f"one of user {status.st_uid}"
-    raise ForeignFileError(
+    raise StorageError(
         f"found {found}, expected {'a directory' if is_directory else 'a regular file'} of user "
         f"{os.geteuid()}; it was left as it is",
         path=path,

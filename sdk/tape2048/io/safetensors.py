@@ -26,7 +26,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, FormatError, TrailingBytesError, TruncatedError
+from tape2048.errors import ChecksumError, FormatError, TruncatedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -92,7 +92,7 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
     """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
 
     Raises:
-        FormatError: or one of its subclasses TruncatedError, TrailingBytesError and ChecksumError.
+        FormatError: or one of its subclasses TruncatedError, FormatError and ChecksumError.
     """
     if len(data) < _LENGTH.size:
         raise TruncatedError(f"found {len(data)} bytes, expected a safetensors file", path=path, offset=0)
@@ -134,7 +134,7 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
         arrays[name] = np.frombuffer(body, dtype=dtype, count=count, offset=at).reshape(tensor.shape)
         at = end
     if at != len(body):
-        raise TrailingBytesError(
+        raise FormatError(
             f"the last array is followed by {counted(len(body) - at, 'byte')}",
             path=path,
             offset=begin + at,

@@ -21,7 +21,6 @@ from tape2048.errors import (
     BookkeepingError,
     DiskFullError,
     NameTakenError,
-    NotSqliteError,
     SchemaError,
     StorageError,
 )
@@ -73,7 +72,7 @@ def open_untrusted(
         The database, and its real tables: the ``CREATE`` statement of each by its name in lower case.
 
     Raises:
-        NotSqliteError: not SQLite, damaged, being written, or with an unmerged journal; within the block too.
+        SchemaError: not SQLite, damaged, being written, or with an unmerged journal; within the block too.
         SchemaError: a view or a virtual table has a name of ``names``.
         StorageError: the operating system could not read it.
     """
@@ -193,13 +192,13 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
         size = os.fstat(fd).st_size
         head = os.pread(fd, _HEADER_BYTES, 0)
     if not head.startswith(_MAGIC) or len(head) < 20:
-        raise NotSqliteError(f"not a SQLite file: the magic {_MAGIC!r} is missing", path=path, offset=0)
+        raise SchemaError(f"not a SQLite file: the magic {_MAGIC!r} is missing", path=path, offset=0)
     wal = _WAL_VERSION in {head[18], head[19]}
     beside = Path(f"{os.fspath(path)}-wal")
     if wal and beside.exists() and beside.stat().st_size:
         msg = f"part of its content is still in {beside.name}"
         hint = f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'"
-        raise NotSqliteError(msg, path=path, hint=hint)
+        raise SchemaError(msg, path=path, hint=hint)
     return size, _bytes_by_header(head), wal
 
 
@@ -224,7 +223,7 @@ def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -
     database.execute("PRAGMA schema_version").fetchone()
     size, expected, _ = _inspect(path)
     if size < expected:
-        raise NotSqliteError(
+        raise SchemaError(
             f"truncated: {size} bytes, expected {expected} by its header",
             path=path,
             offset=size,
@@ -338,18 +337,18 @@ def _read_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:  # damaged names in SQLite's message
-        raise NotSqliteError(f"its schema is damaged: {error}", path=path) from error
+        raise SchemaError(f"its schema is damaged: {error}", path=path) from error
     except sqlite3.Error as error:
         code, message = _primary_code(error), f"{error} ({_code_name(error)})"
         if code == sqlite3.SQLITE_IOERR:
             raise StorageError(f"SQLite could not read it: {message}", path=path, hint=DEVICE_HINT) from error
         if code == sqlite3.SQLITE_INTERRUPT:
-            raise NotSqliteError(
+            raise SchemaError(
                 "reading takes more work than an intact file of its size can need: its pages are damaged",
                 path=path,
             ) from error
         hint = _READ_HINTS.get(code)
-        raise NotSqliteError(f"SQLite cannot read it: {message}", path=path, hint=hint) from error
+        raise SchemaError(f"SQLite cannot read it: {message}", path=path, hint=hint) from error
 
 
 def _primary_code(error: sqlite3.Error) -> int:

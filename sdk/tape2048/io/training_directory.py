@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from tape2048.errors import AlreadyRunningError, OutDirError
+from tape2048.errors import BusyError, StorageError
 from tape2048.io.durable import (
     open_fd,
     path_exists,
@@ -77,17 +77,17 @@ class TrainingDirectory:
         A directory that was created here and is empty at the end is removed.
 
         Raises:
-            AlreadyRunningError: another process holds the lock.
-            OutDirError: it can be neither created nor opened.
+            BusyError: another process holds the lock.
+            StorageError: it can be neither created nor opened.
         """
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             fd = lock_directory(self.path)
         except OSError as error:
-            raise OutDirError(f"cannot be created or opened ({error.strerror})", path=self.path) from error
+            raise StorageError(f"cannot be created or opened ({error.strerror})", path=self.path) from error
         if fd is None:
-            raise AlreadyRunningError(
+            raise BusyError(
                 "another training runs in this directory", path=self.path, hint="name another with --out"
             )
         try:

@@ -46,7 +46,7 @@ _COMPILES = re.compile(r"numba\b|tape2048\.jit\.(compiler\.kernel|intrinsics)$")
 
 
 def _imports(source: bytes) -> set[str]:
-    """Return every module that a source may import when it loads, and each imported name as ``module.name``."""
+    """Return the modules that a source imports at its top level, and imported names as ``module.name``."""
     found = set()
     for module, names, plain in _IMPORT.findall(source):
         base = (module or plain).decode()

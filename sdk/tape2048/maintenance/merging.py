@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.text import counted, json_bytes
-from tape2048.errors import ChecksumError, MergeError
+from tape2048.errors import ChecksumError, MaintenanceError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     BLOCK_DTYPE,
@@ -115,7 +115,7 @@ def merge_sessions(
         The new session.
 
     Raises:
-        MergeError: a session is foreign or named twice, two sessions have different players or sampling
+        MaintenanceError: a session is foreign or named twice, two sessions have different players or sampling
             rates, only some have the action or are on tape, or two contain the same game.
         FormatError: a session cannot be opened, or its bytes have changed.
         StorageError: an operation of the file system failed.
@@ -125,7 +125,7 @@ def merge_sessions(
         >>> from tape2048.maintenance import merge_sessions
         >>> merge_sessions(sessions("selfplay"), "merged")  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
-        MergeError: found 1 path, expected at least two sessions
+        MaintenanceError: found 1 path, expected at least two sessions
     """
     root = Path(os.path.abspath(out_dir))
     with contextlib.ExitStack() as held:
@@ -141,7 +141,7 @@ def merge_sessions(
                 draft = staging.path / "session"
                 draft.mkdir()
                 size = _write(draft, parts, facts, progress, renumbered=renumbered)
-                check_draft(draft, MergeError)
+                check_draft(draft, MaintenanceError)
                 published = rename_numbered(draft, target)
                 fsync_dir(root)
     return Merged(published, len(parts), facts["rows"], facts["runs"], size, renumbered)
@@ -152,13 +152,17 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitSt
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if len(paths) < 2:
         msg = f"found {counted(len(paths), 'path')}, expected at least two sessions"
-        raise MergeError(msg, hint="name each session that is to be merged, as in selfplay/*_model=greedy")
+        raise MaintenanceError(
+            msg, hint="name each session that is to be merged, as in selfplay/*_model=greedy"
+        )
     seen: set[str] = set()
     parts = []
     for path in paths:
         real = os.path.realpath(path)
         if real in seen:
-            raise MergeError("this session is named twice", path=path, hint="its games would count twice")
+            raise MaintenanceError(
+                "this session is named twice", path=path, hint="its games would count twice"
+            )
         seen.add(real)
         session = Session.open(path)
         held.callback(lambda _: None, session.read_lock)  # the lock, without the rows' mapping
@@ -170,15 +174,15 @@ def _part(session: Session) -> _Part:
     convert = "convert it first: tape2048 convert"
     if session.manifest is None or session.blocks is None or not session.contiguous:
         found = "a foreign session, without a manifest or block checksums"
-        raise MergeError(found, path=session.path, hint=convert)
+        raise MaintenanceError(found, path=session.path, hint=convert)
     entry = rows_entry(session.manifest)
     if entry is None:
         found = f"the rows of this session are in shards; expected one {STEPS_NPY}"
-        raise MergeError(found, path=session.path, hint=convert)
+        raise MaintenanceError(found, path=session.path, hint=convert)
     missing = [name for name in _SHARED if session.meta.get(name) is None]
     if missing:
         found = f"this session has no {missing[0]}, which defines its games"
-        raise MergeError(found, path=session.path, hint="leave it out")
+        raise MaintenanceError(found, path=session.path, hint="leave it out")
     starts = None if session.tape is None else session.tape.starts
     offset = entry.bytes - len(session) * (session.dtype.itemsize if starts is None else 1)
     blocks = np.sort(session.blocks, order="first_row")
@@ -192,13 +196,13 @@ def _check_mergeable(parts: list[_Part]) -> None:
     for part in parts[1:]:
         if (part.starts is None) != (first.starts is None):
             kinds = ("on tape", "of rows") if first.starts is None else ("of rows", "on tape")
-            raise MergeError(
+            raise MaintenanceError(
                 f"this session is {kinds[0]}; {first.path.name} is one {kinds[1]}",
                 path=part.path,
                 hint="write them in one storage first: tape2048 repack",
             )
         if part.dtype != first.dtype:
-            raise MergeError(
+            raise MaintenanceError(
                 f"rows of {part.dtype.itemsize} bytes; {first.path.name} has {first.dtype.itemsize} "
                 "(with and without moves)",
                 path=part.path,
@@ -206,7 +210,7 @@ def _check_mergeable(parts: list[_Part]) -> None:
             )
         for name in _SHARED:
             if part.facts[name] != first.facts[name]:
-                raise MergeError(
+                raise MaintenanceError(
                     f"{name} is {_short(part.facts[name])}; in {first.path.name} it is "
                     f"{_short(first.facts[name])}",
                     path=part.path,
@@ -218,7 +222,7 @@ def _check_mergeable(parts: list[_Part]) -> None:
     if len(twice):
         seed = ordered[twice[0]]
         where = [part.path for part in parts if (part.runs["seed"] == seed).any()]
-        raise MergeError(
+        raise MaintenanceError(
             f"the game of seed {seed} is also in {where[-1].name}; expected each game once",
             path=where[0],
             hint="one of the two is a copy, or a merged session beside what it was made of",
@@ -263,7 +267,7 @@ def _name(facts: dict[str, Any]) -> str:
     started = facts["started_at"].replace("-", "").replace(":", "")
     name = f"{started}_model={facts.get('model_tag', 'merged')}"
     if not SESSION_NAME.fullmatch(name):
-        raise MergeError(
+        raise MaintenanceError(
             f"found started_at {facts['started_at']!r} and model_tag {facts.get('model_tag')!r}, "
             "which make no valid name of a session"
         )

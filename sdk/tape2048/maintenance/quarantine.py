@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import HeldError, NameTakenError
+from tape2048.errors import BusyError, NameTakenError
 from tape2048.io.durable import fsync_dir, numbered, rename_noreplace, storage_errors, write_file
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ def quarantine_session(path: Path, findings: Sequence[Finding], lock: RemovalLoc
     """Move a published session to the quarantine, unless a process reads it; return its new path.
 
     Raises:
-        HeldError: a process reads it.
+        BusyError: a process reads it.
         StorageError: an operation of the file system failed; the session was not moved.
     """
     with storage_errors(path, "moving it to the quarantine"):
         locked = lock.try_lock(path)
     if locked is None:
         found = "a process reads this session, which was not moved"
-        raise HeldError(found, path=path, hint="end that process, and try again")
+        raise BusyError(found, path=path, hint="end that process, and try again")
     try:
         return quarantine(path.parent, path, findings, by=by)
     finally:

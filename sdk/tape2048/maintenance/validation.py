@@ -17,7 +17,7 @@ import numpy as np
 
 from tape2048.base.findings import Finding, Report
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
+from tape2048.errors import ChecksumError, ManifestError, NpyError, SchemaError, TapeError
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import MANIFEST, METADATA_DB, STEP_DTYPES
@@ -177,7 +177,7 @@ class _Validation:
                 return None
             if headers and len(accepted) == 1 and header.dtype != headers[0].dtype:
                 msg = f"rows of type {header.dtype.descr}; {parts[0].name} has {headers[0].dtype.descr}"
-                self._add(NpyDtypeError(msg, path=part))
+                self._add(NpyError(msg, path=part))
                 return None
             headers.append(header)
         return headers or None

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
+from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, TruncatedError
 from tape2048.io.durable import publishing_file
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.ntuple.layout import Layout, tuple_text
@@ -126,11 +126,11 @@ def expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
         raise ChecksumError(f"the compressed file is damaged: {error}", path=path) from error
     if decompressor.unused_data:
         rest = counted(len(decompressor.unused_data), "byte")
-        raise TrailingBytesError(f"the file goes on for {rest} behind its compressed part", path=path)
+        raise FormatError(f"the file goes on for {rest} behind its compressed part", path=path)
     if not decompressor.eof and len(expanded) < EXPANDED_BYTES_MAX:
         raise TruncatedError("the compressed file is cut off", path=path)
     if not decompressor.eof:
-        raise NetworkError(f"it expands to more than {EXPANDED_BYTES_MAX:,} bytes", path=path)
+        raise ModelError(f"it expands to more than {EXPANDED_BYTES_MAX:,} bytes", path=path)
     return expanded
 
 
@@ -138,7 +138,7 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
     """Decode the bytes of a network file; ``path`` is for messages.
 
     Raises:
-        FormatError: :class:`NetworkError` where the file is intact and not a network, or has values that are
+        FormatError: :class:`ModelError` where the file is intact and not a network, or has values that are
             not finite; other classes where it is damaged.
     """
     # Imported here, so that a network's path can be checked without loading the compiler.
@@ -146,7 +146,7 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
 
     arrays, texts = decode(expanded(data, path), path)
     if texts.get("format") != FORMAT:
-        raise NetworkError(
+        raise ModelError(
             f"found the format {texts.get('format')!r}, expected {FORMAT!r}",
             path=path,
             hint="`tape2048 train-player` makes networks",
@@ -157,7 +157,7 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
         names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
         layout = Layout.of(names, stages)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-        raise NetworkError(f"the metadata does not describe a network: {error}", path=path) from error
+        raise ModelError(f"the metadata does not describe a network: {error}", path=path) from error
     return Network(layout, *_checked(arrays, layout, path), facts)
 
 
@@ -166,26 +166,26 @@ def _checked(arrays: Mapping[str, Any], layout: Layout, path: str) -> tuple[Any,
     expected = _names(layout)
     found = {name: array for name, array in arrays.items() if name != "scales"}
     if list(found) != expected:
-        raise NetworkError(f"found arrays {list(found)}, expected {expected}", path=path)
+        raise ModelError(f"found arrays {list(found)}, expected {expected}", path=path)
     dtypes = {array.dtype for array in found.values()}
     if dtypes not in ({np.dtype("<f4")}, {np.dtype("<i2")}):
-        raise NetworkError(f"found tables of {dtypes}, expected all float32 or all int16", path=path)
+        raise ModelError(f"found tables of {dtypes}, expected all float32 or all int16", path=path)
     sizes = layout.sizes * layout.stage_count
     for (name, array), size in zip(found.items(), sizes, strict=True):
         if array.shape != (size,):
-            raise NetworkError(f"{name} has the shape {array.shape}, expected {(size,)}", path=path)
+            raise ModelError(f"{name} has the shape {array.shape}, expected {(size,)}", path=path)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise NetworkError(f"{name} has values that are not finite", path=path)
+            raise ModelError(f"{name} has values that are not finite", path=path)
     scales = arrays.get("scales")
     shape = (layout.stage_count, len(layout.tuples))
     if scales is None or scales.dtype != np.float32 or scales.shape != shape:
-        raise NetworkError(f"scales are missing or not float32 of shape {shape}", path=path)
+        raise ModelError(f"scales are missing or not float32 of shape {shape}", path=path)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
-        raise NetworkError("scales are not all above 0", path=path)
+        raise ModelError("scales are not all above 0", path=path)
     # A board has eight entries in each table.
     bounds = np.array([8.0 * max(float(t.max()), -float(t.min())) for t in found.values()])
     if (bound := float((bounds.reshape(shape) * scales).sum(axis=1).max())) > VALUE_MAX:
-        raise NetworkError(
+        raise ModelError(
             f"boards may have values up to {bound:.1e}, expected at most {VALUE_MAX:.0e} points",
             path=path,
             hint="sums of such values over moves and spawns overflow, and no move is the best one",

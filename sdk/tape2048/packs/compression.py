@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final, Literal
 
-from tape2048.errors import CompressionError, MissingPackageError
+from tape2048.errors import FieldError, MissingPackageError
 
 Compression = Literal["none", "zstd", "lz4"]
 
@@ -59,12 +59,12 @@ def decompress(stored: memoryview, compression: str, raw_length: int) -> bytes:
     """Decompress one frame, into at most ``raw_length`` bytes.
 
     Raises:
-        CompressionError: ``raw_length`` is more than :data:`RAW_BYTES_MAX`, or these are not one whole frame
+        FieldError: ``raw_length`` is more than :data:`RAW_BYTES_MAX`, or these are not one whole frame
             of so many bytes.
         MissingPackageError: the package is not installed.
     """
     if raw_length > RAW_BYTES_MAX:
-        raise CompressionError(
+        raise FieldError(
             f"the index claims {raw_length:,} decompressed bytes; a game's file has at most {RAW_BYTES_MAX:,}"
         )
     package = codec(compression)
@@ -72,9 +72,9 @@ def decompress(stored: memoryview, compression: str, raw_length: int) -> bytes:
     try:
         raw, whole = (_from_zstd if compression == "zstd" else _from_lz4)(package, stored, raw_length)
     except damaged as error:
-        raise CompressionError(f"cannot be decompressed: {error}") from error
+        raise FieldError(f"cannot be decompressed: {error}") from error
     if not whole or len(raw) != raw_length:
-        raise CompressionError(f"not one frame of the {raw_length:,} bytes that the index claims")
+        raise FieldError(f"not one frame of the {raw_length:,} bytes that the index claims")
     return raw
 
 

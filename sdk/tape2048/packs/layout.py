@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.errors import FieldError, FormatError, LayoutError, MagicError, TruncatedError, VersionError
+from tape2048.errors import FieldError, FormatError, MagicError, TruncatedError, VersionError
 from tape2048.io.crc import check_crc
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> Layout
         VersionError: another version, unknown flags or an unknown compression.
         TruncatedError: the file is too short for its own header, index or stats.
         ChecksumError: header, index or footer were changed.
-        LayoutError: entries overlap, are out of order, or lie outside the data region.
+        FieldError: entries overlap, are out of order, or lie outside the data region.
         FieldError: an unknown kind of payload, or a reserved field that is not 0.
     """
     count = _read_header(data, path)
@@ -167,7 +167,7 @@ def _read_tail(
     """Check the end of the data and the bytes after it; return that end and the stats."""
     footer_at = len(data) - FOOTER_BYTES
     if not index_end <= data_end <= footer_at:
-        raise LayoutError(
+        raise FieldError(
             f"the data end at {data_end}; expected between the index's end at {index_end} "
             f"and the footer at {footer_at}",
             path=path,
@@ -175,7 +175,7 @@ def _read_tail(
         )
     if stats_offset == 0:
         if data_end != footer_at:
-            raise LayoutError(
+            raise FieldError(
                 f"{footer_at - data_end} bytes lie between data and footer, and there are no stats",
                 path=path,
                 offset=data_end,
@@ -183,14 +183,14 @@ def _read_tail(
         return data_end, None
     begin = stats_offset + 4
     if not (data_end <= stats_offset < data_end + ALIGN_MAX and begin <= footer_at):
-        raise LayoutError(
+        raise FieldError(
             f"the stats begin at {stats_offset}; expected after the data's end at {data_end}",
             path=path,
             offset=footer_at,
         )
     length = int.from_bytes(data[stats_offset:begin].tobytes(), "little")
     if begin + length != footer_at:
-        raise LayoutError(
+        raise FieldError(
             f"the stats claim {length} bytes; {footer_at - begin} lie before the footer",
             path=path,
             offset=stats_offset,
@@ -208,10 +208,10 @@ def _check_index(
     overlaps = np.zeros(len(index), np.bool_)
     overlaps[1:] = offsets[1:] < ends[:-1]
     defects: list[tuple[NDArray[np.bool_], type[FormatError], str]] = [
-        (offsets > data_end, LayoutError, f"lies past the data's end at {data_end}"),
-        (offsets < index_end, LayoutError, f"lies before the index's end at {index_end}"),
-        (ends > data_end, LayoutError, f"ends past the data's end at {data_end}"),
-        (overlaps, LayoutError, "begins before the entry before it ends"),
+        (offsets > data_end, FieldError, f"lies past the data's end at {data_end}"),
+        (offsets < index_end, FieldError, f"lies before the index's end at {index_end}"),
+        (ends > data_end, FieldError, f"ends past the data's end at {data_end}"),
+        (overlaps, FieldError, "begins before the entry before it ends"),
         ((kinds == 0) | (kinds > len(KINDS)), FieldError, f"unknown kind; expected one of {list(KINDS)}"),
         (index["reserved"] != 0, FieldError, "the reserved field is not 0"),
         (flags >= len(COMPRESSIONS), VersionError, "unknown flags"),

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
-from tape2048.errors import CompressionError, FormatError, NameTakenError
+from tape2048.errors import FieldError, FormatError, NameTakenError
 from tape2048.io.crc import check_crc
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.reading import map_path
@@ -169,7 +169,7 @@ class PackReader(PackedRuns):
         Raises:
             IndexError: no such entry.
             ChecksumError: the payload was changed.
-            CompressionError: it cannot be decompressed, or is longer than any game.
+            FieldError: it cannot be decompressed, or is longer than any game.
             MissingPackageError: the package for the compression is not installed.
         """
         i = self._number(i)
@@ -182,9 +182,9 @@ class PackReader(PackedRuns):
         if flags:
             try:
                 stored = memoryview(decompress(stored, COMPRESSIONS[flags], raw_length))
-            except CompressionError as error:
+            except FieldError as error:
                 message = f"entry {i}: {error.message}"
-                raise CompressionError(message, path=self.path, offset=offset, hint=hint) from error
+                raise FieldError(message, path=self.path, offset=offset, hint=hint) from error
         return RunSlice(stored, "v1" if kind == 1 else "v2")
 
     def decode(self, i: SupportsIndex) -> RunV2:

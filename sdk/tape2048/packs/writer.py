@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
-from tape2048.errors import FieldError, FormatError, NoRunsError, Skipped, StorageError
+from tape2048.errors import FieldError, FormatError, NotASessionError, Skipped, StorageError
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_path, read_exactly
 from tape2048.packs.compression import RAW_BYTES_MAX, Compression, codec, compress
@@ -244,8 +244,8 @@ def pack_directory(
         The pack's statistics and size, and the files that were left out.
 
     Raises:
-        NoRunsError: the directory has no undamaged run file.
-        OutDirError: the directory is missing or cannot be listed.
+        NotASessionError: the directory has no undamaged run file.
+        StorageError: the directory is missing or cannot be listed.
         NameTakenError: ``target`` exists.
         StorageError: the operating system could not write it.
         ValueError: an invalid ``align`` or ``compress``.
@@ -275,7 +275,7 @@ def pack_directory(
             if progress is not None:
                 progress(done, len(paths))
         if not len(writer):
-            raise NoRunsError(
+            raise NotASessionError(
                 f"found {counted(len(paths), 'file')}, all damaged; the first: {skipped[0].error}",
                 path=source,
             )

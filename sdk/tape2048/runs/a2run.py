@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Literal
 
 from crc32c import crc32c
 
-from tape2048.errors import FieldError, MagicError, TrailingBytesError, TruncatedError, VersionError
+from tape2048.errors import FieldError, FormatError, MagicError, TruncatedError, VersionError
 from tape2048.formats.npy import check_load
 from tape2048.io.crc import check_crc
 from tape2048.io.durable import fsync_dir, new_file, storage_errors, write_all
@@ -106,7 +106,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
         MagicError: not an A2T1 file.
         VersionError: another version or byte order.
         TruncatedError: fewer bytes than the header claims.
-        TrailingBytesError: more bytes than the header claims.
+        FormatError: more bytes than the header claims.
         ChecksumError: bytes changed after they were written.
         FieldError: the engine is not UTF-8, a move is above 3, ``elapsed_s`` is not finite.
 
@@ -134,7 +134,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     moves_at = states_at + _BOARD_BYTES * (steps + 1)
     end = moves_at + steps + _CRC_BYTES
     if len(data) != end:
-        raise (TruncatedError if len(data) < end else TrailingBytesError)(
+        raise (TruncatedError if len(data) < end else FormatError)(
             f"the header claims {steps} steps and {engine_len} bytes of engine ({end} bytes); "
             f"the file has {len(data)}",
             path=path,

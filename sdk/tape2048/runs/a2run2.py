@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
+from tape2048.errors import FieldError, FormatError, TruncatedError
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import load_path
 from tape2048.runs.run import Run, RunMeta, check_meta
@@ -171,8 +171,8 @@ class RunV2(Run):
 
         Raises:
             TruncatedError: the bytes end too early, or a count is more than they can hold.
-            TrailingBytesError: bytes follow the final board.
-            EncodingError: a varint that is too long, or the number of an unknown variant.
+            FormatError: bytes follow the final board.
+            FieldError: a varint that is too long, or the number of an unknown variant.
             FieldError: ``steps`` is not the length of the list, ``elapsed_s`` is not finite, or the
                 engine is not UTF-8.
         """
@@ -208,7 +208,7 @@ class RunV2(Run):
         cursor.at = at
         run.states[steps] = cursor.varint(64)
         if cursor.left:
-            raise TrailingBytesError(
+            raise FormatError(
                 f"found {counted(cursor.left, 'byte')} after the final board", path=path, offset=cursor.at
             )
         return run
@@ -364,7 +364,7 @@ class Cursor:
         else:
             if len(raw) < -(-bits // 7):
                 raise TruncatedError("the bytes end within a varint", path=self.path, offset=len(self.data))
-        raise EncodingError(
+        raise FieldError(
             f"a varint of {place + 1} bytes or more; expected the shortest form of at most {bits} bits",
             path=self.path,
             offset=begin,
@@ -400,7 +400,7 @@ def _slow_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
     option_at = cursor.at
     option = cursor.take(1, "the engine's option")[0]
     if option > 1:
-        raise EncodingError(
+        raise FieldError(
             "the engine's option is neither 0 (none) nor 1 (some)",
             path=cursor.path,
             offset=option_at,
@@ -436,7 +436,7 @@ def varint(value: int) -> bytes:
 
 def _step_error(
     status: int, data: NDArray[np.uint8], at: int, path: str | os.PathLike[str] | None
-) -> EncodingError | TruncatedError:
+) -> FieldError | TruncatedError:
     kernels = _kernels()
     if status == kernels.SHORT:
         return TruncatedError("the bytes end within a step", path=path, offset=len(data))
@@ -447,4 +447,4 @@ def _step_error(
         kernels.BAD_OPTION: f"the option of a step's branches is {found}; expected 0 (none) or 1 (some)",
         kernels.BAD_VARIANT: f"branch variant {found}; expected 0 (legal) or 1 (illegal)",
     }[status]
-    return EncodingError(message, path=path, offset=at)
+    return FieldError(message, path=path, offset=at)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.base.threads import map_ordered
-from tape2048.errors import FormatError, MissingPathError, NoRunsError, OutDirError, StorageError
+from tape2048.errors import FormatError, MissingPathError, NotASessionError, StorageError
 from tape2048.io.reading import load_path, open_regular, reading
 from tape2048.runs import a2run
 from tape2048.runs.a2run2 import RunV2
@@ -45,13 +45,13 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
         Paths that begin with ``root``, ordered by their parts as bytes: the same on every machine.
 
     Raises:
-        NoRunsError: no such file.
+        NotASessionError: no such file.
         MissingPathError: nothing stands at ``root``.
-        OutDirError: it, or a directory below it, cannot be listed.
+        StorageError: it, or a directory below it, cannot be listed.
     """
 
     def refuse(error: OSError) -> None:
-        kind = MissingPathError if isinstance(error, FileNotFoundError) else OutDirError
+        kind = MissingPathError if isinstance(error, FileNotFoundError) else StorageError
         raise kind(f"cannot be listed: {error.strerror or error}", path=error.filename) from error
 
     found = []
@@ -63,7 +63,7 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
             if not name.startswith(".") and os.path.splitext(name)[1] in suffixes  # noqa: PTH122 - 5x faster
         ]
     if not found:
-        raise NoRunsError(f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)}", path=root)
+        raise NotASessionError(f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)}", path=root)
     return sorted(found, key=lambda path: [os.fsencode(part) for part in path.parts])
 
 
@@ -111,9 +111,9 @@ def scan(
         that file alone.
 
     Raises:
-        NoRunsError: no such file.
+        NotASessionError: no such file.
         MissingPathError: nothing stands at ``root``.
-        OutDirError: it cannot be listed.
+        StorageError: it cannot be listed.
 
     Example:
         >>> from tape2048.runs import scan

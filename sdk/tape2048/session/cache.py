@@ -27,14 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.errors import (
+    BusyError,
     CorpusError,
     FormatError,
-    HeldError,
     ManifestError,
     MissingPathError,
     NameTakenError,
     NotASessionError,
-    RowsGoneError,
 )
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import MANIFEST, METADATA_DB
@@ -209,7 +208,7 @@ class SessionCache:
             manifest: its manifest, from :meth:`table`.
 
         Raises:
-            RowsGoneError: the session has been removed from the store.
+            CorpusError: the session has been removed from the store.
             FormatError: bytes in the store are missing, replaced or damaged.
             CorpusError: the cache is too small, or full of sessions in use.
             StorageError: the store, or the operating system, refused something.
@@ -245,7 +244,7 @@ class SessionCache:
             self._reserve(draft, manifest, text)
             download(store, name, manifest, draft)
         except MissingPathError as error:
-            raise RowsGoneError(
+            raise CorpusError(
                 "the session, or a file of it, is no longer in the store",
                 path=error.path,
                 hint="open the corpus again: the store's owner has removed sessions",
@@ -307,7 +306,7 @@ class SessionCache:
                         break
                     if _remove(entry, removal):
                         excess -= entry.bytes
-        except HeldError:
+        except BusyError:
             pass  # `tape2048 prune` is at work here
         return None if excess <= 0 else self.max_mb * MEGABYTE + excess - size
 

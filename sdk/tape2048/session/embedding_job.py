@@ -30,7 +30,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import AlreadyRunningError, DiskFullError, EmbeddingsError, NameTakenError
+from tape2048.errors import BusyError, ColumnError, DiskFullError, NameTakenError
 from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
@@ -134,8 +134,8 @@ class Draft:
         plan: as given, with the ``chunk_rows`` of the existing draft.
 
     Raises:
-        AlreadyRunningError: another process works on the same share.
-        EmbeddingsError: there is a draft of other values.
+        BusyError: another process works on the same share.
+        ColumnError: there is a draft of other values.
         DiskFullError: the file does not fit the disk.
         StorageError: an operation of the file system failed.
     """
@@ -249,8 +249,8 @@ class Draft:
             return self._existing_plan() or plan
         if found is None:
             msg = "the plan of an unfinished job is malformed"
-            raise EmbeddingsError(msg, path=self._path / _PLAN, hint="--force begins anew")
-        raise EmbeddingsError(
+            raise ColumnError(msg, path=self._path / _PLAN, hint="--force begins anew")
+        raise ColumnError(
             f"an unfinished job stands here, of {found}; this one is of {plan}",
             path=self._path,
             hint="finish it with its own tower, or let --force begin anew",
@@ -271,7 +271,7 @@ class Draft:
         path = self._path / f"journal.{index}of{count}"
         self._journal = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if not try_lock(self._journal):
-            raise AlreadyRunningError(
+            raise BusyError(
                 f"another process makes share {index}/{count} of these embeddings",
                 path=self._session,
                 hint="wait for it, or share the work: --shard I/N",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048.errors import EmbeddingsError
+from tape2048.errors import ColumnError
 from tape2048.io.reading import map_file, open_regular, reading
 from tape2048.session.directory import rows_entry
 
@@ -60,7 +60,7 @@ def open_embeddings(session: Session) -> Embeddings:
     """Map a session's embeddings.
 
     Raises:
-        EmbeddingsError: there are none; they are malformed; or they belong to other rows.
+        ColumnError: there are none; they are malformed; or they belong to other rows.
         StorageError: the operating system could not read them.
     """
     return read_embeddings(session.path, len(session), session.manifest)
@@ -77,31 +77,31 @@ def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Em
     path, json_path = directory / EMBEDDINGS_NPY, directory / EMBEDDINGS_JSON
     facts = _read_facts(json_path)
     if (facts.dtype, facts.dtype_bits) != ("bf16", "bf16"):
-        raise EmbeddingsError(f"dtype {facts.dtype!r}; expected 'bf16'", path=json_path)
+        raise ColumnError(f"dtype {facts.dtype!r}; expected 'bf16'", path=json_path)
     entry = rows_entry(manifest)
     crc32c = entry.crc32c if entry else facts.steps_crc32c
     if (facts.rows, facts.steps_crc32c) != (rows, crc32c):
-        raise EmbeddingsError(
+        raise ColumnError(
             f"made of {facts.rows} rows with CRC-32C {facts.steps_crc32c}; "
             f"the session has {rows} with {crc32c}",
             path=json_path,
             hint="`tape2048 embed --force` makes them again from these rows",
         )
     if not path.exists():
-        raise EmbeddingsError(f"{EMBEDDINGS_JSON} is there, and {EMBEDDINGS_NPY} is not", path=path)
+        raise ColumnError(f"{EMBEDDINGS_JSON} is there, and {EMBEDDINGS_NPY} is not", path=path)
     return Embeddings(_map(path, (rows, facts.D)), facts.model_sha, facts.pooling)
 
 
 def _read_facts(path: Path) -> _Facts:
     if not path.exists():
         found = f"no {EMBEDDINGS_JSON}: this session has no embeddings"
-        raise EmbeddingsError(found, path=path.parent, hint="`tape2048 embed` makes them")
+        raise ColumnError(found, path=path.parent, hint="`tape2048 embed` makes them")
     with open_regular(path) as fd, reading(path):
         content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
     try:
         return msgspec.json.decode(content, type=_Facts)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EmbeddingsError(f"malformed: {error}", path=path) from error
+        raise ColumnError(f"malformed: {error}", path=path) from error
 
 
 def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
@@ -114,15 +114,15 @@ def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
             readers = {(1, 0): numpy.read_array_header_1_0, (2, 0): numpy.read_array_header_2_0}
             found, fortran, dtype = readers[numpy.read_magic(head)](head)
         except (ValueError, KeyError, SyntaxError) as error:
-            raise EmbeddingsError(f"not a .npy file of version 1.0 or 2.0: {error}", path=path) from error
+            raise ColumnError(f"not a .npy file of version 1.0 or 2.0: {error}", path=path) from error
         if found != shape or fortran or dtype != np.dtype("<u2"):
             order = " in Fortran order" if fortran else ""
             msg = f"{dtype} of shape {found}{order}; expected <u2 of shape {shape}"
-            raise EmbeddingsError(msg, path=path, offset=0)
+            raise ColumnError(msg, path=path, offset=0)
         begin = head.tell()
         end = begin + 2 * shape[0] * shape[1]
         if size != end:
-            raise EmbeddingsError(f"has {size} bytes; expected {end}", path=path, offset=min(size, end))
+            raise ColumnError(f"has {size} bytes; expected {end}", path=path, offset=min(size, end))
         if shape[0] * shape[1] == 0:
             return np.empty(shape, np.uint16)
         with reading(path):

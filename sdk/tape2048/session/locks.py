@@ -26,7 +26,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Self
 
-from tape2048.errors import HeldError, MissingPathError, NotASessionError
+from tape2048.errors import BusyError, MissingPathError, NotASessionError
 from tape2048.io.durable import open_fd, open_owned, storage_errors, try_lock
 
 LOCKS_DIRECTORY = ".recorder"
@@ -175,7 +175,7 @@ def make_readers_lock(root: Path) -> Path:
     """Create the file that readers lock, unless it exists.
 
     Raises:
-        ForeignFileError: something else stands there, or in place of its directory.
+        StorageError: something else stands there, or in place of its directory.
         OSError: as the operating system gave it.
     """
     path = root / LOCKS_DIRECTORY / READERS_LOCK
@@ -197,16 +197,16 @@ def _lock_directory(fd: int) -> bool:
         return True
 
 
-def _unknown_reader(root: Path, hint: str) -> HeldError:
+def _unknown_reader(root: Path, hint: str) -> BusyError:
     found = "a process reads here that opened its sessions before their locks had a file"
-    return HeldError(found, path=root, hint=hint)
+    return BusyError(found, path=root, hint=hint)
 
 
 class RemovalLock:
     """The exclusive right to remove sessions of the directory ``root``; a context manager.
 
     Raises:
-        HeldError: another process is removing sessions, or a reader locks the whole directory.
+        BusyError: another process is removing sessions, or a reader locks the whole directory.
         StorageError: an operation of the file system failed.
     """
 
@@ -217,7 +217,7 @@ class RemovalLock:
             directory = held.enter_context(open_fd(root, os.O_RDONLY | os.O_DIRECTORY))
             if not _lock(self._fd, fcntl.F_WRLCK, _REMOVER_BYTE):
                 found = "another process removes sessions here at this moment"
-                raise HeldError(found, path=root, hint="wait until it has ended")
+                raise BusyError(found, path=root, hint="wait until it has ended")
             if not _lock_directory(directory):
                 hint = (
                     "nothing was removed; from now on readers lock each session by itself: "
@@ -253,7 +253,7 @@ class LockProbe:
     """A read-only view of the readers' locks of ``root``, which creates and locks nothing; a context manager.
 
     Raises:
-        HeldError: a reader locks the whole directory.
+        BusyError: a reader locks the whole directory.
         StorageError: an operation of the file system failed.
     """
 

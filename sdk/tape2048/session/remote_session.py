@@ -18,7 +18,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
-from tape2048.errors import EmptyCorpusError, ManifestError, OutDirError, SchemaError, TapeError
+from tape2048.errors import EmptyCorpusError, ManifestError, SchemaError, StorageError, TapeError
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, read_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -132,7 +132,7 @@ def open_source(url: str, cache: str | os.PathLike[str] | None, max_mb: int | No
         max_mb: bound of the cache in MB; None for none.
 
     Raises:
-        OutDirError: there is neither a home nor ``XDG_CACHE_HOME``.
+        StorageError: there is neither a home nor ``XDG_CACHE_HOME``.
         StorageError: the cache cannot be made.
         TapeError: as for ``open_store``.
     """
@@ -141,7 +141,7 @@ def open_source(url: str, cache: str | os.PathLike[str] | None, max_mb: int | No
 
         base = cache_base()
         if base is None:
-            raise OutDirError("found no directory for sessions of stores", hint="name one: cache=DIR")
+            raise StorageError("found no directory for sessions of stores", hint="name one: cache=DIR")
         cache = base / "tape2048/sessions"
     return Source(os.fspath(url), SessionCache(Path(os.path.abspath(cache)), max_mb))
 
@@ -342,7 +342,7 @@ class Hold:
 
         Raises:
             CorpusError: the cache is too small for them together, or full of others.
-            RowsGoneError: a session is no longer in its store.
+            CorpusError: a session is no longer in its store.
             FormatError: bytes in the store are missing, replaced or damaged.
             StorageError: the store, or the operating system, refused something.
         """

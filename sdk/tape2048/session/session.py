@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from tape2048.base.prompt import facts_table
-from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, OutDirError, RecoveryError
+from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, ReplayError, StorageError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
@@ -330,13 +330,13 @@ class Session(RowView):
             rows: as for :meth:`tokens`, with the same errors.
 
         Raises:
-            RecoveryError: the session was recorded without moves (``record_action``), and is not on tape.
+            ReplayError: the session was recorded without moves (``record_action``), and is not on tape.
         """
         if self.tape is not None:
             return self.tape.moves(rows if isinstance(rows, slice) else self._row_numbers(rows))
         if self.dtype != ACTION_STEP_DTYPE:
             hint = "record with record_action = true (--record-action), or on tape"
-            raise RecoveryError("the session was recorded without moves", path=self.path, hint=hint)
+            raise ReplayError("the session was recorded without moves", path=self.path, hint=hint)
         moves: NDArray[np.uint8] = self._take(self._row_numbers(rows)).view(self.dtype)["action"].copy()
         return moves
 
@@ -395,7 +395,7 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
 
     Raises:
         MissingPathError: nothing stands at ``root``.
-        OutDirError: it is not a directory, or cannot be listed.
+        StorageError: it is not a directory, or cannot be listed.
 
     Example:
         >>> from tape2048 import sessions
@@ -411,7 +411,7 @@ def session_names(root: str | os.PathLike[str]) -> list[str]:
         with os.scandir(os.fspath(root)) as entries:  # scandir(None) would list the current directory
             found = [entry.name for entry in entries if _is_session(entry)]
     except OSError as error:
-        kind = MissingPathError if isinstance(error, FileNotFoundError) else OutDirError
+        kind = MissingPathError if isinstance(error, FileNotFoundError) else StorageError
         raise kind(f"cannot be listed: {error.strerror or error}", path=root) from error
     return sorted(found)
 

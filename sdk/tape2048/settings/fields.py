@@ -27,7 +27,7 @@ import msgspec
 from msgspec import inspect
 
 from tape2048.base.text import is_utf8
-from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.errors import ConfigError
 from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def load_settings(
         listed_by: the command that lists all settings.
 
     Raises:
-        ConfigError: an invalid value, conflicting settings, or an unreadable file; UnknownKeyError for an
+        ConfigError: an invalid value, conflicting settings, or an unreadable file; ConfigError for an
         unknown
             setting.
     """
@@ -417,13 +417,13 @@ def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
 
 def unknown_key(
     found: str, known: Iterable[str], origin: Origin, *, listed_by: str = "tape2048 config show"
-) -> UnknownKeyError:
+) -> ConfigError:
     """Make the error of an unknown setting; the message names the nearest known one."""
     names = {name.lower(): name for name in known}
     (nearest,) = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
     message = f"found {found!r}, which is not a setting; the nearest is {names[nearest]!r}"
     path = origin.where if origin.kind == "file" else None
-    return UnknownKeyError(message, path=path, hint=f"`{listed_by}` lists every setting")
+    return ConfigError(message, path=path, hint=f"`{listed_by}` lists every setting")
 
 
 def _plain(bound: float) -> str:

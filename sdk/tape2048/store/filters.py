@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import EmptyCorpusError, FilterError
+from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.sqlite import insert_rows, limited_work
 
@@ -270,7 +270,7 @@ def _session_fact(session: Session, name: str) -> str | None:
     return None if start is None else start.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _refused(condition: str, error: Exception) -> FilterError:
+def _refused(condition: str, error: Exception) -> ConfigError:
     message = str(error)
     hint = f"columns: {', '.join(FILTER_COLUMNS)}"
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -285,4 +285,4 @@ def _refused(condition: str, error: Exception) -> FilterError:
         hint = f"a condition can only compare columns of the run table; {hint}"
     elif code == sqlite3.SQLITE_INTERRUPT:
         message = "it takes more work than a condition on so many runs can need"
-    return FilterError(f"the condition {condition[:200]!r} is refused: {message}", hint=hint)
+    return ConfigError(f"the condition {condition[:200]!r} is refused: {message}", hint=hint)

@@ -17,8 +17,7 @@ from tape2048.base.resources import ram_available
 from tape2048.base.text import as_int
 from tape2048.errors import (
     CorpusError,
-    GameError,
-    RowsGoneError,
+    ReplayError,
     StorageError,
 )
 from tape2048.formats.npy import read_header
@@ -145,10 +144,10 @@ class Store:
         assert session.tape is not None
         first = int(run["first_row"])
         session.tape.boards(first, first + int(run["rows"]))
-        raise GameError(f"run {run['id']} was not whole when it was read", path=session.path / TAPE_NPY)
+        raise ReplayError(f"run {run['id']} was not whole when it was read", path=session.path / TAPE_NPY)
 
     def check_files(self) -> None:
-        """Raise RowsGoneError if a mapped file was truncated: touching a lost page would kill the process.
+        """Raise CorpusError if a mapped file was truncated: touching a lost page would kill the process.
 
         A file that was deleted or replaced remains mapped completely.
         """
@@ -158,7 +157,7 @@ class Store:
             except OSError:
                 continue
             if os.path.samestat(found, before) and found.st_size < before.st_size:
-                raise RowsGoneError(
+                raise CorpusError(
                     f"has {found.st_size} bytes; {before.st_size} when the corpus was opened",
                     path=path,
                     offset=found.st_size,

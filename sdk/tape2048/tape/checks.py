@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048.errors import BookkeepingError, EncodingError, FieldError, FormatError, GameError
+from tape2048.errors import BookkeepingError, FieldError, FormatError, ReplayError
 from tape2048.tape.layout import ANCHOR_ROWS, GAME_STEPS_MAX, TAPE_HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -235,13 +235,13 @@ def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[typ
     if kind == codec.BAD_START:
         return FieldError, _not_a_start(board)
     if kind == codec.BEFORE_END:
-        return GameError, f"the game stops on board {board:#018x}, where move {legal} is legal"
+        return ReplayError, f"the game stops on board {board:#018x}, where move {legal} is legal"
     if kind == codec.AFTER_END:
-        return GameError, f"the game goes on after its end, on board {board:#018x}"
+        return ReplayError, f"the game goes on after its end, on board {board:#018x}"
     byte = int(rest[0])
     if kind == codec.BIT_7:
-        return EncodingError, f"byte {byte:#04x} has bit 7 set; expected 0"
+        return FieldError, f"byte {byte:#04x} has bit 7 set; expected 0"
     if kind == codec.ILLEGAL_MOVE:
-        return GameError, f"move {byte & 3} is illegal on board {board:#018x}; expected {legal}"
+        return ReplayError, f"move {byte & 3} is illegal on board {board:#018x}; expected {legal}"
     cell = byte >> 2 & 15
-    return GameError, f"a tile appears in cell {cell}, which is full after move {byte & 3} on {board:#018x}"
+    return ReplayError, f"a tile appears in cell {cell}, which is full after move {byte & 3} on {board:#018x}"

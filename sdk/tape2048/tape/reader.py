@@ -8,9 +8,9 @@ import numpy as np
 
 from tape2048.errors import (
     FormatError,
-    GameError,
     ManifestError,
-    NpyHeaderError,
+    NpyError,
+    ReplayError,
     SchemaError,
     TruncatedError,
 )
@@ -170,7 +170,7 @@ class Tape:
         anchor = anchor_count(first, self.anchor_rows)
         differs = np.flatnonzero(due != self.anchors[anchor : anchor + len(due)])
         if not differs.size:
-            return GameError(f"run {run['id']} changed while it was read", path=path)
+            return ReplayError(f"run {run['id']} changed while it was read", path=path)
         at = int(differs[0])
         row = (anchor + at) * self.anchor_rows
         offset = self._offsets[1] + (anchor + at) * ANCHOR_DTYPE.itemsize
@@ -225,7 +225,7 @@ def make_tape(  # noqa: PLR0917
     check_anchor_count(len(anchors), len(data), anchor_rows, path)
     if offsets[1] % ANCHOR_DTYPE.itemsize:
         found = "the header's length is not a multiple of 8 bytes, which aligns the anchors"
-        raise NpyHeaderError(found, path=path, offset=8)
+        raise NpyError(found, path=path, offset=8)
     at_anchor = np.flatnonzero(runs["first_row"] % np.uint64(anchor_rows) == 0)
     for game in at_anchor[: _PROBED_GAMES - 1].tolist() + at_anchor[-1:].tolist():
         row = int(runs["first_row"][game])
@@ -249,10 +249,10 @@ def check_anchor_rows(directory: Path, manifest: Manifest | None) -> int:
 
 
 def check_anchor_count(anchors: int, rows: int, anchor_rows: int, path: Path) -> None:
-    """Raise TruncatedError or NpyHeaderError unless there is an anchor in every ``anchor_rows`` rows."""
+    """Raise TruncatedError or NpyError unless there is an anchor in every ``anchor_rows`` rows."""
     expected = anchor_count(rows, anchor_rows)
     if anchors != expected:
-        kind = TruncatedError if anchors < expected else NpyHeaderError
+        kind = TruncatedError if anchors < expected else NpyError
         raise kind(f"{anchors} anchors for {rows} rows; expected {expected}", path=path, offset=0)
 
 

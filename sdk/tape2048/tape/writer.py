@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tape2048.errors import GameError
+from tape2048.errors import ReplayError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.crc import crc32c_combine
@@ -130,7 +130,7 @@ class TapeWriter:
             runs: ``RUN_DTYPE[G]``, as for :meth:`add`.
 
         Raises:
-            GameError: a run has no steps, or no single spawn leads from a board and its move to the next.
+            ReplayError: a run has no steps, or no single spawn leads from a board and its move to the next.
             FormatError: as for :meth:`add`.
         """
         from tape2048.tape.codec import encode
@@ -138,14 +138,14 @@ class TapeWriter:
         steps = runs["rows"].astype(np.int64)
         if not steps.all():
             found = f"run {runs['id'][steps == 0][0]} has no steps; expected a game up to its end"
-            raise GameError(found, path=self._directory)
+            raise ReplayError(found, path=self._directory)
         first = np.cumsum(steps) - steps
         tape = np.empty(len(boards), np.uint8)
         boards, moves = np.ascontiguousarray(boards), np.ascontiguousarray(moves)
         bad = int(encode(boards, moves, first, steps, np.ascontiguousarray(finals), tape))
         if bad >= 0:
             game = int(np.searchsorted(first, bad, "right")) - 1
-            raise GameError(
+            raise ReplayError(
                 f"run {runs['id'][game]}, step {bad - first[game]}: move {moves[bad]} and one spawn do not "
                 f"lead from board {boards[bad]:#018x} to the next one",
                 path=self._directory,

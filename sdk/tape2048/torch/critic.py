@@ -26,7 +26,7 @@ from torch import nn
 
 from tape2048.base.text import pretty_json
 from tape2048.critic.facts import CriticFacts
-from tape2048.errors import CriticError, EmbeddingsError, MissingPathError
+from tape2048.errors import ColumnError, MissingPathError, ModelError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
 from tape2048.torch.head import CriticHead
@@ -173,8 +173,8 @@ class Critic:
 
         Raises:
             MissingPathError: nothing stands at the path.
-            CriticError: there is no critic, it is damaged, or the tower is another one.
-            DeviceError: no such device.
+            ModelError: there is no critic, it is damaged, or the tower is another one.
+            ConfigError: no such device.
             ConfigError: an unusable factory.
             StorageError: the operating system could not read something.
         """
@@ -185,7 +185,7 @@ class Critic:
         check_model(directory, info.model_sha256)
         parts = by_prefix(tensors)
         if foreign := parts.keys() - {"head", "tower"}:
-            raise CriticError(
+            raise ModelError(
                 f"found tensors {sorted(foreign)}, expected head.* or tower.*", path=directory / MODEL
             )
         head = _make_head(info, parts["head"], directory)
@@ -195,7 +195,7 @@ class Critic:
         elif tower is not None:
             opened = open_tower(tower, checkpoint=checkpoint, pooling=info.tower.pooling)
             if opened.sha256 != info.tower.sha256:
-                raise CriticError(
+                raise ModelError(
                     f"trained on embeddings of the tower {info.tower.sha256}; {tower} is {opened.sha256}",
                     path=directory,
                 )
@@ -223,7 +223,7 @@ class Critic:
                 ``session.tokens(...)`` and ``batch["tokens"]`` have them.
 
         Raises:
-            CriticError: this critic takes embeddings only.
+            ModelError: this critic takes embeddings only.
             ValueError: neither packed boards nor exponents.
         """
         found = boards if isinstance(boards, np.ndarray) else np.asarray(boards, object)
@@ -237,7 +237,7 @@ class Critic:
         if tokens.size and tokens.max() > 15:
             raise ValueError(f"exponent {tokens.max()}; expected at most 15")
         if self.tower is None:
-            raise CriticError(
+            raise ModelError(
                 "this critic takes embeddings, and was given boards",
                 hint="load it with the tower that made its embeddings: Critic.load(path, tower=...)",
             )
@@ -257,11 +257,11 @@ class Critic:
             x: bits of bfloat16 (``u16``, as in sessions), floats, or a tensor.
 
         Raises:
-            EmbeddingsError: vectors of another width.
+            ColumnError: vectors of another width.
         """
         tensor = x if isinstance(x, torch.Tensor) else _as_vectors(x)
         if tensor.ndim != 2 or tensor.shape[1] != self.head.in_dim:
-            raise EmbeddingsError(
+            raise ColumnError(
                 f"found embeddings of shape {list(tensor.shape)}, expected [N, {self.head.in_dim}]",
                 hint="this critic was trained on embeddings of another tower",
             )
@@ -292,22 +292,22 @@ def _read_info(directory: Path) -> CriticInfo:
     if not directory.exists():
         raise MissingPathError("nothing stands at this path", path=directory)
     if not path.exists():
-        raise CriticError(
+        raise ModelError(
             f"no {CRITIC_JSON}: not a critic", path=directory,
             hint="`tape2048 critic train` writes critics to best/ and last/ of its directory",
         )  # fmt: skip
     info: CriticInfo = read_json(path, CriticInfo)
     if info.version == _UNWEIGHTED_VERSION:
-        raise CriticError(
+        raise ModelError(
             "trained on unweighted rows: its probabilities are too low", path=path,
             hint="train it again: tape2048 critic train",
         )  # fmt: skip
     if info.version != VERSION:
-        raise CriticError(f"found version {info.version}, expected {VERSION}", path=path)
+        raise ModelError(f"found version {info.version}, expected {VERSION}", path=path)
     try:
         check_thresholds(info.thresholds)
     except ValueError as error:
-        raise CriticError(str(error), path=path) from error
+        raise ModelError(str(error), path=path) from error
     return info
 
 
@@ -317,7 +317,7 @@ def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Pa
         head = CriticHead(sizes.in_dim, info.thresholds, sizes.hidden, sizes.dropout, ordered=sizes.ordered)
         head.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
-        raise CriticError(f"the head's parameters and sizes disagree: {error}", path=directory) from error
+        raise ModelError(f"the head's parameters and sizes disagree: {error}", path=directory) from error
     return head
 
 
@@ -326,10 +326,10 @@ def _own_tower(
 ) -> nn.Module:
     if info.tower.config is not None:
         if tower is not None:
-            raise CriticError("this critic contains its tower, and was given another", path=directory)
+            raise ModelError("this critic contains its tower, and was given another", path=directory)
         return build_tower(info.tower.config, tensors, directory)
     if tower is None or os.fspath(tower) != info.tower.factory:
-        raise CriticError(
+        raise ModelError(
             f"its tower is made by {info.tower.factory}; found {tower}", path=directory,
             hint=f"if you trust that code, name it: tower={info.tower.factory!r}",
         )  # fmt: skip
@@ -337,5 +337,5 @@ def _own_tower(
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        raise CriticError(f"the tower of {tower} has other parameters: {error}", path=directory) from error
+        raise ModelError(f"the tower of {tower} has other parameters: {error}", path=directory) from error
     return module

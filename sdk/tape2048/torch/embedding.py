@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, CriticError, EmbeddingsError, FieldError
+from tape2048.errors import ChecksumError, ColumnError, FieldError, ModelError
 from tape2048.formats.session import STEPS_NPY
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular
@@ -56,7 +56,7 @@ def bf16_bits(values: torch.Tensor) -> NDArray[np.uint16]:
 
 
 def tower_width(tower: OpenTower, device: torch.device) -> int:
-    """Return D, from the vector of one board; raise CriticError where the tower gives no vector."""
+    """Return D, from the vector of one board; raise ModelError where the tower gives no vector."""
     tower.module.to(device)
     found = _vectors(tower, torch.zeros(1, 16, dtype=torch.uint8), device)
     return int(found.shape[1])
@@ -81,7 +81,7 @@ def embed_rows(
     """Embed boards given as exponents ``u8[n, 16]``; return bits of bfloat16, ``u16[n, D]``.
 
     Raises:
-        CriticError: the tower gives something else than vectors, or numbers that are not finite.
+        ModelError: the tower gives something else than vectors, or numbers that are not finite.
         ValueError: ``batch_rows`` is below 1.
     """
     if batch_rows < 1:
@@ -94,7 +94,7 @@ def embed_rows(
         finite = vectors.isfinite().all(dim=1)
         if not bool(finite.all()):
             at = begin + int((~finite).nonzero()[0, 0])
-            raise CriticError(
+            raise ModelError(
                 f"the tower gives numbers that are not finite for the board {tokens[at].tolist()}",
                 hint="it diverged in training, or its checkpoint is another model's",
             )
@@ -131,10 +131,10 @@ def embed_session(
     Raises:
         ValueError: an invalid argument.
         ChecksumError: ``steps.npy`` or ``tape.npy`` does not match its manifest.
-        EmbeddingsError: the session has embeddings of another tower or of other rows (without ``force``), or
+        ColumnError: the session has embeddings of another tower or of other rows (without ``force``), or
             rows of no run.
-        AlreadyRunningError: another process works on this share.
-        CriticError: as for :func:`embed_rows`.
+        BusyError: another process works on this share.
+        ModelError: as for :func:`embed_rows`.
         StorageError: the operating system refused something.
 
     Example:
@@ -150,7 +150,7 @@ def embed_session(
             f"batch_rows={batch_rows}, chunk_rows={chunk_rows}, share={share}; see the arguments"
         )
     if session.rows_without_run:
-        raise EmbeddingsError(
+        raise ColumnError(
             f"found {counted(session.rows_without_run, 'row')} of no run; embeddings need rows of runs alone",
             path=session.path,
             hint="convert it to a session without them: tape2048 convert",
@@ -219,7 +219,7 @@ def _vectors(tower: OpenTower, tokens: torch.Tensor, device: torch.device) -> to
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         found = tower.module(moved)
     if found.ndim != 2 or len(found) != len(tokens):
-        raise CriticError(
+        raise ModelError(
             f"the tower gave shape {list(found.shape)} for {counted(len(tokens), 'board')}, expected [B, D]"
         )
     return found  # type: ignore[no-any-return]
@@ -242,7 +242,7 @@ def _checked_steps(session: Session) -> int | None:
 
 
 def _is_there(session: Session, plan: Plan) -> bool:
-    """Return whether the session has these embeddings; raise EmbeddingsError where it has others."""
+    """Return whether the session has these embeddings; raise ColumnError where it has others."""
     path: Path = session.path / EMBEDDINGS_JSON
     if not path.exists():
         return False
@@ -250,7 +250,7 @@ def _is_there(session: Session, plan: Plan) -> bool:
     mine = plan.model_sha, plan.pooling, plan.width
     theirs = found.model_sha, found.pooling, found.values.shape[1]
     if mine != theirs:
-        raise EmbeddingsError(
+        raise ColumnError(
             f"the session has embeddings of tower {theirs[0]} ({theirs[1]}, D = {theirs[2]}); "
             f"this one is {mine[0]} ({mine[1]}, D = {mine[2]})",
             path=path,

@@ -38,7 +38,7 @@ from tape2048.batches.batches import Batches
 from tape2048.batches.fields import BATCH_DEFAULTS, BatchOptions, check_fields, check_label_dtype
 from tape2048.corpus import Capped
 from tape2048.datasets.table_rows import TableRows, check_table_fields
-from tape2048.errors import DeviceError
+from tape2048.errors import ConfigError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.store.view import check_corpus
 from tape2048.torch.support import pick_device
@@ -118,8 +118,8 @@ class CriticLoader(IterableDataset[Tensors]):
         corpus: the corpus or view of the rows.
 
     Raises:
-        DeviceError: no such device.
-        RowsGoneError: when an iteration begins: mapped rows were truncated since the corpus was opened.
+        ConfigError: no such device.
+        CorpusError: when an iteration begins: mapped rows were truncated since the corpus was opened.
         ValueError: an invalid argument; else as for :class:`tape2048.batches.batches.Batches`.
 
     Example:
@@ -154,8 +154,9 @@ class CriticLoader(IterableDataset[Tensors]):
         try:
             self.device = None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
-            raise DeviceError(
-                f"found the device {device!r}, expected a name such as cpu, cuda or cuda:1"
+            raise ConfigError(
+                f"found the device {device!r}, expected a name such as cpu, cuda or cuda:1",
+                hint="Name an available device, or auto. `tape2048 doctor` lists them.",
             ) from error
         if self.device is not None and self.device.type == "cuda":
             pick_device(str(self.device))  # refused here, and not by the first batch
@@ -335,7 +336,7 @@ class CriticLoader(IterableDataset[Tensors]):
         """Resume from a state; an iteration under way ends with an error.
 
         Raises:
-            LoaderStateError: the state is of something else; see :meth:`Batches.load_state_dict`.
+            StateError: the state is of something else; see :meth:`Batches.load_state_dict`.
         """
         self._end_iteration()
         self.batches.load_state_dict(state)

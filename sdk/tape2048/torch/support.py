@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tape2048.errors import CriticError, DeviceError, MissingPackageError, NameTakenError
+from tape2048.errors import ConfigError, MissingPackageError, ModelError, NameTakenError
 from tape2048.io.durable import fsync_path, storage_errors, write_file
 from tape2048.io.reading import read_path
 from tape2048.io.staging import Staging
@@ -35,23 +35,29 @@ def require(package: str, what: str, hint: str = _HINT) -> Any:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; ``"auto"`` is CUDA if available, else the CPU; raise DeviceError."""
+    """Return the device of this name; ``"auto"`` is CUDA if available, else the CPU; raise ConfigError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise DeviceError(f"found the device {name!r}, expected auto, cpu, cuda or cuda:N") from error
+        raise ConfigError(
+            f"found the device {name!r}, expected auto, cpu, cuda or cuda:N",
+            hint="Name an available device, or auto. `tape2048 doctor` lists them.",
+        ) from error
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
             build = torch.version.cuda or "none: a build for the CPU alone"
-            raise DeviceError(
+            raise ConfigError(
                 f"found the device {name!r}, expected one of {count} CUDA devices (PyTorch's CUDA: {build})",
                 hint="the device cpu is always available; pytorch.org has other builds",
             )
     elif device.type != "cpu":
-        raise DeviceError(f"found the device {name!r}, expected auto, cpu, cuda or cuda:N")
+        raise ConfigError(
+            f"found the device {name!r}, expected auto, cpu, cuda or cuda:N",
+            hint="Name an available device, or auto. `tape2048 doctor` lists them.",
+        )
     return device
 
 
@@ -73,19 +79,19 @@ def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a safetensors file into memory; raise CriticError where it is missing or malformed."""
+    """Read a safetensors file into memory; raise ModelError where it is missing or malformed."""
     if not path.exists():
-        raise CriticError(f"no {path.name}: not a complete directory of a model", path=path.parent)
+        raise ModelError(f"no {path.name}: not a complete directory of a model", path=path.parent)
     return parse_tensors(read_path(path).tobytes(), path)
 
 
 def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """Parse a safetensors file; raise CriticError where it is malformed."""
+    """Parse a safetensors file; raise ModelError where it is malformed."""
     safetensors = require("safetensors.torch", "reading a model")
     try:
         tensors: dict[str, torch.Tensor] = safetensors.load(data)
     except Exception as error:  # SafetensorError, and other classes for a malformed header
-        raise CriticError(f"not a safetensors file: {error}", path=path) from error
+        raise ModelError(f"not a safetensors file: {error}", path=path) from error
     return tensors
 
 

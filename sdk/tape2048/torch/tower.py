@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import ConfigError, CriticError, MissingPackageError, MissingPathError
+from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError
 from tape2048.io.reading import map_path, read_path
 from tape2048.torch.support import by_prefix, content_sha256, publish_directory, read_tensors, tensor_bytes
 
@@ -142,9 +142,9 @@ class _Pooled(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         found = self.inner(tokens)
         if not isinstance(found, torch.Tensor):
-            raise CriticError(f"the tower gave a {type(found).__name__}, expected a tensor")
+            raise ModelError(f"the tower gave a {type(found).__name__}, expected a tensor")
         if found.ndim not in {2, 3} or len(found) != len(tokens) or not found.is_floating_point():
-            raise CriticError(
+            raise ModelError(
                 f"the tower gave {found.dtype} of shape {list(found.shape)} for {len(tokens)} boards, "
                 f"expected numbers of shape [{len(tokens)}, D] or [{len(tokens)}, n, D]"
             )
@@ -190,7 +190,7 @@ def open_tower(
         ConfigError: a factory that cannot be imported or does not return a callable; arguments that
             contradict each other.
         MissingPathError: nothing stands at this path.
-        CriticError: there is no tower at this path, or it is damaged.
+        ModelError: there is no tower at this path, or it is damaged.
         StorageError: the operating system could not read it.
     """
     if pooling not in get_args(Pooling):
@@ -220,7 +220,7 @@ def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool
 
 
 def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
-    """Return a tower's identity, SHA-256 (hex) of its sizes and parameters; raise CriticError without one."""
+    """Return a tower's identity, SHA-256 (hex) of its sizes and parameters; raise ModelError without one."""
     if not isinstance(tower, nn.Module):
         return open_tower(tower).sha256
     config = tower.config if isinstance(tower, Tower) else None
@@ -229,12 +229,12 @@ def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
 
 
 def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> Tower:
-    """Make a tower with these parameters; raise CriticError where they do not match the sizes."""
+    """Make a tower with these parameters; raise ModelError where they do not match the sizes."""
     try:
         tower = Tower(config)
         tower.load_state_dict(dict(tensors))
     except (RuntimeError, ConfigError) as error:
-        raise CriticError(f"the tower's parameters and sizes disagree: {error}", path=path) from error
+        raise ModelError(f"the tower's parameters and sizes disagree: {error}", path=path) from error
     return tower
 
 
@@ -242,7 +242,7 @@ def _open_directory(path: Path) -> OpenTower:
     if not path.exists():
         raise MissingPathError("nothing stands at this path", path=path)
     if not path.is_dir():
-        raise CriticError(
+        raise ModelError(
             "no directory of a tower or critic", path=path,
             hint="name one that `tape2048 critic train` made, or a module:factory",
         )  # fmt: skip
@@ -254,7 +254,7 @@ def _open_directory(path: Path) -> OpenTower:
         check_model(path, model_sha256)
         tensors = by_prefix(tensors)["tower"]
     else:
-        raise CriticError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
+        raise ModelError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
     tower = build_tower(config, tensors, path)
     return OpenTower(tower.eval(), tower_sha256(tower), "mean", config=config)
 
@@ -273,7 +273,7 @@ def _tower_in_critic(path: Path) -> tuple[TowerConfig, str]:
     """Read the sizes of a critic's tower, and the SHA-256 of its model's file."""
     found = read_json(path, _CriticWithTower)
     if found.kind != "tokens" or found.tower is None or found.tower.config is None:
-        raise CriticError(
+        raise ModelError(
             "this critic contains no built-in tower: it was trained on embeddings, or with a foreign tower",
             path=path,
             hint="name the tower that made its embeddings",
@@ -282,19 +282,19 @@ def _tower_in_critic(path: Path) -> tuple[TowerConfig, str]:
 
 
 def check_model(directory: Path, sha256: str) -> None:
-    """Raise CriticError unless a critic's model has the SHA-256 in its description ("": any)."""
+    """Raise ModelError unless a critic's model has the SHA-256 in its description ("": any)."""
     path = directory / MODEL
     found = hashlib.sha256(read_path(path).data).hexdigest()
     if sha256 and found != sha256:
-        raise CriticError(f"SHA-256 {found}, and {CRITIC_JSON} says {sha256}: bytes changed", path=path)
+        raise ModelError(f"SHA-256 {found}, and {CRITIC_JSON} says {sha256}: bytes changed", path=path)
 
 
 def read_json(path: Path, kind: type[S]) -> S:
-    """Read a small JSON file as a Struct; raise CriticError where it is malformed."""
+    """Read a small JSON file as a Struct; raise ModelError where it is malformed."""
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CriticError(f"malformed: {error}", path=path) from error
+        raise ModelError(f"malformed: {error}", path=path) from error
 
 
 def _open_factory(spec: str, checkpoint: str | os.PathLike[str] | None, pooling: Pooling) -> OpenTower:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048.errors import AlreadyRunningError, ConfigError, ForeignFileError, OutDirError, StorageError
+from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048_recorder.config.schema import LEASE_MAX
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameState, Instance, Memory
@@ -52,7 +52,7 @@ def state_file(root: Path) -> Path:
 
 def test_a_second_one_is_refused_and_told_who_holds_it(root: Path, holder: subprocess.Popen[str]) -> None:
     for _ in range(2):  # the first refusal must not spoil the pid for the second
-        with pytest.raises(AlreadyRunningError, match=f"pid {holder.pid} holds") as caught:
+        with pytest.raises(BusyError, match=f"pid {holder.pid} holds") as caught:
             Instance(root, "default")
         assert caught.value.path == str(root)
         assert "--instance" in (caught.value.hint or "")
@@ -72,27 +72,27 @@ def test_a_longer_pid_of_an_earlier_one_leaves_nothing(root: Path) -> None:
     lock.parent.mkdir()
     lock.write_text("12345678901234567890\n")
     again = Instance(root, "default")
-    with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} holds"):
+    with pytest.raises(BusyError, match=f"pid {os.getpid()} holds"):
         Instance(root, "default")
     again.close()
 
 
 def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
     (root / ".recorder" / "default.lock").write_bytes(b"")
-    with pytest.raises(AlreadyRunningError, match="pid unknown"):
+    with pytest.raises(BusyError, match="pid unknown"):
         Instance(root, "default")
 
 
 def test_a_refusal_leaves_no_descriptor(root: Path, holder: subprocess.Popen[str]) -> None:
     before = descriptors()
-    with pytest.raises(AlreadyRunningError):
+    with pytest.raises(BusyError):
         Instance(root, "default")
     assert descriptors() == before
 
 
 def test_where_no_directory_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutDirError, match="preparing the output directory"):
+    with pytest.raises(StorageError, match="preparing the output directory"):
         Instance(tmp_path / "file", "default")
 
 
@@ -196,7 +196,7 @@ def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, co
 
 def test_a_memory_that_the_device_would_not_give_is_an_error(root: Path, mine: Instance) -> None:
     state_file(root).mkdir()
-    with pytest.raises(ForeignFileError, match="found a link, a pipe or another kind") as caught:
+    with pytest.raises(StorageError, match="found a link, a pipe or another kind") as caught:
         mine.load_state(1)
     assert caught.value.path == str(state_file(root))
 
@@ -258,7 +258,7 @@ def test_what_somebody_put_in_place_of_a_file_is_refused(root: Path, name: str, 
         path.symlink_to(precious)
     else:
         os.mkfifo(path)
-    with pytest.raises(ForeignFileError, match="found a link, a pipe") as caught:
+    with pytest.raises(StorageError, match="found a link, a pipe") as caught:
         Instance(root, "default").load_state(1)
     assert caught.value.path == str(path)
     assert precious.read_text() == "mine"
@@ -305,10 +305,10 @@ def test_a_lock_that_holds_nobody_back_is_lost(
     assert mine.lost() is None
     change(root)
     lost = mine.lost()
-    assert isinstance(lost, OutDirError)
+    assert isinstance(lost, StorageError)
     assert f"the recorder's lock {found}" in lost.message
     before = {path: path.read_bytes() for path in root.rglob("*.json")}
-    with pytest.raises(OutDirError, match="the recorder's lock"):
+    with pytest.raises(StorageError, match="the recorder's lock"):
         mine.save_state(GameState(7, 30))
     assert {path: path.read_bytes() for path in root.rglob("*.json")} == before
 

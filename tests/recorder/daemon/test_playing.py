@@ -19,12 +19,12 @@ def test_a_player_that_changed_ends_it_and_another_start_may_follow() -> None:
     assert playing.on_ready(1, Ready("a" * 64, 1.0)) is None
     error = playing.on_ready(0, Ready("b" * 64, 1.0))
     assert "worker 0 plays bbbbbbbbbbbb, the others aaaaaaaaaaaa" in str(error)
-    assert type(error) is errors.RecorderError, "with WorkerStartError's exit code a service stays down"
+    assert type(error) is errors.RecorderError, "with StartError's exit code a service stays down"
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_of_the_first_worker_in_a_place_any_error_is_final(first: bool) -> None:
     error = error_of(Crashed("no room", starting=True), first=first)
-    assert type(error) is (errors.WorkerStartError if first else type(None))
-    player = error_of(Crashed("raised", True, "PlayerRaisedError", "look at it"), first=first)
-    assert type(player) is errors.PlayerRaisedError
+    assert type(error) is (errors.StartError if first else type(None))
+    player = error_of(Crashed("raised", True, "PlayerError", "look at it"), first=first)
+    assert type(player) is errors.PlayerError

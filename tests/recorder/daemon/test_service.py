@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tape2048.errors import ControlError, NotRunningError
+from tape2048.errors import NotRunningError, RecorderError
 from tape2048.session.session import Session
 from tape2048_recorder.ipc.process import OOM_SCORE_ADJ
 from tape2048_recorder.status.control import Running
@@ -121,12 +121,12 @@ def check_that_another_user_may_not(service: Service) -> None:
         return
     code = (
         "import os, sys, pathlib\n"
-        "from tape2048.errors import ControlError\n"
+        "from tape2048.errors import RecorderError\n"
         "from tape2048_recorder.status.control import Running\n"
         "recorder = Running(pathlib.Path(sys.argv[1]), 'default')\n"
         "os.setresuid(65534, 65534, 65534)\n"
         "try:\n    recorder.stop(drain=True)\n"
-        "except ControlError as error:\n    print(error, error.hint)\n"
+        "except RecorderError as error:\n    print(error, error.hint)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(service.root)],
@@ -211,7 +211,7 @@ def test_stop_now_waits_for_no_game(recorders: Recorders, root: Path) -> None:
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     with Running(root, "default") as running:
         kill(recorder.pid, signal.SIGSTOP)
-        with pytest.raises(ControlError, match=r"has not rotated within 0\.2 s"):
+        with pytest.raises(RecorderError, match=r"has not rotated within 0\.2 s"):
             running.rotate(0.2)
         kill(recorder.pid, signal.SIGCONT)
         running.stop(drain=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tape2048.errors import ModelDirError
+from tape2048.errors import PlayerError
 from tape2048_recorder.daemon.weights import POLL_S, LiveWeights, newest_checkpoint
 from tape2048_recorder.ipc.protocol import WeightsRefused, WeightsTaken
 
@@ -181,6 +181,6 @@ def test_workers_that_play_other_things_from_one_checkpoint_are_found(watch: Wat
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
 def test_without_a_first_checkpoint_nothing_begins(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "models")
-    with pytest.raises(ModelDirError) as caught:
+    with pytest.raises(PlayerError) as caught:
         LiveWeights(tmp_path / "models", "*.st", tmp_path / "keep", reporter=Listener(), offer=lambda _: None)
     assert caught.value.path == str(tmp_path / "models")

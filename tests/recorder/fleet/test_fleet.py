@@ -21,7 +21,7 @@ from tests.sdk.stores import KINDS, store_url
 
 from tape2048 import Corpus
 from tape2048.errors import (
-    AlreadyRunningError,
+    BusyError,
     ConfigError,
     DiskFullError,
     FleetError,
@@ -164,7 +164,7 @@ def test_a_spool_belongs_to_one_agent_one_fleet_and_one_lease(store: Store, tmp_
     plan, path = read_plan(store), tmp_path / "spool"
     with Spool(path, store, plan) as spool:
         lease = spool.member.lease
-        with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} ships from this spool"):
+        with pytest.raises(BusyError, match=f"pid {os.getpid()} ships from this spool"):
             Spool(path, store, plan)
         found = agent_at_work(path)
         assert found is not None
@@ -354,7 +354,7 @@ def test_sigterm_drains_and_ships_and_a_second_agent_is_refused(store: Store, tm
     try:
         wait_until(lambda: list_sessions(store))
         code, said = ended(joined(store, tmp_path / "spool"))
-        assert code == AlreadyRunningError.exit_code, said
+        assert code == BusyError.exit_code, said
         node.send_signal(signal.SIGTERM)
         code, said = ended(node)
     finally:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError
+from tape2048.errors import PlayerError, StartError
 from tape2048.game.rules import boards_to_exps
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.inference import process as inference
@@ -153,7 +153,7 @@ def test_each_call_ends_with_answers(asking: Make, monkeypatch: pytest.MonkeyPat
     assert answered == [0, 2, 5, 7], "those of a call that failed, too"
     for number, (one, boards) in enumerate(asked):
         if number in (5, 6):
-            with pytest.raises(PlayerRaisedError, match="ZeroDivisionError"):
+            with pytest.raises(PlayerError, match="ZeroDivisionError"):
                 one.collect()
         else:
             assert np.array_equal(one.collect(), scores_of(boards))
@@ -164,13 +164,13 @@ def test_what_a_player_says_arrives_with_its_class_and_hint(asking: Make) -> Non
     player = there.player()
     submit(player, boards_of(0))
     there.server.answer_all()
-    with pytest.raises(PlayerImportError, match="no_such_factory"):
+    with pytest.raises(StartError, match="no_such_factory"):
         player.collect()
     there = asking("hashed", kee=1)
     player = there.player()
     submit(player, boards_of(0))
     there.server.answer_all()
-    with pytest.raises(PlayerRaisedError, match="kee") as caught:
+    with pytest.raises(PlayerError, match="kee") as caught:
         player.collect()
     assert "look at the parameters" in str(caught.value.hint)
 
@@ -179,13 +179,13 @@ def test_what_utf8_cannot_hold_arrives_too(asking: Make, monkeypatch: pytest.Mon
     there = asking("hashed")
 
     def make(*_: object) -> Any:
-        raise PlayerRaisedError("found no \udcff", hint="\udcfe")
+        raise PlayerError("found no \udcff", hint="\udcfe")
 
     monkeypatch.setattr(server, "make_batch_player", make)
     player = there.player()
     submit(player, boards_of(0))
     there.server.answer_all()
-    with pytest.raises(PlayerRaisedError) as caught:
+    with pytest.raises(PlayerError) as caught:
         player.collect()
     assert (str(caught.value), caught.value.hint) == (r"found no \udcff", r"\udcfe")
 
@@ -298,14 +298,14 @@ def test_where_no_process_can_be_made_it_ends(sleeper: Sleeper) -> None:
     finally:
         process.close()
     assert found[:-1] == [None] * (DEATHS_MAX - 1)
-    assert isinstance(found[-1], InferenceError)
+    assert isinstance(found[-1], PlayerError)
     assert "doctor" in (found[-1].hint or "")
 
 
 def test_where_the_first_process_cannot_be_made_nothing_stays(sleeper: Sleeper) -> None:
     sleeper.refuse = True
     before = descriptors()
-    with pytest.raises(InferenceError, match="the inference process did not start: Resource temporarily"):
+    with pytest.raises(PlayerError, match="the inference process did not start: Resource temporarily"):
         InferenceProcess(CONFIG, {}, Listener())
     assert descriptors() == before
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.errors import WeightsError
+from tape2048.errors import PlayerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def from_checkpoint(model: str, slow_s: float = 0.0, load_s: float = 0.0) -> Pla
     try:
         key = json.loads(Path(model).read_text())["key"]
     except (ValueError, KeyError) as error:
-        raise WeightsError(f"not a whole checkpoint: {error}", path=model) from error
+        raise PlayerError(f"not a whole checkpoint: {error}", path=model) from error
 
     def play(boards: NDArray[np.uint64], _legal: NDArray[np.uint8], _exps: NDArray[np.uint8]) -> Any:
         time.sleep(slow_s)

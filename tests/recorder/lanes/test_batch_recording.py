@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
+from tape2048.errors import PlayerError, ReplayError, StartError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.inference.process import SERVER_MODULE
@@ -108,8 +108,8 @@ def test_a_player_that_fails_at_its_millionth_step_costs_no_finished_game(
 ) -> None:
     settings = {"after": 1_000_000}
     recorder = recorders.run(player=f"{PLAYER}:failing", player_args=settings, seed=7, workers=1, lanes=256)
-    assert recorder.error["error"] == PlayerRaisedError.__name__
-    assert recorder.process.returncode == PlayerRaisedError.exit_code
+    assert recorder.error["error"] == PlayerError.__name__
+    assert recorder.process.returncode == PlayerError.exit_code
     assert "batched.py:failing" in recorder.error["message"]
     assert "0x" in recorder.error["message"]
     assert not recorder.events("warning", "error"), "the error says it all"
@@ -119,7 +119,7 @@ def test_a_player_that_fails_at_its_millionth_step_costs_no_finished_game(
     games, player = Games(100_000), batched.failing(**settings)
     make_table(player, Games(256), lanes=256).warm_up()
     table = make_table(player, games, lanes=256, record_action=False)
-    with pytest.raises(PlayerRaisedError):
+    with pytest.raises(PlayerError):
         play_out(table)
     games.flush(table)
     assert 999_000 < table.steps < 1_000_000, "it had answered so often, in the warm-up too"
@@ -142,8 +142,8 @@ def test_a_worker_that_is_through_and_does_not_end_is_ended(recorders: Recorders
 
 def test_a_factory_that_is_none_is_named(recorders: Recorders, fast_dir: Path) -> None:
     recorder = recorders.run(player="python:no.such.module:make", workers=1)
-    assert recorder.error["error"] == PlayerImportError.__name__
-    assert recorder.process.returncode == PlayerImportError.exit_code
+    assert recorder.error["error"] == StartError.__name__
+    assert recorder.process.returncode == StartError.exit_code
     assert "no.such.module" in recorder.error["message"]
     assert "PYTHONPATH" in recorder.error["hint"]
     assert sessions(fast_dir) == []
@@ -276,7 +276,7 @@ def test_each_answer_of_a_model_is_a_sign_of_life() -> None:
 def test_what_a_player_says_need_not_be_text(recorders: Recorders, tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text("def make():\n    raise ValueError('a file called \\udcff')\n")
     recorder = recorders.run(player=f"python:{tmp_path}/odd.py:make", seed=7, workers=1, lanes=2)
-    assert recorder.error["error"] == PlayerRaisedError.__name__
+    assert recorder.error["error"] == PlayerError.__name__
     assert r"a file called \udcff" in recorder.error["message"]
 
 
@@ -432,7 +432,7 @@ def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Pa
     recorder = recorders.run(
         player=f"{PLAYER}:failing", player_args={"after": 20_000}, inference="server", workers=1, lanes=16
     )
-    assert recorder.error["error"] == PlayerRaisedError.__name__
+    assert recorder.error["error"] == PlayerError.__name__
     assert "ZeroDivisionError" in recorder.error["message"]
     assert len(published_runs(fast_dir)) > 50
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import reference
 
-from tape2048.errors import BookkeepingError, PlayerAnswerError, PlayerRaisedError
+from tape2048.errors import BookkeepingError, PlayerError
 from tape2048.formats.session import step_dtype
 from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
@@ -149,11 +149,11 @@ def test_a_log_that_leads_elsewhere_is_found() -> None:
 @pytest.mark.parametrize(
     ("how", "error", "says"),
     [
-        ("raise", PlayerRaisedError, ["ZeroDivisionError: no more", "python:here:player", "0x"]),
-        ("nan", PlayerAnswerError, ["python:here:player", "board 3 of 4", "0x", "nan"]),
-        ("illegal", PlayerAnswerError, ["python:here:player", "board 3 of 4", "0x", "found move 4"]),
-        ("shape", PlayerAnswerError, ["uint8[5]", "expected moves uint8[4]", "0x"]),
-        ("dtype", PlayerAnswerError, ["int64[4]", "float32[4, 4]", "0x"]),
+        ("raise", PlayerError, ["ZeroDivisionError: no more", "python:here:player", "0x"]),
+        ("nan", PlayerError, ["python:here:player", "board 3 of 4", "0x", "nan"]),
+        ("illegal", PlayerError, ["python:here:player", "board 3 of 4", "0x", "found move 4"]),
+        ("shape", PlayerError, ["uint8[5]", "expected moves uint8[4]", "0x"]),
+        ("dtype", PlayerError, ["int64[4]", "float32[4, 4]", "0x"]),
     ],
 )
 def test_a_bad_answer_names_factory_board_and_answer_and_costs_no_finished_game(
@@ -185,12 +185,12 @@ def test_a_player_cannot_change_the_boards() -> None:
         boards[0] = 0
         return legal
 
-    with pytest.raises(PlayerRaisedError, match="read-only"):
+    with pytest.raises(PlayerError, match="read-only"):
         play(meddling, 1)
 
 
 def test_moves_where_sampling_needs_scores_are_refused() -> None:
-    with pytest.raises(PlayerAnswerError, match="expected scores"):
+    with pytest.raises(PlayerError, match="expected scores"):
         play(lowest(), 1, method="softmax")
 
 

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tape2048.errors import ConfigError, PlayerAnswerError, WeightsError
+from tape2048.errors import ConfigError, PlayerError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.models.onnx_player import make
 
@@ -75,18 +75,18 @@ def test_half_a_model_is_refused_by_name(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "p.onnx"
     save(path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(WeightsError) as caught:
+    with pytest.raises(PlayerError) as caught:
         make(model=str(path))
     assert caught.value.path == str(path)
 
 
 def test_a_model_of_other_inputs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"tensor\(float\)"):
+    with pytest.raises(PlayerError, match=r"tensor\(float\)"):
         make(model=save(tmp_path / "p.onnx", kind=TensorProto.FLOAT))
 
 
 def test_a_model_of_three_scores_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlayerAnswerError, match=r"float32\[4, 3\]"):
+    with pytest.raises(PlayerError, match=r"float32\[4, 3\]"):
         make(model=save(tmp_path / "p.onnx", weights=WEIGHTS[:, :3])).warm_up(4)
 
 

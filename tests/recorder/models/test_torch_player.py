@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tape2048.errors import ConfigError, PlayerAnswerError, WeightsError
+from tape2048.errors import ConfigError, PlayerError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.models.torch_player import TorchPlayer, make
 
@@ -99,19 +99,19 @@ def test_half_a_checkpoint_is_refused_by_name(
     data = whole.read_bytes()
     half = tmp_path / whole.name
     half.write_bytes(data[: int(keep * len(data)) if keep < 1 else int(keep)])
-    with pytest.raises(WeightsError, match="cannot be loaded") as caught:
+    with pytest.raises(PlayerError, match="cannot be loaded") as caught:
         make(**{**files[kind], "model": str(half)}, device="cpu")
     assert caught.value.path == str(half)
 
 
 def test_a_file_that_is_not_there_is_no_half_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="No such file") as caught:
+    with pytest.raises(PlayerError, match="No such file") as caught:
         make(model=str(tmp_path / "none.pt"), device="cpu")
     assert "rename" not in str(caught.value.hint)
 
 
 def test_weights_of_another_shape_are_refused(files: dict[str, dict[str, Any]]) -> None:
-    with pytest.raises(WeightsError, match="size mismatch"):
+    with pytest.raises(PlayerError, match="size mismatch"):
         make(**{**files["weights"], "width": 31}, device="cpu")
 
 
@@ -141,5 +141,5 @@ def test_arguments_that_cannot_be_are_refused(
 
 
 def test_a_model_of_three_scores_is_refused() -> None:
-    with pytest.raises(PlayerAnswerError, match=r"\(4, 3\).*expected a tensor \(4, 4\)"):
+    with pytest.raises(PlayerError, match=r"\(4, 3\).*expected a tensor \(4, 4\)"):
         TorchPlayer(nets.three(), batch=4).warm_up(4)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import ConfigError, PlayerAnswerError, PlayerImportError, PlayerRaisedError
+from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.players.batch import (
     DECLARED_BYTES_MAX,
@@ -57,7 +57,7 @@ def test_a_name_of_the_form_is_taken_and_nothing_is_imported() -> None:
     ],
 )
 def test_what_gives_no_player_is_named(name: str, says: str) -> None:
-    with pytest.raises(PlayerImportError, match=says) as caught:
+    with pytest.raises(StartError, match=says) as caught:
         make_batch_player(name, {})
     assert name in str(caught.value)
 
@@ -65,24 +65,24 @@ def test_what_gives_no_player_is_named(name: str, says: str) -> None:
 def test_a_module_that_fails_to_import_is_named_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n")
     for _ in range(2):  # the second try must not find half a module
-        with pytest.raises(PlayerImportError, match="ZeroDivisionError") as caught:
+        with pytest.raises(StartError, match="ZeroDivisionError") as caught:
             make_batch_player(f"python:{tmp_path}/broken.py:make", {})
         assert "broken.py:2" in str(caught.value.hint)
 
 
 def test_a_factory_that_raises_is_named_with_its_arguments() -> None:
-    with pytest.raises(PlayerRaisedError, match=r"unexpected keyword argument 'kee'.*\{'kee': 1\}"):
+    with pytest.raises(PlayerError, match=r"unexpected keyword argument 'kee'.*\{'kee': 1\}"):
         make_batch_player(f"{FILE}:hashed", {"kee": 1})
 
 
 def test_what_leaves_by_sys_exit_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit('no GPU here')\n")
-    with pytest.raises(PlayerImportError, match="SystemExit: no GPU here"):
+    with pytest.raises(StartError, match="SystemExit: no GPU here"):
         make_batch_player(f"python:{tmp_path}/leaving.py:make", {})
     (tmp_path / "left.py").write_text("import sys\ndef make():\n    sys.exit(3)\n")
-    with pytest.raises(PlayerRaisedError, match="the factory raised SystemExit: 3"):
+    with pytest.raises(PlayerError, match="the factory raised SystemExit: 3"):
         make_batch_player(f"python:{tmp_path}/left.py:make", {})
-    with pytest.raises(PlayerRaisedError, match="the player raised SystemExit for 1 board,"):
+    with pytest.raises(PlayerError, match="the player raised SystemExit for 1 board,"):
         asked(lambda *_: sys.exit())
 
 
@@ -94,7 +94,7 @@ def test_an_error_that_cannot_say_what_it_is_is_named_by_its_class() -> None:
     def play(*_: object) -> None:
         raise DumbError
 
-    with pytest.raises(PlayerRaisedError, match="the player raised DumbError for 1 board,"):
+    with pytest.raises(PlayerError, match="the player raised DumbError for 1 board,"):
         asked(play)
 
 
@@ -124,7 +124,7 @@ def test_a_batch_that_could_not_be_submitted_is_not_under_way() -> None:
     caller = Caller(Overlapping(), "python:a:b")
     for n in (2, 1):
         boards = np.full(n, 0x1200, dtype=np.uint64)
-        with pytest.raises(PlayerRaisedError) if n == 2 else contextlib.nullcontext():
+        with pytest.raises(PlayerError) if n == 2 else contextlib.nullcontext():
             caller.submit((boards, legal_masks(boards), boards_to_exps(boards)))
     assert caller.collect().shape == (1, 4)
 
@@ -177,7 +177,7 @@ def test_an_answer_is_held_to_the_contract(answer: Any, found: str | None, overl
         assert caller.calls == 2
         assert 0 < caller.model_ns < 60 * 10**9
     else:
-        with pytest.raises(PlayerAnswerError) as caught:
+        with pytest.raises(PlayerError) as caught:
             caller.collect()
         assert f"m:f: found {found} for 3 boards, the first of them 0x1100000000000000" in str(caught.value)
         assert "expected moves uint8[3] or scores float32[3, 4]" in str(caught.value)
@@ -231,7 +231,7 @@ def test_what_a_module_or_factory_of_ours_says_is_passed_on_with_its_hint(tmp_pa
     ]
     (tmp_path / "at_import.py").write_text("\n".join(lines))
     (tmp_path / "when_called.py").write_text("\ndef make(): ".join(lines))
-    for module, error in (("at_import", PlayerImportError), ("when_called", PlayerRaisedError)):
+    for module, error in (("at_import", StartError), ("when_called", PlayerError)):
         name = f"python:{tmp_path}/{module}.py:make"
         with pytest.raises(error) as caught:
             make_batch_player(name, {})

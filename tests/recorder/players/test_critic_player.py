@@ -16,7 +16,7 @@ from tests.recorder.choosing import GAMMA, boards, choose_once, words
 
 from tape2048.critic import Critic
 from tape2048.critic.facts import CriticFacts, SplitInfo
-from tape2048.errors import ConfigError, CriticError
+from tape2048.errors import ConfigError, ModelError
 from tape2048.ntuple import Layout
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players.ntuple import make as make_ntuple
@@ -138,7 +138,7 @@ def test_each_setting_makes_another_player(path: Path) -> None:
 def test_what_cannot_be_is_refused_by_name(path: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"found tile = 2048, and the critic .* predicts 64, 1024, 32768"):
         player(path, 2048)
-    with pytest.raises(CriticError, match="no such file"):
+    with pytest.raises(ModelError, match="no such file"):
         check_player("critic", {"critic": str(tmp_path / "nowhere")})
     with pytest.raises(ConfigError, match="found no network"):
         check_player("critic", {"critic": str(path), "weights": "nowhere"})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.errors import ConfigError
 from tape2048.jit.mix import mix64
 from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.lanes.arrays import Lanes, new_lanes
@@ -152,7 +152,7 @@ def test_scores_that_are_no_numbers_are_found(row: list[float], bad: bool, metho
 @pytest.mark.parametrize(
     ("table", "error", "says"),
     [
-        ({"temprature": 1}, UnknownKeyError, "'temperature'"),
+        ({"temprature": 1}, ConfigError, "'temperature'"),
         ({"method": "beam"}, ConfigError, "argmax, softmax, top_k, top_p"),
         ({"temperature": 0}, ConfigError, "temperature"),
         ({"top_k": 5}, ConfigError, "top_k"),

@@ -15,7 +15,7 @@ import pytest
 from crc32c import crc32c
 from tests.sdk.naming import Naming
 
-from tape2048.errors import DiskFullError, FormatError, OutDirError, StorageError, TooManyFilesError
+from tape2048.errors import DiskFullError, FormatError, StorageError, TooManyFilesError
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.io import durable
 from tape2048.session.session import Session, sessions
@@ -262,7 +262,7 @@ def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     assert list(root.iterdir()) == []
-    with pytest.raises(OutDirError):
+    with pytest.raises(StorageError):
         begin(root / "nowhere")
     assert descriptors() == before
 
@@ -468,7 +468,7 @@ def test_the_thread_survives_what_cannot_be_published(
     thread.submit(whole)
     wait_until(lambda: len(thread._outcomes) == 2)
     first, second = thread.outcomes()
-    assert isinstance(first.error, OutDirError)
+    assert isinstance(first.error, StorageError)
     assert (first.final, first.published) == (True, None)
     assert second.error is None
     assert thread.pending == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests import reference
 
-from tape2048.errors import BookkeepingError, EncodingError, FormatError, GameError, TruncatedError
+from tape2048.errors import BookkeepingError, FieldError, FormatError, ReplayError, TruncatedError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, STEP_DTYPE, FileEntry
 from tape2048.game.rules import exps_to_boards
@@ -127,7 +127,7 @@ def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: list[P
 
 @pytest.mark.parametrize(
     ("at", "bits", "kind"),
-    [(0, 0x80, EncodingError), (50, 0x80, EncodingError), (-1, 0x3C, GameError)],
+    [(0, 0x80, FieldError), (50, 0x80, FieldError), (-1, 0x3C, ReplayError)],
     ids=["first", "middle", "last tile elsewhere"],
 )
 def test_a_wrong_byte_is_not_published(

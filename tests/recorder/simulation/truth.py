@@ -11,7 +11,7 @@ import msgspec
 from crc32c import crc32c
 
 from tape2048.base.findings import Finding
-from tape2048.errors import NothingRecordedError
+from tape2048.errors import StartError
 from tape2048.formats.session import (
     MANIFEST,
     METADATA_DB,
@@ -280,7 +280,7 @@ class Truth:
         mine = self._said_by.get(life.number, set())
         confirmed = self._confirmed.get(life.number, set())
         if life.error is not None:
-            if life.calm and not (isinstance(life.error, NothingRecordedError) and not confirmed):
+            if life.calm and not (isinstance(life.error, StartError) and not confirmed):
                 raise Broken(f"without any trouble: {life.error}")
             return
         summary = life.summary

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048.errors import ControlError, ForeignFileError, NotRunningError, RecorderError
+from tape2048.errors import NotRunningError, RecorderError, StorageError
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Rotation
 from tape2048_recorder.status.signals import ROTATE
@@ -119,12 +119,12 @@ def test_a_process_that_did_not_write_the_file_is_not_signalled(
     StatusFile(path).write(snapshot_now(process=Process.of(victim.pid)))
     os.chown(path, 12345, 12345)
     if theirs == "the file":
-        with pytest.raises(ForeignFileError, match="found one of user 12345"):
+        with pytest.raises(StorageError, match="found one of user 12345"):
             Running(root, "default")
         return
     os.chown(path.parent, 12345, 12345)
     with pytest.raises(
-        ControlError, match=f"uid 12345 names a process of user root .pid {victim.pid}"
+        RecorderError, match=f"uid 12345 names a process of user root .pid {victim.pid}"
     ) as caught:
         Running(root, "default")
     assert caught.value.path == str(path)

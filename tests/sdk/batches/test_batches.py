@@ -462,16 +462,16 @@ class TestState:
     )
     def test_state_of_other_settings(self, corpus: Corpus, change: dict[str, Any], message: str) -> None:
         state = corpus.batches(100).state_dict()
-        with pytest.raises(errors.LoaderStateError, match=message):
+        with pytest.raises(errors.StateError, match=message):
             corpus.batches(**{"batch_size": 100, **change}).load_state_dict(state)
 
     def test_state_of_another_version(self, corpus: Corpus) -> None:
         batches = corpus.batches(100)
-        with pytest.raises(errors.LoaderStateError, match="version 1, not 2") as caught:
+        with pytest.raises(errors.StateError, match="version 1, not 2") as caught:
             batches.load_state_dict({**batches.state_dict(), "version": 1})
         assert str(caught.value.hint).endswith("begin the epoch again")
         state = {**batches.state_dict(), "version": 1, "rows": 5}
-        with pytest.raises(errors.LoaderStateError, match=r"version 1, not 2; rows 5, not 1293") as caught:
+        with pytest.raises(errors.StateError, match=r"version 1, not 2; rows 5, not 1293") as caught:
             batches.load_state_dict(state)
         assert "the same filters" in str(caught.value.hint)
         straight = corpus.batches(100, shuffle=False)
@@ -501,7 +501,7 @@ class TestState:
     def test_state_of_other_rows(self, corpus: Corpus) -> None:
         state = corpus.batches(100).state_dict()
         for other in (corpus.where("id <> 1"), corpus.capped(3), corpus.phase(steps=(1, None))):
-            with pytest.raises(errors.LoaderStateError, match=r"corpus .*, not .*; rows 1293, not"):
+            with pytest.raises(errors.StateError, match=r"corpus .*, not .*; rows 1293, not"):
                 other.batches(100).load_state_dict(state)
 
     def test_state_does_not_hang_on_where_the_rows_are(self, built: Built) -> None:
@@ -514,9 +514,9 @@ class TestState:
     )
     def test_malformed_state(self, corpus: Corpus, change: dict[str, Any]) -> None:
         batches = corpus.batches(100)
-        with pytest.raises(errors.LoaderStateError):
+        with pytest.raises(errors.StateError):
             batches.load_state_dict(batches.state_dict() | change)
-        with pytest.raises(errors.LoaderStateError):
+        with pytest.raises(errors.StateError):
             batches.load_state_dict({})
 
     def test_state_of_another_rank(self, corpus: Corpus) -> None:
@@ -571,16 +571,16 @@ class TestRanks:
         assert (batches.rank, batches.world_size) == (2, 5)
         assert (corpus.batches(rank=0, world_size=1).rank, corpus.batches(world_size=3).rank) == (0, 2)
         monkeypatch.setenv("RANK", "two")
-        with pytest.raises(errors.RankError, match=r"\$RANK is 'two'"):
+        with pytest.raises(errors.ConfigError, match=r"\$RANK is 'two'"):
             corpus.batches()
 
     @pytest.mark.parametrize(("rank", "world_size"), [(1, 1), (-1, 2), (2, 2), (0, 0), (0, -1)])
     def test_rank_out_of_range(self, corpus: Corpus, rank: int, world_size: int) -> None:
-        with pytest.raises(errors.RankError, match=f"rank {rank} of {world_size}"):
+        with pytest.raises(errors.ConfigError, match=f"rank {rank} of {world_size}"):
             corpus.batches(rank=rank, world_size=world_size)
 
     def test_more_ranks_than_rows(self, corpus: Corpus) -> None:
-        with pytest.raises(errors.RankError, match="1,293 rows for 2000 ranks"):
+        with pytest.raises(errors.ConfigError, match="1,293 rows for 2000 ranks"):
             corpus.batches(1, rank=0, world_size=2000)
 
 
@@ -654,7 +654,7 @@ class TestPool:
         next(batches)
         with (path / "steps.npy").open("r+b") as file:
             file.truncate(280_000)  # within the last page: nothing that is mapped is lost yet
-        with pytest.raises(errors.RowsGoneError):
+        with pytest.raises(errors.CorpusError):
             for _ in batches:
                 pass
 

@@ -16,12 +16,11 @@ from tape2048.errors import (
     EmptyCorpusError,
     FieldError,
     FormatError,
-    LossError,
     MagicError,
+    MaintenanceError,
     MissingPathError,
     NameTakenError,
-    NoRunsError,
-    RecoveryError,
+    NotASessionError,
     ReplayError,
 )
 from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
@@ -163,7 +162,7 @@ class TestMatrix:
         self, runs: Path, tmp_path: Path, kind: str, words: str
     ) -> None:
         before = tree(tmp_path)
-        with pytest.raises(LossError, match=words):
+        with pytest.raises(MaintenanceError, match=words):
             convert(runs, tmp_path / NAMES[kind], kind)
         assert tree(tmp_path) == before
         done = convert(runs, tmp_path / NAMES[kind], kind, lossy=True)
@@ -182,7 +181,7 @@ class TestMatrix:
         assert done.lost == {}
         convert(tmp_path / "ds", tmp_path / "back", "a2run2")
         assert_same(runs_in(tmp_path / "back"), runs_in(normalised))
-        with pytest.raises(LossError, match="normalised"):
+        with pytest.raises(MaintenanceError, match="normalised"):
             convert(write_runs(tmp_path / "raw"), tmp_path / "ds2", "dataset")
 
     def test_values_in_16_bits(self, tmp_path: Path) -> None:
@@ -249,7 +248,7 @@ class TestSessions:
 
     def test_without_playing_again_some_are_not_known(self, tmp_path: Path) -> None:
         path = record(tmp_path / "s", "random", 40)
-        with pytest.raises(LossError, match="uncertain"):
+        with pytest.raises(MaintenanceError, match="uncertain"):
             convert(path, tmp_path / "x.a2pack")
         done = convert(path, tmp_path / "x.a2pack", lossy=True)
         assert 0 < done.lost["a final board that is uncertain"] < 40
@@ -277,7 +276,7 @@ class TestSessions:
 
     def test_without_moves(self, tmp_path: Path) -> None:
         session = Session.open(write_ours(tmp_path / "s"))
-        with pytest.raises(RecoveryError, match="record_action"):
+        with pytest.raises(ReplayError, match="record_action"):
             session_run(session, 0)
 
     def test_a_tile_that_no_board_holds(self, recorded: Path) -> None:
@@ -406,16 +405,16 @@ class TestReplay:
             lambda: build_dataset(tmp_path / "ds2", [bare], replayer=stranger),
             lambda: append_dataset(tmp_path / "ds", [bare], replayer=stranger),
         ):
-            with pytest.raises(LossError, match="played by greedy of another kind") as caught:
+            with pytest.raises(MaintenanceError, match="played by greedy of another kind") as caught:
                 act()
             assert "--lossy" in str(caught.value.hint)
             assert "--record-action" in str(caught.value.hint)
-        with pytest.raises(LossError, match="no player was given"):
+        with pytest.raises(MaintenanceError, match="no player was given"):
             open_source(bare)
         change_database(
             bare / "metadata.db", "UPDATE session SET meta_value='7' WHERE meta_key='sample_rate'"
         )
-        with pytest.raises(RecoveryError, match="only every 7th step"):
+        with pytest.raises(ReplayError, match="only every 7th step"):
             convert(bare, tmp_path / "x.a2pack", replayer=stranger, lossy=True)
         assert {name for name in tree(tmp_path) if name not in before} == set()
 
@@ -443,7 +442,7 @@ class TestReplay:
         rows["exps"][5] = 0
         np.save(bare / "steps.npy", rows)
         first, *others = open_source(bare, lossy=True).runs()
-        assert isinstance(first.error, RecoveryError)
+        assert isinstance(first.error, ReplayError)
         assert "no move leads from step 4 to step 5" in first.error.message
         assert [one.error for one in others] == [None] * 5
 
@@ -597,7 +596,7 @@ class TestFiles:
         for path, error in ((tmp_path / "x.txt", MagicError), (tmp_path / "none", MissingPathError)):
             with pytest.raises(error):
                 open_source(path)
-        with pytest.raises(NoRunsError):
+        with pytest.raises(NotASessionError):
             open_source(tmp_path / "empty")
         for to in (None, "unknown"):
             with pytest.raises(FormatError, match=r"no format|unknown target"):
@@ -612,7 +611,7 @@ class TestFiles:
     def test_nothing_is_left_of_a_conversion_that_fails(self, runs: Path, tmp_path: Path) -> None:
         for kind, name in NAMES.items():
             if kind not in WHOLE and kind != "dataset":
-                with pytest.raises(LossError):
+                with pytest.raises(MaintenanceError):
                     convert(runs, tmp_path / name, kind)
         assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
 

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from tape2048.conversion import repack_session, repacking, session_run, write_session
-from tape2048.errors import FormatError, RepackError, ReplayError
+from tape2048.errors import FormatError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import read_metadata
 from tape2048.game import last_boards
 from tape2048.maintenance import validate_session
@@ -92,7 +92,7 @@ class TestLastSpawns:
         assert CERTAIN.tolist() == [True, True, False, True, False, True, True]
         rows = write_rows(tmp_path / NAME, GAMES)
         first = GAMES.runs["id"][~CERTAIN][0]
-        with pytest.raises(RepackError, match=f"run {first}: both a 2 and a 4"):
+        with pytest.raises(MaintenanceError, match=f"run {first}: both a 2 and a 4"):
             repack_session(rows, tmp_path, "tape")
         assert [path.name for path in tmp_path.iterdir()] == [NAME]
         tape = np.load(repack_session(rows, tmp_path, "tape", lossy=True).path / "tape.npy")
@@ -102,9 +102,9 @@ class TestLastSpawns:
 
     def test_without_moves_a_player_is_needed(self, tmp_path: Path) -> None:
         rows = write_rows(tmp_path / NAME, GAMES, record_action=False)
-        with pytest.raises(RepackError, match=r"its moves were not recorded .*: no player was given"):
+        with pytest.raises(MaintenanceError, match=r"its moves were not recorded .*: no player was given"):
             repack_session(rows, tmp_path, "tape", lossy=True)
-        with pytest.raises(RepackError, match="again: the session does not say what played it"):
+        with pytest.raises(MaintenanceError, match="again: the session does not say what played it"):
             repack_session(rows, tmp_path, "tape", replayer=replayer)
 
     def test_a_player_that_plays_otherwise_is_named(self, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_other_rows_are_not_published(tmp_path: Path, monkeypatch: pytest.Monkey
 
     repacking_write = repacking._write_rows
     monkeypatch.setattr(repacking, "_write_rows", write_other)
-    with pytest.raises(RepackError, match="does not hold the same rows"):
+    with pytest.raises(MaintenanceError, match="does not hold the same rows"):
         repack_session(tape, tmp_path / "out", "rows")
     assert not any((tmp_path / "out").iterdir())
 
@@ -137,7 +137,7 @@ class TestRefused:
             (write_rows(tmp_path / "r" / NAME, GAMES), "rows"),
             (write_tape(tmp_path / "t" / NAME, GAMES), "tape"),
         ):
-            with pytest.raises(RepackError, match=f"in this storage already: {storage}"):
+            with pytest.raises(MaintenanceError, match=f"in this storage already: {storage}"):
                 repack_session(path, tmp_path / "out", storage)  # type: ignore[arg-type]
         assert not (tmp_path / "out").exists()
 
@@ -151,7 +151,7 @@ class TestRefused:
             (write_foreign(tmp_path / "shards", shard_rows=5), "foreign"),
             (write_ours(tmp_path / NAME, Spec(sample_rate=3)), "every 3th step"),
         ):
-            with pytest.raises(RepackError, match=text):
+            with pytest.raises(MaintenanceError, match=text):
                 repack_session(path, tmp_path / "out", "tape")
         assert not (tmp_path / "out").exists()
 
@@ -167,7 +167,7 @@ class TestRefused:
         data = bytearray((path / "tape.npy").read_bytes())
         data[200] ^= 64
         (path / "tape.npy").write_bytes(data)
-        with pytest.raises(RepackError, match="does not pass its validation"):
+        with pytest.raises(MaintenanceError, match="does not pass its validation"):
             repack_session(path, tmp_path / "out", "rows")
 
     def test_a_game_that_breaks_off(self, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tape2048.critic import Oracle, oracle
-from tape2048.errors import ChecksumError, FormatError, OutDirError, TruncatedError
+from tape2048.errors import ChecksumError, FormatError, StorageError, TruncatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_refused_before_play(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     play = Played()
-    with pytest.raises(OutDirError, match="making the directory of rollouts failed"):
+    with pytest.raises(StorageError, match="making the directory of rollouts failed"):
         ask(tmp_path / "file/oracle", play)
     assert play.asked == []
 
@@ -166,7 +166,7 @@ def test_files_are_beside_the_kernels(tmp_path: Path, monkeypatch: pytest.Monkey
     Oracle(Played(), player_sha256=PLAYER, rollouts=8).ask(BOARDS, progress=lambda *_: None)
     assert len(list((tmp_path / "tape2048/oracle").iterdir())) == 1
     monkeypatch.setattr("tape2048.jit.compiler.cache_base", lambda: None)
-    with pytest.raises(OutDirError, match="no directory for rollouts") as refused:
+    with pytest.raises(StorageError, match="no directory for rollouts") as refused:
         Oracle(Played(), player_sha256=PLAYER, rollouts=8).ask(BOARDS)
     assert "XDG_CACHE_HOME" in str(refused.value.hint)
 

@@ -16,7 +16,7 @@ from tape2048.critic import scores
 from tape2048.critic.scores import open_scores, write_scores
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
-from tape2048.errors import EmbeddingsError, NameTakenError, ScoresError
+from tape2048.errors import ColumnError, NameTakenError
 from tape2048.game.rules import exps_to_boards
 from tape2048.packs import pack_directory
 
@@ -202,7 +202,7 @@ def test_damage_is_noticed(runs: Path, tmp_path: Path) -> None:
         (whole[:200] + bytes([whole[200] ^ 1]) + whole[201:], "checksum"),
     ):
         out.write_bytes(data)
-        with pytest.raises(ScoresError, match=message):
+        with pytest.raises(ColumnError, match=message):
             open_scores(out)
     out.write_bytes(whole)
     open_scores(out)
@@ -214,17 +214,17 @@ def test_damage_is_noticed(runs: Path, tmp_path: Path) -> None:
         (json.dumps(changed).encode(), "version 2"),
     ):
         sidecar.write_bytes(data)
-        with pytest.raises(ScoresError, match=message):
+        with pytest.raises(ColumnError, match=message):
             open_scores(out)
     sidecar.unlink()
-    with pytest.raises(ScoresError, match=r"no out\.json"):
+    with pytest.raises(ColumnError, match=r"no out\.json"):
         open_scores(out)
 
 
 def test_a_critic_of_embeddings_needs_a_source_that_has_them(runs: Path, tmp_path: Path) -> None:
     critic = Hashing()
     critic.needs_embeddings = True
-    with pytest.raises(ScoresError, match="kind runs has none"):
+    with pytest.raises(ColumnError, match="kind runs has none"):
         write_scores(tmp_path / "out.npy", critic, runs)
 
 
@@ -249,7 +249,7 @@ def test_embeddings_are_those_of_the_rows(
     monkeypatch.setattr(scores, "BATCH_ROWS", piece_rows)
     critic, out = Hashing(), tmp_path / "out.npy"
     critic.needs_embeddings = True
-    with pytest.raises(EmbeddingsError, match="the critic learned from those of eeeeeeeeeeeeeeee"):
+    with pytest.raises(ColumnError, match="the critic learned from those of eeeeeeeeeeeeeeee"):
         write_scores(out, critic, root, tower_sha256="e" * 64)
     assert not out.exists()
     for name in names:
@@ -275,6 +275,6 @@ def test_the_sidecar_of_any_name(runs: Path, tmp_path: Path) -> None:
     write_scores(tmp_path / "out.f32", Hashing(), runs)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.f32", "out.f32.json"]
     (tmp_path / "out.f32").write_bytes((tmp_path / "out.f32").read_bytes()[:-1] + b"x")
-    with pytest.raises(ScoresError, match="checksum"):
+    with pytest.raises(ColumnError, match="checksum"):
         open_scores(tmp_path / "out.f32")
     open_scores(tmp_path / "out.f32", verify=False)

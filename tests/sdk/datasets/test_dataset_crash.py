@@ -100,7 +100,7 @@ def server(scratch: Path, runs: Path) -> Iterator[Server]:
 
 def _is_storage(error: str) -> bool:
     """Whether an append may end so when a call fails. SQLite only says that it cannot open a file."""
-    return error in {"", "left out", "NotSqliteError"} or issubclass(getattr(errors, error), StorageError)
+    return error in {"", "left out", "SchemaError"} or issubclass(getattr(errors, error), StorageError)
 
 
 OLD = dataset_rows()

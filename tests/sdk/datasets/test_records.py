@@ -10,7 +10,7 @@ import pytest
 
 from tape2048.conversion import append_dataset, build_dataset, convert
 from tape2048.datasets import DataPack, Dataset
-from tape2048.errors import LossError
+from tape2048.errors import MaintenanceError
 from tape2048.runs.a2run2 import RunV2
 
 from ..run_builders import LEFT, PlainRun, a2run2_bytes, ref
@@ -77,7 +77,7 @@ class TestDataset:
         for number, steps in enumerate(([KEPT[1]], [NORMALISED[0]])):
             runs = write(tmp_path / f"runs{number}", played(steps))
             kind = None if "." in name else "dataset"
-            with pytest.raises(LossError):
+            with pytest.raises(MaintenanceError):
                 convert(runs / "0.a2run2", tmp_path / name, kind)
             done = convert(runs / "0.a2run2", tmp_path / f"{number}-{name}", kind, lossy=True)
             assert any("of a chosen move that was not best" in loss for loss in done.lost)

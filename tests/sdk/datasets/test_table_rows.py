@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tape2048 import Corpus
 from tape2048.conversion import convert, write_view
 from tape2048.datasets import DataPack, Dataset
-from tape2048.errors import FieldError, NotADatasetError
+from tape2048.errors import FieldError, NotASessionError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
 
 from ..run_builders import game, ref
@@ -253,6 +253,6 @@ class TestSetOfAPack:
 
     def test_another_file(self, tmp_path: Path) -> None:
         (tmp_path / "x").write_bytes(b"hunter2:secret")
-        with pytest.raises(NotADatasetError, match=r"neither a directory nor a pack\.dat") as caught:
+        with pytest.raises(NotASessionError, match=r"neither a directory nor a pack\.dat") as caught:
             Dataset(tmp_path / "x")
         assert "hunter" not in str(caught.value)

@@ -21,7 +21,6 @@ from tape2048.errors import (
     ChecksumError,
     DiskFullError,
     NameTakenError,
-    NotSqliteError,
     SchemaError,
     StorageError,
 )
@@ -262,7 +261,7 @@ class TestRead:
     )
     def test_not_sqlite(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
-        with pytest.raises(NotSqliteError, match="not a SQLite file") as caught:
+        with pytest.raises(SchemaError, match="not a SQLite file") as caught:
             read_metadata(path)
         assert caught.value.offset == 0
 
@@ -374,7 +373,7 @@ class TestDamage:
         whole, expected = path.read_bytes(), read_metadata(path)
         for length in (*range(0, 4096, 37), *range(4096, len(whole), 301)):
             path.write_bytes(whole[:length])
-            with pytest.raises(NotSqliteError):
+            with pytest.raises(SchemaError):
                 read_metadata(path)
         path.write_bytes(whole)
         np.testing.assert_array_equal(read_metadata(path).runs, expected.runs)
@@ -390,14 +389,14 @@ class TestDamage:
         content = bytearray(path.read_bytes())
         content[at : at + len(noise)] = noise
         path.write_bytes(content)
-        with contextlib.suppress(NotSqliteError, SchemaError, BookkeepingError, ChecksumError):
+        with contextlib.suppress(SchemaError, SchemaError, BookkeepingError, ChecksumError):
             read_metadata(path)
 
     def test_schema_that_is_no_text(self, path: Path) -> None:
         """SQLite quotes it in its message, which Python then cannot decode."""
         make(path, OUR_SCHEMA)
         path.write_bytes(path.read_bytes().replace(b"CREATE TABLE blocks", b"CREATE \xffABLE blocks"))
-        with pytest.raises(NotSqliteError, match="schema is damaged"):
+        with pytest.raises(SchemaError, match="schema is damaged"):
             read_metadata(path)
 
     def test_pages_that_never_end(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +405,7 @@ class TestDamage:
         change_database(path, "DELETE FROM runs_packed")
         monkeypatch.setattr(module, "READ_OPERATIONS_BASE", 10_000)
         monkeypatch.setattr(module, "READ_OPERATIONS_PER_BYTE", 0)
-        with pytest.raises(NotSqliteError, match="damaged"):
+        with pytest.raises(SchemaError, match="damaged"):
             read_metadata(path)
 
     def test_sound_files_stay_far_below_the_limit(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +436,7 @@ class TestJournals:
     def test_being_written(self, path: Path, writer: sqlite3.Connection) -> None:
         self.spill(writer)
         before = time.monotonic()
-        with pytest.raises(NotSqliteError, match="locked") as caught:
+        with pytest.raises(SchemaError, match="locked") as caught:
             read_metadata(path)
         assert time.monotonic() - before < 2  # it does not wait for the writer
         assert caught.value.hint == "let its writer finish, then open it again"
@@ -448,7 +447,7 @@ class TestJournals:
         copy.mkdir()
         for name in ("metadata.db", "metadata.db-journal"):
             shutil.copy(tmp_path / name, copy / name)
-        with pytest.raises(NotSqliteError, match="ROLLBACK") as caught:
+        with pytest.raises(SchemaError, match="ROLLBACK") as caught:
             read_metadata(copy / "metadata.db")
         assert caught.value.hint is not None
         assert "rolls its journal back" in caught.value.hint
@@ -458,7 +457,7 @@ class TestJournals:
         write_metadata(path, runs=some_runs(2000), blocks=some_blocks(1), session={})
         end_at_size(path, "PRAGMA cache_size = 10000; BEGIN; CREATE TABLE big AS SELECT * FROM runs; COMMIT")
         assert names(path.parent) == ["metadata.db", "metadata.db-journal"]
-        with pytest.raises(NotSqliteError, match="ROLLBACK") as caught:
+        with pytest.raises(SchemaError, match="ROLLBACK") as caught:
             read_metadata(path)
         assert "rolls its journal back" in str(caught.value.hint)
         change_database(path, "PRAGMA user_version")  # whoever opens it mends it
@@ -468,7 +467,7 @@ class TestJournals:
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("CREATE TABLE big AS SELECT * FROM runs")
         end_at_size(path, "PRAGMA wal_checkpoint(FULL)")
-        with pytest.raises(NotSqliteError, match=r"still in metadata\.db-wal") as caught:
+        with pytest.raises(SchemaError, match=r"still in metadata\.db-wal") as caught:
             read_metadata(path)
         assert "let its writer finish" in str(caught.value.hint)
 
@@ -487,7 +486,7 @@ class TestJournals:
         copy.mkdir()
         for name in ("metadata.db", "metadata.db-wal"):
             shutil.copy(tmp_path / name, copy / name)
-        with pytest.raises(NotSqliteError, match=r"still in metadata\.db-wal") as caught:
+        with pytest.raises(SchemaError, match=r"still in metadata\.db-wal") as caught:
             read_metadata(copy / "metadata.db")
         assert caught.value.hint is not None
         assert names(copy) == ["metadata.db", "metadata.db-wal"]

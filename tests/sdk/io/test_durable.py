@@ -133,7 +133,7 @@ class TestNewFile:
         assert (tmp_path / "x").read_bytes() == b"theirs"
 
     def test_a_directory_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.OutDirError), new_file(tmp_path / "none/x"):
+        with pytest.raises(errors.StorageError), new_file(tmp_path / "none/x"):
             pass
 
     def test_names_as_long_as_they_get(self, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ class TestOpenOwned:
         self.put(tmp_path / "x", kind)
         before = {path: path.lstat() for path in tmp_path.iterdir()}
         opened = open_files()
-        with pytest.raises(errors.ForeignFileError, match="expected a regular file of user") as caught:
+        with pytest.raises(errors.StorageError, match="expected a regular file of user") as caught:
             durable.open_owned(tmp_path / "x", flags)
         assert caught.value.path == str(tmp_path / "x")
         assert open_files() == opened
@@ -306,7 +306,7 @@ class TestOpenOwned:
         (tmp_path / "link").symlink_to("real")
         flags = os.O_RDONLY | os.O_DIRECTORY
         os.close(durable.open_owned(tmp_path / "real", flags))
-        with pytest.raises(errors.ForeignFileError, match="expected a directory of user"):
+        with pytest.raises(errors.StorageError, match="expected a directory of user"):
             durable.open_owned(tmp_path / "link", flags)
 
     def test_what_is_not_there_is_the_system_s_error(self, tmp_path: Path) -> None:

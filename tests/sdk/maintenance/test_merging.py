@@ -276,26 +276,28 @@ def test_other_players_and_sampling_are_refused(tmp_path: Path) -> None:
     refused(
         [first, write(root, 1, games(9, 2, 5), player_sha256="cd" * 32)],
         out,
-        errors.MergeError,
+        errors.MaintenanceError,
         "player_sha256",
     )
     refused(
         [first, write(root, 2, games(9, 2, 5), spec={"sample_rate": 2})],
         out,
-        errors.MergeError,
+        errors.MaintenanceError,
         "sample_rate",
     )
-    refused([first, write(root, 3, games(9, 2, 5), player_args={})], out, errors.MergeError, "player_args")
+    refused(
+        [first, write(root, 3, games(9, 2, 5), player_args={})], out, errors.MaintenanceError, "player_args"
+    )
     refused(
         [first, write(root, 4, games(9, 2, 5), player=None)],
         out,
-        errors.MergeError,
+        errors.MaintenanceError,
         "this session has no player",
     )
     refused(
         [first, write(root, 5, games(9, 2, 5), spec={"action": True})],
         out,
-        errors.MergeError,
+        errors.MaintenanceError,
         "29 bytes|28 bytes",
     )
 
@@ -303,26 +305,29 @@ def test_other_players_and_sampling_are_refused(tmp_path: Path) -> None:
 def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
     root, out = tmp_path / "root", tmp_path / "out"
     made = [write(root, 0, games(0, 3, 1)), write(root, 1, games(9, 3, 3))]
-    refused(made, out, errors.MergeError, f"{made[0].name}: .* is also in {made[1].name}")
+    refused(made, out, errors.MaintenanceError, f"{made[0].name}: .* is also in {made[1].name}")
     later = write(root, 2, games(20, 3, 20))
-    refused([*made, later], out, errors.MergeError, f"{made[0].name}: .* is also in {made[1].name}")
-    refused([made[0], made[0]], out, errors.MergeError, "named twice")
+    refused([*made, later], out, errors.MaintenanceError, f"{made[0].name}: .* is also in {made[1].name}")
+    refused([made[0], made[0]], out, errors.MaintenanceError, "named twice")
     (tmp_path / "link").symlink_to(made[0])
-    refused([made[0], tmp_path / "link"], out, errors.MergeError, "named twice")
-    refused(made[:1], out, errors.MergeError, "at least two")
+    refused([made[0], tmp_path / "link"], out, errors.MaintenanceError, "named twice")
+    refused(made[:1], out, errors.MaintenanceError, "at least two")
     for path in (made[0], str(made[0])):  # text is a sequence of text
-        with pytest.raises(errors.MergeError, match="found 1 path, expected at least two"):
+        with pytest.raises(errors.MaintenanceError, match="found 1 path, expected at least two"):
             merge_sessions(path, out)  # type: ignore[arg-type]
 
 
 def test_what_others_wrote_is_refused(tmp_path: Path) -> None:
     first = write(tmp_path, 0, games(0, 3, 1))
     refused(
-        [first, write_foreign(tmp_path / "theirs")], tmp_path / "out", errors.MergeError, "a foreign session"
+        [first, write_foreign(tmp_path / "theirs")],
+        tmp_path / "out",
+        errors.MaintenanceError,
+        "a foreign session",
     )
     for number, spec in ((2, {"manifest": False}), (3, {"manifest": True, "sql": "DROP TABLE blocks"})):
         second = write(tmp_path, number, games(9 * number, 3, 9 * number), spec=spec)
-        refused([first, second], tmp_path / "out", errors.MergeError, "a foreign session")
+        refused([first, second], tmp_path / "out", errors.MaintenanceError, "a foreign session")
     with closing(sqlite3.connect(first / "metadata.db")) as database:
         database.execute("DROP TABLE runs")
     with pytest.raises(errors.FormatError):
@@ -336,13 +341,15 @@ def test_rows_in_shards_are_refused(tmp_path: Path) -> None:
     files = {"steps-000001.npy": manifest["files"].pop("steps.npy")}
     (first / "manifest.json").write_text(json.dumps({**manifest, "files": {**manifest["files"], **files}}))
     assert validate_session(first).ok
-    refused([first, write(tmp_path, 1, games(9, 3, 9))], tmp_path / "out", errors.MergeError, "in shards")
+    refused(
+        [first, write(tmp_path, 1, games(9, 3, 9))], tmp_path / "out", errors.MaintenanceError, "in shards"
+    )
 
 
 @pytest.mark.parametrize("facts", [{"model_tag": "../toy"}, {"started_at": "a Monday"}])
 def test_facts_of_which_no_name_can_be_made_are_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
     made = [write(tmp_path / "root", number, games(9 * number, 3, 9 * number), **facts) for number in (0, 1)]
-    with pytest.raises(errors.MergeError, match="make no valid name of a session"):
+    with pytest.raises(errors.MaintenanceError, match="make no valid name of a session"):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []
 
@@ -359,7 +366,7 @@ def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
 def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = four(tmp_path / "root", distinct=False)
     monkeypatch.setattr("tape2048.maintenance.merging.crc32c_combine", lambda *_: 7)
-    with pytest.raises(errors.MergeError, match="does not pass"):
+    with pytest.raises(errors.MaintenanceError, match="does not pass"):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import ChecksumError, MergeError
+from tape2048.errors import ChecksumError, MaintenanceError
 from tape2048.formats.metadata import read_metadata
 from tape2048.maintenance import merging, validate_session
 from tape2048.maintenance.merging import merge_sessions
@@ -72,9 +72,9 @@ def test_they_hold_the_games_of_their_rows(tmp_path: Path, distinct: bool) -> No
 def test_tape_and_rows_are_not_merged(tmp_path: Path) -> None:
     tapes = three(tmp_path / "t", distinct=True)
     rows = three(tmp_path / "r", distinct=True, rows=True)
-    with pytest.raises(MergeError, match=r"this session is of rows; .* is one on tape"):
+    with pytest.raises(MaintenanceError, match=r"this session is of rows; .* is one on tape"):
         merge_sessions([tapes[0], rows[1]], tmp_path / "out")
-    with pytest.raises(MergeError, match=r"this session is on tape; .* is one of rows"):
+    with pytest.raises(MaintenanceError, match=r"this session is on tape; .* is one of rows"):
         merge_sessions([rows[0], tapes[1]], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -93,7 +93,7 @@ def test_a_game_that_stands_twice(tmp_path: Path) -> None:
     tapes = three(tmp_path / "t", distinct=True)
     change_database(tapes[2] / "metadata.db", "UPDATE runs SET seed = 15 WHERE seed = 9")
     write_manifest(tapes[2], rows=len(games_on_tape(*SEEDS[2]).tape), runs=3)
-    with pytest.raises(MergeError, match="the game of seed 15"):
+    with pytest.raises(MaintenanceError, match="the game of seed 15"):
         merge_sessions(tapes, tmp_path / "out")
 
 

@@ -78,7 +78,7 @@ class TestGames:
         at = FIRST[2] + 11
         put(own, "tape.npy", 128 + at, bytes([GAMES.tape[at] | 128]))
         finding = only(own)
-        assert finding.error == "EncodingError"
+        assert finding.error == "FieldError"
         assert finding.message.startswith("run 9, step 11: byte 0x")
         assert (finding.path, finding.offset) == (str(own / "tape.npy"), 128 + at)
 
@@ -97,7 +97,7 @@ class TestGames:
         move = next(move for move in range(4) if move not in ref.legal_moves(cells))
         put(own, "tape.npy", 128 + at, bytes([(int(GAMES.tape[at]) & ~3) | move]))
         finding = only(own)
-        assert finding.error == "GameError"
+        assert finding.error == "ReplayError"
         assert f": move {move} is illegal on board {int(GAMES.boards[at]):#018x}" in finding.message
         assert finding.offset == 128 + at
 
@@ -107,7 +107,7 @@ class TestGames:
         cell = next(cell for cell in range(16) if after[cell])
         put(own, "tape.npy", 128 + at, bytes([int(GAMES.moves[at]) | cell << 2]))
         finding = only(own)
-        assert finding.error == "GameError"
+        assert finding.error == "ReplayError"
         assert f"run 13, step 0: a tile appears in cell {cell}, which is full" in finding.message
 
     def test_a_game_that_goes_on_and_one_that_stops(self, own: Path) -> None:
@@ -128,7 +128,7 @@ class TestGames:
         runs["rows"][-1] = runs["steps"][-1] = runs["rows"][-1] - 1
         games = GAMES._replace(runs=runs, tape=GAMES.tape[:-1], boards=GAMES.boards[:-1])
         finding = only(write_tape(tmp_path / NAME, games))
-        assert finding.error == "GameError"
+        assert finding.error == "ReplayError"
         assert f"run 13, step {runs['rows'][-1]}: the game stops on board" in finding.message
         assert finding.offset == 128 + ROWS - 1
 

@@ -92,9 +92,9 @@ class TestEmbeddings:
         path = write_ours(tmp_path / NAME)
         embed(path, **changes)
         finding = only(validate_session(path))
-        assert finding.error == "EmbeddingsError"
+        assert finding.error == "ColumnError"
         assert re.search(message, finding.message)
-        with pytest.raises(errors.EmbeddingsError) as caught:
+        with pytest.raises(errors.ColumnError) as caught:
             Corpus.open(path).fetch([0], ("embeddings",))
         assert caught.value.message == finding.message
 
@@ -106,9 +106,9 @@ class TestEmbeddings:
         for wrong in (content[:-1], content + b"x", content[:50], b"", content.replace(b"<u2", b"<f2")):
             values.write_bytes(wrong)
             finding = only(validate_session(path))
-            assert (finding.error, finding.path) == ("EmbeddingsError", str(values))
+            assert (finding.error, finding.path) == ("ColumnError", str(values))
         values.unlink()
-        assert only(validate_session(path)).error == "EmbeddingsError"
+        assert only(validate_session(path)).error == "ColumnError"
         values.write_bytes(content)
         (path / "embeddings.json").unlink()
         assert "no embeddings.json" in only(validate_session(path)).message
@@ -118,17 +118,17 @@ class TestEmbeddings:
         embed(other)
         for name in ("embeddings.bf16.npy", "embeddings.json"):
             shutil.copy(other / name, path / name)
-        assert only(validate_session(path)).error == "EmbeddingsError"
+        assert only(validate_session(path)).error == "ColumnError"
 
     def test_of_a_foreign_session(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs")
         embed(path)
         assert validate_session(path).ok
         embed(path, rows=ROWS - 1)
-        assert only(validate_session(path)).error == "EmbeddingsError"
+        assert only(validate_session(path)).error == "ColumnError"
         lacking = write_foreign(tmp_path / "lacking", Spec(sql="DELETE FROM runs WHERE id = 13"))
         embed(lacking)  # of all rows of the file, not of those that are served
-        assert only(validate_session(lacking)).error == "EmbeddingsError"
+        assert only(validate_session(lacking)).error == "ColumnError"
 
 
 class TestSound:
@@ -205,7 +205,7 @@ class TestWhole:
             ),
             (
                 lambda path: (path / "metadata.db").write_bytes(b"x" * 100),
-                ["NotSqliteError", "TruncatedError", "ChecksumError"],
+                ["SchemaError", "TruncatedError", "ChecksumError"],
             ),
         ],
         ids=[
@@ -480,7 +480,7 @@ class TestRows:
     def test_shard_of_another_type(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs", shard_rows=10)
         (path / "steps-000002.npy").write_bytes(npy_bytes(rows_of(Spec(action=True))[10:]))
-        assert only(validate_session(path)).error == "NpyDtypeError"
+        assert only(validate_session(path)).error == "NpyError"
 
     def test_place_of_a_row_in_a_shard(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs", Spec(change_rows=put(13, step_idx=9)), shard_rows=10)

@@ -150,9 +150,9 @@ class TestBadInput:
             ({"version": 2}, errors.VersionError),
             ({"order": 1}, errors.VersionError),
             ({"steps": 2**32 - 1}, errors.TruncatedError),
-            ({"steps": 8}, errors.TrailingBytesError),
+            ({"steps": 8}, errors.FormatError),
             ({"engine_len": 65535}, errors.TruncatedError),
-            ({"engine_len": 0}, errors.TrailingBytesError),
+            ({"engine_len": 0}, errors.FormatError),
         ],
     )
     def test_fields_with_a_checksum_that_fits(
@@ -164,7 +164,7 @@ class TestBadInput:
         assert caught.value.offset is not None
 
     def test_bytes_between_moves_and_checksum(self) -> None:
-        with pytest.raises(errors.TrailingBytesError, match="; the file has 139"):
+        with pytest.raises(errors.FormatError, match="; the file has 139"):
             parse(build.seal_a2t1(build.a2t1_bytes(GAME)[:-4] + b"\0"))
 
     def test_a_checksum_that_does_not_fit(self) -> None:
@@ -282,7 +282,7 @@ class TestDirectories:
         assert [found.path.parent.name for found in scan(tmp_path)] == ["B", "a", "a-b"]
 
     def test_an_empty_or_missing_directory_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.NoRunsError):
+        with pytest.raises(errors.NotASessionError):
             scan(tmp_path)
         with pytest.raises(errors.MissingPathError):
             scan(tmp_path / "missing")

@@ -232,7 +232,7 @@ def test_a_share_is_one_process_s(session: Session, towers: list[Path]) -> None:
     tower = open_tower(towers[0])
 
     def other(_: int, __: int) -> None:
-        with pytest.raises(errors.AlreadyRunningError, match="share 0/1"):
+        with pytest.raises(errors.BusyError, match="share 0/1"):
             embed_session(session, tower, chunk_rows=CHUNK)
 
     embed_session(session, tower, chunk_rows=CHUNK, progress=other)
@@ -271,7 +271,7 @@ def test_a_crash_between_the_two_files(
         with pytest.raises(CrashError):
             embed_session(session, tower, chunk_rows=CHUNK)
     assert (session.path / "embeddings.bf16.npy").exists()
-    with pytest.raises(errors.EmbeddingsError, match="no embeddings"):
+    with pytest.raises(errors.ColumnError, match="no embeddings"):
         open_embeddings(session)
     done = embed_session(session, tower)
     assert (done.status, done.rows_made) == ("made", 0)
@@ -283,7 +283,7 @@ def test_embeddings_of_another_tower_are_named(
 ) -> None:
     first, second = map(open_tower, towers)
     embed_session(session, first)
-    with pytest.raises(errors.EmbeddingsError) as caught:
+    with pytest.raises(errors.ColumnError) as caught:
         embed_session(session, second)
     assert first.sha256 in str(caught.value)
     assert second.sha256 in str(caught.value)
@@ -309,11 +309,11 @@ def test_embeddings_of_another_tower_are_named(
 def test_an_unfinished_job_of_another_tower(session: Session, towers: list[Path]) -> None:
     first, second = map(open_tower, towers)
     assert embed_session(session, first, chunk_rows=CHUNK, share=(0, 2)).status == "waiting"
-    with pytest.raises(errors.EmbeddingsError, match="unfinished job stands here"):
+    with pytest.raises(errors.ColumnError, match="unfinished job stands here"):
         embed_session(session, second)
     for damaged in (b"{", b'{"model_sha":"\xff"}', b'{"x":' + b"[" * 50_000):
         (session.path / PARTIAL / "plan.json").write_bytes(damaged)
-        with pytest.raises(errors.EmbeddingsError, match="malformed"):
+        with pytest.raises(errors.ColumnError, match="malformed"):
             embed_session(session, first)
     embed_session(session, second, force=True)
     check(session, second)
@@ -336,7 +336,7 @@ def test_embeddings_of_other_rows_are_refused(session: Session, towers: list[Pat
     other = Session.open(next((tmp_path / "others").iterdir()))
     for name in ("embeddings.bf16.npy", "embeddings.json"):
         shutil.copy(session.path / name, other.path / name)
-    with pytest.raises(errors.EmbeddingsError, match="made of 2400 rows"):
+    with pytest.raises(errors.ColumnError, match="made of 2400 rows"):
         embed_session(other, tower)
     assert embed_session(other, tower, force=True).rows == 61 * 40
 
@@ -363,7 +363,7 @@ def test_a_tower_that_gives_other_shapes(
     session: Session, towers: list[Path], shape: tuple[int, ...]
 ) -> None:
     tower = open_tower(towers[0])._replace(module=lambda _: torch.zeros(shape))
-    with pytest.raises(errors.CriticError, match=r"gave shape .* for 100 boards, expected \[B, D\]"):
+    with pytest.raises(errors.ModelError, match=r"gave shape .* for 100 boards, expected \[B, D\]"):
         embed_rows(tower, session.tokens(slice(0, 100)), CPU)
 
 
@@ -371,7 +371,7 @@ def test_numbers_that_are_not_finite_are_refused(session: Session, towers: list[
     tower = open_tower(towers[0])
     with torch.no_grad():
         tower.module.kind.weight[3, 0] = float("nan")
-    with pytest.raises(errors.CriticError, match="not finite for the board"):
+    with pytest.raises(errors.ModelError, match="not finite for the board"):
         embed_rows(tower, session.tokens(slice(0, 100)), CPU)
 
 
@@ -437,7 +437,7 @@ def test_arguments_that_cannot_be(session: Session, towers: list[Path], how: dic
 def test_rows_of_no_run_have_no_embeddings(tmp_path: Path, towers: list[Path]) -> None:
     """Values of the served rows alone would not be those of the file's rows."""
     found = Session.open(write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs WHERE id = 13")))
-    with pytest.raises(errors.EmbeddingsError, match="7 rows of no run") as caught:
+    with pytest.raises(errors.ColumnError, match="7 rows of no run") as caught:
         embed_session(found, open_tower(towers[0]))
     assert "tape2048 convert" in str(caught.value.hint)
     assert not (found.path / PARTIAL).exists()

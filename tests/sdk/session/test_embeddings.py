@@ -78,7 +78,7 @@ def test_sessions_without_rows_in_the_view_need_none(root: Path, values: Any) ->
     np.testing.assert_array_equal(found, values[: len(view)])
 
 
-def check_refused(root: Path, message: str, kind: type[errors.TapeError] = errors.EmbeddingsError) -> None:
+def check_refused(root: Path, message: str, kind: type[errors.TapeError] = errors.ColumnError) -> None:
     corpus = Corpus.open(root)
     with pytest.raises(kind, match=message) as caught:
         corpus.batches(fields=("tokens", "embeddings"))
@@ -107,12 +107,12 @@ def test_facts_that_do_not_fit(root: Path, facts: dict[str, Any], message: str) 
 
 def test_another_model(root: Path) -> None:
     embed(root / OURS[1], model_sha="e" * 64)
-    check_refused(root, "different models", errors.MixedRowsError)
+    check_refused(root, "different models", errors.CorpusError)
 
 
 def test_another_width(root: Path) -> None:
     embed(root / OURS[1], width=3)
-    check_refused(root, "different models", errors.MixedRowsError)
+    check_refused(root, "different models", errors.CorpusError)
 
 
 def test_missing(root: Path) -> None:

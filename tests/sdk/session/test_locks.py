@@ -167,7 +167,7 @@ def test_one_that_goes_while_its_lock_is_taken_cannot_be_opened(
 
 def test_two_that_remove_exclude_each_other(root: Path) -> None:
     before = open_files()
-    with RemovalLock(root), pytest.raises(errors.HeldError, match="another process removes"):
+    with RemovalLock(root), pytest.raises(errors.BusyError, match="another process removes"):
         RemovalLock(root)
     assert open_files() == before
     with RemovalLock(root):
@@ -195,10 +195,10 @@ class TestWithoutTheFile:
     def test_a_reader_from_before_keeps_everything(self, root: Path) -> None:
         session = Session.open(root / NAMES[0])
         assert not (root / ".recorder").exists()
-        with pytest.raises(errors.HeldError, match="before their locks had a file"):
+        with pytest.raises(errors.BusyError, match="before their locks had a file"):
             RemovalLock(root)
         later = Session.open(root / NAMES[1])
-        with pytest.raises(errors.HeldError):
+        with pytest.raises(errors.BusyError):
             RemovalLock(root)
         del session
         assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
@@ -332,7 +332,7 @@ def test_one_that_fails_does_not_keep_the_others(root: Path) -> None:
         paths = [root / NAMES[0], root / "20300101T000000Z_model=gone", root / NAMES[1]]
         outcomes = list(remove_sessions(root, paths, upkeep))
     assert [outcome.gone for outcome in outcomes] == [True, False, True]
-    assert isinstance(outcomes[1].error, errors.OutDirError)
+    assert isinstance(outcomes[1].error, errors.StorageError)
 
 
 def test_what_is_no_longer_needed_stays(root: Path) -> None:
@@ -387,7 +387,7 @@ def test_a_link_in_place_of_the_locks_is_not_followed(tmp_path: Path, name: str)
     elsewhere.mkdir()
     (root / name).parent.mkdir(exist_ok=True)
     (root / name).symlink_to(elsewhere if name == ".recorder" else elsewhere / "made")
-    with pytest.raises(errors.ForeignFileError, match="found a link"):
+    with pytest.raises(errors.StorageError, match="found a link"):
         RemovalLock(root)
     assert not list(elsewhere.iterdir())
     assert len(Session.open(root / NAMES[0]))
@@ -400,7 +400,7 @@ def test_a_pipe_in_place_of_the_locks_stops_nobody(tmp_path: Path) -> None:
     os.mkfifo(root / ".recorder" / "readers.lock")
     assert len(Session.open(root / NAMES[0]))
     for lock in (RemovalLock, LockProbe):
-        with pytest.raises(errors.ForeignFileError, match="found a link, a pipe"):
+        with pytest.raises(errors.StorageError, match="found a link, a pipe"):
             lock(root)
 
 

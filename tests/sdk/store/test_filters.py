@@ -127,7 +127,7 @@ class TestSql:
         ],
     )
     def test_refused(self, corpus: Corpus, condition: str, message: str, hint: str | None) -> None:
-        with pytest.raises(errors.FilterError, match=message) as caught:
+        with pytest.raises(errors.ConfigError, match=message) as caught:
             corpus.where(condition)
         assert hint is None or (caught.value.hint is not None and hint in caught.value.hint)
 
@@ -140,7 +140,7 @@ class TestSql:
         assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)
         monkeypatch.setattr("tape2048.store.filters.OPERATIONS_BASE", 1000)
         monkeypatch.setattr("tape2048.store.filters.OPERATIONS_PER_RUN", 1)
-        with pytest.raises(errors.FilterError, match="more work"):
+        with pytest.raises(errors.ConfigError, match="more work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
 
     def test_ctrl_c_is_no_refusal(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ class TestSql:
         monkeypatch.chdir(tmp_path)
         corpus = Corpus.open(built.root)
         for condition in ("ATTACH 'x' AS y", "1) ; ATTACH 'x' AS y; --", "VACUUM INTO 'x'"):
-            with pytest.raises(errors.FilterError):
+            with pytest.raises(errors.ConfigError):
                 corpus.where(condition)
         assert not list(tmp_path.iterdir())
 

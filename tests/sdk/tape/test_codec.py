@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numba import njit
 from tests import reference as ref
 
-from tape2048.errors import BookkeepingError, EncodingError, FieldError, GameError
+from tape2048.errors import BookkeepingError, FieldError, ReplayError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.game import slide
 from tape2048.tape import anchors_of, check_games, codec, decode, encode, step_checked, step_forward
@@ -180,11 +180,11 @@ class TestCheckGames:
         after, _ = ref.slide(cells, byte & 3)
         full = next(cell for cell in range(16) if after[cell])
         cases: list[tuple[int, type[Exception], str]] = [
-            (byte | 128, EncodingError, f"byte {byte | 128:#04x} has bit 7 set"),
-            (byte & ~0x3C | full << 2, GameError, f"a tile appears in cell {full}, which is full"),
+            (byte | 128, FieldError, f"byte {byte | 128:#04x} has bit 7 set"),
+            (byte & ~0x3C | full << 2, ReplayError, f"a tile appears in cell {full}, which is full"),
         ]
         illegal = set(range(4)) - set(ref.legal_moves(cells))
-        cases += [(byte & ~3 | move, GameError, f"move {move} is illegal on board") for move in illegal]
+        cases += [(byte & ~3 | move, ReplayError, f"move {move} is illegal on board") for move in illegal]
         for changed, kind, text in cases:
             tape = games.tape.copy()
             tape[at] = changed
@@ -201,13 +201,13 @@ class TestCheckGames:
         runs["rows"][1] = runs["steps"][1] = runs["rows"][1] - 1
         (defect,) = check_games(games.tape[:-1], runs, games.starts).defects
         error = defect.error(runs[1], "t")
-        assert isinstance(error, GameError)
+        assert isinstance(error, ReplayError)
         assert "the game stops on board" in error.message
         assert error.offset == 128 + last - 1
         runs["rows"][1] = runs["steps"][1] = runs["rows"][1] + 2
         (defect,) = check_games(np.append(games.tape, np.uint8(0)), runs, games.starts).defects
         error = defect.error(runs[1], "t")
-        assert isinstance(error, GameError)
+        assert isinstance(error, ReplayError)
         assert "goes on after its end" in error.message
         assert error.offset == 128 + last
 

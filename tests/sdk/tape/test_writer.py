@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from tape2048.errors import GameError
+from tape2048.errors import ReplayError
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.session.directory import read_manifest
 from tape2048.tape import TapeWriter, check_games
@@ -102,12 +102,12 @@ def test_games_that_the_rules_do_not_allow_are_refused(tmp_path: Path) -> None:
     at = int(GAMES.runs["first_row"][3]) + 4
     boards[at] = boards[at - 1]
     with TapeWriter(tmp_path) as writer:
-        with pytest.raises(GameError, match="run 10, step 3: move"):
+        with pytest.raises(ReplayError, match="run 10, step 3: move"):
             writer.add_boards(boards, GAMES.moves, GAMES.finals, GAMES.runs)
         runs = GAMES.runs[:1].copy()
         runs["rows"] -= 1
         runs["steps"] -= 1
-        with pytest.raises(GameError, match="the game stops on board"):
+        with pytest.raises(ReplayError, match="the game stops on board"):
             writer.add(GAMES.tape[: int(runs["rows"][0])], runs, GAMES.starts[:1])
     assert writer.rows == 0
 

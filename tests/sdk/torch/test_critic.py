@@ -77,7 +77,7 @@ def test_a_critic_of_embeddings(tmp_path: Path, tower: Tower, tokens: Any) -> No
     save_critic(tmp_path / "probe", probe, head)
     critic = Critic.load(tmp_path / "probe", "cpu")
     assert critic.needs_embeddings
-    with pytest.raises(errors.CriticError, match="was given boards"):
+    with pytest.raises(errors.ModelError, match="was given boards"):
         critic(exps_to_boards(tokens))
     with torch.no_grad():
         bits = bf16_bits(tower(torch.from_numpy(tokens)))
@@ -85,15 +85,15 @@ def test_a_critic_of_embeddings(tmp_path: Path, tower: Tower, tokens: Any) -> No
     found = critic.from_embeddings(bits)
     values = (bits.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_array_equal(critic.from_embeddings(values), found)
-    with pytest.raises(errors.EmbeddingsError, match=r"\[N, 8\]"):
+    with pytest.raises(errors.ColumnError, match=r"\[N, 8\]"):
         critic.from_embeddings(bits[:, :5])
     # With the tower that made them, boards will do; with another one they will not.
     both = Critic.load(tmp_path / "probe", "cpu", tower=tmp_path / "tower")
     np.testing.assert_array_equal(both(exps_to_boards(tokens)), found)
     save_tower(tmp_path / "other", Tower(SMALL))
-    with pytest.raises(errors.CriticError, match="trained on embeddings of the tower"):
+    with pytest.raises(errors.ModelError, match="trained on embeddings of the tower"):
         Critic.load(tmp_path / "probe", "cpu", tower=tmp_path / "other")
-    with pytest.raises(errors.CriticError, match="no built-in tower"):
+    with pytest.raises(errors.ModelError, match="no built-in tower"):
         open_tower(tmp_path / "probe")
 
 
@@ -127,7 +127,7 @@ def test_somebody_elses_tower_is_named_by_who_loads(
     module = make_tower("their_tower:make")
     about = TowerInfo(sha256=tower_sha256(module), factory="their_tower:make")
     save_critic(tmp_path / "critic", info(tower=about), CriticHead(8, TILES), module)
-    with pytest.raises(errors.CriticError, match="made by their_tower:make") as caught:
+    with pytest.raises(errors.ModelError, match="made by their_tower:make") as caught:
         Critic.load(tmp_path / "critic", "cpu")
     assert "their_tower:make" in str(caught.value.hint)
     critic = Critic.load(tmp_path / "critic", "cpu", tower="their_tower:make")
@@ -182,7 +182,7 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
 
     def refused(file: Path, content: bytes, said: str) -> None:
         file.write_bytes(content)
-        with pytest.raises(errors.CriticError, match=said) as caught:
+        with pytest.raises(errors.ModelError, match=said) as caught:
             Critic.load(path, "cpu")
         assert str(path) in str(caught.value)
         file.write_bytes(whole[file])
@@ -190,7 +190,7 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
     flipped = whole[model][:-1] + bytes([whole[model][-1] ^ 1])
     refused(model, flipped, "SHA-256")
     model.write_bytes(flipped)
-    with pytest.raises(errors.CriticError, match="SHA-256"):
+    with pytest.raises(errors.ModelError, match="SHA-256"):
         open_tower(path)  # else embeddings would be made with it, under a name of their own
     refused(model, whole[model][:50], "not a safetensors file")
     refused(text, b"{}", "malformed")
@@ -200,14 +200,14 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
     refused(text, whole[text].replace(b'"in_dim": 8', b'"in_dim": 9'), "head's parameters")
     refused(text, whole[text].replace(b'"layers": 1', b'"layers": 2'), "tower's parameters")
     text.unlink()
-    with pytest.raises(errors.CriticError, match="not a critic"):
+    with pytest.raises(errors.ModelError, match="not a critic"):
         Critic.load(path, "cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta", "cpu:x"])
 def test_devices_that_are_not_there(tmp_path: Path, tower: Tower, name: str) -> None:
     save_critic(tmp_path / "critic", info(), CriticHead(8, TILES), tower)
-    with pytest.raises(errors.DeviceError, match="expected"):
+    with pytest.raises(errors.ConfigError, match="expected"):
         Critic.load(tmp_path / "critic", name)
 
 

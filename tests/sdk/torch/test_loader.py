@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tape2048.corpus import Corpus
-from tape2048.errors import DeviceError, LoaderStateError, RankError, RowsGoneError
+from tape2048.errors import ConfigError, CorpusError, StateError
 
 from ..builders import Game, Spec, write_ours
 from ..datasets.set_builders import packdat_bytes, write_dataset
@@ -256,9 +256,9 @@ def test_an_iteration_ends_when_the_loader_is_moved(corpus: Corpus, threads: int
 
 def test_a_state_of_something_else_is_refused(corpus: Corpus) -> None:
     state = loader_of(corpus).state_dict()
-    with pytest.raises(LoaderStateError, match="batch_size 64, not 65"):
+    with pytest.raises(StateError, match="batch_size 64, not 65"):
         loader_of(corpus, batch_size=65).load_state_dict(state)
-    with pytest.raises(LoaderStateError, match="corpus"):
+    with pytest.raises(StateError, match="corpus"):
         loader_of(corpus.where("highest_tile >= 8192")).load_state_dict(state)
 
 
@@ -270,7 +270,7 @@ def test_ranks_share_an_epoch(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert rows_of(loader_of(corpus)) == shares[1]
-    with pytest.raises(RankError):
+    with pytest.raises(ConfigError):
         loader_of(corpus, rank=3)
 
 
@@ -492,7 +492,7 @@ def test_rows_that_have_gone_end_the_next_epoch_and_not_the_process(tmp_path: Pa
     assert len(list(data_loader)) == len(loader)
     with (path / "steps.npy").open("r+b") as file:
         file.truncate(8192)
-    with pytest.raises(RowsGoneError, match="has 8192 bytes"):
+    with pytest.raises(CorpusError, match="has 8192 bytes"):
         next(iter(data_loader))
 
 
@@ -500,10 +500,10 @@ def test_rows_that_have_gone_end_the_next_epoch_and_not_the_process(tmp_path: Pa
 
 
 def test_a_device_that_is_not_there_is_refused_at_once(corpus: Corpus) -> None:
-    with pytest.raises(DeviceError, match="cuda:99"):
+    with pytest.raises(ConfigError, match="cuda:99"):
         loader_of(corpus, device="cuda:99")
     for device in ("gpu", "cuda:x", "", 3.5):
-        with pytest.raises(DeviceError, match=f"found the device {device!r}, expected a name"):
+        with pytest.raises(ConfigError, match=f"found the device {device!r}, expected a name"):
             loader_of(corpus, device=device)
 
 

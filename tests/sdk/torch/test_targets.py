@@ -128,7 +128,7 @@ def test_settings_that_contradict_each_other_are_refused(
 def test_a_teacher_of_other_tiles_is_refused_by_name(games: Path, tmp_path: Path) -> None:
     path = save_teacher(tmp_path / "low.critic", tiles=(2048, 4096))
     with pytest.raises(
-        errors.CriticError, match=r"tiles \(2048, 4096\), and the training \(4096, 8192"
+        errors.ModelError, match=r"tiles \(2048, 4096\), and the training \(4096, 8192"
     ) as caught:
         train_critic(config(games, tmp_path / "out", targets="td", teacher=str(path)))
     assert "--thresholds" in (caught.value.hint or "")
@@ -138,7 +138,7 @@ def test_a_teacher_of_other_tiles_is_refused_by_name(games: Path, tmp_path: Path
 def test_a_teacher_of_another_player_is_refused_by_name(games: Path, tmp_path: Path) -> None:
     other = [PlayedBy("other:depth=3", "b" * 64, 7)]
     path = save_teacher(tmp_path / "other.critic", players=other)
-    with pytest.raises(errors.CriticError) as caught:
+    with pytest.raises(errors.ModelError) as caught:
         train_critic(config(games, tmp_path / "out", targets="mix:0.3", teacher=str(path)))
     assert f"judges other:depth=3 (SHA-256 {'b' * 16}...; 7 games)" in caught.value.message
     assert f"games of a player without a name (SHA-256 {'a' * 16}...; 120 games)" in caught.value.message
@@ -149,7 +149,7 @@ def test_what_is_no_teacher_is_refused(games: Path, tmp_path: Path) -> None:
     (tmp_path / "neural").mkdir()
     (tmp_path / "neural/critic.json").write_text("{}")
     for name, said in (("nowhere", "no such file"), ("neural", "a neural critic")):
-        with pytest.raises(errors.CriticError, match=said):
+        with pytest.raises(errors.ModelError, match=said):
             train_critic(config(games, tmp_path / "out", targets="td", teacher=str(tmp_path / name)))
 
 
@@ -160,10 +160,10 @@ def test_a_resumed_training_refuses_another_teacher(games: Path, tmp_path: Path)
     assert train_critic(settings, stop=lambda: next(asked, None) is None).ended is None
     save_teacher(tmp_path / "b.critic", seed=2)
     other = config(games, tmp_path / "out", targets="td", teacher=str(tmp_path / "b.critic"))
-    with pytest.raises(errors.CheckpointError, match=r"teacher = .*a.critic', not .*b.critic'; taught_by"):
+    with pytest.raises(errors.StateError, match=r"teacher = .*a.critic', not .*b.critic'; taught_by"):
         train_critic(other)
     (tmp_path / "b.critic").replace(path)  # another one under the same name
-    with pytest.raises(errors.CheckpointError, match=r"has taught_by = '[0-9a-f]{64}', not"):
+    with pytest.raises(errors.StateError, match=r"has taught_by = '[0-9a-f]{64}', not"):
         train_critic(settings)
     save_teacher(path)
     assert train_critic(settings).ended == "all steps are made"

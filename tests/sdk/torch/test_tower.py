@@ -164,7 +164,7 @@ def test_modules_that_are_there_and_cannot_be_imported(
 def test_outputs_that_cannot_be(theirs: str, name: str, said: str, tmp_path: Path, boards: Any) -> None:
     (tmp_path / "any").write_text("1")
     tower = open_tower(f"{theirs}:{name}", checkpoint=tmp_path / "any")
-    with pytest.raises(errors.CriticError, match=said):
+    with pytest.raises(errors.ModelError, match=said):
         tower.module(boards)
 
 
@@ -193,7 +193,7 @@ def test_damaged_directories(tmp_path: Path) -> None:
     whole, text = model.read_bytes(), config.read_text()
 
     def refused(said: str) -> None:
-        with pytest.raises(errors.CriticError, match=said) as caught:
+        with pytest.raises(errors.ModelError, match=said) as caught:
             open_tower(path)
         assert str(path) in str(caught.value)
 

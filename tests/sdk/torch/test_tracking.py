@@ -36,10 +36,10 @@ def test_it_goes_on_beside_sessions_that_came_later(tmp_path: Path) -> None:
     games = make_games(tmp_path / "games", sessions=1)
     train_critic(config(games, tmp_path / "critic", steps_max=2))
     make_games(games, sessions=1, name="later")
-    with pytest.raises(errors.CheckpointError, match="has corpus = ") as caught:
+    with pytest.raises(errors.StateError, match="has corpus = ") as caught:
         train_critic(config(games, tmp_path / "critic", steps_max=2))
     assert "--where" in caught.value.hint
     same = config(games, tmp_path / "critic", steps_max=2, where="model = 'toy'")
     assert train_critic(same).ended == "all steps are made"
-    with pytest.raises(errors.CheckpointError, match=r"where = '', not .*corpus = "):
+    with pytest.raises(errors.StateError, match=r"where = '', not .*corpus = "):
         train_critic(config(games, tmp_path / "critic", steps_max=2, where="id > 5"))

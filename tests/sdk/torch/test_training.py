@@ -216,7 +216,7 @@ def test_a_training_without_weights_is_not_gone_on_with(games: Path, trained: Pa
     tensors["state"] = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     del tensors["sha256"]
     checkpoint.write_bytes(tensor_bytes(tensors))
-    with pytest.raises(errors.CheckpointError, match="unweighted rows"):
+    with pytest.raises(errors.StateError, match="unweighted rows"):
         train_critic(whole(games, tmp_path / "critic"))
 
 
@@ -288,29 +288,29 @@ def test_killed_it_goes_on_to_the_last_digit(games: Path, trained: Path, tmp_pat
 
 def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "critic")
-    with pytest.raises(errors.CheckpointError, match=r"learning_rate = 0\.01, not 0\.02") as caught:
+    with pytest.raises(errors.StateError, match=r"learning_rate = 0\.01, not 0\.02") as caught:
         train_critic(whole(games, tmp_path / "critic", learning_rate=0.02))
     assert "another --out" in str(caught.value.hint)
     make_games(tmp_path / "other", sessions=1)
-    with pytest.raises(errors.CheckpointError, match="corpus = "):
+    with pytest.raises(errors.StateError, match="corpus = "):
         train_critic(whole(tmp_path / "other", tmp_path / "critic"))
     path = tmp_path / "critic" / CHECKPOINT
     content = path.read_bytes()
     for damaged in (b"", content[:100], content[:-1]):
         path.write_bytes(damaged)
-        with pytest.raises(errors.CheckpointError):
+        with pytest.raises(errors.StateError):
             train_critic(whole(games, tmp_path / "critic"))
     header = int.from_bytes(content[:8], "little")
     for at in np.linspace(8 + header, len(content) - 1, 40, dtype=np.int64).tolist():
         replace_file(path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
-        with pytest.raises(errors.CheckpointError, match="the file is damaged: its SHA-256"):
+        with pytest.raises(errors.StateError, match="the file is damaged: its SHA-256"):
             train_critic(whole(games, tmp_path / "critic"))
     replace_file(path, (trained / "last/model.safetensors").read_bytes())
-    with pytest.raises(errors.CheckpointError, match="not a checkpoint of a training"):
+    with pytest.raises(errors.StateError, match="not a checkpoint of a training"):
         train_critic(whole(games, tmp_path / "critic"))
     for state in (b'{"x":"\xff"}', b'{"x":' + b"[" * 50_000):
         replace_file(path, tensor_bytes({"state": torch.tensor(list(state), dtype=torch.uint8)}))
-        with pytest.raises(errors.CheckpointError, match="not a checkpoint of a training"):
+        with pytest.raises(errors.StateError, match="not a checkpoint of a training"):
             train_critic(whole(games, tmp_path / "critic"))
 
 
@@ -320,7 +320,7 @@ def test_one_training_to_a_directory(games: Path, tmp_path: Path) -> None:
             pass
 
         def progress(self, progress: training.Progress) -> None:
-            with pytest.raises(errors.AlreadyRunningError):
+            with pytest.raises(errors.BusyError):
                 train_critic(config(games, tmp_path / "critic"))
             raise CrashError
 
@@ -363,7 +363,7 @@ def test_two_ranks_learn_what_one_learns(games: Path, tmp_path: Path) -> None:
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
     assert one[-1]["rows"] == two[-1]["rows"]
     # A checkpoint of two ranks is none of one.
-    with pytest.raises(errors.CheckpointError, match="ranks = 2, not 1"):
+    with pytest.raises(errors.StateError, match="ranks = 2, not 1"):
         train_critic(both)
 
 
@@ -395,13 +395,13 @@ def test_numbers_that_are_none_are_found_where_they_are(games: Path, trained: Pa
     values.flush()
     made = config(root, tmp_path / "probe", use_embeddings=True, per_run=None)
     with pytest.raises(
-        errors.DivergedError, match=r"at step 10 the loss is nan.*batch 9 of epoch 0"
+        errors.TrainingError, match=r"at step 10 the loss is nan.*batch 9 of epoch 0"
     ) as caught:
         train_critic(made)
     assert f"the embedding of row {row} (run {run['id']} of {session.name}) is not finite" in str(
         caught.value
     )
-    with pytest.raises(errors.DivergedError, match="batch 9 of epoch 0"):
+    with pytest.raises(errors.TrainingError, match="batch 9 of epoch 0"):
         train_critic(made)  # from the checkpoint of step 5, which is whole
 
 
@@ -409,7 +409,7 @@ def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(games: Path, tmp_pa
     made = config(
         games, tmp_path / "critic", learning_rate=1e30, clip_norm=None, warmup_steps=0, checkpoint_steps=1
     )
-    with pytest.raises(errors.DivergedError, match=r"rows .* of the training part"):
+    with pytest.raises(errors.TrainingError, match=r"rows .* of the training part"):
         train_critic(made)
     for path in (tmp_path / "critic").rglob("*.safetensors"):
         from safetensors.torch import load_file
@@ -446,8 +446,8 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
         ({"where": "max_score > 1e9"}, errors.EmptyCorpusError, "filter"),
         ({"where": "id = 1 AND max_score > 0", "val_share": 0.001}, errors.EmptyCorpusError, "part val"),
         ({"batch_rows": 65_536}, errors.EmptyCorpusError, "smaller batch_rows|training part"),
-        ({"use_embeddings": True}, errors.EmbeddingsError, "no embeddings"),
-        ({"device": "cuda:99"}, errors.DeviceError, "cuda:99"),
+        ({"use_embeddings": True}, errors.ColumnError, "no embeddings"),
+        ({"device": "cuda:99"}, errors.ConfigError, "cuda:99"),
         ({"thresholds": "8192 4096"}, errors.ConfigError, "ascending"),
         ({"thresholds": "100"}, errors.ConfigError, "powers of two"),
         ({"val_share": 0.0}, errors.ConfigError, "val_share"),
@@ -473,7 +473,7 @@ def test_embeddings_of_another_tower_are_refused(games: Path, trained: Path, tmp
     first, second = sorted(root.iterdir())
     embed_session(Session.open(first), open_tower(trained / "best"))
     made = config(root, tmp_path / "probe", use_embeddings=True)
-    with pytest.raises(errors.EmbeddingsError, match="no embeddings"):
+    with pytest.raises(errors.ColumnError, match="no embeddings"):
         train_critic(made)
     other = open_tower(trained / "last")
     if other.sha256 == open_tower(trained / "best").sha256:
@@ -481,10 +481,10 @@ def test_embeddings_of_another_tower_are_refused(games: Path, trained: Path, tmp
             next(iter(other.module.parameters())).add_(1)
         other = other._replace(sha256="e" * 64)
     embed_session(Session.open(second), other)
-    with pytest.raises(errors.MixedRowsError, match="different models"):
+    with pytest.raises(errors.CorpusError, match="different models"):
         train_critic(made)
     embed_session(Session.open(first), other, force=True)
-    with pytest.raises(errors.EmbeddingsError, match="embeddings are of tower"):
+    with pytest.raises(errors.ColumnError, match="embeddings are of tower"):
         train_critic(msgspec.structs.replace(made, tower=str(trained / "best")))
 
 

@@ -48,7 +48,7 @@ def test_numbers_that_are_none_are_found_in_validation_too(tmp_path: Path) -> No
     row = int(val.row_starts[len(val.runs) - 1]) + 5
     made = config(root, tmp_path / "probe", use_embeddings=True, per_run=None, eval_steps=3, steps_max=6)
     said = rf"at step 3 the validation loss is nan.*of row {row} \(run {run['id']} of .* is not finite"
-    with pytest.raises(errors.DivergedError, match=said):
+    with pytest.raises(errors.TrainingError, match=said):
         train_critic(made)
     assert not (tmp_path / "probe/best").exists()
     values[int(run["first_row"]) + 5, 3] = 0

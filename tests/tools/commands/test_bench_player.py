@@ -49,8 +49,8 @@ def test_a_table_for_people(tape: Tape) -> None:
         (["null", "--seconds", "nan"], 2),
         (["null", "--seconds", "inf"], 2),
         (["null", "--method", "beam"], errors.ConfigError.exit_code),
-        (["python:no.such:make"], errors.PlayerImportError.exit_code),
-        ([f"{PLAYER}:kee=1"], errors.PlayerRaisedError.exit_code),
+        (["python:no.such:make"], errors.StartError.exit_code),
+        ([f"{PLAYER}:kee=1"], errors.PlayerError.exit_code),
     ],
 )
 def test_what_cannot_be_is_refused(tape: Tape, args: list[str], code: int) -> None:

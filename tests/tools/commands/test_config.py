@@ -166,7 +166,7 @@ def test_a_file_may_have_any_name(tape: Tape, tmp_path: Path) -> None:
 def test_init_into_nowhere_is_an_error(tape: Tape, tmp_path: Path) -> None:
     for force in ([], ["--force"]):
         done = tape("config", "init", tmp_path / "missing/r.toml", *force)
-        assert done.code == errors.OutDirError.exit_code
+        assert done.code == errors.StorageError.exit_code
         assert str(tmp_path / "missing/r.toml") in done.err
 
 

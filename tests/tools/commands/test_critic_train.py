@@ -126,7 +126,7 @@ def test_the_same_command_goes_on(tape: Tape, here: Path) -> None:
         assert done.code == 0
     assert "going on from step 6" in done.err
     changed = tape("critic", "train", "--config", "critic.toml", "--steps-max", "7")
-    assert changed.code == errors.CheckpointError.exit_code
+    assert changed.code == errors.StateError.exit_code
     assert "steps_max = 6, not 7" in changed.err
 
 
@@ -159,7 +159,7 @@ def test_shares_by_rank(tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch)
         done = tape("embed", "selfplay", "--tower", "tower", "--chunk-rows", "500", "--json")
         assert {line["status"] for line in json.loads(done.out)["sessions"]} == {status}
     monkeypatch.setenv("RANK", "2")
-    assert tape("embed", "selfplay", "--tower", "tower").code == errors.RankError.exit_code
+    assert tape("embed", "selfplay", "--tower", "tower").code == errors.ConfigError.exit_code
 
 
 # --- the configuration
@@ -270,7 +270,7 @@ def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
     assert tape("embed", "nothing", "--tower", "tower").code == errors.EmptyCorpusError.exit_code
     assert tape("embed", "nowhere", "--tower", "tower").code == errors.MissingPathError.exit_code
     missing = tape("embed", "selfplay", "--tower", "tower", "--device", "cuda:77")
-    assert missing.code == errors.DeviceError.exit_code
+    assert missing.code == errors.ConfigError.exit_code
     assert "cuda:77" in missing.err
 
 

@@ -132,7 +132,7 @@ def test_where_chooses_runs(tape: Tape, session: Path) -> None:
     nothing = tape("export", session, "--format", "jsonl", "-o", "-", "--where", "max_score > 1e9")
     assert nothing.code == errors.EmptyCorpusError.exit_code
     bad = tape("export", session, "--format", "jsonl", "-o", "-", "--where", "DROP TABLE runs")
-    assert bad.code == errors.FilterError.exit_code
+    assert bad.code == errors.ConfigError.exit_code
 
 
 def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhere: Path) -> None:

@@ -65,13 +65,13 @@ def test_a_broken_session_is_named_and_the_others_are_listed(tape: Tape, root: P
     done = tape("list", root)
     assert done.code == 1
     assert done.err == ""
-    assert f"NotSqliteError: {session}/metadata.db: " in done.out
+    assert f"SchemaError: {session}/metadata.db: " in done.out
     assert "20260101T000100Z_model=expectimax" in done.out
     document = tape("list", root, "--json")
     assert document.code == 1
     (broken,) = document.json["broken"]
     assert broken["name"] == session.name
-    assert broken["error"] == "NotSqliteError"
+    assert broken["error"] == "SchemaError"
     assert len(document.json["sessions"]) == 1
 
 

@@ -102,7 +102,7 @@ def test_what_may_not_be_removed_is_refused_before_anything_is_written(
 ) -> None:
     (halves[0] / "embeddings.json").touch()
     done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
-    assert done.code == errors.MergeError.exit_code
+    assert done.code == errors.MaintenanceError.exit_code
     assert "embeddings" in done.err
     (halves[0] / "embeddings.json").rename(halves[0] / "notes.txt")
     assert "notes.txt" in tape("merge", *halves, "--out", tmp_path / "out", "--remove").err
@@ -150,7 +150,7 @@ def test_a_session_that_is_read_is_not_put_away(tape: Tape, root: Path, session:
     (session / "notes.txt").touch()
     done = tape("validate", session, "--quarantine")
     assert done.code == 1
-    assert "HeldError" in done.out
+    assert "BusyError" in done.out
     assert session.is_dir()
     del opened
 
@@ -238,7 +238,7 @@ def test_recovering_beside_a_recorder_is_refused(tape: Tape, tmp_path: Path) -> 
     lock = Instance(root, "default")
     (root / ".20260101T000000Z_model=a.default.partial").mkdir()
     done = tape("recover", root)
-    assert done.code == errors.AlreadyRunningError.exit_code
+    assert done.code == errors.BusyError.exit_code
     assert f"pid {os.getpid()}" in done.err
     lock.close()
     assert tape("recover", root).code == 0

@@ -247,7 +247,7 @@ def test_other_sources_are_packed_run_by_run(a2pack: A2pack, packfile: Path, tmp
     assert (done.json["path"], done.json["left_out"]) == (str(tmp_path / "y"), [])
     (tmp_path / "empty").mkdir()
     empty = a2pack("pack", "--input", tmp_path / "empty", "--output", tmp_path / "z")
-    assert empty.code == errors.NoRunsError.exit_code
+    assert empty.code == errors.NotASessionError.exit_code
 
 
 class TestPackDat:

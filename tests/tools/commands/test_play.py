@@ -121,7 +121,7 @@ def test_a_game_that_could_not_be_recorded_does_not_begin(tape: Tape, tmp_path: 
     (tmp_path / "there.a2run").write_bytes(b"")
     assert tape("play", "--record", "there.a2run").code == errors.NameTakenError.exit_code
     assert (tmp_path / "there.a2run").read_bytes() == b""
-    assert tape("play", "--record", "nowhere/x.a2run").code == errors.OutDirError.exit_code
+    assert tape("play", "--record", "nowhere/x.a2run").code == errors.StorageError.exit_code
     done = tape("play", "--record", "x.jsonl")
     assert done.code == 2
     assert "ends with .a2run" in done.err

@@ -255,7 +255,7 @@ def test_games_are_analysed(tape: Tape, quantised: Path, session: Path) -> None:
     recorded = tape("player", "analyse", session, *how, "--json").json["by_highest"]
     assert list(recorded) == ["2048", "4096", "8192", "16384"]
     assert recorded["8192"]["moves"] == 60
-    assert tape("player", "analyse", "gredy", *how).code == errors.UnknownKeyError.exit_code
+    assert tape("player", "analyse", "gredy", *how).code == errors.ConfigError.exit_code
 
 
 # --- quantise
@@ -318,7 +318,7 @@ def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path
     assert tape("player", "quantise", exact, small, "--step", "nan").code == 78
     assert tape("player", "quantise", exact, small, "--step", "1e39").code == 78
     assert not small.exists()
-    assert tape("player", "quantise", exact, tmp_path / "no/dir").code == errors.OutDirError.exit_code
+    assert tape("player", "quantise", exact, tmp_path / "no/dir").code == errors.StorageError.exit_code
     assert tape("player", "quantise", exact, tmp_path, "--force").code == errors.NameTakenError.exit_code
     assert tape("player", "quantise", exact, small).code == 0
     assert tape("player", "quantise", small, tmp_path / "twice").code == 78
@@ -383,7 +383,7 @@ def test_a_damaged_network_is_told_by_the_worker(process: Process, tmp_path: Pat
     done = process(
         "record", "--player", "ntuple:weights=damaged", "--max-games", "1", cwd=tmp_path, timeout=240
     )
-    assert done.returncode == errors.WorkerStartError.exit_code
+    assert done.returncode == errors.StartError.exit_code
     assert "damaged: found the format None" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.dumps(sessions(tmp_path / "selfplay")) == "[]"

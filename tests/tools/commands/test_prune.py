@@ -173,13 +173,13 @@ def test_a_dry_run_writes_nothing_and_needs_no_right_to(
     assert [entry["name"] for entry in document["sessions"]] == going
     assert document["read"] == ([name(1)] if with_locks else [])
     assert sorted(many.rglob("*")) == before
-    assert tape("prune", many, "--max-sessions", 5).code == errors.OutDirError.exit_code
+    assert tape("prune", many, "--max-sessions", 5).code == errors.StorageError.exit_code
     del session
 
 
 def test_a_dry_run_is_refused_where_the_run_would_be(tape: Tape, many: Path) -> None:
     session = Session.open(many / name(1))  # before there is a file of locks: it holds the directory
-    assert tape("prune", many, "--max-sessions", 5, "--dry-run").code == errors.HeldError.exit_code
+    assert tape("prune", many, "--max-sessions", 5, "--dry-run").code == errors.BusyError.exit_code
     del session
     assert tape("prune", many, "--max-sessions", 5, "--dry-run").code == 0
 
@@ -275,7 +275,7 @@ def test_a_wrong_table_is_refused_whoever_reads_it(
 
 def test_nothing_would_be_left(tape: Tape, many: Path) -> None:
     done = tape("prune", many, "--max-sessions", 0, "--keep-last", 0)
-    assert done.code == errors.RemoveAllError.exit_code
+    assert done.code == errors.MaintenanceError.exit_code
     assert "--yes-really" in done.err
     assert len(left(many)) == COUNT
     assert tape("prune", many, "--max-sessions", 0, "--keep-last", 0, "--dry-run").code == 0
@@ -441,6 +441,6 @@ def test_a_session_in_place_of_its_directory_is_refused_and_stays_as_it_is(tape:
     before = sorted(path.name for path in session.iterdir())
     for words in (("prune", session, "--max-sessions", "1", "--dry-run"), ("list", session)):
         done = tape(*words)
-        assert done.code == errors.OutDirError.exit_code
+        assert done.code == errors.StorageError.exit_code
         assert "found a session, expected a directory of sessions" in done.err
         assert sorted(path.name for path in session.iterdir()) == before

@@ -169,7 +169,7 @@ def test_sessions_of_one_storage_are_merged_and_of_two_are_refused(tape: Tape, t
         assert (found.tape is None) == (storage == "rows")
     mixed = [*sessions(tmp_path / "rows"), *sessions(tmp_path / "tape")]
     done = tape("merge", *mixed, "--out", tmp_path)
-    assert done.code == errors.MergeError.exit_code
+    assert done.code == errors.MaintenanceError.exit_code
     assert "hint: write them in one storage first: tape2048 repack" in done.err
 
 
@@ -215,7 +215,7 @@ def test_a_session_that_cannot_be_repacked_costs_itself_only(
     assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == [NAME]
     plain = tape("repack", there, unsure, "--storage", "tape", "--out", out)
     assert plain.code == 1
-    assert [line[:11] for line in plain.out.splitlines() if "hint" not in line] == ["RepackError"] * 2
+    assert [line[:11] for line in plain.out.splitlines() if "hint" not in line] == ["MaintenanceError"] * 2
     lossy = tape("repack", unsure, "--storage", "tape", "--out", out, "--lossy")
     assert lossy.code == 0
     assert lossy.out.startswith(f"{out / NAME}-2: 2 games, {len(UNCERTAIN.tape)} rows, ")
@@ -251,12 +251,12 @@ def test_an_original_stays_if_its_new_session_does_not_pass(
     path = write_rows(tmp_path / NAME, GAMES)
 
     def refuse(*_: object) -> None:
-        raise errors.RepackError("it does not pass")
+        raise errors.MaintenanceError("it does not pass")
 
     monkeypatch.setattr(repacking, check, refuse)
     done = tape("repack", path, "--storage", "tape", "--remove")
     assert done.code == 1
-    assert done.out.startswith("RepackError: it does not pass\n  hint: ")
+    assert done.out.startswith("MaintenanceError: it does not pass\n  hint: ")
     assert sessions(tmp_path) == [path]
     assert validate_session(path).ok
 
@@ -282,6 +282,6 @@ def test_originals_that_are_read_or_unfit_stay_and_are_said(tape: Tape, tmp_path
 def test_no_session_is_written_into_another(tape: Tape, tmp_path: Path, session: Path) -> None:
     path = write_session(tmp_path / "x" / session.name)
     done = tape("repack", path, "--storage", "tape", "--out", session)
-    assert done.code == errors.OutDirError.exit_code
+    assert done.code == errors.StorageError.exit_code
     assert "expected a directory of sessions" in done.err
     assert validate_session(session).ok

@@ -73,7 +73,7 @@ def test_an_old_one_is_replaced_and_a_foreign_one_is_not(tape: Tape, tmp_path: P
     (tmp_path / "etc/systemd/system/tape2048.target").unlink()
     for action in ("install", "uninstall"):
         done = tape("service", action, "--root", str(tmp_path))
-        assert done.code == errors.UnitsError.exit_code
+        assert done.code == errors.RecorderError.exit_code
         assert "foreign file; nothing was changed" in done.err
     assert unit.read_text() == "[Service]\nExecStart=/bin/mine\n"
     assert not (tmp_path / "etc/systemd/system/tape2048.target").exists()
@@ -83,7 +83,7 @@ def test_an_old_one_is_replaced_and_a_foreign_one_is_not(tape: Tape, tmp_path: P
 def test_where_nothing_can_be_written(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("a file")
     done = tape("service", "install", "--root", str(tmp_path))
-    assert done.code == errors.UnitsError.exit_code
+    assert done.code == errors.RecorderError.exit_code
     assert "cannot be written" in done.err
     assert "--user" in done.err
 

@@ -166,7 +166,7 @@ def test_a_directory_with_players_and_with_a_broken_session(
     assert [broken["name"] for broken in done.json["broken"]] == [session.name]
     assert [player["player"] for player in done.json["players"]] == ["expectimax:depth=2", "unknown"]
     assert done.json["best"]["session"] == "20260101T000100Z_model=expectimax"
-    assert f"NotSqliteError: {session}/metadata.db" in tape("show", root).out
+    assert f"SchemaError: {session}/metadata.db" in tape("show", root).out
 
 
 def test_a_directory_of_sessions_without_games(tape: Tape, empty_session: Path) -> None:

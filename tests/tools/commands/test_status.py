@@ -137,7 +137,7 @@ def test_a_file_in_the_place_of_the_directory_is_named(tape: Tape, tmp_path: Pat
     path = tmp_path / "steps.npy"
     path.write_text("mine")
     done = tape(command, str(path))
-    assert done.code == errors.OutDirError.exit_code
+    assert done.code == errors.StorageError.exit_code
     assert f"{path}: found a file, expected the directory" in done.err
 
 
@@ -159,10 +159,10 @@ def test_stop_tells_of_one_that_ended_with_an_error(
     def fail(running: control.Running, *, drain: bool) -> None:
         config = RecorderConfig(out_dir=str(tmp_path))
         with (
-            contextlib.suppress(errors.OutDirError),
+            contextlib.suppress(errors.StorageError),
             Service(SimpleNamespace(event=lambda *_: None), config, status_path(tmp_path, "default"), {}),  # type: ignore[arg-type]
         ):
-            raise errors.OutDirError("publishing a session failed", path=tmp_path)
+            raise errors.StorageError("publishing a session failed", path=tmp_path)
 
     write(tmp_path)
     monkeypatch.setattr(control.Running, "stop", fail)
@@ -199,7 +199,7 @@ def test_what_was_dropped_is_told_apart_from_what_was_recorded(
 def test_one_that_ends_is_not_asked_to_rotate(tape: Tape, tmp_path: Path) -> None:
     write(tmp_path, state="draining", ending=True)
     done = tape("rotate", str(tmp_path))
-    assert done.code == errors.ControlError.exit_code
+    assert done.code == errors.RecorderError.exit_code
     assert "about to end" in done.err
 
 
@@ -220,6 +220,6 @@ def test_the_one_that_is_at_work_is_meant_where_none_is_named(tape: Tape, tmp_pa
     assert "about to end" in tape("rotate", str(tmp_path)).err  # it was b that was found
     write(tmp_path, "c", state="draining", ending=True)
     done = tape("rotate", str(tmp_path))
-    assert done.code == errors.ControlError.exit_code
+    assert done.code == errors.RecorderError.exit_code
     assert "found 2 recorders at work, expected one: b, c" in done.err
     assert "about to end" in tape("rotate", str(tmp_path), "--instance", "c").err

@@ -76,7 +76,7 @@ def test_wrong_embeddings_are_found_and_no_reason_for_the_quarantine(tape: Tape,
     (session / "embeddings.json").write_text("{}")
     done = tape("validate", session, "--quarantine")
     assert done.code == 1
-    assert f"EmbeddingsError: {session}/embeddings.json: malformed" in done.out
+    assert f"ColumnError: {session}/embeddings.json: malformed" in done.out
     assert session.is_dir()
     flip(session / "steps.npy", 192 + 28 * 10 + 20)
     assert tape("validate", session, "--quarantine").code == 1

@@ -203,7 +203,7 @@ def test_what_is_no_run(tape: Tape, tmp_path: Path) -> None:
 def test_a_directory_without_a_run_has_none_to_choose(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = tape("visualize", tmp_path / "empty")
-    assert done.code == errors.NoRunsError.exit_code
+    assert done.code == errors.NotASessionError.exit_code
     assert "--run" not in done.err
 
 

@@ -353,9 +353,9 @@ def test_other_parameters_are_not_mistaken_for_these(tape: Tape, many: Path, on_
         (("--storage", "rows"), "storage = 'tape'; this job has 'rows'"),
     ]:
         done = tape(*words("repack", many, on_tape, "--shard", "1/1", *more))
-        assert (done.code, said in done.err) == (errors.JobError.exit_code, True), done.err
+        assert (done.code, said in done.err) == (errors.MaintenanceError.exit_code, True), done.err
     done = tape("validate", many, "--out", on_tape)
-    assert done.code == errors.JobError.exit_code
+    assert done.code == errors.MaintenanceError.exit_code
     assert "operation = 'repack'; this job has 'validate'" in done.err
     assert stamps(on_tape) == before
 
@@ -369,7 +369,7 @@ def test_another_session_of_the_same_name_is_not_mistaken_for_it(
     assert done.code == 1
     assert "made of another session of this name" in done.out
     both = tape("repack", many, tmp_path / "others", "--storage", "tape", "--out", "new", "--shard", "1/1")
-    assert both.code == errors.JobError.exit_code
+    assert both.code == errors.MaintenanceError.exit_code
     assert f"has the name of {one}" in both.err
     assert not Path("new").exists()
 
@@ -385,7 +385,7 @@ def test_what_stands_in_the_way_is_not_replaced(tape: Tape, many: Path, tmp_path
     assert len(list(out.glob("*.a2pack"))) == len(sessions(many))
     (out / ".job/job.json").write_text("{")
     done = tape(*words("pack", many, out, "--shard", "1/1"))
-    assert (done.code, "malformed" in done.err) == (errors.JobError.exit_code, True)
+    assert (done.code, "malformed" in done.err) == (errors.MaintenanceError.exit_code, True)
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_a_cluster_that_is_not_there_is_named(
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", address)
     done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
-    assert done.code == errors.JobError.exit_code
+    assert done.code == errors.MaintenanceError.exit_code
     assert f"no cluster of Ray at the address {address}" in done.err
 
 

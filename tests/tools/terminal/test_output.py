@@ -108,11 +108,11 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers_and_names_whole(
 
 
 def test_of_many_runs_left_out_for_one_reason_a_few_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    many = [(f"a: run {number}", f"RecoveryError: run {number} has no moves") for number in range(30)]
+    many = [(f"a: run {number}", f"ReplayError: run {number} has no moves") for number in range(30)]
     output.complain_left_out([*many, ("b", "FormatError: cut off")])
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == [
-        f"left out: a: run {number}: RecoveryError: run {number} has no moves" for number in (0, 1)
+        f"left out: a: run {number}: ReplayError: run {number} has no moves" for number in (0, 1)
     ]
     assert lines[-2:] == ["left out: b: FormatError: cut off", "left out: 25 more for this reason"]
     assert len(lines) == 7

@@ -13,7 +13,7 @@ import pytest
 
 from tape2048 import Session
 from tape2048.conversion import write_session
-from tape2048.errors import ConfigError, MissingPathError, NotSqliteError
+from tape2048.errors import ConfigError, MissingPathError, SchemaError
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps, merge_score, slide
 from tape2048.runs.run import Run, RunMeta
@@ -288,7 +288,7 @@ def test_a_session_that_is_replaced_under_its_name_is_read_again(
     (entry,) = made.collection.games().sessions
     (here / "metadata.db").write_bytes(b"no database")
     made.collection._list()
-    with pytest.raises(NotSqliteError):
+    with pytest.raises(SchemaError):
         made.replay({"session": entry.id, "run": "0"})
     shutil.rmtree(here)
     made.collection._list()

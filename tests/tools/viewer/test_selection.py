@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048.errors import FilterError
+from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.store.filters import NamedFilters, choose_runs
 from tape2048_tools.viewer import selection
@@ -110,7 +110,7 @@ def test_both_ways_make_one_selection() -> None:
     players = {choose(GAMES, Selection(player=one.player_id)).sum() for one in GAMES.sessions}  # type: ignore[union-attr]
     assert players == {110, 30}
     assert choose(GAMES, Selection()) is None
-    with pytest.raises(FilterError):
+    with pytest.raises(ConfigError):
         choose(GAMES, Selection(where="scores > 1"))
 
 

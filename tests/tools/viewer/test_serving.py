@@ -190,7 +190,7 @@ def test_a_damaged_session_is_listed_with_its_defect(
     document = found.json("/api/overview")
     assert [one["name"] for one in document["broken"]] == [broken.name]
     assert document["selections"][0]["games"] == 20
-    assert document["broken"][0]["error"] == "NotSqliteError"
+    assert document["broken"][0]["error"] == "SchemaError"
 
 
 def test_markup_in_facts_stays_text(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests import reference
 
-from tape2048.errors import CriticError
+from tape2048.errors import ModelError
 from tape2048_recorder.replay.judging import Judge
 from tape2048_tools.views.person_screen import PersonGame, PersonScreen
 
@@ -113,7 +113,7 @@ def test_a_critic_that_cannot_be_loaded_ends_no_game() -> None:
 
     def fail() -> Any:
         loads.append(1)
-        raise CriticError("a critic of straw")
+        raise ModelError("a critic of straw")
 
     shown = screen(load_critic=fail)
     advised(shown, "c")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048.errors import JobError
+from tape2048.errors import MaintenanceError
 from tape2048_tools.sessions.jobs import refuse_namesakes, run_job
 from tape2048_tools.sessions.roots import refuse_session
 from tape2048_tools.terminal.click_extras import exit_on_findings
@@ -52,7 +52,7 @@ def do_job(
     refuse_session(job.out, "name a directory for the outputs, as its parent")
     if any(job.out.absolute() == session.parent for session in sessions):
         hint = "name another directory"
-        raise JobError("the outputs would stand among the sessions", path=job.out, hint=hint)
+        raise MaintenanceError("the outputs would stand among the sessions", path=job.out, hint=hint)
     job.begin()
     with progress_bar(job.operation, unit="sessions", quiet=quiet) as progress:
         outcomes = run_job(job, sessions, shard=shard or (0, 1), engine=engine, progress=progress)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tape2048.critic.facts import players_of, strangers
-from tape2048.errors import ConfigError, EmptyCorpusError, EvaluationError, StorageError
+from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StorageError
 from tape2048.io.training_directory import METRICS
 from tape2048.store.splits import assign
 from tape2048_tools.options.recorder import parse_player
@@ -64,14 +64,14 @@ def choose_parts(corpus: Corpus, info: CriticFacts, name: str | None) -> Parts:
         name: name of the part; None: ``test`` if the critic's split has it, else ``val``.
 
     Raises:
-        EvaluationError: the critic's split has no such part.
+        CorpusError: the critic's split has no such part.
         EmptyCorpusError: no game belongs to the part.
     """
     shares = info.split.fractions
     wanted = _ALIASES.get(name, name) if name is not None else ("test" if "test" in shares else "val")
     if wanted != ALL and wanted not in shares:
         known = ", ".join([*shares, ALL])
-        raise EvaluationError(
+        raise CorpusError(
             f"found the part {name or wanted!r}, expected one of the critic's split: {known}",
             hint="--split all examines every game",
         )
@@ -135,7 +135,7 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
         seed: of the rollouts.
 
     Raises:
-        EvaluationError: the games are of several players.
+        CorpusError: the games are of several players.
         ReplayError: their player is not known, not built in, or another one here.
     """
     from tape2048.base.resources import available_cores
@@ -146,7 +146,7 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     sessions = [corpus.sessions[number] for number in sorted(set(corpus.runs["session"].tolist()))]
     players = players_of(corpus)
     if len(players) > 1:
-        raise EvaluationError(
+        raise CorpusError(
             f"found games of {len(players)} players ({'; '.join(map(str, players))}), expected one: "
             "the oracle plays on with it",
             path=corpus.sessions[0].path.parent,

@@ -18,9 +18,7 @@ import msgspec
 from tape2048.errors import (
     ConfigError,
     MissingPackageError,
-    NothingRecordedError,
-    PlayerImportError,
-    WorkerStartError,
+    StartError,
 )
 
 if TYPE_CHECKING:
@@ -33,13 +31,7 @@ MARKER = "# Written by `tape2048 service install`; it may be replaced. Changes b
 STOP_TIMEOUT_S = 180
 
 #: Exit codes that a restart cannot change; 2 is click's, for wrong usage.
-FINAL = (
-    2,
-    *sorted(
-        e.exit_code
-        for e in (ConfigError, MissingPackageError, NothingRecordedError, PlayerImportError, WorkerStartError)
-    ),
-)
+FINAL = (2, *sorted(error.exit_code for error in (ConfigError, MissingPackageError, StartError)))
 
 #: Increasing delays of restarts, and the first version of systemd that has them.
 _BACK_OFF = "RestartSteps=6\nRestartMaxDelaySec=5min\n"

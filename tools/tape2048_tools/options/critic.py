@@ -44,7 +44,7 @@ def load_critic_config(kind: type[C], path: Path | None, flags: Mapping[str, obj
     """Load a configuration from a file (None: the defaults); flags count before it.
 
     Raises:
-        UnknownKeyError: an unknown setting; names the nearest one.
+        ConfigError: an unknown setting; names the nearest one.
         ConfigError: an invalid value, settings that contradict each other, or an unreadable file.
     """
     return load_settings(kind, path, flags, listed_by=f"{_command(kind)} --print-config")
@@ -63,7 +63,7 @@ def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> A
     """Load a critic of any kind: the directory of a neural one, or an n-tuple critic's file or name.
 
     Raises:
-        CriticError: there is none, or it is damaged.
+        ModelError: there is none, or it is damaged.
         MissingPackageError: a neural critic, without PyTorch.
     """
     from tape2048.critic.facts import SHIPPED

@@ -31,7 +31,7 @@ import msgspec
 
 from tape2048._version import __version__
 from tape2048.base.text import pretty_json
-from tape2048.errors import JobError, MissingPackageError, MissingPathError, NameTakenError, TapeError
+from tape2048.errors import MaintenanceError, MissingPackageError, MissingPathError, NameTakenError, TapeError
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import fsync_dir, new_file, rename_noreplace, storage_errors, sweep_drafts, write_all
 from tape2048.io.reading import read_path
@@ -107,7 +107,7 @@ class Job:
         """Make the directory, or compare the job that it belongs to with this one.
 
         Raises:
-            JobError: it belongs to another operation, or to other parameters.
+            MaintenanceError: it belongs to another operation, or to other parameters.
             StorageError: the operating system refused something.
         """
         if self.out is None:
@@ -124,7 +124,7 @@ class Job:
         for name, value in [("operation", self.operation), *self.parameters.items()]:
             there = found if name == "operation" else found.get("parameters") or {}
             if there.get(name) != value:
-                raise JobError(
+                raise MaintenanceError(
                     f"its outputs have {name} = {there.get(name)!r}; this job has {value!r}",
                     path=self.out,
                     hint="name another directory, or the parameters of the outputs that are there",
@@ -144,7 +144,7 @@ class Job:
         try:
             record = _decode(self._record(session), _Record)
             if record.manifest != _manifest(session):
-                raise JobError(
+                raise MaintenanceError(
                     f"its output was made of another session of this name, with manifest {record.manifest}",
                     path=session,
                     hint="name another directory for the outputs of this one",
@@ -232,14 +232,16 @@ def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
     """Sort sessions by name, and drop paths that repeat.
 
     Raises:
-        JobError: two sessions of one name, whose outputs would be one.
+        MaintenanceError: two sessions of one name, whose outputs would be one.
     """
     by_name: dict[str, Path] = {}
     for path in map(Path.absolute, sessions):
         other = by_name.setdefault(path.name, path)
         if other != path:
             hint = "name an --out of its own for each of their directories"
-            raise JobError(f"has the name of {other}, and outputs are named by session", path=path, hint=hint)
+            raise MaintenanceError(
+                f"has the name of {other}, and outputs are named by session", path=path, hint=hint
+            )
     return [by_name[name] for name in sorted(by_name)]
 
 
@@ -275,7 +277,7 @@ def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]
             except ray.exceptions.RayError as error:
                 why = f"its task was lost {_RETRIES + 1} times ({type(error).__name__})"
                 hint = "look at the memory and the logs of the nodes, and run the command again"
-                yield session, Outcome.failed(session, JobError(why, path=session, hint=hint))
+                yield session, Outcome.failed(session, MaintenanceError(why, path=session, hint=hint))
     finally:
         if begun:
             ray.shutdown()
@@ -295,7 +297,7 @@ def _begin_ray(ray: Any) -> None:
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         why = str(error).partition("\n")[0]
         hint = "look at RAY_ADDRESS, and at the token where the cluster wants one (RAY_AUTH_TOKEN_PATH)"
-        raise JobError(f"no cluster of Ray at the address {address}: {why}", hint=hint) from error
+        raise MaintenanceError(f"no cluster of Ray at the address {address}: {why}", hint=hint) from error
 
 
 def _publish(draft: Path, target: Path) -> None:
@@ -328,4 +330,4 @@ def _decode(path: Path, kind: Any) -> Any:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         hint = "remove it: its session is made again, and compared with what is there"
-        raise JobError(f"malformed: {error}", path=path, hint=hint) from error
+        raise MaintenanceError(f"malformed: {error}", path=path, hint=hint) from error

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048.errors import UpkeepError
+    from tape2048.errors import MaintenanceError
 
 
-def check_removable(path: Path, kind: type[UpkeepError], doing: str) -> None:
+def check_removable(path: Path, kind: type[MaintenanceError], doing: str) -> None:
     """Refuse a session that could not be removed, before anything is written.
 
     Args:
@@ -25,7 +25,7 @@ def check_removable(path: Path, kind: type[UpkeepError], doing: str) -> None:
         doing: what is to be done with it, as ``merge``.
 
     Raises:
-        UpkeepError: it is not safe to remove, or has embeddings, which no copy has.
+        MaintenanceError: it is not safe to remove, or has embeddings, which no copy has.
     """
     if not os.path.lexists(path):
         return

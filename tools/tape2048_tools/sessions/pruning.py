@@ -91,7 +91,7 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
         tags: model tags to look at; empty: all.
 
     Raises:
-        OutDirError: it cannot be listed.
+        StorageError: it cannot be listed.
     """
     found: list[Candidate] = []
     passed: list[tuple[Path, str]] = []

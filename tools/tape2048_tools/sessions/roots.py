@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048.errors import NotASessionError, OutDirError, TapeError
+from tape2048.errors import NotASessionError, StorageError, TapeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,14 +29,14 @@ def default_root(config_path: Path | None = None) -> Path:
 
 
 def refuse_session(root: Path, hint: str) -> None:
-    """Raise OutDirError if a path is a session instead of a directory of sessions.
+    """Raise StorageError if a path is a session instead of a directory of sessions.
 
     Args:
         root: the directory.
         hint: what to do instead.
 
     Raises:
-        OutDirError: the path is a session.
+        StorageError: the path is a session.
         StorageError: the operating system could not read the directory.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
@@ -46,7 +46,7 @@ def refuse_session(root: Path, hint: str) -> None:
     with reading(root):
         is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY, TAPE_NPY))
     if is_session:
-        raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)
+        raise StorageError("found a session, expected a directory of sessions", path=root, hint=hint)
 
 
 def expand_sources(path: Path, *, may_be_empty: bool = False) -> list[Path]:

@@ -233,10 +233,10 @@ def no_job(hint: str) -> Callable[[Any], Any]:
 
     def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
         if value is not None:
-            from tape2048.errors import JobError
+            from tape2048.errors import MaintenanceError
 
             found = f"{ctx.command_path} makes one output of all sessions"
-            raise JobError(f"{param.opts[0]} {value}: {found}", hint=hint)
+            raise MaintenanceError(f"{param.opts[0]} {value}: {found}", hint=hint)
 
     return options(
         click.option("--shard", hidden=True, expose_value=False, callback=refuse, help="Refused."),

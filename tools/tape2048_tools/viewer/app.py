@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048.errors import ConfigError, FilterError, FormatError, MissingPathError, TapeError
+from tape2048.errors import ConfigError, FormatError, MissingPathError, TapeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -232,7 +232,7 @@ def refusal_of(path: str, error: Exception) -> Response:
     """Return the answer to a request that failed: a known error by name, any other one as our defect."""
     if isinstance(error, MissingPathError):
         return _refusal(404, str(error), type(error).__name__, error.advice)
-    if isinstance(error, FilterError | FormatError | ConfigError):
+    if isinstance(error, ConfigError | FormatError):
         return _refusal(422, str(error), type(error).__name__, error.advice)
     if isinstance(error, TapeError):
         return _refusal(409, str(error), type(error).__name__, error.advice)

@@ -128,7 +128,7 @@ def player_of(text: str) -> Any:
     """Return a built-in player, such as ``expectimax:depth=2``, for one thread.
 
     Raises:
-        UnknownKeyError: no such player or parameter.
+        ConfigError: no such player or parameter.
         ConfigError: an invalid parameter, a player that is code, or a file that a link is not to name.
     """
     name, args = parse_player(text[:_PLAYER_CHARS_MAX])

@@ -49,7 +49,7 @@ class Judges:
         """The critic.
 
         Raises:
-            CriticError: there is none, or it is damaged.
+            ModelError: there is none, or it is damaged.
         """
         with self._lock:
             return open_critic(self._critic_path, "cpu")

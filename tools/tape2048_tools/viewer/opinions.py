@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.conversion.session_runs import boards_of
-from tape2048.errors import CriticError, TapeError
+from tape2048.errors import ModelError, TapeError
 from tape2048.session.session import Session
 from tape2048_tools.viewer.collection import find_run
 
@@ -77,10 +77,10 @@ def middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[
 
 
 def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """Return the critic's probabilities ``f32[n, T]``; raise CriticError where it takes no boards."""
+    """Return the critic's probabilities ``f32[n, T]``; raise ModelError where it takes no boards."""
     found = judges.opinion(boards)
     if found is None:
-        raise CriticError("this critic takes embeddings, and the pages have boards")
+        raise ModelError("this critic takes embeddings, and the pages have boards")
     return found
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from tape2048.conversion.session_runs import boards_of, session_run
-from tape2048.errors import FormatError, RecoveryError
+from tape2048.errors import FormatError, ReplayError
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.session import Session
@@ -104,7 +104,7 @@ def _read(session: Session, ordinal: int, play: Any) -> Game:
                 run, certain, lost = session_run(session, ordinal, lossy=True)
         else:
             run, certain, lost = session_run(session, ordinal, lossy=True)
-    except RecoveryError as error:
+    except ReplayError as error:
         rows = session.steps[session.rows_of(ordinal)]
         boards = boards_of(rows, f"run {session.runs['id'][ordinal]}", session.path)
         if not len(boards):

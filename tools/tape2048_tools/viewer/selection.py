@@ -87,7 +87,7 @@ def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
     """Return the games of a selection, ``bool[R]``; None: all.
 
     Raises:
-        FilterError: the condition is refused.
+        ConfigError: the condition is refused.
         ValueError: a named filter is invalid.
         MissingPathError: the session is gone.
     """

@@ -188,13 +188,13 @@ def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
     import numpy as np
 
     from tape2048.conversion import session_run
-    from tape2048.errors import RecoveryError, ReplayError
+    from tape2048.errors import ReplayError
     from tape2048_recorder.replay.playing import replayer
 
     try:
         play = replayer(session.path, session.meta) if session.tape is None else None
         run, _, _ = session_run(session, ordinal, play)
-    except (RecoveryError, ReplayError):
+    except ReplayError:
         return None
     row = session.runs[ordinal]
     facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.critic.config import LearningConfig
-from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.errors import ConfigError
 from tape2048.ntuple.layout import TILES, Layout
 from tape2048.settings.fields import Count, Positive, Share, about
 
@@ -146,7 +146,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a preset; UnknownKeyError for an unknown one."""
+    """Return the file of a preset; ConfigError for an unknown one."""
     if name not in PRESETS:
-        raise UnknownKeyError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
+        raise ConfigError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
     return Path(str(importlib.resources.files(__package__) / "presets" / f"{name}.toml"))

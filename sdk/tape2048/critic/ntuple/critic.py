@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tape2048.base.threads import map_ordered
 from tape2048.critic.facts import CriticFacts, critic_path
 from tape2048.critic.ntuple.kernel import Tables, new_scratch, predict
-from tape2048.errors import ConfigError, CriticError, FormatError
+from tape2048.errors import ConfigError, FormatError, ModelError
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import publishing_file, storage_errors
 from tape2048.io.safetensors import decode, encode, map_file
@@ -116,7 +116,7 @@ class Critic:
         """Load a critic's file, or the critic that ships under this name (``"default"``).
 
         Raises:
-            CriticError: there is none, or the file is another one.
+            ModelError: there is none, or the file is another one.
             FormatError: the file is damaged.
             StorageError: the operating system could not read it.
         """
@@ -125,7 +125,7 @@ class Critic:
             data = map_file(file, "a critic")
         arrays, texts = decode(expanded(data, str(file)), str(file))
         if texts.get("format") != FORMAT:
-            raise CriticError(
+            raise ModelError(
                 f"found the format {texts.get('format')!r:.60}, expected {FORMAT!r}", path=file,
                 hint="`tape2048 critic train --kind ntuple` makes such files",
             )  # fmt: skip
@@ -137,9 +137,9 @@ class Critic:
             step = float(texts.get("step", "nan"))
             tiles = check_thresholds(facts.thresholds).tolist()
         except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-            raise CriticError(f"the metadata does not describe a critic: {error}", path=file) from error
+            raise ModelError(f"the metadata does not describe a critic: {error}", path=file) from error
         if not (0 < step <= 1) or tiles != sorted(tiles) or tiles[-1] > TILES[-1]:
-            raise CriticError(f"found tiles {tiles} in units of {step} logits", path=file)
+            raise ModelError(f"found tiles {tiles} in units of {step} logits", path=file)
         weights = _checked(arrays, layout, len(tiles), file)
         return cls(facts, layout, weights, step, hashlib.sha256(data).hexdigest())
 
@@ -188,8 +188,8 @@ class Critic:
         return predict_all(self.tables, self.step, np.ascontiguousarray(packed), len(self.thresholds))
 
     def from_embeddings(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """Raise CriticError: it takes boards."""
-        raise CriticError(f"an n-tuple critic takes boards, and was given embeddings {x.shape}")
+        """Raise ModelError: it takes boards."""
+        raise ModelError(f"an n-tuple critic takes boards, and was given embeddings {x.shape}")
 
 
 def _checked(arrays: dict[str, Any], layout: Layout, tiles: int, path: Path) -> npt.NDArray[np.int16]:

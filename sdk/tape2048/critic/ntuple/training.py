@@ -28,7 +28,7 @@ from tape2048.base.resources import ram_available
 from tape2048.critic.facts import CriticFacts, SplitInfo, doubts
 from tape2048.critic.ntuple.critic import Critic, predict_all, tables_of, width_of
 from tape2048.critic.ntuple.kernel import learn, new_scratch
-from tape2048.errors import CheckpointError, ConfigError, FormatError, TrainingError
+from tape2048.errors import ConfigError, FormatError, StateError, TrainingError
 from tape2048.io.durable import publishing_file, storage_errors
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.io.training_directory import SilentView, TrainingDirectory, check_same
@@ -211,28 +211,32 @@ class _Trainer:
             file.writelines(encode({"places": used.astype(np.uint64), "records": self.records[used]}, texts))
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint; raise CheckpointError for one of another training."""
+        """Go on from a checkpoint; raise StateError for one of another training."""
         try:
             with storage_errors(path, "reading a checkpoint"):
                 data = map_file(path, "a checkpoint")
             arrays, texts = decode(data, str(path))
         except FormatError as error:
             hint = "start over with another --out, or restore the file from a copy"
-            raise CheckpointError(error.message, path=path, offset=error.offset, hint=hint) from error
+            raise StateError(error.message, path=path, offset=error.offset, hint=hint) from error
         if texts.get("format") != CHECKPOINT_FORMAT:
-            raise CheckpointError(
-                f"found the format {texts.get('format')!r:.60}, expected {CHECKPOINT_FORMAT!r}", path=path
+            raise StateError(
+                f"found the format {texts.get('format')!r:.60}, expected {CHECKPOINT_FORMAT!r}",
+                path=path,
             )
         try:
             saved = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
             self.state = msgspec.json.decode(texts.get("state", ""), type=_State)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise CheckpointError(f"its table does not describe a checkpoint: {error}", path=path) from error
+            raise StateError(
+                f"its table does not describe a checkpoint: {error}",
+                path=path,
+            ) from error
         found = {"corpus": texts.get("corpus"), **{k: v for k, v in saved.items() if k not in _FREE}}
         mine = msgspec.to_builtins(self.config)
         expected = {"corpus": self.source.identity, **{k: v for k, v in mine.items() if k not in _FREE}}
         hint = "resume with its settings and games, or start over with another --out"
-        check_same(found, expected, path, CheckpointError, hint)
+        check_same(found, expected, path, StateError, hint)
         places, records = arrays.get("places"), arrays.get("records")
         if (
             places is None
@@ -241,7 +245,10 @@ class _Trainer:
             or records.shape != (len(places), 2 * self.width)
             or (len(places) and places.max() >= len(self.records))
         ):
-            raise CheckpointError("its records are missing, or of another shape", path=path)
+            raise StateError(
+                "its records are missing, or of another shape",
+                path=path,
+            )
         self.records[places] = records
         self.rows_before = self.state.rows
 
@@ -263,8 +270,8 @@ def train_ntuple_critic(
         stop: asked several times a second; True writes a checkpoint and ends.
 
     Raises:
-        AlreadyRunningError: another training runs there.
-        CheckpointError: the directory has the checkpoint of another training, or a damaged one.
+        BusyError: another training runs there.
+        StateError: the directory has the checkpoint of another training, or a damaged one.
         TrainingError: all games of the training part are of one kind for every tile.
         ConfigError: too little memory.
         StorageError: a write failed; earlier files are intact.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from tape2048.errors import CheckpointError, CriticError
+from tape2048.errors import ModelError, StateError
 from tape2048.io.durable import publishing_file
 from tape2048.io.training_directory import check_same
 from tape2048.torch.support import by_prefix, content_sha256, parse_tensors, tensor_bytes
@@ -90,22 +90,25 @@ def load_checkpoint(  # noqa: PLR0917
         ranks: this rank, and their number.
 
     Raises:
-        CheckpointError: damaged, or of another training than ``expected``; names all settings that differ.
+        StateError: damaged, or of another training than ``expected``; names all settings that differ.
     """
     try:
         tensors = parse_tensors(content, path)
-    except CriticError as error:
-        raise CheckpointError(error.message, path=path, hint="start over with another --out") from error
+    except ModelError as error:
+        raise StateError(error.message, path=path, hint="start over with another --out") from error
     written = tensors.pop("sha256", None)
     if written is not None and not torch.equal(written, _sha256_of(tensors)):
-        raise CheckpointError(
+        raise StateError(
             "the file is damaged: its SHA-256 is not the one that was written with it", path=path,
             hint="start over with another --out, or restore the file from a copy",
         )  # fmt: skip
     try:
         state = msgspec.json.decode(tensors.pop("state").numpy().tobytes(), type=TrainingState)
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"not a checkpoint of a training: {error}", path=path) from error
+        raise StateError(
+            f"not a checkpoint of a training: {error}",
+            path=path,
+        ) from error
     _check_same(state, expected, path)
     parts = by_prefix(tensors)
     kept = {int(number): values for number, values in by_prefix(parts["optimizer"]).items()}
@@ -113,7 +116,10 @@ def load_checkpoint(  # noqa: PLR0917
         model.load_state_dict(parts["model"])
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
     except (RuntimeError, ValueError) as error:
-        raise CheckpointError(f"the parameters are of other sizes: {error}", path=path) from error
+        raise StateError(
+            f"the parameters are of other sizes: {error}",
+            path=path,
+        ) from error
     set_rng_state(parts["rng"], ranks)
     return state
 
@@ -124,7 +130,7 @@ def _sha256_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
     if state.version == _UNWEIGHTED_VERSION:
-        raise CheckpointError(
+        raise StateError(
             "a training on unweighted rows, whose probabilities are too low", path=path,
             hint="start over with another --out",
         )  # fmt: skip
@@ -135,7 +141,7 @@ def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> No
         mine["where"] = theirs.get("where")
     else:
         hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out later sessions"
-    check_same(theirs, mine, path, CheckpointError, hint)
+    check_same(theirs, mine, path, StateError, hint)
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:

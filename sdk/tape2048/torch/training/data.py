@@ -48,7 +48,7 @@ def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
         ranks: this rank, and their number.
 
     Raises:
-        RankError: a rank has other sessions, other games of them, or other settings, or has failed; the
+        ConfigError: a rank has other sessions, other games of them, or other settings, or has failed; the
             message names what differs. Every rank raises it.
         TapeError: as for :func:`open_data`.
     """
@@ -73,8 +73,8 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
 
     Raises:
         EmptyCorpusError: no session, no run, a part without runs, or not one complete batch.
-        EmbeddingsError: with ``use_embeddings``: missing, damaged or of other rows.
-        MixedRowsError: sessions with embeddings of different towers.
+        ColumnError: with ``use_embeddings``: missing, damaged or of other rows.
+        CorpusError: sessions with embeddings of different towers.
         ConfigError: an invalid share, or games of several players.
         TapeError: as for :meth:`Corpus.open`.
     """

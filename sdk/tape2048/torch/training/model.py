@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tape2048.errors import ConfigError, EmbeddingsError
+from tape2048.errors import ColumnError, ConfigError
 from tape2048.torch.critic import CriticInfo, TowerInfo
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import (
@@ -92,7 +92,7 @@ def _check_tower(config: CriticConfig, embeddings: Embeddings) -> None:
         )
     found = open_tower(config.tower)
     if found.sha256 != embeddings.model_sha:
-        raise EmbeddingsError(
+        raise ColumnError(
             f"the sessions' embeddings are of tower {embeddings.model_sha} "
             f"(D = {embeddings.values.shape[1]}); {config.tower} is {found.sha256}",
             path=config.data,

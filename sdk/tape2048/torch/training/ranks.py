@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from tape2048.errors import RankError, TapeError
+from tape2048.errors import ConfigError, TapeError
 from tape2048.torch.support import local_device
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Ranks(NamedTuple):
 
         Raises:
             TapeError: that of ``make``, on rank 0.
-            RankError: that error's text, on the others.
+            ConfigError: that error's text, on the others.
         """
         if self.world_size == 1:
             return make()
@@ -83,7 +83,10 @@ class Ranks(NamedTuple):
         if failed is not None:
             raise failed
         if told[1] is not None:
-            raise RankError(f"rank 0 cannot begin: {told[1]}")
+            raise ConfigError(
+                f"rank 0 cannot begin: {told[1]}",
+                hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+            )
         found: T = told[0]
         return found
 
@@ -97,7 +100,7 @@ class Ranks(NamedTuple):
             failed: the error of this rank, which ends it afterwards.
 
         Raises:
-            RankError: another rank has failed, or has other facts; on every rank.
+            ConfigError: another rank has failed, or has other facts; on every rank.
         """
         if self.world_size == 1:
             return
@@ -109,11 +112,14 @@ class Ranks(NamedTuple):
         host, first, _ = all_of[0]
         for rank, (node, found, error) in enumerate(all_of):
             if error is not None:
-                raise RankError(f"rank {rank} on {node} cannot begin: {error}")
+                raise ConfigError(
+                    f"rank {rank} on {node} cannot begin: {error}",
+                    hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+                )
             differences = [line for kind in first for line in _differences(kind, found[kind], first[kind])]
             if differences:
                 more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
-                raise RankError(
+                raise ConfigError(
                     f"rank {rank} on {node} is unlike rank 0 on {host}: "
                     f"{'; '.join(differences[:_NAMED])}{more}",
                     hint="give each rank the same sessions and settings, such as the address of one store",
@@ -136,12 +142,15 @@ def joined(device: str) -> Iterator[Ranks]:
     With the devices ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
 
     Raises:
-        DeviceError: no such device.
-        RankError: invalid variables.
+        ConfigError: no such device.
+        ConfigError: invalid variables.
     """
     world_size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     if not 0 <= rank < world_size:
-        raise RankError(f"$RANK={rank} of $WORLD_SIZE={world_size}; expected 0 <= rank < world size")
+        raise ConfigError(
+            f"$RANK={rank} of $WORLD_SIZE={world_size}; expected 0 <= rank < world size",
+            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+        )
     chosen = local_device(device)
     if world_size == 1:
         yield Ranks(0, 1, chosen)
@@ -164,4 +173,7 @@ def _number(name: str, default: int) -> int:
     try:
         return int(text) if text else default
     except ValueError as error:
-        raise RankError(f"${name}={text!r}; expected a whole number") from error
+        raise ConfigError(
+            f"${name}={text!r}; expected a whole number",
+            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+        ) from error

@@ -41,7 +41,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.critic.facts import SplitInfo, doubts
-from tape2048.errors import DivergedError, OutDirError, RankError, StorageError
+from tape2048.errors import ConfigError, StorageError, TrainingError
 from tape2048.io.objects import is_url
 from tape2048.io.reading import read_path
 from tape2048.io.training_directory import SilentView, TrainingDirectory
@@ -105,13 +105,13 @@ def train_critic(
 
     Raises:
         ConfigError: contradictory settings.
-        DeviceError: no such device.
+        ConfigError: no such device.
         EmptyCorpusError: no rows, or a part of the split without rows.
-        EmbeddingsError: with ``use_embeddings``: missing, of other rows, or of another tower than configured.
-        CheckpointError: the checkpoint is damaged, or of another training.
-        DivergedError: the loss, its gradient or a validation's loss is not finite; names the batch. The
+        ColumnError: with ``use_embeddings``: missing, of other rows, or of another tower than configured.
+        StateError: the checkpoint is damaged, or of another training.
+        TrainingError: the loss, its gradient or a validation's loss is not finite; names the batch. The
             checkpoint is older.
-        AlreadyRunningError: another training runs in the directory.
+        BusyError: another training runs in the directory.
         MissingPackageError: a tracker is not installed.
         StorageError: the operating system refused something.
 
@@ -143,7 +143,7 @@ def _place(out: str) -> Path:
         return Path(os.path.abspath(out))
     base = cache_base()
     if base is None:
-        raise OutDirError(
+        raise StorageError(
             "found no directory for a training whose out is in a store", hint="set XDG_CACHE_HOME"
         )
     return base / "tape2048/trainings" / hashlib.sha256(out.rstrip("/").encode()).hexdigest()[:16]
@@ -237,7 +237,7 @@ class _Trainer:
         )
         is_elsewhere = content is None and self.store is None and self.directory.has_checkpoint()
         if self.ranks.any(is_elsewhere):
-            raise RankError(
+            raise ConfigError(
                 "another rank's node has a checkpoint in out, and rank 0's has none",
                 path=path,
                 hint="name a directory that all nodes reach, or the address of a store, or another one",
@@ -325,7 +325,7 @@ class _Trainer:
         self._recent.append((torch.stack((loss.detach(), norm.detach())), epoch, index))
 
     def _flush(self) -> None:
-        """Fetch the losses since the last call, with one wait for the device; raise DivergedError."""
+        """Fetch the losses since the last call, with one wait for the device; raise TrainingError."""
         if not self._recent:
             return
         values = torch.stack([pair for pair, _, _ in self._recent]).cpu()
@@ -410,9 +410,9 @@ class _Trainer:
         if self.config.patience is not None and state.worse >= self.config.patience:
             state.ended = f"no better for {state.worse} validations"
 
-    def _diverged(self, message: str) -> DivergedError:
+    def _diverged(self, message: str) -> TrainingError:
         hint = "checkpoint and critics are older; lower learning_rate, or check these rows"
-        return DivergedError(message, path=self.directory.path, hint=hint)
+        return TrainingError(message, path=self.directory.path, hint=hint)
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
         """Write a critic, with ``pos_weight`` folded in."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import AlreadyRunningError, ManifestError
+from tape2048.errors import BusyError, ManifestError
 from tape2048.formats.manifest import parse_manifest
 from tape2048.formats.session import MANIFEST, FileEntry
 from tape2048.io.crc import crc32c_file
@@ -111,13 +111,13 @@ class TrainingStore:
         """Put a local directory's state, and remove older ones; errors as for :meth:`pull`.
 
         Raises:
-            AlreadyRunningError: another training has put a later state.
+            BusyError: another training has put a later state.
         """
         marker = directory / _UNSENT
         replace_file(marker, str(step).encode())
         names = self._names()
         if names and _step(names[-1]) > step:
-            raise AlreadyRunningError(
+            raise BusyError(
                 f"found a state of step {_step(names[-1])} while this training is at {step}",
                 path=self.url,
                 hint="another training writes there: end one of them, or give each an address of its own",

@@ -13,7 +13,7 @@ import torch
 
 from tape2048.critic.facts import strangers
 from tape2048.critic.ntuple.critic import Critic
-from tape2048.errors import CriticError
+from tape2048.errors import ModelError
 from tape2048.game.rules import exps_to_boards
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Targets:
         players: whose games the critic learns from.
 
     Raises:
-        CriticError: there is no such teacher, or it has other tiles or judges another player.
+        ModelError: there is no such teacher, or it has other tiles or judges another player.
     """
 
     def __init__(self, config: CriticConfig, players: Sequence[PlayedBy]) -> None:
@@ -40,14 +40,14 @@ class Targets:
         if self.teacher is None:
             return
         if self.teacher.thresholds != config.tiles:
-            raise CriticError(
+            raise ModelError(
                 f"the teacher predicts the tiles {self.teacher.thresholds}, and the training {config.tiles}",
                 path=config.teacher,
                 hint="--thresholds names the teacher's",
             )
         if others := strangers(self.teacher.info, players):
             judged = "; ".join(map(str, self.teacher.info.players))
-            raise CriticError(
+            raise ModelError(
                 f"the teacher judges {judged}, and these are games of {'; '.join(map(str, others))}",
                 path=config.teacher,
                 hint="train a teacher on the same player's games: tape2048 critic train --kind ntuple",

@@ -18,7 +18,7 @@ from tests import reference
 
 from tape2048.critic import Critic
 from tape2048.critic.facts import SHIPPED, CriticFacts, PlayedBy, SplitInfo
-from tape2048.errors import ChecksumError, CriticError, FormatError, StorageError, TapeError, TruncatedError
+from tape2048.errors import ChecksumError, FormatError, ModelError, StorageError, TapeError, TruncatedError
 from tape2048.io.safetensors import encode
 from tape2048.ntuple.layout import Layout
 from tape2048.ntuple.network import Network
@@ -155,7 +155,7 @@ def test_boards_are_packed_or_tokens() -> None:
     assert (critic(tokens) == found).all()
     assert (critic(boards[::2]) == found[::2]).all()
     assert critic(boards[:0]).shape == (0, 2)
-    with pytest.raises(CriticError, match="takes boards"):
+    with pytest.raises(ModelError, match="takes boards"):
         critic.from_embeddings(np.zeros((2, 8), np.uint16))
 
 
@@ -326,7 +326,7 @@ def test_a_players_network_is_no_critic(tmp_path: Path) -> None:
     from tape2048.ntuple.files import save_network
 
     save_network(Network.empty(Layout.of(["0123"])), tmp_path / "network")
-    with pytest.raises(CriticError, match="found the format 'tape2048 n-tuple network 1'") as caught:
+    with pytest.raises(ModelError, match="found the format 'tape2048 n-tuple network 1'") as caught:
         Critic.load(tmp_path / "network")
     assert "--kind ntuple" in (caught.value.hint or "")
 
@@ -334,7 +334,7 @@ def test_a_players_network_is_no_critic(tmp_path: Path) -> None:
 def test_a_neural_critic_is_told_by_name(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best/critic.json").write_text(json.dumps({"version": 2}))
-    with pytest.raises(CriticError, match="a neural critic") as caught:
+    with pytest.raises(ModelError, match="a neural critic") as caught:
         Critic.load(tmp_path / "best")
     assert caught.value.hint == "from tape2048.torch import Critic"
 
@@ -344,7 +344,7 @@ def test_a_place_without_a_critic_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CriticError, match="no such file") as caught:
+    with pytest.raises(ModelError, match="no such file") as caught:
         Critic.load(name)
     assert "one that ships: default" in (caught.value.hint or "")
 
@@ -359,7 +359,7 @@ def test_a_shipped_name_stands_for_the_packages_file_wherever_one_is(
         (tmp_path / name).write_bytes(make())
         try:
             assert critic_path(name).parent.name == "weights"
-        except CriticError as error:
+        except ModelError as error:
             assert "no such file" in error.message  # noqa: PT017 - a checkout without the weights
         assert critic_path(tmp_path / name) == tmp_path / name
 

@@ -15,9 +15,9 @@ from tape2048.critic import Critic
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, games, train_ntuple_critic, training
 from tape2048.critic.ntuple.games import Games
 from tape2048.errors import (
-    AlreadyRunningError,
-    CheckpointError,
+    BusyError,
     ConfigError,
+    StateError,
     StorageError,
     TrainingError,
 )
@@ -291,7 +291,7 @@ def test_another_configuration_is_refused_by_name(
     said: str,
 ) -> None:
     before = files(whole[0])
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(StateError) as caught:
         train_ntuple_critic(config(root, **changes), source, whole[0])
     assert said in caught.value.message
     assert "another --out" in (caught.value.hint or "")
@@ -302,12 +302,12 @@ def test_other_games_are_refused_by_name(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
 ) -> None:
     other = source._replace(identity="f" * 64)
-    with pytest.raises(CheckpointError, match=f"corpus = '{source.identity}', not '{'f' * 64}'"):
+    with pytest.raises(StateError, match=f"corpus = '{source.identity}', not '{'f' * 64}'"):
         train_ntuple_critic(config(root), other, whole[0])
 
 
 def test_two_trainings_in_one_directory_are_refused(root: Path, source: GameSource, tmp_path: Path) -> None:
-    with TrainingDirectory(tmp_path, "epoch").locked(), pytest.raises(AlreadyRunningError):
+    with TrainingDirectory(tmp_path, "epoch").locked(), pytest.raises(BusyError):
         train_ntuple_critic(config(root), source, tmp_path)
 
 
@@ -339,7 +339,7 @@ def test_a_damaged_checkpoint_is_refused(
 ) -> None:
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(damage((whole[0] / path.name).read_bytes(), how))
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(StateError) as caught:
         train_ntuple_critic(config(root), source, tmp_path)
     assert caught.value.path == str(path)
 

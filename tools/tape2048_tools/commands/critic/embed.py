@@ -139,14 +139,20 @@ def _report_parts(document: dict[str, Any]) -> list[RenderableType]:
 
 
 def _share_of_rank() -> tuple[int, int]:
-    from tape2048.errors import RankError
+    from tape2048.errors import ConfigError
 
     try:
         share = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
     except ValueError as error:
-        raise RankError(f"$RANK and $WORLD_SIZE: {error}; expected whole numbers") from error
+        raise ConfigError(
+            f"$RANK and $WORLD_SIZE: {error}; expected whole numbers",
+            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+        ) from error
     if not 0 <= share[0] < share[1]:
-        raise RankError(f"$RANK={share[0]} of $WORLD_SIZE={share[1]}; expected 0 <= rank < world size")
+        raise ConfigError(
+            f"$RANK={share[0]} of $WORLD_SIZE={share[1]}; expected 0 <= rank < world size",
+            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
+        )
     return share
 
 

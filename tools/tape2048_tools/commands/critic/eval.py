@@ -119,12 +119,12 @@ def command(
 
 def _check_report(html: Path, *, force: bool) -> None:
     """Check at once, not after minutes, that the report can be written."""
-    from tape2048.errors import NameTakenError, OutDirError
+    from tape2048.errors import NameTakenError, StorageError
 
     if html.exists() and not force:
         raise NameTakenError("the report exists; nothing was replaced", path=html, hint="--force replaces it")
     if not html.absolute().parent.is_dir():
-        raise OutDirError("no such directory", path=html.absolute().parent)
+        raise StorageError("no such directory", path=html.absolute().parent)
 
 
 def examine(

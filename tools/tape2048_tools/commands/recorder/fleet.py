@@ -335,7 +335,7 @@ def prune(
     again, by a timer, with the same limits or none. Nobody but the fleet's owner removes anything.
     """
     from tape2048.base.text import counted
-    from tape2048.errors import RemoveAllError
+    from tape2048.errors import MaintenanceError
     from tape2048.io.objects import open_store
     from tape2048.session.remote import bury_session, sweep_sessions
     from tape2048_recorder.config.retention import load_retention
@@ -352,7 +352,7 @@ def prune(
     found = store_candidates(store)
     plan = make_plan(found, retention, now_s=time.time(), free=0, is_held=lambda _: False)
     if plan.going and not plan.staying and not yes_really and not dry_run:
-        raise RemoveAllError(
+        raise MaintenanceError(
             f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
             path=store.url,
             hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",

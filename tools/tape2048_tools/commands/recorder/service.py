@@ -205,13 +205,13 @@ def _differs(unit: Unit, root: Path) -> bool:
 
 
 def _refuse_foreign(paths: Iterable[Path]) -> None:
-    """Raise UnitsError if a file exists that ``service install`` has not written."""
-    from tape2048.errors import UnitsError
+    """Raise RecorderError if a file exists that ``service install`` has not written."""
+    from tape2048.errors import RecorderError
     from tape2048_tools.machine.units import MARKER
 
     for path in paths:
         if path.exists() and not path.read_text(errors="replace").startswith(MARKER):
-            raise UnitsError(
+            raise RecorderError(
                 "found a foreign file; nothing was changed",
                 path=path,
                 hint="move it away, or keep it and do without the unit",
@@ -235,13 +235,13 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _units_errors(path: Path, done: str) -> Iterator[None]:
-    from tape2048.errors import UnitsError
+    from tape2048.errors import RecorderError
 
     try:
         yield
     except OSError as error:
         hint = "run as root (sudo), or with --user for units of your own"
-        raise UnitsError(f"the file cannot be {done} ({error.strerror})", path=path, hint=hint) from error
+        raise RecorderError(f"the file cannot be {done} ({error.strerror})", path=path, hint=hint) from error
 
 
 def _print_next(instances: Sequence[str], *, user: bool) -> None:

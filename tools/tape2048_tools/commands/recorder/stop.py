@@ -37,14 +37,14 @@ def command(
     import msgspec
 
     from tape2048.base.text import counted
-    from tape2048.errors import ControlError, RecorderError
+    from tape2048.errors import RecorderError
     from tape2048_recorder.status.control import Running
     from tape2048_tools.views.recording import dropped_words
 
     with Running(directory, instance) as recorder:
         recorder.stop(drain=drain)
         if not recorder.wait(timeout_s):
-            raise ControlError(
+            raise RecorderError(
                 f"the recorder (pid {recorder.process.pid}) did not end within {timeout_s:g} s",
                 path=directory,
                 hint="it continues to stop; `tape2048 stop --now` publishes at once what is confirmed",

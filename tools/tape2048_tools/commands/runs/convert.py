@@ -126,7 +126,7 @@ def write_converted(
 def _as_job(
     source: Path, target: Path, *, to: str | None, lossy: bool, u64: str, workers: int | None, **run: Any
 ) -> None:
-    from tape2048.errors import JobError
+    from tape2048.errors import MaintenanceError
     from tape2048.formats.dataset_layout import SkippedRun
     from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
@@ -136,7 +136,7 @@ def _as_job(
         raise click.UsageError("--shard and --engine need --to: TARGET is a directory")
     if to == "dataset":
         hint = "--to pack makes a part of each session, and `tape2048 dataset build` one data set of them"
-        raise JobError("a data set is made of all sessions, and knows when", path=target, hint=hint)
+        raise MaintenanceError("a data set is made of all sessions, and knows when", path=target, hint=hint)
     work = functools.partial(_convert_one, to=to, lossy=lossy, u64=u64, workers=workers)
     job = Job("convert", {"to": to, "lossy": lossy, "u64": u64}, work, target)
 

@@ -239,7 +239,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     """
     from tape2048.datasets.directory import is_packdat
     from tape2048.datasets.verify import verify_dataset
-    from tape2048.errors import NotADatasetError
+    from tape2048.errors import NotASessionError
     from tape2048.io.reading import reading
     from tape2048_tools.views.opening import progress_bar
 
@@ -247,7 +247,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
         with reading(path):
             is_directory = path.is_dir()
         if not is_directory and not is_packdat(path):
-            raise NotADatasetError("neither a directory nor a pack.dat", path=path)
+            raise NotASessionError("neither a directory nor a pack.dat", path=path)
     reports = []
     for path in datasets:
         with progress_bar(f"reading {path.name}", quiet=quiet) as progress:

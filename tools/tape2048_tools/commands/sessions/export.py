@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048.errors import NoRunsError
+from tape2048.errors import NotASessionError
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -161,7 +161,7 @@ def _open_run_files(paths: Sequence[Path]) -> list[Source]:
         raise click.UsageError("some of SOURCES are sessions, and some are run files; export them separately")
     try:
         return [open_source(path) for path in paths] if True in are_files else []
-    except NoRunsError:
+    except NotASessionError:
         return []
 
 

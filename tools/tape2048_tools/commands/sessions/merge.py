@@ -50,12 +50,12 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
     checksums while they are copied, and the new session is read back before it is published. With --remove
     the exit code is 1 if an original could not be removed or is being read.
     """
-    from tape2048.errors import MergeError
+    from tape2048.errors import MaintenanceError
     from tape2048.maintenance.merging import merge_sessions
     from tape2048_tools.sessions.originals import check_removable, describe_kept, remove_originals
 
     for path in sessions if remove else ():
-        check_removable(path, MergeError, "merge")
+        check_removable(path, MaintenanceError, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
         merged = merge_sessions(sessions, out_dir, progress=progress)
     removed = remove_originals(sessions) if remove else []

@@ -187,7 +187,7 @@ def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
 
 def _refuse_taken(path: Path) -> None:
     """Raise, before the game, if it cannot be written to this path after it."""
-    from tape2048.errors import NameTakenError, OutDirError
+    from tape2048.errors import NameTakenError, StorageError
 
     if path.suffix not in _SUFFIXES:
         raise click.BadParameter(
@@ -196,7 +196,7 @@ def _refuse_taken(path: Path) -> None:
     if os.path.lexists(path):
         raise NameTakenError("the name is taken; nothing was replaced", path=path)
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutDirError("nothing can be written here", path=path.parent, hint="name another --record")
+        raise StorageError("nothing can be written here", path=path.parent, hint="name another --record")
 
 
 def _save(game: PersonGame, path: Path, began_unix_s: int, elapsed_s: float) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tape2048.base.text import counted
-from tape2048.errors import RemoveAllError, StorageError
+from tape2048.errors import MaintenanceError, StorageError
 from tape2048_recorder.config.loading import CONFIG_ENV
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of
@@ -97,7 +97,7 @@ def command(
             is_held=lambda session: _is_read(upkeep, directory, session),
         )
         if plan.going and not plan.staying and not yes_really and not dry_run:
-            raise RemoveAllError(
+            raise MaintenanceError(
                 f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
                 path=directory,
                 hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",

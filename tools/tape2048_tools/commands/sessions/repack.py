@@ -145,12 +145,12 @@ def _repack(
 ) -> tuple[dict[str, Any], list[Any]]:
     """Repack one session; return the new one, and the outcome of the original's removal."""
     from tape2048.conversion.repacking import repack_session
-    from tape2048.errors import RepackError
+    from tape2048.errors import MaintenanceError
     from tape2048_recorder.replay.playing import replayer
     from tape2048_tools.sessions.originals import check_removable, remove_originals
 
     if remove:
-        check_removable(path, RepackError, "repack")
+        check_removable(path, MaintenanceError, "repack")
     with progress_bar(f"{which} repacking", unit="rows", quiet=quiet) as progress:
         made = repack_session(
             path, out_dir or path.parent, storage, replayer=replayer, lossy=lossy, progress=progress

@@ -16,7 +16,7 @@ import msgspec
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.errors import (
-    EmbeddingsError,
+    ColumnError,
     FormatError,
     ReplayError,
     TapeError,
@@ -268,7 +268,7 @@ def _put_away(result: Checked) -> Checked:
 
     path = Path(result.path)
     kinds = [error_class(found.error) for found in result.findings]
-    about_bytes = all(issubclass(kind, FormatError) for kind in kinds) and set(kinds) != {EmbeddingsError}
+    about_bytes = all(issubclass(kind, FormatError) for kind in kinds) and set(kinds) != {ColumnError}
     if not path.is_dir() or path.is_symlink() or not about_bytes:
         return result
     # Read it again: a transient failure of the device is no reason. Findings of a replay are the player's.
