@@ -26,7 +26,7 @@ TRIES = {
     "view": ["python -c 'import starlette, uvicorn'"],
     "metrics": ["tape2048 record --player greedy --max-games 20 --metrics-textfile m.prom"],
     "torch": ["python -c 'from tape2048.torch import CriticLoader'"],
-    "critic": ["python -c 'from tape2048.torch import Critic; import sklearn'"],
+    "critic": ["python -c 'from tape2048.torch import TorchCritic; import sklearn'"],
     "onnx": ["python -c 'import tape2048_recorder.models.onnx_player, onnxruntime'"],
 }
 

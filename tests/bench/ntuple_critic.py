@@ -31,7 +31,7 @@ from .figures import Figure, machine, median_of, report
 
 if TYPE_CHECKING:
     from tape2048.critic.ntuple.games import Games
-    from tape2048.critic.ntuple.kernel import Tables
+    from tape2048.critic.ntuple.kernel import CriticTables
 
 LEARNED_TARGET, JUDGED_TARGET = 2e6, 3e6
 _JUDGED = 1_000_000
@@ -43,7 +43,7 @@ def _games(count: int) -> Games:
     return play_games(player, seeds, stride=NTupleCriticConfig().stride, threads=available_cores())
 
 
-def _learned_per_s(games: Games, threads: int) -> tuple[float, Tables]:
+def _learned_per_s(games: Games, threads: int) -> tuple[float, CriticTables]:
     config = NTupleCriticConfig()
     tiles = list(config.tiles)
     records = np.zeros((config.layout.entries, 2 * width_of(tiles)), np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tape2048.ntuple.files import load_network
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
 
 from . import players, sketch
@@ -40,7 +40,7 @@ def test_ours_and_the_sketch(benchmark: Benchmark, figures: list[Figure], rounds
 def test_the_sketch_gives_the_same_values() -> None:
     default = load_network("default")
     table = sketch.table_of(default)
-    network = Network(Layout.of(sketch.TUPLES), table, np.ones((1, 4), dtype=np.float32))
+    network = Network(NetworkLayout.of(sketch.TUPLES), table, np.ones((1, 4), dtype=np.float32))
     boards = np.random.default_rng(1).integers(0, 1 << 64, 1000, dtype=np.uint64)
     found = np.empty(1000, dtype=np.float32)
     sketch.values(table, boards, found)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, sessions, validate_session
 from tape2048.batches import Batches
-from tape2048.torch import Critic, CriticDataset, CriticLoader, as_torch_dataset
+from tape2048.torch import CriticDataset, CriticLoader, TorchCritic, as_torch_dataset
 
 
 def counts(done: int, total: int) -> bool:
@@ -53,7 +53,7 @@ def options(corpus: Corpus, given: dict[str, Any]) -> None:
     CriticLoader(strong, 100, label_dtype="float64")  # type: ignore[arg-type]
 
 
-def tensors(corpus: Corpus, critic: Critic) -> None:
+def tensors(corpus: Corpus, critic: TorchCritic) -> None:
     """With PyTorch."""
     for batch in CriticLoader(corpus, 100, seed=7, threads=2, label_dtype="float32"):
         assert_type(batch, dict[str, torch.Tensor])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
-from tape2048.ntuple.layout import DOWNGRADE, TILES, Layout, check_sums
+from tape2048.ntuple.layout import DOWNGRADE, TILES, NetworkLayout, check_sums
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
 if TYPE_CHECKING:
@@ -162,13 +162,13 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     ] = 16.0
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NetworkLayout:
         """The network's tuples and stages.
 
         Raises:
             ConfigError: invalid tuples or stages.
         """
-        return Layout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
+        return NetworkLayout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     def check(self) -> None:
         """Check tuples, stages, goals and the tile to downgrade from.

@@ -58,7 +58,7 @@ from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.ntuple_training.entries import learn_entries
 
 if TYPE_CHECKING:
-    from tape2048.ntuple.layout import Layout
+    from tape2048.ntuple.layout import NetworkLayout
     from tape2048.ntuple.placing import Places
 
 U64 = np.uint64
@@ -126,7 +126,7 @@ def _begin(state: Any, seed: Any) -> None:
     state[_RESTART] = U64(0)
 
 
-def new_lane(seed: np.uint64, layout: Layout, pool_boards: int = 1) -> Lane:
+def new_lane(seed: np.uint64, layout: NetworkLayout, pool_boards: int = 1) -> Lane:
     """Return a lane at its first game, with room for some boards of each stage.
 
     Different seeds give different games.

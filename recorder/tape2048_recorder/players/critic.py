@@ -75,9 +75,9 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
         ConfigError: the critic has no such tile.
         ModelError: there is no such critic.
     """
-    from tape2048.critic.ntuple.critic import Critic
+    from tape2048.critic.ntuple.critic import NTupleCritic
 
-    found = Critic.load(critic)
+    found = NTupleCritic.load(critic)
     if tile not in found.thresholds:
         raise ConfigError(
             f"found tile = {tile}, and the critic {critic} predicts {', '.join(map(str, found.thresholds))}",

@@ -51,7 +51,7 @@ from tape2048_recorder.players.search import (
 )
 
 if TYPE_CHECKING:
-    from tape2048.ntuple.layout import Layout
+    from tape2048.ntuple.layout import NetworkLayout
     from tape2048.ntuple.network import Network
     from tape2048.ntuple.placing import Places
 
@@ -175,7 +175,7 @@ def of_network(
     return player._replace(identity=np.frombuffer(digest, np.uint8))
 
 
-def _stages(layout: Layout) -> dict[str, npt.NDArray[np.uint64]]:
+def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
     """Return the stages as they are hashed: by exponents where tiles begin them all, as in older sessions."""
     stages = np.array(layout.stages, dtype=U64)
     if (stages & (stages - U64(1))).any():

@@ -1,6 +1,6 @@
 """Critics without PyTorch: n-tuple critics, settings, evaluation, metrics, baselines, rollouts, score files.
 
-- `Critic`: an n-tuple critic, from its file or by the name under which it ships.
+- `NTupleCritic`: an n-tuple critic, from its file or by the name under which it ships.
 - `CriticConfig`: the settings of a training.
 - `evaluate`: evaluates a critic on held-out games.
 - `Evaluation`: the result of an evaluation.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tape2048.critic.metrics import calibration_error as calibration_error
     from tape2048.critic.metrics import ranking as ranking
     from tape2048.critic.metrics import reliability as reliability
-    from tape2048.critic.ntuple.critic import Critic as Critic
+    from tape2048.critic.ntuple.critic import NTupleCritic as NTupleCritic
     from tape2048.critic.oracle import Oracle as Oracle
     from tape2048.critic.scores import CriticScores as CriticScores
     from tape2048.critic.scores import open_scores as open_scores
@@ -48,5 +48,5 @@ else:
         oracle="Oracle",
         scores="CriticScores open_scores write_scores",
         truth="oracle_scores",
-        **{"ntuple.critic": "Critic"},
+        **{"ntuple.critic": "NTupleCritic"},
     )

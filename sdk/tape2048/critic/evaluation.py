@@ -37,7 +37,7 @@ from tape2048.critic.metrics import (
     ranking,
     reliability,
 )
-from tape2048.critic.sample import CriticLike, Sample, take_sample
+from tape2048.critic.sample import Critic, Sample, take_sample
 from tape2048.critic.truth import Answer, OracleScores, Truth, ask
 from tape2048.store.view import check_corpus
 
@@ -124,8 +124,10 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     Example:
         >>> from tape2048 import Corpus
         >>> from tape2048.critic import evaluate
-        >>> from tape2048.torch import Critic
-        >>> found = evaluate(Critic.load("critic/best"), Corpus.open("selfplay"), per_run=8, replicates=0)
+        >>> from tape2048.torch import TorchCritic
+        >>> found = evaluate(
+        ...     TorchCritic.load("critic/best"), Corpus.open("selfplay"), per_run=8, replicates=0
+        ... )
         >>> found.cell("all", 8192).note
         '0 positive runs of 200'
     """
@@ -159,7 +161,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(
-    critic: CriticLike,
+    critic: Critic,
     corpus: Corpus,
     *,
     train: Corpus | None = None,
@@ -176,7 +178,7 @@ def evaluate(
     """Evaluate a critic.
 
     Args:
-        critic: a :class:`tape2048.torch.critic.Critic`, or an object with the same interface.
+        critic: a :class:`tape2048.torch.critic.TorchCritic`, or an object with the same interface.
         corpus: games outside the critic's training part.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
@@ -200,8 +202,10 @@ def evaluate(
     Example:
         >>> from tape2048 import Corpus
         >>> from tape2048.critic import evaluate
-        >>> from tape2048.torch import Critic
-        >>> found = evaluate(Critic.load("critic/best"), Corpus.open("selfplay"), per_run=8, replicates=0)
+        >>> from tape2048.torch import TorchCritic
+        >>> found = evaluate(
+        ...     TorchCritic.load("critic/best"), Corpus.open("selfplay"), per_run=8, replicates=0
+        ... )
         >>> [stage.name for stage in found.stages]
         ['all', 'early', 'middle', 'late', 'undecided']
     """

@@ -126,6 +126,6 @@ def critic_path(path: str | os.PathLike[str]) -> Path:
         hint = f"a path, or one that ships: {', '.join(SHIPPED)}"
         raise ModelError(
             "a neural critic" if is_neural else "no such file", path=file,
-            hint="from tape2048.torch import Critic" if is_neural else hint,
+            hint="from tape2048.torch import TorchCritic" if is_neural else hint,
         )  # fmt: skip
     return file

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 BATCH_ROWS = 32_768
 
 
-class CriticLike(Protocol):
-    """The interface of critics; :class:`tape2048.torch.critic.Critic` has it."""
+class Critic(Protocol):
+    """The interface of critics; :class:`tape2048.torch.critic.TorchCritic` has it."""
 
     @property
     def thresholds(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class Sample(NamedTuple):
 
 def take_sample(
     corpus: Corpus,
-    critic: CriticLike | None,
+    critic: Critic | None,
     baselines: Mapping[str, Baseline],
     *,
     per_run: int | None,

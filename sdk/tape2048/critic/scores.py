@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.critic.sample import CriticLike
+    from tape2048.critic.sample import Critic
     from tape2048.session.session import Session
 
 VERSION = 1
@@ -94,7 +94,7 @@ class _Boards(NamedTuple):
 
 def write_scores(
     path: str | os.PathLike[str],
-    critic: CriticLike,
+    critic: Critic,
     source: str | os.PathLike[str],
     *,
     critic_path: str | os.PathLike[str] = "",
@@ -107,7 +107,7 @@ def write_scores(
 
     Args:
         path: of the new ``.npy``.
-        critic: a :class:`tape2048.torch.critic.Critic`, or an object with the same interface.
+        critic: a :class:`tape2048.torch.critic.TorchCritic`, or an object with the same interface.
         source: a session, a directory of sessions, a data set, a pack, run files, ...
         critic_path: for the sidecar.
         critic_sha256: for the sidecar.
@@ -125,8 +125,8 @@ def write_scores(
 
     Example:
         >>> from tape2048.critic import write_scores
-        >>> from tape2048.torch import Critic
-        >>> write_scores("run.npy", Critic.load("critic/best"), "runs/golden.a2run").thresholds
+        >>> from tape2048.torch import TorchCritic
+        >>> write_scores("run.npy", TorchCritic.load("critic/best"), "runs/golden.a2run").thresholds
         [8192, 16384, 32768]
     """
     target = Path(path)
@@ -184,8 +184,8 @@ def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticS
 
     Example:
         >>> from tape2048.critic import open_scores, write_scores
-        >>> from tape2048.torch import Critic
-        >>> info = write_scores("scores.npy", Critic.load("critic/best"), "selfplay")
+        >>> from tape2048.torch import TorchCritic
+        >>> info = write_scores("scores.npy", TorchCritic.load("critic/best"), "selfplay")
         >>> open_scores("scores.npy").values.shape == (info.rows, 3)
         True
     """
@@ -229,7 +229,7 @@ def _header(rows: int, columns: int) -> bytes:
 
 
 def _open(
-    path: Path, critic: CriticLike, tower_sha256: str | None, progress: Callable[[int, int], object] | None
+    path: Path, critic: Critic, tower_sha256: str | None, progress: Callable[[int, int], object] | None
 ) -> _Boards:
     from tape2048.conversion.sources import kind_of
 
@@ -244,7 +244,7 @@ def _open(
     return _of_table(path, kind) if kind in {"dataset", "packdat"} else _of_runs(path, kind, progress)
 
 
-def _of_sessions(path: Path, kind: str, critic: CriticLike, tower_sha256: str | None) -> _Boards:
+def _of_sessions(path: Path, kind: str, critic: Critic, tower_sha256: str | None) -> _Boards:
     from tape2048.corpus import Corpus
     from tape2048.critic.sample import check_embeddings
     from tape2048.game.rules import exps_to_boards

@@ -22,7 +22,7 @@ from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, TruncatedError
 from tape2048.io.durable import publishing_file
 from tape2048.io.safetensors import decode, encode, map_file
-from tape2048.ntuple.layout import Layout, tuple_text
+from tape2048.ntuple.layout import NetworkLayout, tuple_text
 
 if TYPE_CHECKING:
     import os
@@ -155,13 +155,13 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
         facts = msgspec.json.decode(texts.get("facts", "{}"), type=dict[str, Any])
         stages = [int(tile) for tile in texts.get("stages", "").split()]
         names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
-        layout = Layout.of(names, stages)
+        layout = NetworkLayout.of(names, stages)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise ModelError(f"the metadata does not describe a network: {error}", path=path) from error
     return Network(layout, *_checked(arrays, layout, path), facts)
 
 
-def _checked(arrays: Mapping[str, Any], layout: Layout, path: str) -> tuple[Any, Any]:
+def _checked(arrays: Mapping[str, Any], layout: NetworkLayout, path: str) -> tuple[Any, Any]:
     """Return the table and the scales, checked against the layout."""
     expected = _names(layout)
     found = {name: array for name, array in arrays.items() if name != "scales"}
@@ -194,7 +194,7 @@ def _checked(arrays: Mapping[str, Any], layout: Layout, path: str) -> tuple[Any,
     return np.concatenate(list(found.values())), np.array(scales)
 
 
-def _names(layout: Layout) -> list[str]:
+def _names(layout: NetworkLayout) -> list[str]:
     return [f"{stage}/{tuple_text(cells)}" for stage in range(layout.stage_count) for cells in layout.tuples]
 
 
@@ -218,8 +218,8 @@ def save_network(
         KeyboardInterrupt: ``interrupted()`` was true; the old file stays.
 
     Example:
-        >>> from tape2048.ntuple import Layout, Network, load_network, save_network
-        >>> size = save_network(Network.empty(Layout.of(["0123"])), "empty.ntuple")
+        >>> from tape2048.ntuple import NetworkLayout, Network, load_network, save_network
+        >>> size = save_network(Network.empty(NetworkLayout.of(["0123"])), "empty.ntuple")
         >>> load_network("empty.ntuple").layout.tuples
         ((0, 1, 2, 3),)
     """

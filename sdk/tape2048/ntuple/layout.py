@@ -64,7 +64,7 @@ def check_sums(sums: Sequence[int], name: str) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class NetworkLayout:
     """The tuples and stages of a network.
 
     Args:
@@ -72,8 +72,8 @@ class Layout:
         stages: the sums of different tiles at which a stage begins, ascending; empty: one for all boards.
 
     Example:
-        >>> from tape2048.ntuple import Layout
-        >>> Layout.of(["0123", "01245"], stages=[2048]).entries
+        >>> from tape2048.ntuple import NetworkLayout
+        >>> NetworkLayout.of(["0123", "01245"], stages=[2048]).entries
         2228224
     """
 
@@ -81,7 +81,7 @@ class Layout:
     stages: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tuples: Sequence[str], stages: Sequence[int] = ()) -> Layout:
+    def of(cls, tuples: Sequence[str], stages: Sequence[int] = ()) -> NetworkLayout:
         """Make a layout from tuples and stages as configurations spell them.
 
         Args:

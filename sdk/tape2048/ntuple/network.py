@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tape2048.errors import ConfigError
 from tape2048.jit.compiler import kernel
-from tape2048.ntuple.layout import DOWNGRADE, TILES, Layout
+from tape2048.ntuple.layout import DOWNGRADE, TILES, NetworkLayout
 from tape2048.ntuple.lookup import value_of
 from tape2048.ntuple.placing import place
 
@@ -41,13 +41,13 @@ class Network:
 
     Example:
         >>> import numpy as np
-        >>> from tape2048.ntuple import Layout, Network
-        >>> network = Network.empty(Layout.of(["0123"]), initial_value=100)
+        >>> from tape2048.ntuple import NetworkLayout, Network
+        >>> network = Network.empty(NetworkLayout.of(["0123"]), initial_value=100)
         >>> network.values(np.array([0x1200, 0x3], np.uint64))
         array([100., 100.], dtype=float32)
     """
 
-    layout: Layout
+    layout: NetworkLayout
     table: npt.NDArray[np.float32] | npt.NDArray[np.int16]
     scales: npt.NDArray[np.float32]
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -60,7 +60,7 @@ class Network:
         return found if type(found) is int and found in {0, *TILES} else DOWNGRADE
 
     @classmethod
-    def empty(cls, layout: Layout, *, initial_value: float = 0.0) -> Network:
+    def empty(cls, layout: NetworkLayout, *, initial_value: float = 0.0) -> Network:
         """Make a network that gives each board the same value (optimistic initialisation if it is high).
 
         Args:

@@ -22,7 +22,7 @@ from tape2048.io.bulk_read import allocate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tape2048.ntuple.layout import Layout
+    from tape2048.ntuple.layout import NetworkLayout
 
 U64 = np.uint64
 
@@ -42,12 +42,12 @@ class Places(NamedTuple):
     stage_bytes: np.uint64  # bytes of a stage's entries
 
 
-def stage_begins(layout: Layout, *, parted: bool = True) -> tuple[np.uint64, ...]:
+def stage_begins(layout: NetworkLayout, *, parted: bool = True) -> tuple[np.uint64, ...]:
     """Return :attr:`Places.stage_begins`; unless stages are ``parted``, all boards are in the first one."""
     return tuple(U64(begin if parted else _NEVER) for begin in layout.stages)
 
 
-def places_of(layout: Layout, entry_bytes: int) -> Places:
+def places_of(layout: NetworkLayout, entry_bytes: int) -> Places:
     """Return the offsets of entries in a network's own order: stage by stage, tuple by tuple."""
     begins = [int(offset) * entry_bytes for offset in layout.offsets]
     fields = _padded([_fields(cells, entry_bytes.bit_length() - 1) for cells in layout.tuples])
@@ -56,7 +56,7 @@ def places_of(layout: Layout, entry_bytes: int) -> Places:
 
 
 def place(
-    layout: Layout, table: npt.NDArray[Any], scales: npt.NDArray[np.float32]
+    layout: NetworkLayout, table: npt.NDArray[Any], scales: npt.NDArray[np.float32]
 ) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Reorder a network's entries for a player.
 
@@ -88,7 +88,7 @@ def place(
     return places, placed, np.ascontiguousarray(scales[:, columns])
 
 
-def positions_of(layout: Layout) -> list[tuple[int, list[int]]]:
+def positions_of(layout: NetworkLayout) -> list[tuple[int, list[int]]]:
     """Return where a player has each tuple's entries: the first one's index, and the stride of each digit."""
     found: dict[int, tuple[int, list[int]]] = {}
     pairs, singles = _pairs(layout)
@@ -103,7 +103,7 @@ def positions_of(layout: Layout) -> list[tuple[int, list[int]]]:
     return [found[t] for t in range(len(layout.tuples))]
 
 
-def player_places(layout: Layout) -> tuple[Places, list[int]]:
+def player_places(layout: NetworkLayout) -> tuple[Places, list[int]]:
     """Return the offsets of a player's entries, and the tuples in the order of its scales' columns."""
     pairs, singles = _pairs(layout)
     begins = [2 * first for first, _ in positions_of(layout)]
@@ -122,7 +122,7 @@ def player_places(layout: Layout) -> tuple[Places, list[int]]:
     return places, [a for a, _ in pairs] + [b for _, b in pairs] + singles
 
 
-def _pairs(layout: Layout) -> tuple[list[tuple[int, int]], list[int]]:
+def _pairs(layout: NetworkLayout) -> tuple[list[tuple[int, int]], list[int]]:
     """Pair tuples of the same size that share all cells but one, first come first served; and the others."""
     left = list(range(len(layout.tuples)))
     pairs, singles = [], []
@@ -141,11 +141,11 @@ def _pairs(layout: Layout) -> tuple[list[tuple[int, int]], list[int]]:
     return pairs, singles
 
 
-def _shared(layout: Layout, a: int, b: int) -> set[int]:
+def _shared(layout: NetworkLayout, a: int, b: int) -> set[int]:
     return set(layout.tuples[a]) & set(layout.tuples[b])
 
 
-def _order(layout: Layout, t: int, tuples: tuple[int, ...]) -> list[int]:
+def _order(layout: NetworkLayout, t: int, tuples: tuple[int, ...]) -> list[int]:
     """Order a tuple's cells: last the cell that it does not share with the other tuple of its pair."""
     shared = _shared(layout, tuples[0], tuples[-1])
     return sorted(layout.tuples[t], key=lambda cell: (cell not in shared, cell))

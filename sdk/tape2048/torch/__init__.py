@@ -1,6 +1,6 @@
 """Batches as PyTorch tensors; critics, towers and their training. Needs the extra `torch`.
 
-- `Critic`: a trained critic.
+- `TorchCritic`: a trained critic.
 - `embed_session`: computes the embeddings of a session.
 - `CriticHead`: the head of a critic.
 - `CriticDataset`: rows by number for `DataLoader`.
@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from tape2048.torch.critic import Critic as Critic
+    from tape2048.torch.critic import TorchCritic as TorchCritic
     from tape2048.torch.embedding import embed_session as embed_session
     from tape2048.torch.head import CriticHead as CriticHead
     from tape2048.torch.loader import CriticDataset as CriticDataset
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
-        critic="Critic",
+        critic="TorchCritic",
         embedding="embed_session",
         head="CriticHead",
         loader="CriticDataset CriticLoader RowBatch as_torch_dataset collate",

@@ -8,7 +8,7 @@
 
 ::
 
-    critic = Critic.load("critic/best")
+    critic = TorchCritic.load("critic/best")
     critic(boards)  # u64[N] or u8[N, 16] -> f32[N, T]: P(the game reaches each of critic.thresholds)
 """
 
@@ -106,7 +106,7 @@ def save_critic(
     return info
 
 
-class Critic:
+class TorchCritic:
     """A trained critic: maps boards to probabilities; see :meth:`load`.
 
     Attributes:
@@ -121,8 +121,8 @@ class Critic:
     Example:
         >>> import numpy as np
         >>> from tape2048 import Session, sessions
-        >>> from tape2048.torch import Critic
-        >>> critic = Critic.load("critic/best", device="cpu")
+        >>> from tape2048.torch import TorchCritic
+        >>> critic = TorchCritic.load("critic/best", device="cpu")
         >>> critic(np.array([0x1200, 0x3], np.uint64)).shape, critic.thresholds
         ((2, 3), (8192, 16384, 32768))
         >>> critic(Session.open(sessions("selfplay")[0]).tokens([0, 7])).shape
@@ -157,7 +157,7 @@ class Critic:
         batch_rows: int = 8192,
         tower: str | os.PathLike[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
-    ) -> Critic:
+    ) -> TorchCritic:
         """Open a critic's directory.
 
         The directory never decides what is imported: the caller has to name the ``module:factory`` of a
@@ -213,7 +213,7 @@ class Critic:
         return self.info.model_sha256
 
     def __repr__(self) -> str:
-        return f"<Critic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
+        return f"<TorchCritic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
         """Return P(the game reaches each threshold) as ``f32[N, T]``.
@@ -239,7 +239,7 @@ class Critic:
         if self.tower is None:
             raise ModelError(
                 "this critic takes embeddings, and was given boards",
-                hint="load it with the tower that made its embeddings: Critic.load(path, tower=...)",
+                hint="load it with the tower that made its embeddings: TorchCritic.load(path, tower=...)",
             )
         tower = self.tower
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests import reference
 
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def random_network(
     *tuples: str, stages: tuple[int, ...] = (), dtype: type = np.float32, seed: int = 1, spread: int = 500
 ) -> Network:
     """A network of random whole numbers; as ``i16`` with a scale of its own for each table."""
-    layout = Layout.of(tuples, stages)
+    layout = NetworkLayout.of(tuples, stages)
     rng = np.random.default_rng(seed)
     table = rng.integers(-spread, spread + 1, layout.entries).astype(dtype)
     shape = (layout.stage_count, len(layout.tuples))
@@ -40,13 +40,13 @@ def index_of(cells: list[int], places: tuple[int, ...]) -> int:
     return int("".join(f"{cells[place]:x}" for place in places), 16)
 
 
-def stage_of(layout: Layout, cells: list[int]) -> int:
+def stage_of(layout: NetworkLayout, cells: list[int]) -> int:
     """The number of stages' sums that the board's different tiles reach."""
     total = sum(2**exponent for exponent in set(cells))
     return sum(total >= begin for begin in layout.stages)
 
 
-def entries_of(layout: Layout, cells: list[int]) -> list[list[int]]:
+def entries_of(layout: NetworkLayout, cells: list[int]) -> list[list[int]]:
     """For each tuple, the places in the network's table of the eight entries that count."""
     begin = stage_of(layout, cells) * sum(16 ** len(places) for places in layout.tuples)
     found = []

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from tests import reference
 
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import place, places_of
@@ -65,7 +65,7 @@ def fill(lane: Lane, moves: list[reference.Move]) -> None:
 
 
 def learn_slowly(
-    layout: Layout, learner: Learner, moves: list[reference.Move], *, beta: float, decay: float
+    layout: NetworkLayout, learner: Learner, moves: list[reference.Move], *, beta: float, decay: float
 ) -> float:
     """TC(lambda), backwards over a game (Jaskowski 2018, section IV; the docstring of learning.py)."""
     weights, e, a = learner.weights, learner.e, learner.a
@@ -90,7 +90,7 @@ def learn_slowly(
 @pytest.mark.slow
 @pytest.mark.parametrize(("beta", "decay"), [(1.0, 0.0), (0.5, 0.5), (0.1, 1.0)])
 def test_updates_are_those_of_the_formulas_over_a_hundred_games(beta: float, decay: float) -> None:
-    layout = Layout.of(["0123", "0145"], [64])
+    layout = NetworkLayout.of(["0123", "0145"], [64])
     tables = tables_of(Network.empty(layout, initial_value=100))
     learner = Learner(
         tables, tables.entries[:, WEIGHT].tolist(), [0.0] * layout.entries, [0.0] * layout.entries
@@ -115,7 +115,7 @@ def test_updates_are_those_of_the_formulas_over_a_hundred_games(beta: float, dec
 
 
 def test_the_last_afterstate_learns_that_nothing_comes() -> None:
-    layout = Layout.of(["0123"])
+    layout = NetworkLayout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
     lane = new_lane(np.uint64(1), layout)
     moves = reference.play_random(3).moves[-1:]
@@ -129,7 +129,7 @@ def test_the_last_afterstate_learns_that_nothing_comes() -> None:
 
 
 def test_an_entry_of_two_images_counts_twice_and_learns_once() -> None:
-    layout = Layout.of(["0123"])
+    layout = NetworkLayout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
     lane = new_lane(np.uint64(1), layout)
     lane.afterstates[0] = 0x1221_0000_0000_1221  # each outer row and column agrees with its mirror image
@@ -140,7 +140,7 @@ def test_an_entry_of_two_images_counts_twice_and_learns_once() -> None:
 
 
 def test_without_coherence_all_entries_learn_at_one_rate() -> None:
-    layout = Layout.of(["0123"])
+    layout = NetworkLayout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
     lane = new_lane(np.uint64(1), layout)
     fill(lane, reference.play_random(3).moves[-1:])
@@ -308,7 +308,7 @@ def test_from_a_sum_on_every_second_game_chooses_by_the_board_with_halved_tiles(
 
 
 def test_what_is_played_is_what_is_learned() -> None:
-    layout = Layout.of(["0123", "0145"])
+    layout = NetworkLayout.of(["0123", "0145"])
     tables = tables_of(Network.empty(layout))
     other = tables_of(Network.empty(layout))
     plays = plays_of(Network.empty(layout))
@@ -323,7 +323,7 @@ def test_what_is_played_is_what_is_learned() -> None:
 
 def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[Any], list[float], int]:
     """Train in slices of these numbers of moves."""
-    layout = Layout.of(["0123", "0145"])
+    layout = NetworkLayout.of(["0123", "0145"])
     tables, plays = tables_of(Network.empty(layout)), plays_of(Network.empty(layout))
     lane = new_lane(np.uint64(seed), layout)
     scores, highest = np.empty(games), np.empty(games, dtype=np.uint8)
@@ -365,6 +365,6 @@ def test_a_full_array_of_scores_ends_it_too() -> None:
 def test_a_lane_has_room_for_the_longest_game() -> None:
     # Each move adds 2 or more to a sum of at most 16 tiles of 32768.
     assert LENGTH_MAX >= 16 * 32768 / 2 / 2
-    lane = new_lane(np.uint64(0), Layout.of(["0123", "4567", "0145", "1256"]))
+    lane = new_lane(np.uint64(0), NetworkLayout.of(["0123", "4567", "0145", "1256"]))
     assert {len(lane.boards), len(lane.afterstates), len(lane.rewards)} == {LENGTH_MAX}
     assert lane.addresses.shape == (2, 32)

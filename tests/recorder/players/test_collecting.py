@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus
-from tape2048.critic import Critic
+from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import players_of
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
 from tape2048.critic.ntuple.games import Games, GameSource, read_games
@@ -140,7 +140,7 @@ def test_games_that_do_not_fit_into_memory_are_refused(monkeypatch: pytest.Monke
 class Learned(NamedTuple):
     """A critic of the player ``greedy``, and its games."""
 
-    critic: Critic
+    critic: NTupleCritic
     source: GameSource
 
 
@@ -154,7 +154,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
     source = played_games(settings, "greedy", {}, 6_000)
     trained = train_ntuple_critic(settings, source, tmp_path_factory.mktemp("learned"))
     assert trained.best is not None
-    return Learned(Critic.load(trained.best), source)
+    return Learned(NTupleCritic.load(trained.best), source)
 
 
 def test_a_critic_tells_more_than_the_share_of_games(learned: Learned) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests import reference
 from tests.recorder.choosing import GAMMA, boards, choose_once, words
 
-from tape2048.critic import Critic
+from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import CriticFacts, SplitInfo
 from tape2048.errors import ConfigError, ModelError
-from tape2048.ntuple import Layout
+from tape2048.ntuple import NetworkLayout
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players.ntuple import make as make_ntuple
 from tape2048_recorder.players.ntuple import move_values
@@ -34,18 +34,18 @@ TILES = (64, 1024, 32768)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    layout = Layout.of(["0145", "0123"], stages=[64])
+    layout = NetworkLayout.of(["0145", "0123"], stages=[64])
     weights = np.random.default_rng(5).integers(-60, 60, (layout.entries, 4)).astype(np.int16)
     weights[:, 3] = 0
     facts = CriticFacts(thresholds=list(TILES), split=SplitInfo(fractions={"train": 1.0}))
     file = tmp_path_factory.mktemp("critic") / "random.critic"
-    Critic(facts, layout, weights, 1 / 64).save(file)
+    NTupleCritic(facts, layout, weights, 1 / 64).save(file)
     return file
 
 
 @functools.cache
-def critic(path: Path) -> Critic:
-    return Critic.load(path)
+def critic(path: Path) -> NTupleCritic:
+    return NTupleCritic.load(path)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from tests import reference
 
 from tape2048.errors import ConfigError
 from tape2048.ntuple.files import file_bytes, load_network, save_network
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.collecting import play_games
@@ -53,7 +53,7 @@ def test_look_ups_are_those_of_afterstates_and_of_what_may_follow() -> None:
 
 
 def test_an_entry_is_rounded_the_more_coarsely_the_less_it_is_looked_up() -> None:
-    layout = Layout.of(["0123"])
+    layout = NetworkLayout.of(["0123"])
     values = np.random.default_rng(3).integers(-32767, 32768, layout.entries).astype(np.int16)
     values[:4] = 32767, -32767, 0, 1
     counts = np.random.default_rng(4).choice([0, 1, 10, 1000, 10**6], layout.entries).astype(np.uint32)

@@ -16,7 +16,7 @@ from tape2048.errors import ConfigError
 from tape2048.jit import intrinsics
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.images import stage_of
-from tape2048.ntuple.layout import Layout, parse_tuple, tuple_text
+from tape2048.ntuple.layout import NetworkLayout, parse_tuple, tuple_text
 from tape2048.ntuple.lookup import indices_of
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import place, stage_begins
@@ -59,17 +59,17 @@ def test_nibbles_are_extracted_either_way(board: int, places: set[int]) -> None:
 
 
 LAYOUTS = [
-    Layout.of(["0123"]),
-    Layout.of(["0145", "01245", "9abcde"]),
-    Layout.of(["01234", "cdef", "048c"], [2048]),
-    Layout.of(["0145", "0aef"], [4, 64, 8192, 32768]),
+    NetworkLayout.of(["0123"]),
+    NetworkLayout.of(["0145", "01245", "9abcde"]),
+    NetworkLayout.of(["01234", "cdef", "048c"], [2048]),
+    NetworkLayout.of(["0145", "0aef"], [4, 64, 8192, 32768]),
 ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @settings(max_examples=40)
 @given(cells=boards)
-def test_the_entries_of_a_board_are_those_of_its_eight_images(layout: Layout, cells: list[int]) -> None:
+def test_entries_are_those_of_eight_images(layout: NetworkLayout, cells: list[int]) -> None:
     base = np.uint64(slow.stage_of(layout, cells) * layout.stage_size)
     out = np.empty(8 * len(layout.tuples), dtype=np.uint64)
     _indices(layout.masks, layout.offsets, base, np.uint64(reference.pack(cells)), out)
@@ -83,7 +83,7 @@ def test_the_entries_of_a_board_are_those_of_its_eight_images(layout: Layout, ce
 
 @pytest.mark.parametrize("stages", [(), (4,), (32768,), (8192, 16384), tuple(2**e for e in range(2, 16))])
 def test_a_stage_begins_with_its_tile(stages: tuple[int, ...]) -> None:
-    layout = Layout.of(["0123"], stages)
+    layout = NetworkLayout.of(["0123"], stages)
     rng = random.Random(3)
     for highest in range(16):
         for _ in range(20):
@@ -99,12 +99,12 @@ def test_a_stage_begins_with_its_tile(stages: tuple[int, ...]) -> None:
     cells=st.lists(st.sampled_from([0, 1, 9, *range(11, 16)]), min_size=16, max_size=16),
 )
 def test_a_stage_begins_with_a_sum_of_different_tiles(stages: set[int], cells: list[int]) -> None:
-    layout = Layout.of(["0123"], sorted(stages))
+    layout = NetworkLayout.of(["0123"], sorted(stages))
     assert int(_stage(stage_begins(layout), np.uint64(reference.pack(cells)))) == slow.stage_of(layout, cells)
 
 
 def test_equal_tiles_count_once() -> None:
-    begins = stage_begins(Layout.of(["0123"], [8192, 12288, 16384]))
+    begins = stage_begins(NetworkLayout.of(["0123"], [8192, 12288, 16384]))
     for board, stage in ((0xCC, 0), (0xDDD, 1), (0xDCC, 2), (0xE, 3), (0xEDC, 3), (0xF, 3)):
         assert int(_stage(begins, np.uint64(board))) == stage
 
@@ -185,7 +185,7 @@ def test_every_image_of_a_board_has_its_value(dtype: type) -> None:
 
 
 def test_an_empty_network_values_all_boards_alike() -> None:
-    network = Network.empty(Layout.of(["0123", "4567"], [64]), initial_value=320_000)
+    network = Network.empty(NetworkLayout.of(["0123", "4567"], [64]), initial_value=320_000)
     assert set(network.values(slow.packed(slow.random_boards(50, seed=1))).tolist()) == {320_000}
 
 
@@ -221,7 +221,7 @@ def test_what_is_no_tuple_is_refused(text: str) -> None:
 )
 def test_what_is_no_layout_is_refused(tuples: list[str], stages: list[int], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Layout.of(tuples, stages)
+        NetworkLayout.of(tuples, stages)
 
 
 # --- quantisation

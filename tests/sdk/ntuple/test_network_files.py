@@ -24,7 +24,7 @@ from tape2048.errors import (
 from tape2048.io import safetensors as _safetensors
 from tape2048.ntuple import files
 from tape2048.ntuple.files import SHIPPED, file_facts, load_network, read_network, save_network
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
 
 from ...recorder.ntuple_training import slow
@@ -379,7 +379,7 @@ def test_facts_of_great_depth_are_refused() -> None:
 
 
 def test_the_least_step_makes_a_network_that_can_be_read(tmp_path: Path) -> None:
-    network = Network.empty(Layout.of(["0123"])).quantised(1e-46)
+    network = Network.empty(NetworkLayout.of(["0123"])).quantised(1e-46)
     save_network(network, tmp_path / "network")
     assert same(load_network(str(tmp_path / "network")), network)
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048.critic.facts import SplitInfo  # noqa: E402 - after the skip
-from tape2048.torch import Critic  # noqa: E402 - after the skip
+from tape2048.torch import TorchCritic  # noqa: E402 - after the skip
 from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo, save_critic  # noqa: E402
 from tape2048.torch.embedding import bf16_bits  # noqa: E402
 from tape2048.torch.head import CriticHead  # noqa: E402
@@ -53,7 +53,7 @@ def tokens() -> Any:
 def test_a_critic_of_tokens(tmp_path: Path, tower: Tower, tokens: Any) -> None:
     head = CriticHead(8, TILES)
     written = save_critic(tmp_path / "critic", info(step=7, metrics={"val_loss": 0.5}), head, tower)
-    critic = Critic.load(tmp_path / "critic", "cpu")
+    critic = TorchCritic.load(tmp_path / "critic", "cpu")
     assert critic.info == written
     assert (critic.thresholds, critic.kind, critic.needs_embeddings) == (TILES, "tokens", False)
     found = critic(exps_to_boards(tokens))
@@ -62,7 +62,7 @@ def test_a_critic_of_tokens(tmp_path: Path, tower: Tower, tokens: Any) -> None:
         expected = torch.sigmoid(head(tower(torch.from_numpy(tokens)))).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-6)
     np.testing.assert_array_equal(critic(tokens), found)
-    few = Critic.load(tmp_path / "critic", "cpu", batch_rows=7)
+    few = TorchCritic.load(tmp_path / "critic", "cpu", batch_rows=7)
     np.testing.assert_allclose(few(exps_to_boards(tokens)), found, atol=1e-6)
     assert critic(np.empty(0, np.uint64)).shape == (0, 3)
     # Its tower can be used as one, under the same name.
@@ -75,7 +75,7 @@ def test_a_critic_of_embeddings(tmp_path: Path, tower: Tower, tokens: Any) -> No
     head = CriticHead(8, TILES, hidden=4)
     probe = info(kind="embeddings", tower=about, head=HeadInfo(in_dim=8, hidden=4))
     save_critic(tmp_path / "probe", probe, head)
-    critic = Critic.load(tmp_path / "probe", "cpu")
+    critic = TorchCritic.load(tmp_path / "probe", "cpu")
     assert critic.needs_embeddings
     with pytest.raises(errors.ModelError, match="was given boards"):
         critic(exps_to_boards(tokens))
@@ -88,11 +88,11 @@ def test_a_critic_of_embeddings(tmp_path: Path, tower: Tower, tokens: Any) -> No
     with pytest.raises(errors.ColumnError, match=r"\[N, 8\]"):
         critic.from_embeddings(bits[:, :5])
     # With the tower that made them, boards will do; with another one they will not.
-    both = Critic.load(tmp_path / "probe", "cpu", tower=tmp_path / "tower")
+    both = TorchCritic.load(tmp_path / "probe", "cpu", tower=tmp_path / "tower")
     np.testing.assert_array_equal(both(exps_to_boards(tokens)), found)
     save_tower(tmp_path / "other", Tower(SMALL))
     with pytest.raises(errors.ModelError, match="trained on embeddings of the tower"):
-        Critic.load(tmp_path / "probe", "cpu", tower=tmp_path / "other")
+        TorchCritic.load(tmp_path / "probe", "cpu", tower=tmp_path / "other")
     with pytest.raises(errors.ModelError, match="no built-in tower"):
         open_tower(tmp_path / "probe")
 
@@ -103,7 +103,7 @@ def test_ordered_probabilities_are_ordered(tmp_path: Path, tower: Tower, tokens:
     with torch.no_grad():
         head.last.weight.mul_(50)
     save_critic(tmp_path / "critic", info(head=HeadInfo(in_dim=8, ordered=True)), head, tower)
-    found = Critic.load(tmp_path / "critic", "cpu")(exps_to_boards(tokens))
+    found = TorchCritic.load(tmp_path / "critic", "cpu")(exps_to_boards(tokens))
     assert (np.diff(found, axis=1) <= 0).all()
 
 
@@ -128,9 +128,9 @@ def test_somebody_elses_tower_is_named_by_who_loads(
     about = TowerInfo(sha256=tower_sha256(module), factory="their_tower:make")
     save_critic(tmp_path / "critic", info(tower=about), CriticHead(8, TILES), module)
     with pytest.raises(errors.ModelError, match="made by their_tower:make") as caught:
-        Critic.load(tmp_path / "critic", "cpu")
+        TorchCritic.load(tmp_path / "critic", "cpu")
     assert "their_tower:make" in str(caught.value.hint)
-    critic = Critic.load(tmp_path / "critic", "cpu", tower="their_tower:make")
+    critic = TorchCritic.load(tmp_path / "critic", "cpu", tower="their_tower:make")
     assert critic(tokens).shape == (50, 3)
 
 
@@ -142,34 +142,34 @@ def test_somebody_elses_tower_is_named_by_who_loads(
     ],
 )  # fmt: skip
 def test_boards_that_are_none(tower: Tower, boards: Any) -> None:
-    critic = Critic(info(), CriticHead(8, TILES), tower)
+    critic = TorchCritic(info(), CriticHead(8, TILES), tower)
     with pytest.raises(ValueError, match="board"):
         critic(boards)
 
 
 def test_the_error_for_other_shapes_names_both_kinds(tower: Tower) -> None:
-    critic = Critic(info(), CriticHead(8, TILES), tower)
+    critic = TorchCritic(info(), CriticHead(8, TILES), tower)
     with pytest.raises(ValueError, match=r"uint8 of shape \(3, 15\); expected .* u64\[N\] or .* u8\[N, 16\]"):
         critic(np.zeros((3, 15), np.uint8))
 
 
 def test_tokens_of_a_session(tmp_path: Path, tower: Tower) -> None:
     session = Session.open(write_ours(tmp_path / NAME))
-    critic = Critic(info(), CriticHead(8, TILES), tower)
+    critic = TorchCritic(info(), CriticHead(8, TILES), tower)
     tokens = session.tokens([0, 3, 5])
     np.testing.assert_array_equal(critic(tokens), critic(exps_to_boards(tokens)))
 
 
 def test_boards_may_be_a_list(tower: Tower) -> None:
     """Also one with boards on both sides of 2**63, of which NumPy makes floats; and an empty one."""
-    critic = Critic(info(), CriticHead(8, TILES), tower)
+    critic = TorchCritic(info(), CriticHead(8, TILES), tower)
     boards = [0xDCBA_6789_5432_1210, 0x1000_0000_0000_0001]
     assert np.array_equal(critic(boards), critic(np.array(boards, np.uint64)))
     assert critic([]).shape == (0, 3)
 
 
 def test_exponents_that_no_board_has(tower: Tower) -> None:
-    critic = Critic(info(), CriticHead(8, TILES), tower)
+    critic = TorchCritic(info(), CriticHead(8, TILES), tower)
     with pytest.raises(ValueError, match="at most 15"):
         critic(np.full((1, 16), 16, np.uint8))
 
@@ -183,7 +183,7 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
     def refused(file: Path, content: bytes, said: str) -> None:
         file.write_bytes(content)
         with pytest.raises(errors.ModelError, match=said) as caught:
-            Critic.load(path, "cpu")
+            TorchCritic.load(path, "cpu")
         assert str(path) in str(caught.value)
         file.write_bytes(whole[file])
 
@@ -201,14 +201,14 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
     refused(text, whole[text].replace(b'"layers": 1', b'"layers": 2'), "tower's parameters")
     text.unlink()
     with pytest.raises(errors.ModelError, match="not a critic"):
-        Critic.load(path, "cpu")
+        TorchCritic.load(path, "cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta", "cpu:x"])
 def test_devices_that_are_not_there(tmp_path: Path, tower: Tower, name: str) -> None:
     save_critic(tmp_path / "critic", info(), CriticHead(8, TILES), tower)
     with pytest.raises(errors.ConfigError, match="expected"):
-        Critic.load(tmp_path / "critic", name)
+        TorchCritic.load(tmp_path / "critic", name)
 
 
 def saved(path: Path, tower: Tower, step: int) -> None:
@@ -231,7 +231,7 @@ def test_other_files_of_a_critic_stay(
     fsync_path(path / "report.html")
     for step in (2, 3):
         saved(path, tower, step)
-        assert Critic.load(path, "cpu").info.step == step
+        assert TorchCritic.load(path, "cpu").info.step == step
         assert (path / "report.html").read_text() == "about step 1"
     assert sorted(file.name for file in path.iterdir()) == ["critic.json", "model.safetensors", "report.html"]
     assert [file.name for file in tmp_path.iterdir()] == ["critic"]
@@ -246,7 +246,7 @@ def test_a_file_that_goes_meanwhile_is_let_go(
     (path / "draft").write_text("")
     monkeypatch.setattr("tape2048.io.staging.sweep", lambda *_: (path / "draft").unlink())
     saved(path, tower, 2)
-    assert Critic.load(path, "cpu").info.step == 2
+    assert TorchCritic.load(path, "cpu").info.step == 2
     assert not (path / "draft").exists()
 
 

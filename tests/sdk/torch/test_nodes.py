@@ -35,7 +35,7 @@ from tape2048.session.remote import put_session
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from tape2048.torch import Critic  # noqa: E402 - after the skip
+from tape2048.torch import TorchCritic  # noqa: E402 - after the skip
 from tape2048.torch.training.run import train_critic  # noqa: E402
 from tape2048.torch.training.store import TrainingStore  # noqa: E402
 
@@ -190,7 +190,10 @@ def test_a_training_whose_out_is_a_store_goes_on_anywhere(
     expected = lines((tmp_path / "local" / "metrics.jsonl").read_bytes())
     assert lines((state / "metrics.jsonl").read_bytes()) == expected
     for name in ("best", "last"):
-        assert Critic.load(state / name, "cpu").sha256 == Critic.load(tmp_path / "local" / name, "cpu").sha256
+        assert (
+            TorchCritic.load(state / name, "cpu").sha256
+            == TorchCritic.load(tmp_path / "local" / name, "cpu").sha256
+        )
     names = {key.split("/")[0] for key in open_store(url).names("checkpoints")}
     assert len(names) <= 2, "older states are removed"
     with pytest.raises(StateError, match="seed = 1, not 9"):

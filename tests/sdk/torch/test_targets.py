@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
-from tape2048.critic import Critic
+from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo
 from tape2048.game.rules import exps_to_boards
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from tape2048.torch import Critic as NeuralCritic  # noqa: E402 - after the skip
+from tape2048.torch import TorchCritic  # noqa: E402 - after the skip
 from tape2048.torch.training.run import train_critic  # noqa: E402
 from tape2048.torch.training.targets import Targets  # noqa: E402
 
@@ -32,13 +32,13 @@ PLAYER = PlayedBy("toy", "a" * 64, 120)
 
 def save_teacher(path: Path, *, seed: int | None = 1, tiles: tuple[int, ...] = TILES, **facts: Any) -> Path:
     """A teacher of random weights, or without weights, which says 0.5 of every tile that is not there."""
-    layout = Layout.of(["0123", "4567"])
+    layout = NetworkLayout.of(["0123", "4567"])
     weights = np.zeros((layout.entries, 1 << (len(tiles) - 1).bit_length()), np.int16)
     if seed is not None:
         weights[:, : len(tiles)] = np.random.default_rng(seed).integers(-20, 20, (layout.entries, len(tiles)))
     split = SplitInfo(fractions={"train": 0.8, "val": 0.2})
     about = {"thresholds": list(tiles), "split": split, "players": [PLAYER], **facts}
-    Critic(CriticFacts(**about), layout, weights, 1 / 32).save(path, preset=0)
+    NTupleCritic(CriticFacts(**about), layout, weights, 1 / 32).save(path, preset=0)
     return path
 
 
@@ -74,7 +74,7 @@ def test_outcomes_are_the_labels(batch: dict[str, Any]) -> None:
 
 def test_a_teachers_probabilities_take_their_place(teacher: Path, batch: dict[str, Any]) -> None:
     found = targets(teacher, "td")(batch)
-    expected = Critic.load(teacher)(exps_to_boards(batch["tokens"].numpy()))
+    expected = NTupleCritic.load(teacher)(exps_to_boards(batch["tokens"].numpy()))
     assert found.dtype == torch.float32
     assert (found.numpy() == expected).all()
     assert (targets(teacher, "mix:1")(batch) == found).all()
@@ -96,7 +96,7 @@ def test_a_student_says_what_its_teacher_says(games: Path, tmp_path: Path) -> No
     for kind, path in (("td", "empty.critic"), ("outcome", "")):
         about = {"targets": kind, "teacher": path and str(tmp_path / path), "epochs": 3}
         train_critic(config(games, tmp_path / kind, **about))
-        critic = NeuralCritic.load(tmp_path / kind / "last", "cpu")
+        critic = TorchCritic.load(tmp_path / kind / "last", "cpu")
         said[kind] = critic(boards)[0]
         assert critic.info.training["targets"] == kind
     assert np.abs(said["td"][1:] - 0.5).max() < np.abs(said["outcome"][1:] - 0.5).max()

@@ -27,7 +27,7 @@ pytest.importorskip("safetensors")
 from tape2048.io.durable import replace_file  # noqa: E402 - after the skip
 from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
 from tape2048.session.session import Session  # noqa: E402
-from tape2048.torch import Critic  # noqa: E402
+from tape2048.torch import TorchCritic  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
 from tape2048.torch.support import read_tensors, tensor_bytes  # noqa: E402
 from tape2048.torch.tower import open_tower  # noqa: E402
@@ -106,7 +106,7 @@ class CrashAt:
 
 
 def test_a_critic_learns_and_says_what_it_was_trained_on(games: Path, trained: Path) -> None:
-    critic = Critic.load(trained / "best", "cpu")
+    critic = TorchCritic.load(trained / "best", "cpu")
     corpus = Corpus.open(games)
     info = critic.info
     assert (critic.thresholds, info.kind, info.corpus_hash, info.seed) == (
@@ -145,7 +145,7 @@ def test_weights_leave_probabilities_calibrated(games: Path, tmp_path: Path, *, 
     """Rare labels counted many times over; the critic that is written says how often they are true."""
     made = config(games, tmp_path / "critic", pos_weight="0.5 2 6", ordered=ordered, epochs=6, augment="none")
     train_critic(made)
-    critic = Critic.load(tmp_path / "critic/last", "cpu")
+    critic = TorchCritic.load(tmp_path / "critic/last", "cpu")
     fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
     found = critic(fetched["tokens"]).mean(axis=0)
     truth = fetched["labels"].mean(axis=0)
@@ -157,7 +157,7 @@ def test_weights_leave_probabilities_calibrated(games: Path, tmp_path: Path, *, 
 def test_weights_of_the_data(games: Path, tmp_path: Path) -> None:
     train_critic(config(games, tmp_path / "critic", pos_weight="dataset", steps_max=30, epochs=9))
     fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
-    found = Critic.load(tmp_path / "critic/last", "cpu")(fetched["tokens"])
+    found = TorchCritic.load(tmp_path / "critic/last", "cpu")(fetched["tokens"])
     np.testing.assert_allclose(found.mean(axis=0), fetched["labels"].mean(axis=0), atol=0.08)
 
 
@@ -182,7 +182,7 @@ def test_a_critic_learns_the_share_of_all_rows(uneven: Path, tmp_path: Path, pos
     )  # fmt: skip
     train_critic(made)
     tokens, of_rows, of_games = shares(uneven, "train")
-    found = Critic.load(tmp_path / "critic/last", "cpu")(tokens)[0]
+    found = TorchCritic.load(tmp_path / "critic/last", "cpu")(tokens)[0]
     assert found[0] == pytest.approx(of_rows[0], abs=0.04)
     assert abs(of_games[0] - of_rows[0]) > 0.2, "what it learned of rows that all count the same"
 
@@ -199,7 +199,7 @@ def test_losses_are_those_of_all_rows(uneven: Path, tmp_path: Path) -> None:
     for line, part in ((train, "train"), (val, "val")):
         assert (line["kind"], line["step"]) == (part, games)
         tokens, (share,), _ = shares(uneven, part)
-        p = float(Critic.load(tmp_path / "critic/last", "cpu")(tokens)[0, 0])
+        p = float(TorchCritic.load(tmp_path / "critic/last", "cpu")(tokens)[0, 0])
         loss = -share * math.log(p) - (1 - share) * math.log(1 - p)
         assert line["loss"] == pytest.approx(loss, rel=1e-5)
     assert val["auroc"] == {str(TILES[0]): 0.5}
@@ -233,10 +233,10 @@ def test_the_probe_of_embeddings(games: Path, trained: Path, tmp_path: Path) -> 
     train_critic(probe, stop=lambda: threads.add(torch.get_num_threads()) is not None)
     assert threads == {1}  # the cores are for the batches
     assert torch.get_num_threads() == 2
-    critic = Critic.load(tmp_path / "probe/best", "cpu")
+    critic = TorchCritic.load(tmp_path / "probe/best", "cpu")
     assert critic.needs_embeddings
     assert critic.info.tower.sha256 == tower.sha256
-    end_to_end = Critic.load(trained / "best", "cpu").info.metrics["val_auroc"]
+    end_to_end = TorchCritic.load(trained / "best", "cpu").info.metrics["val_auroc"]
     for tile, found in critic.info.metrics["val_auroc"].items():
         assert found > end_to_end[tile] - 0.05
 
@@ -434,8 +434,8 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
     done = train_critic(config(games, tmp_path / "critic", eval_steps=2, patience=2))
     assert done.ended == "no better for 2 validations"
     assert (done.progress.step, done.progress.best_step) == (8, 4)
-    assert Critic.load(tmp_path / "critic/best", "cpu").info.step == 4
-    assert Critic.load(tmp_path / "critic/last", "cpu").info.step == 8
+    assert TorchCritic.load(tmp_path / "critic/best", "cpu").info.step == 4
+    assert TorchCritic.load(tmp_path / "critic/last", "cpu").info.step == 8
     again = train_critic(config(games, tmp_path / "critic", eval_steps=2, patience=2))
     assert again.ended == done.ended
 

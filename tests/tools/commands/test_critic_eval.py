@@ -20,7 +20,7 @@ from tape2048 import Corpus
 from tape2048.critic.facts import SplitInfo
 from tape2048.critic.scores import open_scores
 from tape2048.errors import MissingPackageError
-from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, TowerInfo, save_critic
+from tape2048.torch.critic import CriticInfo, HeadInfo, TorchCritic, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
 from tape2048_tools.critic_report.tables import document as document_of
@@ -74,7 +74,7 @@ class Made:
         for session in self.corpus.sessions:
             tokens = torch.from_numpy(session.tokens(slice(None)))
             tower = Tower(CONFIG).eval()
-            state = Critic.load(self.critic, "cpu").tower
+            state = TorchCritic.load(self.critic, "cpu").tower
             assert state is not None
             tower.load_state_dict(state.state_dict())
             with torch.inference_mode():
@@ -123,7 +123,7 @@ def test_json_names_what_was_examined(tape: Tape, made: Made, document: dict[str
     val = made.corpus.split(**SHARES)["val"]
     assert (found["part"], found["evaluation"]["runs"], found["runs_in_all"]) == ("val", len(val.runs), 120)
     assert found["evaluation"]["rows"] == 10 * len(val.runs)  # as in training
-    assert found["critic_sha256"] == Critic.load(made.critic, "cpu").sha256
+    assert found["critic_sha256"] == TorchCritic.load(made.critic, "cpu").sha256
     assert found["notes"] == [
         "These are the sessions that the critic was trained on, split as in its training."
     ]
@@ -315,7 +315,7 @@ def test_scores_of_a_session_and_of_runs(tape: Tape, made: Made, tmp_path: Path)
     out = tmp_path / "scores.npy"
     done = tape("critic", "score", made.critic, session.path, "--out", out, "--device", "cpu", "--json")
     assert (done.code, done.err) == (0, "")
-    critic = Critic.load(made.critic, "cpu")
+    critic = TorchCritic.load(made.critic, "cpu")
     assert (done.json["critic_sha256"], done.json["rows"]) == (critic.sha256, len(session))
     np.testing.assert_allclose(open_scores(out).values, critic(session.tokens(slice(None))), atol=1e-6)
     taken = tape("critic", "score", made.critic, session.path, "--out", out)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, errors
-from tape2048.critic import Critic, open_scores
+from tape2048.critic import NTupleCritic, open_scores
 from tape2048.critic.facts import SHIPPED
 from tape2048.critic.ntuple import NTupleCriticConfig
 from tape2048.critic.ntuple.config import PRESETS
@@ -97,7 +97,7 @@ def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> No
 def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
     done = tape(*TRAIN, *SMALL, "--player", "greedy", "--games", "200", "--json")
     assert done.code == 0, done.err
-    (player,) = Critic.load("critic/best.critic").info.players
+    (player,) = NTupleCritic.load("critic/best.critic").info.players
     assert (player.name, player.games) == ("greedy", 200)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["critic"], "nothing is recorded"
     other = tape(*TRAIN, *SMALL, "--player", "greedy", "--games", "201")
@@ -183,7 +183,7 @@ def test_games_of_several_players_are_refused_unless_wanted(tape: Tape, made: Ma
     assert "--mixed-players" in done.err
     mixed = tape(*TRAIN, *SMALL, "--data", made.both, "--mixed-players", "--epochs", "1")
     assert mixed.code == 0, mixed.err
-    assert [one.games for one in Critic.load("critic/best.critic").info.players] == [300, 20]
+    assert [one.games for one in NTupleCritic.load("critic/best.critic").info.players] == [300, 20]
 
 
 def test_tiles_that_nobody_reached_are_said_or_refused(tape: Tape, made: Made) -> None:
@@ -260,7 +260,7 @@ ROWS = " / ".join(" ".join(map(str, BOARD[row : row + 4])) for row in range(0, 1
 
 
 def test_a_board_is_asked_in_any_spelling(tape: Tape, made: Made) -> None:
-    critic = Critic.load(made.critic)
+    critic = NTupleCritic.load(made.critic)
     p = critic(np.array([PACKED], np.uint64))[0].tolist()
     spellings = [f"0x{PACKED:016x}", str(PACKED), ROWS, ROWS.replace(" / ", ","), ROWS.replace(" / ", "\n")]
     done = tape("critic", "ask", "--critic", made.critic, *spellings, "--json")
@@ -321,7 +321,7 @@ def test_it_is_examined_like_any_critic(tape: Tape, made: Made, tmp_path: Path) 
     done = tape("critic", "eval", made.critic, made.root, *QUICK, "--json", "--html", report)
     assert done.code == 0, done.err
     found = done.json
-    assert (found["kind"], found["critic_sha256"]) == ("ntuple", Critic.load(made.critic).sha256)
+    assert (found["kind"], found["critic_sha256"]) == ("ntuple", NTupleCritic.load(made.critic).sha256)
     everything = {
         cell["threshold"]: cell["scores"] for cell in found["evaluation"]["cells"] if cell["stage"] == "all"
     }
@@ -348,7 +348,7 @@ def test_every_row_is_scored(tape: Tape, made: Made) -> None:
     done = tape("critic", "score", made.critic, made.root, "--out", "scores.npy", "--json")
     assert done.code == 0, done.err
     assert "another player" not in done.err
-    corpus, critic = Corpus.open(made.root), Critic.load(made.critic)
+    corpus, critic = Corpus.open(made.root), NTupleCritic.load(made.critic)
     scores = open_scores("scores.npy")
     assert (scores.info.critic_sha256, scores.info.thresholds) == (critic.sha256, [128, 256])
     assert (scores.values == critic(exps_to_boards(corpus.tokens(slice(None))))).all()

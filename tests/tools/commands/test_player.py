@@ -11,7 +11,7 @@ import pytest
 
 from tape2048 import Session, errors, sessions
 from tape2048.ntuple.files import load_network, save_network
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
 from tape2048_recorder.players import evaluation
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def network() -> Network:
     """A network of random values, as if it had been trained."""
-    layout = Layout.of(["0123", "0145"], [8192])
+    layout = NetworkLayout.of(["0123", "0145"], [8192])
     table = np.random.default_rng(1).integers(-99, 99, layout.entries).astype(np.float32)
     facts = {"moves": 1_234_567, "games": 89, "elapsed_s": 75.0, "training": {"seed": 7, "decay": 0.5}}
     return Network(layout, table, np.ones((2, 2), dtype=np.float32), facts)
@@ -45,7 +45,7 @@ def exact(network: Network, tmp_path: Path) -> Path:
 @pytest.fixture
 def quantised(tmp_path: Path) -> Path:
     """Random values, and as many tuples as in the network that ships: it runs the same compiled code."""
-    layout = Layout.of(["0123", "0145", "1256", "4567"], [8192])
+    layout = NetworkLayout.of(["0123", "0145", "1256", "4567"], [8192])
     table = np.random.default_rng(1).integers(-99, 99, layout.entries).astype(np.float32)
     path = tmp_path / "quantised.ntuple"
     save_network(Network(layout, table, np.ones((2, 4), dtype=np.float32)).quantised(0.5), path)
@@ -84,7 +84,7 @@ def test_info_as_json(tape: Tape, exact: Path, network: Network) -> None:
 
 @pytest.mark.parametrize("facts", [{}, {"moves": "many", "training": 5}, {"training": None}])
 def test_info_takes_a_file_without_our_facts(tape: Tape, tmp_path: Path, facts: dict[str, object]) -> None:
-    layout = Layout.of(["0123"])
+    layout = NetworkLayout.of(["0123"])
     network = Network(layout, np.zeros(65536, np.float32), np.ones((1, 1), np.float32), facts)
     save_network(network, tmp_path / "plain")
     done = tape("player", "info", tmp_path / "plain")

@@ -16,10 +16,10 @@ from tape2048_tools.options.recorder import flags_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tape2048.critic.ntuple.critic import Critic as NTupleCritic
-    from tape2048.torch.critic import Critic
+    from tape2048.critic.ntuple.critic import NTupleCritic
+    from tape2048.torch.critic import TorchCritic
 
-    AnyCritic: TypeAlias = NTupleCritic | Critic
+    AnyCritic: TypeAlias = NTupleCritic | TorchCritic
 
 #: The sample files in a checkout, by kind.
 EXAMPLES: dict[type[LearningConfig], Path] = {
@@ -67,14 +67,14 @@ def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> A
         MissingPackageError: a neural critic, without PyTorch.
     """
     from tape2048.critic.facts import SHIPPED
-    from tape2048.critic.ntuple.critic import Critic
+    from tape2048.critic.ntuple.critic import NTupleCritic
 
     if str(path) in SHIPPED or not path.is_dir():
-        return Critic.load(path)
+        return NTupleCritic.load(path)
     require_torch()
-    from tape2048.torch.critic import Critic as NeuralCritic
+    from tape2048.torch.critic import TorchCritic
 
-    return NeuralCritic.load(path, device, tower=tower)
+    return TorchCritic.load(path, device, tower=tower)
 
 
 def require_torch() -> None:

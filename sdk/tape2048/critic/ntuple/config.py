@@ -9,7 +9,7 @@ from typing import Annotated
 from tape2048.base.resources import available_cores
 from tape2048.critic.config import LearningConfig
 from tape2048.errors import ConfigError
-from tape2048.ntuple.layout import TILES, Layout
+from tape2048.ntuple.layout import TILES, NetworkLayout
 from tape2048.settings.fields import Count, Positive, Share, about
 
 #: Configurations in the package, each of the critic that ships under its name.
@@ -123,9 +123,9 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     ] = 0.0
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NetworkLayout:
         """The tuples and stages; ConfigError for invalid ones."""
-        return Layout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
+        return NetworkLayout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     @property
     def thread_count(self) -> int:

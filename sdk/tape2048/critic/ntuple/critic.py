@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from tape2048.base.threads import map_ordered
 from tape2048.critic.facts import CriticFacts, critic_path
-from tape2048.critic.ntuple.kernel import Tables, new_scratch, predict
+from tape2048.critic.ntuple.kernel import CriticTables, new_scratch, predict
 from tape2048.errors import ConfigError, FormatError, ModelError
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import publishing_file, storage_errors
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.ntuple.files import compressed, expanded
-from tape2048.ntuple.layout import TILES, Layout, tuple_text
+from tape2048.ntuple.layout import TILES, NetworkLayout, tuple_text
 from tape2048.ntuple.placing import stage_begins
 from tape2048.session.labels import check_thresholds
 
@@ -39,11 +39,11 @@ FORMAT = "tape2048 n-tuple critic 1"
 _PIECE_ROWS = 65_536
 
 
-def tables_of(layout: Layout, thresholds: list[int], records: npt.NDArray[Any]) -> Tables:
+def tables_of(layout: NetworkLayout, thresholds: list[int], records: npt.NDArray[Any]) -> CriticTables:
     """Return the tables of the kernels; ``records`` has W or 2 W columns."""
     exponents = [tile.bit_length() - 1 for tile in thresholds]
     padded = exponents + [0] * (width_of(thresholds) - len(exponents))
-    return Tables(
+    return CriticTables(
         records,
         tuple(map(np.uint64, padded)),
         layout.masks,
@@ -59,7 +59,7 @@ def width_of(thresholds: list[int]) -> int:
 
 
 def predict_all(
-    tables: Tables, step: float, boards: npt.NDArray[np.uint64], tiles: int, threads: int | None = None
+    tables: CriticTables, step: float, boards: npt.NDArray[np.uint64], tiles: int, threads: int | None = None
 ) -> npt.NDArray[np.float32]:
     """Return the probabilities ``f32[n, tiles]`` of boards ``u64[n]``; None: a thread for each core."""
     found = np.empty((len(boards), tiles), np.float32)
@@ -74,7 +74,7 @@ def predict_all(
     return found
 
 
-class Critic:
+class NTupleCritic:
     """An n-tuple critic: maps boards to probabilities; see :meth:`load`.
 
     Attributes:
@@ -85,8 +85,8 @@ class Critic:
 
     Example:
         >>> import numpy as np
-        >>> from tape2048.critic import Critic
-        >>> critic = Critic.load("default")
+        >>> from tape2048.critic import NTupleCritic
+        >>> critic = NTupleCritic.load("default")
         >>> critic(np.array([0x1200, 0x3], np.uint64)).shape, critic.thresholds
         ((2, 3), (8192, 16384, 32768))
     """
@@ -97,7 +97,7 @@ class Critic:
     def __init__(
         self,
         info: CriticFacts,
-        layout: Layout,
+        layout: NetworkLayout,
         weights: npt.NDArray[np.int16],
         step: float,
         sha256: str = "",
@@ -112,7 +112,7 @@ class Critic:
         self.tables = tables_of(layout, info.thresholds, weights)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Critic:
+    def load(cls, path: str | os.PathLike[str]) -> NTupleCritic:
         """Load a critic's file, or the critic that ships under this name (``"default"``).
 
         Raises:
@@ -133,7 +133,7 @@ class Critic:
             facts = msgspec.json.decode(texts.get("facts", ""), type=CriticFacts)
             stages = [int(tile) for tile in texts.get("stages", "").split()]
             names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
-            layout = Layout.of(names, stages)
+            layout = NetworkLayout.of(names, stages)
             step = float(texts.get("step", "nan"))
             tiles = check_thresholds(facts.thresholds).tolist()
         except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
@@ -170,7 +170,7 @@ class Critic:
             return file.tell()
 
     def __repr__(self) -> str:
-        return f"<Critic: {self.kind} -> {self.thresholds}, {self.layout.stage_count} stages>"
+        return f"<NTupleCritic: {self.kind} -> {self.thresholds}, {self.layout.stage_count} stages>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
         """Return P(the game reaches each threshold), ``f32[N, T]``.
@@ -192,7 +192,7 @@ class Critic:
         raise ModelError(f"an n-tuple critic takes boards, and was given embeddings {x.shape}")
 
 
-def _checked(arrays: dict[str, Any], layout: Layout, tiles: int, path: Path) -> npt.NDArray[np.int16]:
+def _checked(arrays: dict[str, Any], layout: NetworkLayout, tiles: int, path: Path) -> npt.NDArray[np.int16]:
     """Return the weights ``i16[entries, W]`` of a file's arrays."""
     names = {
         f"{stage}/{tuple_text(layout.tuples[index])}": (tiles, layout.sizes[index])

@@ -43,7 +43,7 @@ F32 = np.float32
 _EPSILON = F32(1e-6)
 
 
-class Tables(NamedTuple):
+class CriticTables(NamedTuple):
     """A learning critic; threads share it. The columns of a record are the weights of W tiles and their S.
 
     ``exponents`` are those of the tiles in ascending order, then 0 up to W, a power of two: on any board, a
@@ -65,7 +65,7 @@ class Scratch(NamedTuple):
     columns: npt.NDArray[np.float32]  # `f32[4, W]`
 
 
-def new_scratch(tables: Tables) -> Scratch:
+def new_scratch(tables: CriticTables) -> Scratch:
     """Return the buffers of a thread."""
     places = np.empty((2, SYMMETRIES * len(tables.masks)), dtype=U64)
     return Scratch(places, np.empty((4, len(tables.exponents)), dtype=F32))

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from tape2048.base.resources import ram_available
 from tape2048.critic.facts import CriticFacts, SplitInfo, doubts
-from tape2048.critic.ntuple.critic import Critic, predict_all, tables_of, width_of
+from tape2048.critic.ntuple.critic import NTupleCritic, predict_all, tables_of, width_of
 from tape2048.critic.ntuple.kernel import learn, new_scratch
 from tape2048.errors import ConfigError, FormatError, StateError, TrainingError
 from tape2048.io.durable import publishing_file, storage_errors
@@ -171,7 +171,7 @@ class _Trainer:
         p = np.where(np.repeat(truth, np.diff(games.starts), axis=0), found, 1 - found)
         return float(-np.log(np.maximum(p, 1e-7)).mean())
 
-    def critic(self) -> Critic:
+    def critic(self) -> NTupleCritic:
         """Return the critic so far, in its stored precision."""
         config, width = self.config, self.width
         limit = np.iinfo(np.int16).max
@@ -196,7 +196,7 @@ class _Trainer:
             metrics={"loss": self.state.loss},
             training={"kind": "ntuple", **msgspec.to_builtins(config)},
         )
-        return Critic(facts, self.layout, weights, config.weight_step)
+        return NTupleCritic(facts, self.layout, weights, config.weight_step)
 
     def save(self, path: Path) -> None:
         """Write a checkpoint: the records that have learned, and their places."""
@@ -318,7 +318,7 @@ def train_ntuple_critic(
                 trainer.critic().save(best, preset=0)
             if trainer.done():
                 view.event("compressing the critic")
-                Critic.load(best).save(best)
+                NTupleCritic.load(best).save(best)
             files.append_metrics(trainer.progress()._asdict(), view.event)
             view.progress(trainer.progress())
             trainer.save(files.checkpoint)

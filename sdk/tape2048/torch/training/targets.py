@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tape2048.critic.facts import strangers
-from tape2048.critic.ntuple.critic import Critic
+from tape2048.critic.ntuple.critic import NTupleCritic
 from tape2048.errors import ModelError
 from tape2048.game.rules import exps_to_boards
 
@@ -36,7 +36,7 @@ class Targets:
 
     def __init__(self, config: CriticConfig, players: Sequence[PlayedBy]) -> None:
         self.share = config.teacher_share
-        self.teacher = Critic.load(config.teacher) if self.share else None
+        self.teacher = NTupleCritic.load(config.teacher) if self.share else None
         if self.teacher is None:
             return
         if self.teacher.thresholds != config.tiles:

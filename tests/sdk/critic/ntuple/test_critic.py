@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from tests import reference
 
-from tape2048.critic import Critic
+from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import SHIPPED, CriticFacts, PlayedBy, SplitInfo
 from tape2048.errors import ChecksumError, FormatError, ModelError, StorageError, TapeError, TruncatedError
 from tape2048.io.safetensors import encode
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
 
 if TYPE_CHECKING:
@@ -41,32 +41,32 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(DATA / "make_golden.py"))
 
 
-def random_critic(tiles: tuple[int, ...], stages: tuple[int, ...], *, share: float = 0.02) -> Critic:
+def random_critic(tiles: tuple[int, ...], stages: tuple[int, ...], *, share: float = 0.02) -> NTupleCritic:
     """A critic with some weights, of all sizes."""
     rng = np.random.default_rng(len(tiles))
-    layout = Layout.of(["0125", "4567"], stages)
+    layout = NetworkLayout.of(["0125", "4567"], stages)
     width = 1 << (len(tiles) - 1).bit_length()
     weights = rng.integers(-32768, 32768, (layout.entries, width)).astype(np.int16)
     weights[rng.random(layout.entries) > share] = 0
     weights[:, len(tiles) :] = 0
     facts = msgspec.structs.replace(FACTS, thresholds=list(tiles))
-    return Critic(facts, layout, weights, 1 / 1024)
+    return NTupleCritic(facts, layout, weights, 1 / 1024)
 
 
 # --- golden bytes
 
 
 def test_the_golden_critic(script: dict[str, Any]) -> None:
-    critic = Critic.load(GOLDEN)
+    critic = NTupleCritic.load(GOLDEN)
     assert (critic.info, critic.thresholds, critic.step) == (FACTS, (64, 256), 1 / 32)
-    assert critic.layout == Layout.of(["0125"], [128])
+    assert critic.layout == NetworkLayout.of(["0125"], [128])
     assert critic.sha256 == hashlib.sha256(GOLDEN.read_bytes()).hexdigest()
     expected = np.zeros((2, 16, 16, 16, 16, 2), np.int16)
     for stage, weights in script["CRITIC_WEIGHTS"].items():
         for exps, values in weights.items():
             expected[(stage, *exps)] = values
     assert (critic.weights == expected.reshape(-1, 2)).all()
-    assert repr(critic) == "<Critic: ntuple -> (64, 256), 2 stages>"
+    assert repr(critic) == "<NTupleCritic: ntuple -> (64, 256), 2 stages>"
 
 
 def test_the_script_beside_the_golden_files_makes_it(script: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def test_the_script_beside_the_golden_files_makes_it(script: dict[str, Any]) -> 
 
 
 def test_what_is_saved_are_the_golden_bytes(tmp_path: Path) -> None:
-    size = Critic.load(GOLDEN).save(tmp_path / "again.critic")
+    size = NTupleCritic.load(GOLDEN).save(tmp_path / "again.critic")
     content = (tmp_path / "again.critic").read_bytes()
     assert len(content) == size
     assert lzma.decompress(content) == lzma.decompress(GOLDEN.read_bytes())
@@ -83,7 +83,7 @@ def test_what_is_saved_are_the_golden_bytes(tmp_path: Path) -> None:
 def test_the_golden_critics_probabilities() -> None:
     """Every image of an empty board looks up the same weight; 64 is on the last board."""
     boards = [[0] * 16, [7] * 16, [6] + [0] * 15]
-    found = Critic.load(GOLDEN)(np.array([reference.pack(board) for board in boards], np.uint64))
+    found = NTupleCritic.load(GOLDEN)(np.array([reference.pack(board) for board in boards], np.uint64))
 
     def sigmoid(logit: float) -> float:
         return 1 / (1 + math.exp(-logit / 32))
@@ -117,7 +117,7 @@ def test_a_critic_comes_back(
     critic = random_critic(tiles, stages)
     size = critic.save(tmp_path / "a.critic", preset=preset)
     assert size == (tmp_path / "a.critic").stat().st_size
-    again = Critic.load(tmp_path / "a.critic")
+    again = NTupleCritic.load(tmp_path / "a.critic")
     assert (again.info, again.layout, again.step, critic.sha256) == (
         critic.info,
         critic.layout,
@@ -133,9 +133,9 @@ def test_a_critic_comes_back(
 def test_a_critic_replaces_its_own_file(tmp_path: Path) -> None:
     path = tmp_path / "a.critic"
     random_critic((16, 128), ()).save(path, preset=0)
-    mapped = Critic.load(path)
+    mapped = NTupleCritic.load(path)
     mapped.save(path)
-    assert (Critic.load(path).weights == mapped.weights).all()
+    assert (NTupleCritic.load(path).weights == mapped.weights).all()
     (tmp_path / "directory").mkdir()
     with pytest.raises(StorageError):
         mapped.save(tmp_path / "directory")
@@ -179,10 +179,10 @@ def test_other_arrays_are_refused(boards: Any) -> None:
 
 @pytest.mark.parametrize("extreme", [-32768, 32767])
 def test_the_largest_weights_give_probabilities(extreme: int) -> None:
-    layout = Layout.of(["0125", "4567"], (32, 256))
+    layout = NetworkLayout.of(["0125", "4567"], (32, 256))
     rng = np.random.default_rng(2)
     weights = rng.choice(np.array([extreme, extreme, -32768, 32767], np.int16), (layout.entries, 2))
-    critic = Critic(msgspec.structs.replace(FACTS, thresholds=[16, 128]), layout, weights, 1.0)
+    critic = NTupleCritic(msgspec.structs.replace(FACTS, thresholds=[16, 128]), layout, weights, 1.0)
     found = critic(rng.integers(0, 8, (2000, 16)).astype(np.uint8))
     assert np.isfinite(found).all()
     assert ((found >= 0) & (found <= 1)).all()
@@ -202,7 +202,7 @@ def plain(script: dict[str, Any]) -> bytes:
 def refused(path: Path, content: bytes, kind: type[TapeError] = FormatError, said: str | None = None) -> None:
     path.write_bytes(content)
     with pytest.raises(kind, match=said) as caught:
-        Critic.load(path)
+        NTupleCritic.load(path)
     assert caught.value.path == str(path)
 
 
@@ -231,12 +231,12 @@ def test_a_flip_is_found(tmp_path: Path, plain: bytes) -> None:
 
 
 def test_a_flip_in_the_header_is_refused_or_changes_a_fact_alone(tmp_path: Path, plain: bytes) -> None:
-    whole = Critic.load(GOLDEN)
+    whole = NTupleCritic.load(GOLDEN)
     path = tmp_path / "a"
     for at in range(8 + struct.unpack_from("<Q", plain)[0]):
         path.write_bytes(plain[:at] + bytes([plain[at] ^ 2]) + plain[at + 1 :])
         try:
-            read = Critic.load(path)
+            read = NTupleCritic.load(path)
         except FormatError as error:
             assert error.path == str(path)  # noqa: PT017 - either is right
         else:
@@ -268,7 +268,7 @@ def zeros(tiles: int, cells: int = 4, dtype: type = np.int16) -> Any:
 
 def test_what_build_makes_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(build())
-    assert Critic.load(tmp_path / "a")(np.zeros(1, np.uint64)).tolist() == [[0.5, 0.5]]
+    assert NTupleCritic.load(tmp_path / "a")(np.zeros(1, np.uint64)).tolist() == [[0.5, 0.5]]
 
 
 @pytest.mark.parametrize(
@@ -325,9 +325,9 @@ def test_what_is_no_critic_is_refused(tmp_path: Path, content: bytes, said: str)
 def test_a_players_network_is_no_critic(tmp_path: Path) -> None:
     from tape2048.ntuple.files import save_network
 
-    save_network(Network.empty(Layout.of(["0123"])), tmp_path / "network")
+    save_network(Network.empty(NetworkLayout.of(["0123"])), tmp_path / "network")
     with pytest.raises(ModelError, match="found the format 'tape2048 n-tuple network 1'") as caught:
-        Critic.load(tmp_path / "network")
+        NTupleCritic.load(tmp_path / "network")
     assert "--kind ntuple" in (caught.value.hint or "")
 
 
@@ -335,8 +335,8 @@ def test_a_neural_critic_is_told_by_name(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best/critic.json").write_text(json.dumps({"version": 2}))
     with pytest.raises(ModelError, match="a neural critic") as caught:
-        Critic.load(tmp_path / "best")
-    assert caught.value.hint == "from tape2048.torch import Critic"
+        NTupleCritic.load(tmp_path / "best")
+    assert caught.value.hint == "from tape2048.torch import TorchCritic"
 
 
 @pytest.mark.parametrize("name", ["nowhere", ".", "no/such/dir"])
@@ -345,7 +345,7 @@ def test_a_place_without_a_critic_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match="no such file") as caught:
-        Critic.load(name)
+        NTupleCritic.load(name)
     assert "one that ships: default" in (caught.value.hint or "")
 
 

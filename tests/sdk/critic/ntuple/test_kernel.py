@@ -12,7 +12,7 @@ from tests import reference
 
 from tape2048.critic.ntuple.critic import predict_all, tables_of, width_of
 from tape2048.critic.ntuple.kernel import learn, new_scratch
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import NetworkLayout
 
 #: Tiles and stages. The kernels compile anew for each number of tuples, tiles and stages: there are few.
 CASES = {
@@ -32,7 +32,7 @@ def symmetries(cells: list[int]) -> list[list[int]]:
 class Slow:
     """Weights and squares as dictionaries, by tile, stage, tuple and the exponents in its cells."""
 
-    def __init__(self, layout: Layout, tiles: tuple[int, ...]) -> None:
+    def __init__(self, layout: NetworkLayout, tiles: tuple[int, ...]) -> None:
         self.layout, self.tiles = layout, tiles
         self.weights: dict[Any, float] = {}
         self.squares: dict[Any, float] = {}
@@ -78,7 +78,7 @@ class Slow:
         return found
 
 
-def draw(case: str) -> tuple[Layout, tuple[int, ...], list[list[list[int]]], list[int]]:
+def draw(case: str) -> tuple[NetworkLayout, tuple[int, ...], list[list[list[int]]], list[int]]:
     """A layout of random tuples, games of random boards with few kinds of tiles, and their highest tiles."""
     tiles, stages = CASES[case]
     rng = random.Random(case)
@@ -89,7 +89,7 @@ def draw(case: str) -> tuple[Layout, tuple[int, ...], list[list[list[int]]], lis
     ]
     games[2][7] = [3] * 16  # the same records many times
     games[2][8] = [0] * 16
-    return Layout.of(cells, stages), tiles, games, [rng.randrange(3, 11) for _ in games]
+    return NetworkLayout.of(cells, stages), tiles, games, [rng.randrange(3, 11) for _ in games]
 
 
 def packed(games: list[list[list[int]]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

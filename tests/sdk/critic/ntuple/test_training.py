@@ -11,7 +11,7 @@ import pytest
 from tests.sdk.builders import names
 
 from tape2048 import Corpus
-from tape2048.critic import Critic
+from tape2048.critic import NTupleCritic
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, games, train_ntuple_critic, training
 from tape2048.critic.ntuple.games import Games
 from tape2048.errors import (
@@ -140,7 +140,7 @@ def test_a_training_leaves_a_critic_its_metrics_and_its_facts(
     assert metrics[-1]["rows"] == 3 * len(next(source.chunks(0)).boards)
     assert trained.progress.best_loss == min(line["loss"] for line in metrics)
     assert view.seen[-1].games == view.seen[-1].games_in_all
-    info = Critic.load(out / "best.critic").info
+    info = NTupleCritic.load(out / "best.critic").info
     corpus = Corpus.open(root)
     assert (info.thresholds, info.corpus_hash, info.where) == ([4096, 8192], corpus.identity, "")
     assert info.split.fractions == {"train": 0.8, "val": 0.2}
@@ -156,7 +156,7 @@ def test_the_loss_is_that_of_the_critic_on_held_out_games(
     source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
 ) -> None:
     out, trained, _ = whole
-    critic = Critic.load(out / "best.critic")
+    critic = NTupleCritic.load(out / "best.critic")
     p = np.clip(critic(source.val.boards).astype(float), 1e-7, 1 - 1e-7)
     highest = np.repeat(source.val.highest, np.diff(source.val.starts))
     truth = highest[:, None] >= [12, 13]
@@ -201,7 +201,8 @@ def test_a_killed_training_goes_on_from_its_checkpoint_to_the_last_bit(
         found, expected = files(out), files(whole[0])
         assert found[1:] == expected[1:]
         assert (
-            Critic.load(out / "best.critic").weights == Critic.load(whole[0] / "best.critic").weights
+            NTupleCritic.load(out / "best.critic").weights
+            == NTupleCritic.load(whole[0] / "best.critic").weights
         ).all()
 
 
@@ -266,7 +267,7 @@ def test_what_does_not_decide_the_result_may_change(
     changed = config(root, threads=2, checkpoint_s=7.0, weight_step=0.5, prune_below=0.1)
     trained = train_ntuple_critic(changed, source, tmp_path)
     assert trained.progress.loss == pytest.approx(whole[1].progress.loss, rel=0.1)
-    critic = Critic.load(tmp_path / "best.critic")
+    critic = NTupleCritic.load(tmp_path / "best.critic")
     assert critic.step == 0.5
 
 
@@ -356,7 +357,7 @@ def test_a_training_ends_when_validations_no_longer_improve(
     trained = train_ntuple_critic(settings, source, tmp_path)
     assert (trained.done, trained.early, trained.progress.epoch) == (True, True, 4)
     assert (trained.progress.loss, trained.progress.best_loss) == (0.41, 0.4)
-    assert Critic.load(tmp_path / "best.critic").info.step == 2 * source.train_games
+    assert NTupleCritic.load(tmp_path / "best.critic").info.step == 2 * source.train_games
     again = train_ntuple_critic(settings, source, tmp_path)
     assert (again.early, again.progress.epoch) == (True, 4)
 
@@ -368,14 +369,14 @@ def test_without_patience_the_critic_is_that_of_the_last_pass(
     monkeypatch.setattr(training._Trainer, "validate", lambda self: losses[self.state.epoch - 1])
     trained = train_ntuple_critic(config(root), source, tmp_path)
     assert (trained.early, trained.progress.best_loss, trained.progress.loss) == (False, 0.3, 0.5)
-    assert Critic.load(tmp_path / "best.critic").info.step == 3 * source.train_games
+    assert NTupleCritic.load(tmp_path / "best.critic").info.step == 3 * source.train_games
 
 
 def test_rare_weights_become_the_mean_of_their_table_on_request(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path
 ) -> None:
     train_ntuple_critic(config(root, prune_below=20.0), source, tmp_path)
-    pruned, full = (Critic.load(path / "best.critic") for path in (tmp_path, whole[0]))
+    pruned, full = (NTupleCritic.load(path / "best.critic") for path in (tmp_path, whole[0]))
     tables = zip(
         pruned.layout.tables(pruned.weights).values(), full.layout.tables(full.weights).values(), strict=True
     )
@@ -395,7 +396,7 @@ def test_rare_weights_become_the_mean_of_their_table_on_request(
 def test_the_highest_rate_learns_no_nonsense(root: Path, source: GameSource, tmp_path: Path) -> None:
     trained = train_ntuple_critic(config(root, learning_rate=100, epochs=1), source, tmp_path)
     assert math.isfinite(trained.progress.loss or math.nan)
-    assert np.isfinite(Critic.load(tmp_path / "best.critic")(source.val.boards)).all()
+    assert np.isfinite(NTupleCritic.load(tmp_path / "best.critic")(source.val.boards)).all()
 
 
 # --- what is said and refused
@@ -428,7 +429,7 @@ def test_a_tile_that_nobody_reached_is_said_and_improbable(
     settings = config(root, thresholds="4096 32768", epochs=2)
     train_ntuple_critic(settings, source, tmp_path, view)
     assert view.events[0].startswith(f"32,768 was reached by none of {source.train_games} games")
-    found = Critic.load(tmp_path / "best.critic")(source.val.boards)
+    found = NTupleCritic.load(tmp_path / "best.critic")(source.val.boards)
     assert np.isfinite(found).all()
     assert np.median(found[:, 0]) > 0.2
     assert np.median(found[:, 1]) < 0.05
@@ -441,7 +442,7 @@ def test_games_without_a_players_hash_are_said(tmp_path: Path) -> None:
     settings = config(tmp_path / "in", epochs=1)
     train_ntuple_critic(settings, corpus_games(settings), tmp_path / "out", view)
     assert "games of a player without a name (no SHA-256; 30 games): their sessions have no" in view.events[0]
-    (player,) = Critic.load(tmp_path / "out/best.critic").info.players
+    (player,) = NTupleCritic.load(tmp_path / "out/best.critic").info.players
     assert (player.name, player.sha256, player.games) == ("", "", 30)
 
 
