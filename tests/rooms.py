@@ -24,7 +24,7 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 FLOORS = {
     "tape2048": [
         "errors _version", "base jit", "io settings game", "formats", "tape ntuple", "runs session",
-        "packs maintenance store datasets", "conversion batches", "corpus", "export critic", "torch",
+        "packs maintenance rows datasets", "conversion batches", "corpus", "export critic", "torch",
         "__init__ __main__",
     ],
     "tape2048_recorder": [

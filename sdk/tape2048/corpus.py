@@ -24,13 +24,13 @@ from tape2048.batches.fields import (
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
 from tape2048.formats.phase import ALL, Phase, make_phase
 from tape2048.formats.rows import run_ordinal, unchecked_numbers
+from tape2048.rows.buffers import check_corpus_load, gather_runs, open_store
+from tape2048.rows.filters import Filters, check_some, choose_runs, named_filters
+from tape2048.rows.opening import open_sessions
+from tape2048.rows.splits import assign, check_parts, explain_empty
+from tape2048.rows.view import CappedView, View
 from tape2048.session.cache import CACHE_MAX_MB
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.store.filters import Filters, check_some, choose_runs, named_filters
-from tape2048.store.opening import open_sessions
-from tape2048.store.splits import assign, check_parts, explain_empty
-from tape2048.store.store import check_corpus_load, gather_runs, open_store
-from tape2048.store.view import CappedView, View
 
 if TYPE_CHECKING:
     import os
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from tape2048.batches.batches import Batches
     from tape2048.batches.fields import LabelDtype
     from tape2048.batches.gatherer import Gatherer
+    from tape2048.rows.buffers import CorpusLoad, HeldLoad, RowBuffers
     from tape2048.session.session import Rows, Session
-    from tape2048.store.store import CorpusLoad, HeldLoad, Store
 
 
 class Corpus(View):
@@ -86,7 +86,7 @@ class Corpus(View):
 
     def __init__(
         self,
-        store: Store,
+        store: RowBuffers,
         chosen: NDArray[np.int64] | None = None,
         phase: Phase = ALL,
         skipped: tuple[Skipped, ...] = (),

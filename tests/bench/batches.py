@@ -22,9 +22,9 @@ from tape2048 import Corpus, Session
 from tape2048.batches.gatherer import Gatherer
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
-from tape2048.store.packed_boards import pack_rows
-from tape2048.store.row_map import BOARD_BYTES, Segments
-from tape2048.store.store import CORPUS_RUN_DTYPE, PackedBoards, Store
+from tape2048.rows.buffers import CORPUS_RUN_DTYPE, PackedBoards, RowBuffers
+from tape2048.rows.packed_boards import pack_rows
+from tape2048.rows.row_map import BOARD_BYTES, Segments
 
 from . import corpora
 from .figures import ROUNDS_MIN, Figure, machine, median_of, report
@@ -90,7 +90,7 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
         session=np.zeros(len(counts), np.int64), stride=np.full(len(counts), 28),
     )  # fmt: skip
     session = cast("Session", _Memory(memory.view(STEP_DTYPE)))
-    return Corpus(Store((session,), runs, segments, (memory,), "ram"))
+    return Corpus(RowBuffers((session,), runs, segments, (memory,), "ram"))
 
 
 def packed(corpus: Corpus) -> Corpus:
@@ -102,7 +102,7 @@ def packed(corpus: Corpus) -> Corpus:
         BOARD_BYTES
     )
     held = PackedBoards((boards,), addresses)
-    return Corpus(Store(store.sessions, store.runs, store.segments, store.memory, "packed", boards=held))
+    return Corpus(RowBuffers(store.sessions, store.runs, store.segments, store.memory, "packed", boards=held))
 
 
 def _fill(steps: NDArray[np.void]) -> None:

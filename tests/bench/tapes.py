@@ -23,9 +23,9 @@ import numpy as np
 from tape2048 import Corpus, Session
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
-from tape2048.store.row_map import Segments
-from tape2048.store.store import CORPUS_RUN_DTYPE, Store
-from tape2048.store.tapes import Tapes
+from tape2048.rows.buffers import CORPUS_RUN_DTYPE, RowBuffers
+from tape2048.rows.row_map import Segments
+from tape2048.rows.tapes import Tapes
 from tape2048.tape import ANCHOR_ROWS, TapeWriter, encode
 
 from .batches import _Memory, fills
@@ -102,7 +102,7 @@ def corpus_on_tape(games: Games, rows: int) -> Corpus:
     starts = np.tile(games.starts, copies)
     session = _Memory(np.empty(0, STEP_DTYPE), _Tape(moves, anchors, starts))
     tapes = Tapes(spans, starts)
-    return Corpus(Store((cast("Session", session),), runs, segments, (memory,), "ram", tapes=tapes))
+    return Corpus(RowBuffers((cast("Session", session),), runs, segments, (memory,), "ram", tapes=tapes))
 
 
 def batch_figures(games: Games, *, rows: int, batch: int, rounds: int) -> list[Figure]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.bench import peers
-from tests.bench.peers import __main__ as main
-from tests.bench.peers import engines, loaders, recorders
+from tests.bench.peers import __main__ as main, engines, loaders, recorders
 
 from tape2048.game import boards_to_exps, exps_to_boards, legal_masks, slide
 

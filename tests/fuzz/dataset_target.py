@@ -35,8 +35,7 @@ from tape2048.datasets.table_rows import Part
 from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import Manifest
 from tape2048.formats.manifest import parse_manifest
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX
-from tape2048.formats.npy import NpyHeader, check_header
+from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 
 if TYPE_CHECKING:
     import random

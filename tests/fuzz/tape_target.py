@@ -31,8 +31,7 @@ from tests.sdk.tapes import TapeGames, games_on_tape, plain_npy
 from tape2048.errors import FieldError, FormatError, ManifestError
 from tape2048.formats.manifest import file_defects, parse_manifest
 from tape2048.formats.metadata import Metadata
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX
-from tape2048.formats.npy import NpyHeader, check_header
+from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.formats.session import RUN_DTYPE, Manifest
 from tape2048.maintenance.tape_checks import TapeChecks
 from tape2048.session.directory import is_plain_name

@@ -141,7 +141,7 @@ class TestOpen:
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
         if ranks is not None:
             monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-        monkeypatch.setattr("tape2048.store.store.ram_available", lambda: 2 * 28 * rows)
+        monkeypatch.setattr("tape2048.rows.buffers.ram_available", lambda: 2 * 28 * rows)
         assert Corpus.open(ours).load == load
         assert Corpus.open(ours, ram_budget=28 * rows).load == "ram"  # it is each one's own
 

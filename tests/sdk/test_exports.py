@@ -16,7 +16,7 @@ import tape2048
 from tape2048 import Capped, Corpus
 from tape2048.batches.batches import Batches
 from tape2048.batches.fields import BatchOptions
-from tape2048.store.filters import Filters, NamedFilters
+from tape2048.rows.filters import Filters, NamedFilters
 
 FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]
 MODULES = ["tape2048", *(name for name in FOUND if "._" not in name)]

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tape2048 import Corpus, Session
 from tape2048.errors import (
@@ -34,8 +33,7 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.io.objects import DirectoryStore, Store, open_store
-from tape2048.session import cache as caches
-from tape2048.session import remote_session
+from tape2048.session import cache as caches, remote_session
 from tape2048.session.cache import SessionCache
 from tape2048.session.remote import bury_session, list_sessions, put_session, sweep_sessions
 from tape2048.session.remote_session import RemoteSession

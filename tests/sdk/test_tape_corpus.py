@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tape2048 import Corpus, errors
 from tape2048.batches.fields import FIELDS
@@ -20,7 +19,7 @@ from tape2048.export.write import export
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, FORMAT_VERSION, RUN_DTYPE, FileEntry, Manifest
 from tape2048.game.rules import boards_to_exps
-from tape2048.store import tapes as tapes_module
+from tape2048.rows import tapes as tapes_module
 from tape2048.tape import TapeWriter
 from tape2048.tape.layout import anchors_header, tape_header
 

@@ -33,8 +33,7 @@ from tape2048.settings.fields import (
     unknown_key,
 )
 from tape2048.settings.toml import read_toml
-from tape2048_recorder.config.retention import TABLE as RETENTION_TABLE
-from tape2048_recorder.config.retention import read_retention
+from tape2048_recorder.config.retention import TABLE as RETENTION_TABLE, read_retention
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import REGISTRY, check_player, takes_text

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from tape2048.critic.ntuple.games import Games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
+from tape2048.rows.opening import open_sessions
 from tape2048.session.labels import exponents_of
-from tape2048.store.opening import open_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,29 +1,35 @@
-"""Lazy import of a room's public names (PEP 562)."""
+"""Lazy import of a package's public names (PEP 562)."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_IMPORT = re.compile(r"^    from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
-def lazy(package: str, **names: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+
+def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    Args:
-        package: its ``__name__``.
-        **names: by module of the package, its public names, separated by spaces.
+    The names are those that its source imports as ``from module import name as name`` for type checkers,
+    under ``if TYPE_CHECKING:``. Each one's module is imported at the first access.
     """
-    module_of = {name: module for module, text in names.items() for name in text.split()}
+    module = sys.modules[package]
+    spec: Any = module.__spec__
+    _, _, source = spec.loader.get_source(package).partition("\nif TYPE_CHECKING:\n")
+    imports = _IMPORT.findall(source)
+    module_of = {name: home for home, names in imports for name in re.findall(r"(\w+) as \1\b", names)}
 
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
-        setattr(sys.modules[package], name, value)
+        value = getattr(importlib.import_module(module_of[name]), name)
+        setattr(module, name, value)
         return value
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *module_of}), sorted(module_of)
+    return get, lambda: sorted({*vars(module), *module_of}), sorted(module_of)

@@ -45,8 +45,8 @@ from tape2048.batches.plan import NO_CAP, Cap, Order
 from tape2048.batches.pool import PoolReader
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
+from tape2048.rows.view import CappedView, View, check_corpus
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.store.view import CappedView, View, check_corpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ from tape2048.jit.intrinsics import (
     unpack_symmetry,
     word,
 )
-from tape2048.store.tape_rows import FIRST, entry_of
+from tape2048.rows.tape_rows import FIRST, entry_of
 from tape2048.tape.codec import step_checked
 
 U64 = np.uint64

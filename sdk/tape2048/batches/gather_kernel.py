@@ -52,8 +52,8 @@ from tape2048.jit.intrinsics import (
     unpack_symmetry,
     word,
 )
-from tape2048.store.packed_boards import EXPS, board_of
-from tape2048.store.tape_rows import END, FIRST, entry_of
+from tape2048.rows.packed_boards import EXPS, board_of
+from tape2048.rows.tape_rows import END, FIRST, entry_of
 from tape2048.tape.codec import step_forward
 
 U64 = np.uint64

@@ -15,10 +15,10 @@ from tape2048.batches import gather_kernel
 from tape2048.batches.plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048.errors import CorpusError
 from tape2048.io.reading import populate
+from tape2048.rows.row_map import NO_LABELS
 from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
 from tape2048.session.labels import exponents_of
 from tape2048.session.remote_session import RemoteSession, check_fits, prefetch
-from tape2048.store.row_map import NO_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from tape2048.batches.fields import Batch
     from tape2048.batches.plan import Cap, Pool
+    from tape2048.rows.view import View
     from tape2048.session.remote_session import Hold
-    from tape2048.store.view import View
 
 #: For orders that are not SHUFFLED.
 NO_KEYS = np.empty(0, np.uint64)
@@ -134,7 +134,7 @@ class Gatherer:
         return self._store.hold(self.sessions_between(first, end) if self.fetches else [])
 
     def prefetch(self, sessions: Iterable[int], threads: int | None = None) -> None:
-        """Fetch sessions that are in stores into the cache; errors as for ``Store.hold``."""
+        """Fetch sessions that are in stores into the cache; errors as for ``RowBuffers.hold``."""
         if self.fetches:
             prefetch([self._store.sessions[each] for each in sessions], threads)
 
@@ -238,7 +238,7 @@ class Gatherer:
             gather_kernel.copy_rows(self._embedding_addresses, segment, base, row_bytes, out)
 
     def check_files(self) -> None:
-        """Check the mapped files; see ``Store.check_files``."""
+        """Check the mapped files; see ``RowBuffers.check_files``."""
         self._store.check_files()
 
     def _open_embeddings(self, view: View) -> None:

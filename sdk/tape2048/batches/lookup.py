@@ -24,8 +24,8 @@ from tape2048.jit.intrinsics import (
     select_bit,
     word,
 )
-from tape2048.store.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
-from tape2048.store.tape_rows import FIRST, entry_of, nearest
+from tape2048.rows.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
+from tape2048.rows.tape_rows import FIRST, entry_of, nearest
 
 U64 = np.uint64
 

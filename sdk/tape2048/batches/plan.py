@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.guide import NO_GUIDE, Guide
-from tape2048.store.row_map import BOARD_BYTES, NO_LABELS
+from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.store.row_map import RowMap
+    from tape2048.rows.row_map import RowMap
 
 
 class Cap(NamedTuple):

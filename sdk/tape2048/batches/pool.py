@@ -36,7 +36,7 @@ from tape2048.batches.plan import Order, Outputs, Plan, Pool, address_of
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import TapeError
 from tape2048.io.bulk_read import allocate
-from tape2048.store.row_map import BOARD_BYTES
+from tape2048.rows.row_map import BOARD_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -39,7 +39,7 @@ from tape2048.critic.metrics import (
 )
 from tape2048.critic.sample import Critic, Sample, take_sample
 from tape2048.critic.truth import Answer, OracleScores, Truth, ask
-from tape2048.store.view import check_corpus
+from tape2048.rows.view import check_corpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

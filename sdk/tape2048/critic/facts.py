@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from tape2048.store.view import View
+    from tape2048.rows.view import View
 
 
 #: The files of the critics that ship with the package, by name.

@@ -8,8 +8,8 @@ import numpy as np
 
 from tape2048.base.text import valid_text
 from tape2048.formats.dataset_layout import SkippedRun
+from tape2048.rows.view import check_corpus
 from tape2048.session.labels import check_thresholds
-from tape2048.store.view import check_corpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
-from llvmlite import binding as llvm
-from llvmlite import ir
+from llvmlite import binding as llvm, ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 

@@ -22,10 +22,8 @@ from tape2048.packs.compression import decompress
 from tape2048.packs.layout import COMPRESSIONS, read_layout
 from tape2048.packs.stats import PackStats, StatsCounter, parse_stats
 from tape2048.packs.view import PackedRuns, PackView
-from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX
-from tape2048.runs.a2run import parse_run
-from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX
-from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX, parse_run
+from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX, RunV2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

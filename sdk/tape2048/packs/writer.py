@@ -27,8 +27,7 @@ from tape2048.packs.layout import (
     header_bytes,
 )
 from tape2048.packs.stats import PackStats, StatsCounter, stats_bytes
-from tape2048.runs.a2run import MAGIC as A2T1_MAGIC
-from tape2048.runs.a2run import parse_run, run_bytes
+from tape2048.runs.a2run import MAGIC as A2T1_MAGIC, parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.files import find_run_files
 

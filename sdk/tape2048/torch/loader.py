@@ -39,8 +39,8 @@ from tape2048.batches.fields import BATCH_DEFAULTS, BatchOptions, check_fields, 
 from tape2048.corpus import Capped
 from tape2048.datasets.table_rows import TableRows, check_table_fields
 from tape2048.errors import ConfigError
+from tape2048.rows.view import check_corpus
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.store.view import check_corpus
 from tape2048.torch.support import pick_device
 
 if TYPE_CHECKING:

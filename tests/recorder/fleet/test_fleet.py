@@ -33,9 +33,7 @@ from tape2048.session.remote import RemoteName, fetch_session, list_sessions
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
-from tape2048_recorder.fleet import agent as agents
-from tape2048_recorder.fleet import launching
-from tape2048_recorder.fleet import plan as plans
+from tape2048_recorder.fleet import agent as agents, launching, plan as plans
 from tape2048_recorder.fleet.agent import Agent, Shipper, read_beat
 from tape2048_recorder.fleet.overview import Onlooker
 from tape2048_recorder.fleet.plan import (

@@ -25,8 +25,7 @@ from tape2048.session.session import Session, sessions
 from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import ray_engine
 from tape2048_recorder.fleet.plan import create_fleet, read_plan
-from tape2048_recorder.fleet.spool import Spool as AgentSpool
-from tape2048_recorder.fleet.spool import agent_at_work, read_member
+from tape2048_recorder.fleet.spool import Spool as AgentSpool, agent_at_work, read_member
 from tape2048_recorder.status.status_file import Snapshot, read_snapshot
 
 from .ray_cluster import Cluster, ray_cluster

@@ -35,8 +35,7 @@ from tape2048.io.objects import Store
 from tape2048.session.remote import RemoteName, fetch_session, list_sessions
 from tape2048.session.session import sessions
 from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
-from tape2048_recorder.fleet import agent as agents
-from tape2048_recorder.fleet import overview, plan, spool
+from tape2048_recorder.fleet import agent as agents, overview, plan, spool
 from tape2048_recorder.fleet.agent import Agent, Shipper
 from tape2048_recorder.fleet.overview import Onlooker
 from tape2048_recorder.fleet.plan import create_fleet, read_plan

@@ -7,8 +7,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from scipy import stats
 from tests import reference
 

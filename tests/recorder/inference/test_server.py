@@ -16,8 +16,7 @@ import pytest
 from tape2048.errors import PlayerError, StartError
 from tape2048.game.rules import boards_to_exps
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.inference import process as inference
-from tape2048_recorder.inference import server
+from tape2048_recorder.inference import process as inference, server
 from tape2048_recorder.inference.process import DEATHS_MAX, RETRY_S, InferenceProcess
 from tape2048_recorder.inference.remote import RemotePlayer
 from tape2048_recorder.inference.server import Server, ServerSpec

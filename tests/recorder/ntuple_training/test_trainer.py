@@ -37,8 +37,7 @@ from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.ntuple import network as network_module
 from tape2048.ntuple.files import load_network
-from tape2048_recorder.ntuple_training import run
-from tape2048_recorder.ntuple_training import trainer as trainer_module
+from tape2048_recorder.ntuple_training import run, trainer as trainer_module
 from tape2048_recorder.ntuple_training.config import (
     PRESETS,
     TrainingConfig,

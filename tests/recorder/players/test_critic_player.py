@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from tests import reference
 from tests.recorder.choosing import GAMMA, boards, choose_once, words
 
@@ -19,8 +18,7 @@ from tape2048.critic.facts import CriticFacts, SplitInfo
 from tape2048.errors import ConfigError, ModelError
 from tape2048.ntuple import NetworkLayout
 from tape2048_recorder.game.player_api import NO_MOVE
-from tape2048_recorder.players.ntuple import make as make_ntuple
-from tape2048_recorder.players.ntuple import move_values
+from tape2048_recorder.players.ntuple import make as make_ntuple, move_values
 from tape2048_recorder.players.registry import check_player, make_player, player_sha256
 
 if TYPE_CHECKING:

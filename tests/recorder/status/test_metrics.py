@@ -20,8 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.status import metrics as module
-from tape2048_recorder.status import metrics_server
+from tape2048_recorder.status import metrics as module, metrics_server
 from tape2048_recorder.status.metrics import families, open_metrics
 from tape2048_recorder.status.metrics_server import CONNECTIONS_MAX
 from tape2048_recorder.status.report import Counts

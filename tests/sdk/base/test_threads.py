@@ -9,8 +9,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tape2048.base.threads import Prefetcher
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tape2048 import Session, sessions
 from tape2048.conversion import dataset_build as build_module
@@ -45,8 +44,7 @@ from tape2048.io import bulk_read
 from tape2048.io.staging import lock_directory
 from tape2048_tools.cli import run
 
-from ..builders import GAMES as MADE_UP
-from ..builders import Spec, change_database, header_bytes, open_files, write_ours
+from ..builders import GAMES as MADE_UP, Spec, change_database, header_bytes, open_files, write_ours
 from ..naming import Naming
 from ..run_builders import game
 from .set_builders import (

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tape2048.conversion import open_source
 from tape2048.corpus import Corpus
 from tape2048.errors import DiskFullError, MissingPackageError, NameTakenError
-from tape2048.export import table as _tables
-from tape2048.export import write
+from tape2048.export import table as _tables, write
 from tape2048.export.table import make_table, run_file_table
 from tape2048.export.write import COMPRESSIONS, default_path
 from tape2048.packs import pack_directory

@@ -6,8 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from tests import reference
 
 from tape2048.game import rules

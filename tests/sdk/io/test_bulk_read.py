@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tape2048.base.resources import ram_available
 from tape2048.errors import StorageError, TruncatedError
 from tape2048.io import bulk_read
 from tape2048.io.bulk_read import HUGE_PAGE_BYTES, Stretch, allocate, read_into, read_rows
-from tape2048.store import packed_boards
-from tape2048.store.packed_boards import read_boards
+from tape2048.rows import packed_boards
+from tape2048.rows.packed_boards import read_boards
 
 from ..builders import open_files
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.sdk.builders import names, note_flushes, open_files
 
 from tape2048.errors import DiskFullError, NameTakenError, StorageError, TooManyFilesError

@@ -18,8 +18,7 @@ import pytest
 
 from tape2048 import errors
 from tape2048.conversion import open_source
-from tape2048.packs import PackReader, PackStats, PackWriter, pack_directory
-from tape2048.packs import writer as writer_module
+from tape2048.packs import PackReader, PackStats, PackWriter, pack_directory, writer as writer_module
 from tape2048.runs.a2run2 import RunV2
 
 from .. import run_builders as build

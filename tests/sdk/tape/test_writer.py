@@ -9,8 +9,7 @@ from crc32c import crc32c
 from tape2048.errors import ReplayError
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.session.directory import read_manifest
-from tape2048.tape import TapeWriter, check_games
-from tape2048.tape import writer as module
+from tape2048.tape import TapeWriter, check_games, writer as module
 
 from ..tapes import games_on_tape
 

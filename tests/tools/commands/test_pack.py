@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sdk import run_builders as build
-from tests.sdk.datasets.set_builders import GAMES as DAT_GAMES
-from tests.sdk.datasets.set_builders import packdat_bytes
+from tests.sdk.datasets.set_builders import GAMES as DAT_GAMES, packdat_bytes
 
 from tape2048 import errors
 from tape2048_tools import cli

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tape2048 import errors
 from tape2048.io.durable import rename_noreplace

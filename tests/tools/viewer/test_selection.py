@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048.store.filters import NamedFilters, choose_runs
+from tape2048.rows.filters import NamedFilters, choose_runs
 from tape2048_tools.viewer import selection
 from tape2048_tools.viewer.collection import Entry, Games
 from tape2048_tools.viewer.selection import (

@@ -9,7 +9,7 @@ import msgspec
 from tape2048.critic.facts import players_of, strangers
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StorageError
 from tape2048.io.training_directory import METRICS
-from tape2048.store.splits import assign
+from tape2048.rows.splits import assign
 from tape2048_tools.options.recorder import parse_player
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 
-from tape2048.store.filters import NamedFilters, choose_runs, named_filters
+from tape2048.rows.filters import NamedFilters, choose_runs, named_filters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,8 +12,8 @@ from tape2048.base.resources import ram_available
 from tape2048.critic.facts import PlayedBy, check_one_player, players_of
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
+from tape2048.rows.splits import parts_of_seeds
 from tape2048.session.labels import exponents_of
-from tape2048.store.splits import parts_of_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

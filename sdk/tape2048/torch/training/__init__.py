@@ -1,9 +1,4 @@
-"""Training of a critic: model, data, validation, checkpoints, ranks.
-
-- `train_critic`: trains a critic in a directory.
-"""
-
-from __future__ import annotations
+"""Training of a critic: model, data, validation, checkpoints, ranks."""
 
 from typing import TYPE_CHECKING
 
@@ -12,4 +7,4 @@ from tape2048.base.lazy import lazy
 if TYPE_CHECKING:
     from tape2048.torch.training.run import train_critic as train_critic
 else:
-    __getattr__, __dir__, __all__ = lazy(__name__, run="train_critic")
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -260,8 +260,7 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
 
     judge = _made([f"ntuple:weights={weights},look_below=0"]).popitem()[1]
     from tape2048_recorder.players.search import best_answers
-    from tape2048_recorder.replay.analysis import analyse as find_falls
-    from tape2048_recorder.replay.analysis import recorded_games
+    from tape2048_recorder.replay.analysis import analyse as find_falls, recorded_games
 
     if Path(source).is_dir():
         played = recorded_games(Path(source), games)

@@ -18,7 +18,7 @@ from tape2048.io.bulk_read import READ_BYTES, THREADS, Reader, Stretch, allocate
 from tape2048.io.reading import read_exactly
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import bswap64, load64
-from tape2048.store.row_map import BOARD_BYTES
+from tape2048.rows.row_map import BOARD_BYTES
 
 if TYPE_CHECKING:
     import os

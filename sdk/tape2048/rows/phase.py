@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats.phase import Phase
+    from tape2048.rows.buffers import RowBuffers
+    from tape2048.rows.row_map import Segments
     from tape2048.session.session import Session
-    from tape2048.store.row_map import Segments
-    from tape2048.store.store import Store
 
 # Rows whose steps are read together: 4 MB.
 _SCAN_ROWS = 1 << 20
 
 
-def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) -> Segments:
+def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuffers) -> Segments:
     """Cut segments down to the rows within the phase's steps and fraction.
 
     In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a

@@ -12,7 +12,7 @@ from tape2048.base.threads import map_ordered
 from tape2048.formats.npy import read_header
 from tape2048.io.bulk_read import Stretch, allocate, read_rows
 from tape2048.io.reading import open_regular, read_exactly
-from tape2048.store.row_map import BOARD_BYTES
+from tape2048.rows.row_map import BOARD_BYTES
 from tape2048.tape.layout import ANCHOR_DTYPE, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.rows.row_map import Segments
     from tape2048.session.session import Session
-    from tape2048.store.row_map import Segments
 
 _U64 = np.uint64
 

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from tape2048.base.guide import make_guide
 from tape2048.batches import gather_kernel
 from tape2048.batches.plan import Order, Outputs, Plan, address_of
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import find
-from tape2048.store.row_map import RowMap, Segments, make_label_guide
+from tape2048.rows.row_map import RowMap, Segments, make_label_guide
 
 
 @kernel

@@ -25,19 +25,19 @@ from tape2048.base.text import as_int
 from tape2048.errors import MissingPackageError
 from tape2048.formats.phase import ALL, Phase
 from tape2048.formats.session import STEP_DTYPE, step_dtype
+from tape2048.rows.phase import cut
+from tape2048.rows.row_map import NO_TAPE, RowMap, TapeMap, make_label_guide
 from tape2048.session import labels
 from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of, game_facts
-from tape2048.store.phase import cut
-from tape2048.store.row_map import NO_TAPE, RowMap, TapeMap, make_label_guide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from tape2048.rows.buffers import HeldLoad, RowBuffers
+    from tape2048.rows.row_map import Segments
     from tape2048.session.session import Session
-    from tape2048.store.row_map import Segments
-    from tape2048.store.store import HeldLoad, Store
 
 
 class View:
@@ -48,7 +48,9 @@ class View:
         game_phase: the part of each game that is in the view.
     """
 
-    def __init__(self, store: Store, chosen: NDArray[np.int64] | None = None, phase: Phase = ALL) -> None:
+    def __init__(
+        self, store: RowBuffers, chosen: NDArray[np.int64] | None = None, phase: Phase = ALL
+    ) -> None:
         """Make a view of the phase of the runs with these ordinals (None: all)."""
         self.store = store
         self.game_phase = phase
@@ -134,7 +136,7 @@ class View:
             tape = TapeMap.of(segments, self.runs, starts, tapes.spans)
         rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards, tape)
         if self.game_phase.empties is not None:
-            from tape2048.store.row_mask import mask_empties
+            from tape2048.rows.row_mask import mask_empties
 
             if boards is None:
                 self.store.check_files()

@@ -13,13 +13,13 @@ from tape2048.formats.session import EXPS_OFFSET
 from tape2048.game.rules import count_empty
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import load8, load64, popcount, word
-from tape2048.store.row_map import TAPE_STRIDE, RowMask
-from tape2048.store.tape_rows import FIRST, board_at, entry_of
+from tape2048.rows.row_map import TAPE_STRIDE, RowMask
+from tape2048.rows.tape_rows import FIRST, board_at, entry_of
 from tape2048.tape.codec import step_checked
 
 if TYPE_CHECKING:
-    from tape2048.store.row_map import RowMap
-    from tape2048.store.store import Store
+    from tape2048.rows.buffers import RowBuffers
+    from tape2048.rows.row_map import RowMap
 
 U64 = np.uint64
 _EXPS = U64(EXPS_OFFSET)
@@ -130,7 +130,7 @@ def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
         counts[i] = count
 
 
-def mask_empties(rows: RowMap, low: int, high: int, store: Store) -> RowMap:
+def mask_empties(rows: RowMap, low: int, high: int, store: RowBuffers) -> RowMap:
     """Restrict a map to the rows whose board has ``low <= empty cells < high``.
 
     Reads every row's board once, in order: 28 GB for 1e9 rows, 8 GB of packed boards, or 1 GB of tape, which

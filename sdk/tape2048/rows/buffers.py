@@ -24,9 +24,9 @@ from tape2048.formats.npy import read_header
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
 from tape2048.io.reading import open_regular
+from tape2048.rows.row_map import BOARD_BYTES, Segments
+from tape2048.rows.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
 from tape2048.session.remote_session import Hold, RemoteSession
-from tape2048.store.row_map import BOARD_BYTES, Segments
-from tape2048.store.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.rows.row_map import RowMap
     from tape2048.session.session import Session
-    from tape2048.store.row_map import RowMap
 
 _U64 = np.uint64
 
@@ -64,7 +64,7 @@ class PackedBoards(NamedTuple):
     addresses: NDArray[np.uint64]
 
 
-class Store:
+class RowBuffers:
     """Sessions, runs and rows that views share.
 
     Attributes:
@@ -193,7 +193,7 @@ def open_store(
     *,
     ram_budget: int | None = None,
     progress: Callable[[int, int], object] | None = None,
-) -> Store:
+) -> RowBuffers:
     """Make a store of some sessions, and read their rows or boards into memory as requested.
 
     Errors as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
@@ -229,7 +229,7 @@ def _load(  # noqa: PLR0917
     load: CorpusLoad,
     ram_budget: int | None,
     progress: Callable[[int, int], object] | None,
-) -> Store:
+) -> RowBuffers:
     """Make a store of segments; what is read into memory is here."""
     on_tape = segments.on_tape
     tapes = map_tapes(sessions, chosen) if on_tape.any() else None
@@ -241,13 +241,13 @@ def _load(  # noqa: PLR0917
     if load == "packed":
         try:
             boards = _pack(sessions, segments, runs, tapes, progress)
-            return Store(sessions, runs, segments, memory, "packed", boards=boards, tapes=tapes)
+            return RowBuffers(sessions, runs, segments, memory, "packed", boards=boards, tapes=tapes)
         except CorpusError:
             if requested == "packed":
                 raise
             load = "mmap"
     if load == "mmap":
-        return Store(sessions, runs, segments, memory, "mmap", tapes=tapes)
+        return RowBuffers(sessions, runs, segments, memory, "mmap", tapes=tapes)
     report = _counter(progress, _bytes_to_read(sessions, segments))
     read = {}
     held: list[NDArray[Any]] = [session.steps for session in sessions if session.load == "ram"]
@@ -261,7 +261,7 @@ def _load(  # noqa: PLR0917
         segments.address[mine] = _U64(_address(array)) + files.firsts.astype(_U64) * _U64(files.row_bytes)
         segments.end[mine] = _address(array) + array.size
         read[files.row_bytes] = array
-    return Store(sessions, runs, segments, (*read.values(), *held), "ram", read=read, tapes=tapes)
+    return RowBuffers(sessions, runs, segments, (*read.values(), *held), "ram", read=read, tapes=tapes)
 
 
 def _best_load(segments: Segments, budget: int) -> HeldLoad:
@@ -381,7 +381,7 @@ def _pack(
     progress: Callable[[int, int], object] | None,
 ) -> PackedBoards:
     """Read the boards of segments, decode those on tape, or pack them if the rows are in memory already."""
-    from tape2048.store.packed_boards import pack_rows, read_boards  # loads the compiler
+    from tape2048.rows.packed_boards import pack_rows, read_boards  # loads the compiler
 
     report = _counter(progress, _bytes_to_read(sessions, segments))
     addresses = np.empty(len(segments.rows), _U64)
