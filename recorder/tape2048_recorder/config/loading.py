@@ -1,8 +1,8 @@
 """Loads and checks the recorder's configuration, and keeps the origin of each value.
 
 Precedence: flag, environment (``TAPE2048_<NAME>``), file, default. The file is TOML, named by ``--config`` or
-``TAPE2048_CONFIG``; no other place is searched. An unknown name is refused in every source, with the nearest
-known one.
+``TAPE2048_CONFIG``; no other place is searched. An unknown name is an error in every source, which names the
+nearest known setting.
 
 A player and its parameters are one choice: a source that sets ``player`` also sets ``player_args``, to the
 parameters behind the name (``expectimax:depth=2``), to its ``[player_args]`` table if it is a file, or to
@@ -24,15 +24,20 @@ from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.session.locks import READERS_LOCK
 from tape2048.settings.fields import (
+    DEFAULT,
     ENV_PREFIX,
     Origin,
+    Setting,
+    from_file,
+    from_flags,
+    located,
+    read_given,
     read_plain,
     read_value,
     refuse,
     settings_of,
     unknown_key,
 )
-from tape2048.settings.toml import read_toml
 from tape2048_recorder.config.retention import TABLE as RETENTION_TABLE, read_retention
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.batch import is_batched
@@ -42,13 +47,15 @@ from tape2048_recorder.players.sampling import read_sampling
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tape2048.settings.fields import Given
+
 #: The environment variable that names the file.
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
 
 #: The environment variable in which a unit passes its ``TimeoutStopSec``, in seconds.
 STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
 
-#: Variables with our prefix that are not settings. Any other one is refused as a misspelt setting.
+#: Variables with our prefix that are not settings. Any other variable with it is a misspelt setting.
 OTHER_ENV = frozenset({CONFIG_ENV, STOP_TIMEOUT_ENV})
 
 #: Bytes of a row of ``steps.npy`` with its action. A literal: the layout's module loads NumPy.
@@ -59,8 +66,6 @@ BUFFERED_BYTES_MAX = 9
 
 #: Bytes of a session on tape for each row: its step, and its share of an anchor.
 TAPE_ROW_BYTES = 1.5
-
-Given = tuple[str, object, Origin]
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -84,7 +89,10 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
         ConfigError: an invalid value, an unreadable file, or settings that contradict each other.
     """
     loaded = merge_sources(flags, env, path)
-    _check_together(loaded.config, loaded.origins, env)
+    with located(loaded.origins["sampling"]):
+        read_sampling(loaded.config.sampling)
+    for name, problem, hint in _conflicts(loaded.config, loaded.origins, env):
+        refuse(problem, name, loaded.origins[name], hint=hint)
     return loaded
 
 
@@ -96,20 +104,18 @@ def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Pat
                 f"{CONFIG_ENV}: found '', expected the path of a file", hint="unset it, or name a TOML file"
             )
         path = Path(env[CONFIG_ENV])
-    settings = settings_of(RecorderConfig)
-    values = {name: setting.default for name, setting in settings.items()}
-    origins = {name: Origin("default") for name in settings}
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(settings_of(RecorderConfig), DEFAULT)
     # From the weakest source to the strongest: each overwrites the ones before.
-    for source in (_from_file(path), _from_env(env), _from_flags(flags)):
-        given = {name: (read_value(settings[name], raw, origin), origin) for name, raw, origin in source}
+    for source in ([] if path is None else _from_file(path), _from_env(env), from_flags(flags)):
+        given = read_given(RecorderConfig, source, also=[RETENTION_TABLE])
         for name, (value, origin) in _with_player(given).items():
             values[name], origins[name] = value, origin
-    config = msgspec.convert(values, RecorderConfig)
-    return Loaded(config=config, origins=origins, path=None if path is None else str(path))
+    return Loaded(RecorderConfig(**values), origins, None if path is None else str(path))
 
 
 def effective(config: RecorderConfig) -> dict[str, Any]:
-    """Return every setting, with the tag in force, as a session records them."""
+    """Return every setting, with the tag in effect, as a session records them."""
     return {**msgspec.to_builtins(config), "model_tag": config.tag}
 
 
@@ -145,20 +151,10 @@ def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | 
 
 
 def check_loaded_player(loaded: Loaded) -> None:
-    """Refuse an unknown player or invalid parameters, with their origin.
-
-    Raises:
-        ConfigError: no such player or parameter; the nearest one is named.
-        ConfigError: an invalid parameter.
-    """
-    try:
+    """Raise ConfigError for an unknown player or invalid parameters, with their origin."""
+    takes_args = loaded.config.player in REGISTRY and loaded.config.player_args
+    with located(loaded.origins["player_args" if takes_args else "player"]):
         check_player(loaded.config.player, loaded.config.player_args)
-    except ConfigError as error:
-        takes_args = loaded.config.player in REGISTRY and loaded.config.player_args
-        origin = loaded.origins["player_args" if takes_args else "player"]
-        path = origin.where if origin.kind == "file" else None
-        named = f"{origin.where}: " if origin.kind in {"env", "flag"} else ""
-        raise type(error)(f"{named}{error.message}", path=path, hint=error.hint) from error
 
 
 def buffer_mb(config: RecorderConfig) -> float:
@@ -175,18 +171,12 @@ def row_bytes(config: RecorderConfig) -> float:
 # Sources.
 
 
-def _from_file(path: Path | None) -> Iterator[Given]:
-    if path is None:
-        return
-    values, lines = read_toml(path)
-    for name, raw in values.items():
-        origin = Origin("file", f"{path}:{lines[name]}")
+def _from_file(path: Path) -> Iterator[Given]:
+    for name, raw, origin in from_file(path):
         if name == RETENTION_TABLE:  # for `tape2048 prune`; an error in it shows now, not when a timer prunes
             read_retention(raw, origin)
-            continue
-        if name not in settings_of(RecorderConfig):
-            raise unknown_key(name, [*settings_of(RecorderConfig), RETENTION_TABLE], origin)
-        yield name, raw, origin
+        else:
+            yield name, raw, origin
 
 
 def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
@@ -197,15 +187,6 @@ def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
             yield by_variable[variable], raw, Origin("env", variable)
         elif variable.startswith(ENV_PREFIX) and variable not in OTHER_ENV:
             raise unknown_key(variable, [*by_variable, *OTHER_ENV], Origin("env", variable))
-
-
-def _from_flags(flags: Mapping[str, object]) -> Iterator[Given]:
-    settings = settings_of(RecorderConfig)
-    for name, raw in flags.items():
-        if name not in settings:
-            raise unknown_key(name, settings, Origin("flag"))
-        if raw is not None:
-            yield name, raw, Origin("flag", settings[name].flag)
 
 
 def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, Origin]]:
@@ -228,89 +209,40 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
     return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
 
 
-# Checks of settings that depend on each other.
-
-
-def _check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]) -> None:
+def _conflicts(
+    config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the settings that contradict others: name, problem and hint."""
     if f"{config.instance}.lock" == READERS_LOCK:
         problem = f"found {config.instance!r}, expected another name: readers lock {READERS_LOCK}"
-        refuse(problem, "instance", origins["instance"], hint=f"{config.instance}-1, for instance")
-    _check_lease(config, origins)
-    _check_tape(config, origins)
-    _check_batched(config, origins)
-    _check_memory(config, origins)
-    _check_spool(config, origins)
-    _check_stop_timeout(config, origins, env)
-
-
-def _check_lease(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
-    """Refuse a lease of a seed that no other recorder can have."""
+        yield "instance", problem, f"Choose {config.instance}-1, for instance."
     if config.lease and config.seed is None:
-        problem = (
-            f"found {config.lease} with a random seed, expected 0: a lease is a share of one seed's games"
-        )
-        refuse(
-            problem, "lease", origins["lease"], hint="give every recorder that has a lease the same --seed"
-        )
-
-
-def _check_tape(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
-    """Refuse a tape with gaps: each of its steps leads to the next one."""
+        problem = f"found {config.lease} with a random seed, expected 0: a lease is a share of a seed's games"
+        yield "lease", problem, "Give every recorder that has a lease the same --seed."
     if config.storage == "tape" and config.sample_rate > 1:
         problem = f"found {config.sample_rate}, expected 1: a tape ({origins['storage']}) keeps every step"
-        hint = 'drop sample_rate (readers can leave rows out), or set storage = "rows"'
-        refuse(problem, "sample_rate", origins["sample_rate"], hint=hint)
-
-
-def _check_batched(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
-    """Refuse batched players' settings for another player, and an invalid [sampling] table."""
+        yield "sample_rate", problem, 'Drop sample_rate (readers can skip rows), or set storage = "rows".'
     for name in ("sampling", "model_dir"):
         if getattr(config, name) and not is_batched(config.player):
             problem = f"found it with player = {config.player!r}, expected a batched player"
-            refuse(problem, name, origins[name], hint="batched players are python:package.module:factory")
-    try:
-        read_sampling(config.sampling)
-    except ConfigError as error:
-        raise type(error)(error.message, path=origins["sampling"].where or None, hint=error.hint) from error
-
-
-def _check_memory(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+            yield name, problem, "Batched players are python:package.module:factory."
     buffers_mb = config.worker_count * buffer_mb(config)
     if config.max_ram_mb is not None and buffers_mb > config.max_ram_mb:
         workers, rows = counted(config.worker_count, "worker"), counted(config.rows_buffered_max, "row")
         why = f"the buffers of {workers} take {rows} each ({origins['block_rows']})"
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
-        hint = "raise max_ram_mb, or lower workers or block_rows"
-        refuse(problem, "max_ram_mb", origins["max_ram_mb"], hint=hint)
-
-
-def _check_spool(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
-    """Refuse a spool without room for a session beside the one that is being written."""
-    if config.spool_max_mb is None:
-        return
-    needed_mb = math.ceil(2 * config.rotate_steps * row_bytes(config) / config.sample_rate / 1e6)
-    if config.spool_max_mb < needed_mb:
+        yield "max_ram_mb", problem, "Raise max_ram_mb, or lower workers or block_rows."
+    # A spool needs room for a session beside the open one.
+    spool_mb = math.ceil(2 * config.rotate_steps * row_bytes(config) / config.sample_rate / 1e6)
+    if config.spool_max_mb is not None and config.spool_max_mb < spool_mb:
         why = f"two sessions of {counted(config.rotate_steps, 'row')} ({origins['rotate_steps']})"
-        problem = f"found {config.spool_max_mb}, expected at least {needed_mb}: {why}"
-        hint = "raise spool_max_mb, or lower rotate_steps"
-        refuse(problem, "spool_max_mb", origins["spool_max_mb"], hint=hint)
-
-
-def _check_stop_timeout(
-    config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
-) -> None:
-    """Refuse a drain that the service manager would cut short by killing the recorder."""
-    raw = env.get(STOP_TIMEOUT_ENV)
-    if raw is None:
-        return
-    setting = settings_of(type(config))["rotate_s"]  # any number of seconds
-    timeout_s = read_value(
-        msgspec.structs.replace(setting, text="the unit's TimeoutStopSec", name="stop_timeout_s", none=None),
-        raw,
-        Origin("env", STOP_TIMEOUT_ENV),
-    )
-    if timeout_s <= config.drain_timeout_s:
-        unit = f"the {timeout_s:g} s of the unit's TimeoutStopSec"
-        problem = f"found {config.drain_timeout_s:g}, expected less than {unit}"
-        hint = f"lower drain_timeout_s, or raise TimeoutStopSec= and {STOP_TIMEOUT_ENV}= of the unit together"
-        refuse(problem, "drain_timeout_s", origins["drain_timeout_s"], hint=hint)
+        problem = f"found {config.spool_max_mb}, expected at least {spool_mb}: {why}"
+        yield "spool_max_mb", problem, "Raise spool_max_mb, or lower rotate_steps."
+    if STOP_TIMEOUT_ENV in env:  # after which the service manager kills a recorder that drains
+        seconds = Setting("stop_timeout_s", "float", None, "the unit's TimeoutStopSec", gt=0)
+        timeout_s = read_value(seconds, env[STOP_TIMEOUT_ENV], Origin("env", STOP_TIMEOUT_ENV))
+        if timeout_s <= config.drain_timeout_s:
+            unit = f"the {timeout_s:g} s of the unit's TimeoutStopSec"
+            problem = f"found {config.drain_timeout_s:g}, expected less than {unit}"
+            hint = f"Lower drain_timeout_s, or raise TimeoutStopSec= and {STOP_TIMEOUT_ENV}= of the unit."
+            yield "drain_timeout_s", problem, hint

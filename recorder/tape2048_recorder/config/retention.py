@@ -18,35 +18,36 @@ makes it younger.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from tape2048.errors import ConfigError
 from tape2048.settings.fields import (
     Count,
     NonNegative,
     Origin,
     Positive,
+    Settings,
     about,
-    read_value,
-    settings_of,
-    unknown_key,
+    from_file,
+    from_flags,
+    read_given,
+    read_table,
+    refuse,
 )
-from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: The table of the file, and the tables in it that hold limits of single tags.
+#: The table of the file, and the table in it of limits by tag.
 TABLE = "retention"
 TAGS = "tags"
 
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
-class RetentionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RetentionLimits(Settings, frozen=True, kw_only=True):
     """Limits on the sessions to keep. Without any limit, all stay."""
 
     max_total_mb: Annotated[
@@ -106,46 +107,30 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 def read_retention(raw: object, origin: Origin) -> Retention:
-    """Read the limits in a file's table.
-
-    Raises:
-        ConfigError: an unknown limit.
-        ConfigError: an invalid value.
-    """
-    if not isinstance(raw, dict):
-        _refuse_table(TABLE, raw, origin)
-    tags = raw.get(TAGS, {})
+    """Read the limits in a file's ``[retention]`` table; ConfigError for invalid ones."""
+    tags, general = {}, raw
+    if isinstance(raw, dict):
+        tags, general = raw.get(TAGS, {}), {name: value for name, value in raw.items() if name != TAGS}
     if not isinstance(tags, dict):
-        _refuse_table(f"{TABLE}.{TAGS}", tags, origin)
-    general = _limits(
-        {name: value for name, value in raw.items() if name != TAGS}, TABLE, origin, more=(TAGS,)
-    )
+        tags = {TAGS: tags}  # a limit, which is no table
+    limits = read_table(RetentionLimits, general, TABLE, origin)
     by_tag = {}
     for tag, table in tags.items():
         name = f"{TABLE}.{TAGS}.{tag}"
         if not _TAG.fullmatch(tag):
-            raise ConfigError(
-                f"{name}: found {tag!r}, expected a model tag, as in a session's name",
-                path=origin.where,
-                hint="`tape2048 list` shows the names: <start>_model=<tag>",
-            )
-        if not isinstance(table, dict):
-            _refuse_table(name, table, origin)
-        limits = _limits(table, name, origin)
-        if limits.keep_free_mb is not None:
-            raise ConfigError(
-                f"{name}.keep_free_mb: found a limit of one tag, expected it in [{TABLE}]",
-                path=origin.where,
-                hint="free space is common to all tags",
-            )
-        if "keep_last" not in table:
-            limits = msgspec.structs.replace(limits, keep_last=general.keep_last)
-        by_tag[tag] = limits
-    return Retention(general, by_tag)
+            hint = "`tape2048 list` shows the names: <start>_model=<tag>"
+            refuse(f"found {tag!r}, expected a model tag, as in a session's name", name, origin, hint=hint)
+        own = read_table(RetentionLimits, table, name, origin)
+        if own.keep_free_mb is not None:
+            problem = f"found a limit of one tag, expected it in [{TABLE}]"
+            refuse(problem, f"{name}.keep_free_mb", origin, hint="All tags share the free space.")
+        own_last = "keep_last" in table
+        by_tag[tag] = own if own_last else msgspec.structs.replace(own, keep_last=limits.keep_last)
+    return Retention(limits, by_tag)
 
 
 def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Retention:
-    """Merge the limits of a file and of the command line's flags; flags take precedence.
+    """Merge the limits of a file and of flags; flags take precedence.
 
     Args:
         flags: general limits by name, as text; None means not given.
@@ -155,43 +140,12 @@ def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Ret
         ConfigError: an invalid value, or an unreadable file.
     """
     retention = Retention()
-    if path is not None:
-        values, lines = read_toml(path)
-        if TABLE in values:
-            retention = read_retention(values[TABLE], Origin("file", f"{path}:{lines[TABLE]}"))
-    settings = settings_of(RetentionLimits)
-    given = {
-        name: read_value(settings[name], raw, Origin("flag", settings[name].flag))
-        for name, raw in flags.items()
-        if raw is not None
-    }
+    for name, raw, origin in [] if path is None else from_file(path):
+        if name == TABLE:
+            retention = read_retention(raw, origin)
+    given = {name: value for name, (value, _) in read_given(RetentionLimits, from_flags(flags)).items()}
     general = msgspec.structs.replace(retention.general, **given)
-    tags = retention.tags
-    if "keep_last" in given:
-        last = general.keep_last
-        tags = {tag: msgspec.structs.replace(limits, keep_last=last) for tag, limits in tags.items()}
+    last = {name: value for name, value in given.items() if name == "keep_last"}
+    tags = {tag: msgspec.structs.replace(limits, **last) for tag, limits in retention.tags.items()}
     return Retention(general, tags)
 
-
-def _limits(
-    table: dict[str, Any], name: str, origin: Origin, *, more: tuple[str, ...] = ()
-) -> RetentionLimits:
-    settings = settings_of(RetentionLimits)
-    values = {}
-    for key, raw in table.items():
-        if key not in settings:
-            error = unknown_key(key, [*settings, *more], origin)
-            raise type(error)(
-                f"{name}: {error.message}", path=error.path, hint="the sample file explains every limit"
-            )
-        try:
-            values[key] = read_value(settings[key], raw, origin)
-        except ConfigError as error:
-            raise type(error)(f"{name}.{error.message}", path=error.path, hint=error.hint) from None
-    return RetentionLimits(**values)
-
-
-def _refuse_table(name: str, raw: object, origin: Origin) -> NoReturn:
-    raise ConfigError(
-        f"{name}: found {raw!r}, expected a table of limits", path=origin.where, hint=f"write [{name}]"
-    )

@@ -1,21 +1,23 @@
-"""Settings as data: what the fields of a configuration Struct declare, and how their values are read.
+"""Settings as data: declared as fields of a Struct, read from files, variables, flags and tables.
 
-A field of a configuration is declared once::
+A setting is declared once::
 
     rotate_s: Annotated[Seconds | None, about("longest a session stays open", why="...", none="off")] = None
 
-:func:`settings_of` makes one :class:`Setting` of each field, the source of command line flags, environment
-variables, error messages, the reference table and the sample file. :func:`read_value` parses and checks all
-values:
+:func:`settings_of` returns one :class:`Setting` for each field. Flags, environment variables, messages, the
+reference table and the sample file derive from it. :func:`read_value` parses and checks every value:
 
-* **text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number; seconds may
-  be written ``90``, ``90s``, ``1.5min``, ``2h``, ``1d``; megabytes (10**6 bytes) ``500``, ``500MB``, ``2GB``.
-* **native** (TOML): numbers are numbers; the only text in place of a number is the word for None (such as
+* **text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number. Seconds can be
+  ``90``, ``90s``, ``1.5min``, ``2h`` or ``1d``; megabytes (10**6 bytes) ``500``, ``500MB`` or ``2GB``.
+* **native** (TOML): numbers are numbers. The only text in place of a number is the word for None (such as
   ``"off"``).
+
+The recorder, its players, sampling, retention, and the trainings of critics and networks all use it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import math
@@ -31,7 +33,7 @@ from tape2048.errors import ConfigError
 from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 S = TypeVar("S", bound="Settings")
@@ -56,7 +58,7 @@ _COUNTED = ("games", "moves", "_rows", "_sessions", "_steps")
 
 _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
-#: Numbers with more digits are refused before they are computed: ``1e999999999`` has a billion. 64 bits need
+#: Numbers with more digits are rejected before they are computed: ``1e999999999`` has a billion. 64 bits need
 #: 20, and 20 digits times the largest factor are exact in Decimal's 28.
 _DIGITS_MAX = 20
 
@@ -79,36 +81,27 @@ class Origin(msgspec.Struct, frozen=True):
         return self.where or self.kind
 
 
+DEFAULT = Origin("default")
+
+#: A value that a source gives: the setting's name, the value before it is read, and its origin.
+Given = tuple[str, object, Origin]
+
+
 class Setting(msgspec.Struct, frozen=True):
-    """One setting, as its field declares it.
+    """One setting, as its field declares it."""
 
-    Args:
-        name: the field's name, unit last.
-        kind: type of its values.
-        default: the default value.
-        text: what it does.
-        why: reason of the default.
-        none: the word for None in flags, environment and file; None if None is not a value.
-        ge: least value.
-        gt: exclusive lower bound.
-        le: greatest value.
-        pattern: regular expression of the whole text.
-        form: the pattern, in words.
-        group: heading in the help under which it stands.
-    """
-
-    name: str
+    name: str  # the unit comes last
     kind: Kind
     default: Any
-    text: str
-    why: str
-    none: str | None = None
+    text: str  # its effect
+    why: str = ""  # reason for the default
+    none: str | None = None  # the word for None in flags, environment and file
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
-    pattern: str | None = None
-    form: str | None = None
-    group: str | None = None
+    pattern: str | None = None  # regular expression of the whole text
+    form: str | None = None  # the pattern, in words
+    group: str | None = None  # its heading in the help
 
     @property
     def env(self) -> str:
@@ -134,31 +127,25 @@ class Setting(msgspec.Struct, frozen=True):
         return suffix if suffix in _SUFFIXES else ""
 
     @property
-    def expected(self) -> str:
-        """The allowed values, in words."""
-        words = self._expected_value()
-        return words if self.none is None else f'{words}, or "{self.none}"'
-
-    @property
     def units(self) -> str:
         """The suffixes of a number in a flag or a variable, in words; empty without any."""
         *some, last = _SUFFIXES.get(self.unit, {"": 1})
         return f"{', '.join(some)} or {last}" if some else last
 
-    def _expected_value(self) -> str:
-        if self.kind == "bool":
-            return "true or false"
-        if self.kind == "table":
-            return "a table of names and plain values"
-        if self.kind == "str":
-            return self.form or "text"
-        noun = "a whole number" if self.kind == "int" else "a number"
-        noun += {"s": " of seconds", "mb": " of megabytes"}.get(self.unit, "")
-        if self.gt is not None:
-            return f"{noun} above {self.gt:g}"
-        if self.ge is not None and self.le is not None:
-            return f"{noun} from {_plain(self.ge)} to {_plain(self.le)}"
-        return noun if self.ge is None else f"{noun} of at least {_plain(self.ge)}"
+    @property
+    def expected(self) -> str:
+        """The allowed values, in words."""
+        words = {"bool": "true or false", "table": "a table of names and plain values"}.get(self.kind)
+        words = words or self.form or "text"
+        if self.kind in ("int", "float"):
+            words = "a whole number" if self.kind == "int" else "a number"
+            words += {"s": " of seconds", "mb": " of megabytes"}.get(self.unit, "")
+            if self.gt is not None:
+                words += f" above {self.gt:g}"
+            elif self.ge is not None:
+                ends = f" from {_plain(self.ge)} to {_plain(self.le)}" if self.le is not None else ""
+                words += ends or f" of at least {_plain(self.ge)}"
+        return words if self.none is None else f'{words}, or "{self.none}"'
 
     def show(self, value: object) -> str:
         """Format a value as a person would write it."""
@@ -178,7 +165,7 @@ class Setting(msgspec.Struct, frozen=True):
 def about(
     text: str,
     *,
-    why: str,
+    why: str = "",
     none: str | None = None,
     form: str | None = None,
     choices: Sequence[str] = (),
@@ -188,8 +175,8 @@ def about(
     """Declare a field, beside its type.
 
     Args:
-        text: what the setting does.
-        why: reason of the default.
+        text: the setting's effect.
+        why: reason for the default.
         none: the word for None, if the setting may be None.
         form: the pattern in words.
         choices: all allowed words, in place of a pattern and a form.
@@ -238,38 +225,97 @@ def load_settings(
         listed_by: the command that lists all settings.
 
     Raises:
-        ConfigError: an invalid value, conflicting settings, or an unreadable file; ConfigError for an
-        unknown
-            setting.
+        ConfigError: an unknown setting, an invalid value, conflicting settings, or an unreadable file.
     """
-    settings = settings_of(kind)
-    given: list[tuple[str, object, Origin]] = []
-    if path is not None:
-        raws, lines = read_toml(path, sample_hint=f"name another with --config; `{listed_by}` prints one")
-        given += [(name, _spaced(raw), Origin("file", f"{path}:{lines[name]}")) for name, raw in raws.items()]
-    given += [
-        (name, raw, Origin("flag", "--" + name.replace("_", "-")))
-        for name, raw in (flags or {}).items()
-        if raw is not None
+    hint = f"Choose a different file with --config; `{listed_by}` prints a sample."
+    file = [] if path is None else from_file(path, hint)
+    spaced = [
+        (name, " ".join(map(str, raw)) if _is_numbers(raw) else raw, origin) for name, raw, origin in file
     ]
-    values = {name: setting.default for name, setting in settings.items()}
-    for name, raw, origin in given:
-        if name not in settings:
-            raise unknown_key(name, settings, origin, listed_by=listed_by)
-        values[name] = read_value(settings[name], raw, origin)
-    config = msgspec.convert(values, kind)
-    try:
+    given = read_given(kind, [*spaced, *from_flags(flags or {})], listed_by=listed_by)
+    config = kind(**{name: value for name, (value, _) in given.items()})
+    with located(Origin("file", str(path)) if path is not None else DEFAULT):
         config.check()
-    except ConfigError as error:
-        raise ConfigError(error.message, path=path, hint=error.hint) from error
     return config
 
 
-def _spaced(raw: object) -> object:
-    """Convert ``[8192, 16384]`` to ``"8192 16384"``."""
-    if isinstance(raw, list) and raw and all(isinstance(item, int | float) for item in raw):
-        return " ".join(str(item) for item in raw)
-    return raw
+def _is_numbers(raw: object) -> TypeGuard[list[float]]:
+    return isinstance(raw, list) and bool(raw) and all(isinstance(item, int | float) for item in raw)
+
+
+def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) -> S:
+    """Read a table of settings; the others have their defaults.
+
+    Args:
+        kind: the class of the settings.
+        raw: the table.
+        name: name of the table, for messages.
+        origin: of the table.
+
+    Raises:
+        ConfigError: no table, an unknown setting, an invalid value, or conflicting settings.
+    """
+    if not isinstance(raw, dict):
+        refuse(f"found {raw!r}, expected a table of settings", name, origin, hint=f"Write [{name}].")
+    given = read_given(kind, [(key, value, origin) for key, value in raw.items()], table=name)
+    config = kind(**{key: value for key, (value, _) in given.items()})
+    with located(origin):
+        config.check()
+    return config
+
+
+def from_file(path: Path, hint: str | None = None) -> list[Given]:
+    """Return the values of a TOML file; ``hint`` says where to find another one."""
+    values, lines = read_toml(path, *([] if hint is None else [hint]))
+    return [(name, raw, Origin("file", f"{path}:{lines[name]}")) for name, raw in values.items()]
+
+
+def from_flags(flags: Mapping[str, object]) -> list[Given]:
+    """Return the values of a command's flags, of which those that are None were not given."""
+    return [
+        (name, raw, Origin("flag", "--" + name.replace("_", "-")))
+        for name, raw in flags.items()
+        if raw is not None
+    ]
+
+
+def read_given(
+    kind: type[msgspec.Struct],
+    given: Iterable[Given],
+    *,
+    table: str = "",
+    also: Iterable[str] = (),
+    listed_by: str = "tape2048 config show",
+) -> dict[str, tuple[Any, Origin]]:
+    """Read values by the settings that ``kind`` declares; a later value replaces an earlier one.
+
+    Args:
+        kind: the class of the settings.
+        given: the values.
+        table: name of the table that they are in, for messages.
+        also: other names that are allowed there, to suggest.
+        listed_by: the command that lists all settings.
+    """
+    settings, found = settings_of(kind), {}
+    for name, raw, origin in given:
+        if name not in settings:
+            raise unknown_key(name, [*settings, *also], origin, table=table, listed_by=listed_by)
+        setting = settings[name]
+        if table:
+            setting = msgspec.structs.replace(setting, name=f"{table}.{name}")
+        found[name] = read_value(setting, raw, origin), origin
+    return found
+
+
+@contextlib.contextmanager
+def located(origin: Origin) -> Iterator[None]:
+    """Add the origin of a value to a ConfigError that has none."""
+    try:
+        yield
+    except ConfigError as error:
+        path = error.path or (origin.where if origin.kind == "file" else None)
+        named = f"{origin.where}: " if origin.kind in ("env", "flag") else ""
+        raise type(error)(named + error.message, path=path, hint=error.hint) from error
 
 
 def _setting(field: inspect.Field) -> Setting:
@@ -289,17 +335,19 @@ def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
     """Parse and check a value, ``raw``, which is text except from a file; ConfigError for an invalid one."""
     if setting.none is not None and (raw is None or raw == setting.none):
         return None
-    return _READERS[setting.kind](setting, raw, origin)
+    if setting.kind == "bool":
+        value = _BOOLS.get(raw.strip().lower()) if _is_text(raw, origin) else raw
+        return value if isinstance(value, bool) else _refuse(setting, raw, origin)
+    if setting.kind == "str":
+        return _read_str(setting, raw, origin)
+    if setting.kind == "table":
+        return _read_table(setting, raw, origin)
+    return _read_number(setting, raw, origin)
 
 
 def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:
     """Check whether a value is from a source of text only."""
     return isinstance(raw, str) and origin.kind in ("env", "flag")
-
-
-def _read_bool(setting: Setting, raw: object, origin: Origin) -> bool:
-    value = _BOOLS.get(raw.strip().lower()) if _is_text(raw, origin) else raw
-    return value if isinstance(value, bool) else _refuse(setting, raw, origin)
 
 
 def _read_str(setting: Setting, raw: object, origin: Origin) -> str:
@@ -315,31 +363,20 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
     number = None
     if _is_text(raw, origin):
         number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
-    elif _is_number(raw):
-        number = Decimal(raw)
-    if number is None or not _in_bounds(setting, number):
-        _refuse(setting, raw, origin)
-    if setting.kind == "float":
-        return float(number)
-    inexact = isinstance(raw, float) and abs(raw) > _FLOAT_EXACT_MAX
-    if inexact or number != number.to_integral_value():
-        _refuse(setting, raw, origin)
-    return int(number)
-
-
-def _is_number(raw: object) -> TypeGuard[float]:
-    """Check for a finite number; integers of a file can have any number of digits."""
-    if isinstance(raw, float):
-        return math.isfinite(raw)
-    return isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 10**_DIGITS_MAX
-
-
-def _in_bounds(setting: Setting, number: Decimal) -> bool:
-    return (
-        (setting.ge is None or number >= setting.ge)
+    elif isinstance(raw, int | float) and not isinstance(raw, bool) and abs(raw) < 10**_DIGITS_MAX:
+        number = Decimal(raw)  # not of NaN or infinity, nor of an integer with millions of digits
+    valid = (
+        number is not None
+        and (setting.ge is None or number >= setting.ge)
         and (setting.gt is None or number > setting.gt)
         and (setting.le is None or number <= setting.le)
     )
+    if setting.kind == "int" and number is not None:
+        inexact = isinstance(raw, float) and abs(raw) > _FLOAT_EXACT_MAX
+        valid = valid and not inexact and number == number.to_integral_value()
+    if number is None or not valid:
+        _refuse(setting, raw, origin)
+    return int(number) if setting.kind == "int" else float(number)
 
 
 def _read_table(setting: Setting, raw: object, origin: Origin) -> dict[str, Any]:
@@ -350,15 +387,6 @@ def _read_table(setting: Setting, raw: object, origin: Origin) -> dict[str, Any]
         if not isinstance(value, int | float | str) or not is_finite:
             _refuse(setting, {key: value}, origin)
     return dict(raw)
-
-
-_READERS: dict[Kind, Callable[[Setting, object, Origin], Any]] = {
-    "bool": _read_bool,
-    "int": _read_number,
-    "float": _read_number,
-    "str": _read_str,
-    "table": _read_table,
-}
 
 
 def read_plain(text: str) -> int | float | str | bool:
@@ -416,14 +444,21 @@ def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
 
 
 def unknown_key(
-    found: str, known: Iterable[str], origin: Origin, *, listed_by: str = "tape2048 config show"
+    found: str,
+    known: Iterable[str],
+    origin: Origin,
+    *,
+    table: str = "",
+    listed_by: str = "tape2048 config show",
 ) -> ConfigError:
     """Make the error of an unknown setting; the message names the nearest known one."""
     names = {name.lower(): name for name in known}
-    (nearest,) = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
-    message = f"found {found!r}, which is not a setting; the nearest is {names[nearest]!r}"
+    near = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
+    nearest = f"; the nearest is {names[near[0]]!r}" if near else ""
+    message = f"{table}: " * bool(table) + f"found {found!r}, which is not a setting{nearest}"
     path = origin.where if origin.kind == "file" else None
-    return ConfigError(message, path=path, hint=f"`{listed_by}` lists every setting")
+    hint = f"its settings: {', '.join(names.values()) or 'none'}" if table else f"`{listed_by}` lists them all"
+    return ConfigError(message, path=path, hint=hint)
 
 
 def _plain(bound: float) -> str:

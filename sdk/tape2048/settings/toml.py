@@ -17,7 +17,7 @@ CONFIG_BYTES_MAX = 1_000_000
 _SAMPLE_HINT = "name another with --config or TAPE2048_CONFIG; `tape2048 config init` writes a sample"
 
 
-def read_toml(path: Path, *, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
+def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
     """Read the values of a file, and the line of each top-level name.
 
     Raises:
