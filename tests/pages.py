@@ -66,7 +66,7 @@ def players_table() -> str:
                     f"`{name}`",
                     f"`{_EMPTY if each.default == '' else each.default}`",
                     each.expected,
-                    each.summary,
+                    each.text,
                 ]
                 for name, each in kind.parameters.items()
             )

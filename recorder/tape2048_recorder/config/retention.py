@@ -29,6 +29,7 @@ from tape2048.settings.fields import (
     Positive,
     Settings,
     about,
+    as_table,
     from_file,
     from_flags,
     read_given,
@@ -108,25 +109,21 @@ class Retention(msgspec.Struct, frozen=True):
 
 def read_retention(raw: object, origin: Origin) -> Retention:
     """Read the limits in a file's ``[retention]`` table; ConfigError for invalid ones."""
-    tags, general = {}, raw
-    if isinstance(raw, dict):
-        tags, general = raw.get(TAGS, {}), {name: value for name, value in raw.items() if name != TAGS}
-    if not isinstance(tags, dict):
-        tags = {TAGS: tags}  # a limit, which is no table
-    limits = read_table(RetentionLimits, general, TABLE, origin)
+    table = dict(as_table(raw, TABLE, origin))
+    tags = as_table(table.pop(TAGS, {}), f"{TABLE}.{TAGS}", origin)
+    general = read_table(RetentionLimits, table, TABLE, origin)
     by_tag = {}
-    for tag, table in tags.items():
+    for tag, limits in tags.items():
         name = f"{TABLE}.{TAGS}.{tag}"
         if not _TAG.fullmatch(tag):
             hint = "`tape2048 list` shows the names: <start>_model=<tag>"
             refuse(f"found {tag!r}, expected a model tag, as in a session's name", name, origin, hint=hint)
-        own = read_table(RetentionLimits, table, name, origin)
-        if own.keep_free_mb is not None:
+        own = {"keep_last": general.keep_last, **as_table(limits, name, origin)}
+        by_tag[tag] = read_table(RetentionLimits, own, name, origin)
+        if by_tag[tag].keep_free_mb is not None:
             problem = f"found a limit of one tag, expected it in [{TABLE}]"
             refuse(problem, f"{name}.keep_free_mb", origin, hint="All tags share the free space.")
-        own_last = "keep_last" in table
-        by_tag[tag] = own if own_last else msgspec.structs.replace(own, keep_last=limits.keep_last)
-    return Retention(limits, by_tag)
+    return Retention(general, by_tag)
 
 
 def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Retention:
@@ -148,4 +145,3 @@ def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Ret
     last = {name: value for name, value in given.items() if name == "keep_last"}
     tags = {tag: msgspec.structs.replace(limits, **last) for tag, limits in retention.tags.items()}
     return Retention(general, tags)
-

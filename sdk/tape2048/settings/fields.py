@@ -255,13 +255,20 @@ def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) 
     Raises:
         ConfigError: no table, an unknown setting, an invalid value, or conflicting settings.
     """
-    if not isinstance(raw, dict):
-        refuse(f"found {raw!r}, expected a table of settings", name, origin, hint=f"Write [{name}].")
-    given = read_given(kind, [(key, value, origin) for key, value in raw.items()], table=name)
+    given = read_given(
+        kind, [(key, value, origin) for key, value in as_table(raw, name, origin).items()], table=name
+    )
     config = kind(**{key: value for key, (value, _) in given.items()})
     with located(origin):
         config.check()
     return config
+
+
+def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
+    """Return a file's table; ConfigError if it is not a table."""
+    if not isinstance(raw, dict):
+        refuse(f"found {raw!r}, expected a table of settings", name, origin, hint=f"Write [{name}].")
+    return raw
 
 
 def from_file(path: Path, hint: str | None = None) -> list[Given]:
@@ -457,7 +464,9 @@ def unknown_key(
     nearest = f"; the nearest is {names[near[0]]!r}" if near else ""
     message = f"{table}: " * bool(table) + f"found {found!r}, which is not a setting{nearest}"
     path = origin.where if origin.kind == "file" else None
-    hint = f"its settings: {', '.join(names.values()) or 'none'}" if table else f"`{listed_by}` lists them all"
+    hint = (
+        f"its settings: {', '.join(names.values()) or 'none'}" if table else f"`{listed_by}` lists them all"
+    )
     return ConfigError(message, path=path, hint=hint)
 
 

@@ -152,7 +152,7 @@ def test_scores_that_are_no_numbers_are_found(row: list[float], bad: bool, metho
     ("table", "error", "says"),
     [
         ({"temprature": 1}, ConfigError, "'temperature'"),
-        ({"method": "beam"}, ConfigError, "argmax, softmax, top_k, top_p"),
+        ({"method": "beam"}, ConfigError, "argmax, softmax, top_k or top_p"),
         ({"temperature": 0}, ConfigError, "temperature"),
         ({"top_k": 5}, ConfigError, "top_k"),
         ({"top_p": 1.5}, ConfigError, "top_p"),
