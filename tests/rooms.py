@@ -28,8 +28,8 @@ FLOORS = {
         "__init__ __main__",
     ],
     "tape2048_recorder": [
-        "game ipc", "players ntuple_training", "config lanes models replay", "status", "recording inference",
-        "daemon workers", "recorder", "fleet", "__init__",
+        "game ipc", "players", "config evaluation lanes models replay", "ntuple_training status",
+        "recording inference", "daemon workers", "recorder", "fleet", "__init__",
     ],
     "tape2048_tools": [
         "terminal options machine sessions", "views critic_report report viewer", "commands", "cli",

@@ -46,8 +46,8 @@ class Games:
     def play_unrecorded(self) -> int:
         """Play and keep no rows; returns the steps."""
         seeds = game_seeds(1, self.next_ids(self.count))
-        scores = np.empty(self.count, dtype=np.uint64)
-        return int(play_unrecorded(self.player, seeds, scores, np.empty_like(scores)))
+        scores, highest = np.empty(self.count, np.uint64), np.empty(self.count, np.uint8)
+        return int(play_unrecorded(self.player, np.empty(0, np.uint64), seeds, scores, highest))
 
     def play_recorded(self, buffer: Buffer) -> int:
         """Play through a worker's buffer, full blocks dropped; returns the steps."""

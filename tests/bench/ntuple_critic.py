@@ -23,8 +23,8 @@ from tape2048.critic.ntuple.config import NTupleCriticConfig
 from tape2048.critic.ntuple.critic import predict_all, tables_of, width_of
 from tape2048.critic.ntuple.kernel import learn, new_scratch
 from tape2048.ntuple import load_network
+from tape2048_recorder.evaluation.rollouts import play_games
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.collecting import play_games
 from tape2048_recorder.players.registry import make_player
 
 from .figures import Figure, machine, median_of, report

@@ -142,8 +142,8 @@ def _play_child(player: str, index: int) -> None:
     name, args = split_player(player)
     compiled = make_player(name, args or {})
     games = CHUNK_GAMES.get(player, 1)
-    scores, highest = (np.empty(games, dtype=np.uint64) for _ in range(2))
-    play_unrecorded(compiled, np.zeros(1, dtype=np.uint64), scores, highest)
+    fresh, scores, highest = np.empty(0, np.uint64), np.empty(games, np.uint64), np.empty(games, np.uint8)
+    play_unrecorded(compiled, fresh, np.zeros(1, dtype=np.uint64), scores, highest)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     seconds = float(sys.stdin.readline())
@@ -151,7 +151,7 @@ def _play_child(player: str, index: int) -> None:
     begin = now = time.monotonic()
     while now - begin < seconds:
         ids = np.arange(first_id, first_id + games, dtype=np.uint64)
-        steps += play_unrecorded(compiled, game_seeds(1, ids), scores, highest)
+        steps += play_unrecorded(compiled, fresh, game_seeds(1, ids), scores, highest)
         first_id += games
         now = time.monotonic()
     sys.stdout.write(json.dumps(steps / (now - begin)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 from tests import reference
 
 from tape2048.jit.compiler import kernel
+from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import choose
 
 GAMMA = np.uint64(reference.GOLDEN_GAMMA)
@@ -33,3 +34,18 @@ def count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
     for _ in range(choices):
         move, _after, state = choose(player, board, state, GAMMA)
         counts[move] += 1
+
+
+class Outcomes(NamedTuple):
+    """Results of games, in the order of their seeds."""
+
+    scores: Any
+    highest: Any  # tiles
+    steps: int
+
+
+def outcomes(player: Any, seeds: Any, boards: Any = ()) -> Outcomes:
+    """Play the games of some seeds, new or from given boards."""
+    scores, exponents = np.zeros(len(seeds), np.uint64), np.zeros(len(seeds), np.uint8)
+    steps = play_unrecorded(player, np.asarray(boards, np.uint64), seeds, scores, exponents)
+    return Outcomes(scores, 1 << exponents.astype(np.int64), steps)

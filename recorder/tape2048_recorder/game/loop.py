@@ -195,42 +195,25 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 
 
 @kernel
-def play_unrecorded(player: Any, seeds: Any, scores: Any, highest: Any) -> int:
-    """Play games without rows: fill ``scores`` and ``highest`` (tiles), both ``u64[n]``; return the steps."""
-    steps = 0
-    for i in range(seeds.shape[0]):
-        board, fours, state, gamma = new_game(seeds[i])
-        while True:
-            move, after, state = choose(player, board, state, gamma)
-            if move == NO_MOVE:
-                break
-            board, is_four, state = spawn(after, state, gamma)
-            fours += is_four
-            steps += 1
-        scores[i] = board_score(board) - (fours << U64(2))
-        highest[i] = U64(1) << max_exponent(board)
-    return steps
-
-
-@kernel
-def play_on(player: Any, boards: Any, seeds: Any, highest: Any, scores: Any) -> int:
-    """Play games from given boards on, each with the generator of its seed.
+def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
+    """Play a game from each seed, without rows, and return the moves made.
 
     Args:
         player: chooses the moves.
-        boards: before a move, ``u64[n]``.
-        seeds: ``u64[n]``.
+        boards: boards before a move from which the games begin, ``u64[n]``; or empty, for new games.
+        seeds: seeds of the games, ``u64[n]``.
+        scores: receives the points made, ``u64[n]``.
         highest: receives the exponents of the highest tiles at the end, ``u8[n]``.
-        scores: receives the points made since the board, ``u64[n]``.
-
-    Returns:
-        The steps made.
     """
     steps = 0
     for i in range(seeds.shape[0]):
-        board = boards[i]
+        if boards.shape[0]:
+            board = boards[i]
+            state, gamma = start(seeds[i])
+        else:
+            board, _, state, gamma = new_game(seeds[i])
+        before = board_score(board)
         fours = U64(0)
-        state, gamma = start(seeds[i])
         while True:
             move, after, state = choose(player, board, state, gamma)
             if move == NO_MOVE:
@@ -238,8 +221,8 @@ def play_on(player: Any, boards: Any, seeds: Any, highest: Any, scores: Any) -> 
             board, is_four, state = spawn(after, state, gamma)
             fours += is_four
             steps += 1
+        scores[i] = board_score(board) - before - (fours << U64(2))
         highest[i] = max_exponent(board)
-        scores[i] = board_score(board) - board_score(boards[i]) - (fours << U64(2))
     return steps
 
 
@@ -414,3 +397,9 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int) -> int:
     state = buffer._ids, buffer._seeds, buffer._game, buffer._kept, buffer._actions, buffer._runs
     tape = True if buffer.file.is_tape else None
     return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max), tape))
+
+
+def play_all(buffer: Buffer, player: Any) -> None:
+    """Play the games of ``buffer`` to their ends; it grows as needed."""
+    while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
+        buffer.grow()

@@ -21,7 +21,7 @@ from tape2048.formats.session import step_dtype
 from tape2048.session.session import Session
 from tape2048.tape.layout import ROWS, TAPE
 from tape2048_recorder.game.engine import start_boards
-from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
+from tape2048_recorder.game.loop import Buffer, play_all
 from tape2048_recorder.players.registry import own
 from tape2048_recorder.replay.playing import recorded_player
 
@@ -111,8 +111,7 @@ def _differing(
     seeds = np.ascontiguousarray(recorded["seed"])
     buffer.give(np.ascontiguousarray(recorded["id"]), seeds)
     player = own(player)
-    while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
-        buffer.grow()
+    play_all(buffer, player)
     played, made = buffer.runs, buffer.rows
     starts = start_boards(seeds)
     recorded_starts = starts if session.tape is None else session.tape.starts[first:end]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, strategies as st
 from scipy import stats
 from tests import reference
+from tests.recorder.choosing import outcomes
 
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game import engine, rng
-from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.players import registry
 
 words = st.integers(0, 2**64 - 1)
@@ -120,10 +120,8 @@ def test_games_start_anywhere() -> None:
 def test_random_play_comes_to_what_is_published() -> None:
     games = 200_000
     seeds = rng.game_seeds(1, np.arange(games, dtype=np.uint64))
-    scores = np.empty(games, dtype=np.uint64)
-    highest = np.empty(games, dtype=np.uint64)
-    steps = play_unrecorded(registry.make_player("random", {}), seeds, scores, highest)
+    scores, highest, steps = outcomes(registry.make_player("random", {}), seeds)
     assert scores.mean() == pytest.approx(1_094, rel=0.01)
     assert steps / games == pytest.approx(118, rel=0.01)
     assert highest.max() <= 1024
-    assert np.isin(highest, 2 ** np.arange(2, 11, dtype=np.uint64)).all()
+    assert np.isin(highest, 2 ** np.arange(2, 11)).all()

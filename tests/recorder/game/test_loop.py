@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from tests import reference
+from tests.recorder.choosing import outcomes
 
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.game import rules
@@ -22,7 +23,6 @@ from tape2048_recorder.game.loop import (
     STEPS_PLAYED,
     Buffer,
     play_into,
-    play_unrecorded,
 )
 from tape2048_recorder.players import registry
 
@@ -219,12 +219,10 @@ def test_the_rows_of_any_player_follow_from_each_other(name: str) -> None:
     games = 12 if name == "greedy" else 2
     played = whole(games=games, name=name, record_action=True)
     rows = np.frombuffer(played.rows, ACTION_STEP_DTYPE)
-    scores = np.empty(games, dtype=np.uint64)
-    highest = np.empty(games, dtype=np.uint64)
-    steps = play_unrecorded(player(name), seeds_of(ids_of(games)), scores, highest)
-    assert steps == len(rows) == played.runs["steps"].sum()
-    assert played.runs["max_score"].tolist() == scores.tolist()
-    assert played.runs["highest_tile"].tolist() == highest.tolist()
+    found = outcomes(player(name), seeds_of(ids_of(games)))
+    assert found.steps == len(rows) == played.runs["steps"].sum()
+    assert played.runs["max_score"].tolist() == found.scores.tolist()
+    assert played.runs["highest_tile"].tolist() == found.highest.tolist()
     for run in played.runs:
         mine = rows[run["first_row"] : run["first_row"] + run["rows"]]
         assert mine["exps"][0].tolist() == reference.new_game(int(run["seed"]))[0]
@@ -246,13 +244,10 @@ def test_the_rows_of_any_player_follow_from_each_other(name: str) -> None:
 def test_unrecorded_games_are_the_recorded_ones() -> None:
     games = 40
     played = whole(games=games)
-    scores = np.empty(games, dtype=np.uint64)
-    highest = np.empty(games, dtype=np.uint64)
-    assert (
-        play_unrecorded(player("random"), seeds_of(ids_of(games)), scores, highest) == len(played.rows) // 28
-    )
-    assert played.runs["max_score"].tolist() == scores.tolist()
-    assert played.runs["highest_tile"].tolist() == highest.tolist()
+    found = outcomes(player("random"), seeds_of(ids_of(games)))
+    assert found.steps == len(played.rows) // 28
+    assert played.runs["max_score"].tolist() == found.scores.tolist()
+    assert played.runs["highest_tile"].tolist() == found.highest.tolist()
 
 
 def test_a_game_does_not_depend_on_its_id_or_its_neighbours() -> None:
@@ -382,7 +377,7 @@ def test_a_dropped_block_leaves_the_game_in_play_alone() -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 40])
 def test_a_game_goes_on_from_a_board_as_it_went_on(at: int) -> None:
-    """Legal moves to the end, as far as ``play_on`` comes, whatever was in the buffer."""
+    """Legal moves to the end, as far as an unrecorded game comes, whatever was in the buffer."""
     buffer = make_buffer(record_action=True, runs=1)
     ids = ids_of(1)
     buffer.give(ids, seeds_of(ids))
@@ -397,10 +392,8 @@ def test_a_game_goes_on_from_a_board_as_it_went_on(at: int) -> None:
         assert len(boards) == len(moves) + 1 > 1
         assert not (recover(boards, moves).moves > 3).any()
         assert not rules.legal_masks(boards[-1:])[0]
-        highest, scores = np.zeros(1, np.uint8), np.zeros(1, np.uint64)
-        seeds = np.array([2**64 - 1], np.uint64)
-        steps = loop.play_on(player("greedy"), boards[:1], seeds, highest, scores)
-        assert (steps, highest[0]) == (len(moves), rules.boards_to_exps(boards[-1:]).max())
+        scores, highest, steps = outcomes(player("greedy"), np.array([2**64 - 1], np.uint64), boards[:1])
+        assert (steps, highest[0]) == (len(moves), 2 ** rules.boards_to_exps(boards[-1:]).max())
         points = [rules.merge_score(*each) for each in zip(boards[:-1], moves, strict=True)]
         assert scores[0] == sum(points)
 

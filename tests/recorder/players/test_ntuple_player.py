@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 from tests import reference
-from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, words
+from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, outcomes, words
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError, ModelError
 from tape2048.ntuple.files import save_network
 from tape2048.ntuple.lookup import downgraded
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players import registry
 from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
@@ -383,9 +382,7 @@ def test_a_mixture_is_drawn_by_its_weights() -> None:
 
 
 def played(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    scores = np.empty(len(seeds), dtype=np.uint64)
-    play_unrecorded(player, seeds, scores, np.empty_like(scores))
-    return scores
+    return outcomes(player, seeds).scores
 
 
 def test_the_choice_of_a_game_is_recovered_from_its_seed() -> None:

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 from tests import reference
-from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, words
+from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, outcomes, words
 
 from tape2048.errors import ConfigError
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import NO_MOVE, choose
 from tape2048_recorder.players import expectimax, registry
 
@@ -166,9 +165,7 @@ def test_greedy_is_stronger_than_random() -> None:
 
 def mean_score(name: str, games: int, **args: int) -> float:
     seeds = rng.game_seeds(18, np.arange(games, dtype=np.uint64))
-    scores = np.empty(games, dtype=np.uint64)
-    play_unrecorded(registry.make_player(name, args), seeds, scores, np.empty_like(scores))
-    return float(scores.mean())
+    return float(outcomes(registry.make_player(name, args), seeds).scores.mean())
 
 
 # --- expectimax: the formula of its docstring, slowly

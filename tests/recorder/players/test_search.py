@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from tests import reference
+from tests.recorder.choosing import outcomes
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError
@@ -18,7 +19,6 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
 from tape2048.ntuple.files import load_network
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.players import registry
 from tape2048_recorder.players.ntuple import NTuple, move_values, of_network
 from tape2048_recorder.players.search import (
@@ -181,10 +181,8 @@ def test_games_of_a_deep_search_follow_from_their_seeds() -> None:
     """Whatever was played before with the same table."""
     player = always(3, 0.05)
     seeds = rng.game_seeds(7, np.arange(3, dtype=np.uint64))
-    scores = np.zeros((3, 3), np.uint64)
-    play_unrecorded(player, seeds, scores[0], scores[2])
-    play_unrecorded(player, seeds[::-1].copy(), scores[1], scores[2])
-    assert scores[0].tolist() == scores[1][::-1].tolist()
+    scores = outcomes(player, seeds).scores.tolist()
+    assert outcomes(player, seeds[::-1].copy()).scores.tolist() == scores[::-1]
     assert np.count_nonzero(player.cache_values) > 3000, "the table is used"
 
 

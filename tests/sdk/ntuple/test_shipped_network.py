@@ -9,9 +9,9 @@ from tests import reference
 
 from tape2048.base.resources import available_cores
 from tape2048.ntuple.files import SHIPPED, file_facts, load_network
+from tape2048_recorder.evaluation.strength import Evaluation, evaluate
 from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 from tape2048_recorder.players import registry
-from tape2048_recorder.players.evaluation import Evaluation, evaluate
 
 from ...recorder.ntuple_training import slow
 

@@ -26,8 +26,8 @@ from tape2048.critic.facts import SplitInfo
 from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
+from tape2048_recorder.evaluation.rollouts import play_rollouts
 from tape2048_recorder.players.registry import make_player
-from tape2048_recorder.players.rollouts import play_rollouts
 from tape2048_tools.critic_report.examination import rollouts_of
 from tape2048_tools.critic_report.tables import estimate_text
 

@@ -13,7 +13,7 @@ from tape2048 import Session, errors, sessions
 from tape2048.ntuple.files import load_network, save_network
 from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
-from tape2048_recorder.players import evaluation
+from tape2048_recorder.evaluation import strength
 
 if TYPE_CHECKING:
     import subprocess
@@ -120,12 +120,12 @@ def test_eval_is_a_table_of_players(tape: Tape) -> None:
 
 
 def test_a_player_that_is_named_twice_plays_once(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tape2048_recorder.players import evaluation
+    from tape2048_recorder.evaluation import strength
 
     played: list[object] = []
-    evaluate = evaluation.evaluate
+    evaluate = strength.evaluate
     monkeypatch.setattr(
-        evaluation, "evaluate", lambda player, **how: played.append(player) or evaluate(player, **how)
+        strength, "evaluate", lambda player, **how: played.append(player) or evaluate(player, **how)
     )
     done = tape("player", "eval", "random", "greedy", "random", "--games", "5")
     assert [line.split()[0] for line in done.out.splitlines()] == ["player", "random", "greedy"]
@@ -266,7 +266,7 @@ def test_eval_makes_all_players_before_any_plays(
     tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
 ) -> None:
     played: list[object] = []
-    monkeypatch.setattr(evaluation, "evaluate", lambda player, **_: played.append(player))
+    monkeypatch.setattr(strength, "evaluate", lambda player, **_: played.append(player))
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"damaged")
     assert tape("player", "eval", "random", second.format(damaged)).code != 0

@@ -26,7 +26,7 @@ def open_games(config: NTupleCriticConfig) -> GameSource:
 
         with progress_bar("reading", unit="boards") as progress:
             return corpus_games(config, progress)
-    from tape2048_recorder.players.collecting import played_games
+    from tape2048_recorder.evaluation.rollouts import played_games
 
     name, args = parse_player(config.player)
     with progress_bar("playing", unit="games") as progress:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tape2048_recorder.players.evaluation import Evaluation
-    from tape2048_recorder.replay.analysis import Falls
+    from tape2048_recorder.evaluation.falls import Falls
+    from tape2048_recorder.evaluation.strength import Evaluation
 
 
 @new_group(
@@ -132,9 +132,9 @@ def _made(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _how(games: int | None, seed: int, threads: int, starts: Path | None) -> dict[str, Any]:
-    """Return the arguments of :func:`~tape2048_recorder.players.evaluation.evaluate` but for the player."""
+    """Return the arguments of :func:`~tape2048_recorder.evaluation.strength.evaluate` but for the player."""
     from tape2048.base.resources import available_cores
-    from tape2048_recorder.replay.starts import read_starts
+    from tape2048_recorder.evaluation.starts import read_starts
 
     boards = None if starts is None else read_starts(starts)
     games = games or (_GAMES if boards is None else len(boards))
@@ -166,7 +166,7 @@ def evaluate_players(
     """
     made = _made(players)
     how = _how(games, seed, threads, starts)
-    from tape2048_recorder.players.evaluation import evaluate
+    from tape2048_recorder.evaluation.strength import evaluate
 
     found: dict[str, Evaluation] = {}
     for text, player in made.items():
@@ -199,7 +199,7 @@ def match_players(
     """
     made = _made((a, b))
     how = _how(games, seed, threads, starts)
-    from tape2048_recorder.players.evaluation import match
+    from tape2048_recorder.evaluation.strength import match
 
     with progress_bar(f"{a} and {b}") as progress:
         found = match(made[a], made[b], **how, progress=progress)
@@ -226,7 +226,7 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
 
     The file is for --from of `eval` and `match`. SESSIONS is a session, or a directory of sessions.
     """
-    from tape2048_recorder.replay.starts import first_boards, write_starts
+    from tape2048_recorder.evaluation.starts import first_boards, write_starts
 
     boards = first_boards(sessions, tile)
     write_starts(target, boards, replace=force)
@@ -259,16 +259,16 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     from tape2048.base.resources import available_cores
 
     judge = _made([f"ntuple:weights={weights},look_below=0"]).popitem()[1]
+    from tape2048_recorder.evaluation.falls import analyse as find_falls, recorded_games
     from tape2048_recorder.players.search import best_answers
-    from tape2048_recorder.replay.analysis import analyse as find_falls, recorded_games
 
     if Path(source).is_dir():
         played = recorded_games(Path(source), games)
     else:
         import numpy as np
 
+        from tape2048_recorder.evaluation.rollouts import play_games
         from tape2048_recorder.game.rng import game_seeds
-        from tape2048_recorder.players.collecting import play_games
 
         player = _made([source])[source]
         seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
@@ -389,7 +389,7 @@ def prune(
     """
     from tape2048.base.resources import available_cores
     from tape2048.ntuple.files import load_network, save_network
-    from tape2048_recorder.replay.pruning import check_prunable, count_lookups, pruned
+    from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
 
     _check_free(target, force=force)
     network = load_network(source)

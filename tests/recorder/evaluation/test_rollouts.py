@@ -1,14 +1,17 @@
-"""Games that are played for a critic and not recorded; and that a critic learns from them."""
+"""Unrecorded games for a critic, what a critic learns from them, and rollouts beside reference games."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from tests import reference
 
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
@@ -16,11 +19,10 @@ from tape2048.critic.facts import players_of
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
 from tape2048.critic.ntuple.games import Games, GameSource, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048_recorder.evaluation import rollouts
+from tape2048_recorder.evaluation.rollouts import play_games, play_rollouts, played_games, rollout_seeds
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players import collecting
-from tape2048_recorder.players.collecting import play_games, played_games
 from tape2048_recorder.players.registry import make_player
-from tape2048_recorder.players.rollouts import play_rollouts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +69,7 @@ def test_games_are_those_that_a_recorder_records(root: Path) -> None:
 def test_threads_and_buffers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = played(50, threads=1)
     assert same(played(50, threads=3), expected)
-    monkeypatch.setattr(collecting, "_ROWS", 16)
+    monkeypatch.setattr(rollouts, "_ROWS", 16)
     assert same(played(50), expected)
     every = played(50, stride=1)
     for game in range(50):
@@ -128,7 +130,7 @@ def test_games_that_do_not_fit_into_memory_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=r"1,000,000,000,000 games need at least 128,000\.0 GB") as caught:
         played_games(NTupleCriticConfig(), "greedy", {}, 10**12)
     assert "--stride" in (caught.value.hint or "")
-    monkeypatch.setattr(collecting, "ram_available", lambda: 20_000)
+    monkeypatch.setattr(rollouts, "ram_available", lambda: 20_000)
     with pytest.raises(ConfigError, match="500 games need at least"):
         played(500)
     assert len(played(20)) == 20
@@ -181,3 +183,89 @@ def test_its_probabilities_are_those_of_rollouts(learned: Learned) -> None:
     noise = (q * (1 - q) / (rollouts - 1)).mean(axis=0)
     explained = 1 - (((p - q) ** 2).mean(axis=0) - noise) / (q.var(axis=0) - noise)
     assert (explained > 0.8).all()
+
+
+# --- rollouts
+
+
+def positions(count: int) -> npt.NDArray[np.uint64]:
+    """Boards of many kinds: nearly lost ones, early ones, ones with large tiles, and one without a move."""
+    draw = random.Random(3)
+    cells = [
+        draw.choices(range(12), weights=[draw.choice([1, 6])] + [1] * 11, k=16) for _ in range(count - 1)
+    ]
+    return np.array([reference.pack(one) for one in [*cells, [1, 2, 1, 2, 2, 1, 2, 1] * 2]], np.uint64)
+
+
+def rolled(boards: npt.NDArray[np.uint64], rollouts: int, **how: Any) -> npt.NDArray[np.uint16]:
+    how = {"seed": SEED, "threads": 1, **how}
+    return play_rollouts(make_player("random", {}), boards, rollouts=rollouts, **how)
+
+
+def test_a_rollout_is_the_game_of_its_seed_from_its_board_on() -> None:
+    boards, rollouts = positions(12), 5
+    seeds = rollout_seeds(SEED, len(boards), rollouts)
+    expected = np.zeros((len(boards), 16), np.uint16)
+    for at, board in enumerate(boards.tolist()):
+        for seed in seeds[at].tolist():
+            cells, generator = reference.unpack(board), reference.Generator.of_game(seed)
+            while (move := reference.random_move(cells, generator)) is not None:
+                cells, _ = reference.spawn(reference.slide(cells, move)[0], generator)
+            expected[at, : max(cells) + 1] += 1
+    found = rolled(boards, rollouts)
+    assert found.dtype == np.uint16
+    assert found.tolist() == expected.tolist()
+    assert found[-1].tolist() == [5, 5, 5] + [0] * 13
+
+
+def test_threads_and_pieces_do_not_count() -> None:
+    boards = positions(40)
+    whole = rolled(boards, 9)
+    assert (rolled(boards, 9, threads=3) == whole).all()
+    pieces = [rolled(boards[begin : begin + 16], 9, first=begin, threads=2) for begin in (0, 16, 32)]
+    assert (np.concatenate(pieces) == whole).all()
+    assert (rolled(boards, 9, seed=8) != whole).any()
+    assert (rolled(boards, 9, first=1) != whole).any()
+
+
+def test_a_player_with_a_cache_gives_each_thread_its_own() -> None:
+    player = make_player("expectimax", {"depth": 1})
+    one, three = (
+        play_rollouts(player, positions(4), rollouts=2, seed=1, threads=threads) for threads in (1, 3)
+    )
+    assert (one == three).all()
+
+
+def test_no_rollout_is_a_recorded_game() -> None:
+    """Not even under the recorder's seed: their ids differ, and ids make seeds one to one."""
+    seeds = np.concatenate(
+        [rollout_seeds(SEED, 200, 48).ravel(), rollout_seeds(SEED, 10, 48, first=2**40).ravel()]
+    )
+    recorded = game_seeds(SEED, np.arange(100_000, dtype=np.uint64))
+    assert len(np.unique(np.concatenate([seeds, recorded]))) == len(seeds) + len(recorded)
+    # Nor does one draw what a game draws: neither its first state nor its increment is that of any game.
+    generators = [reference.Generator.of_game(seed) for seed in seeds[:2_000].tolist()]
+    games = [reference.Generator.of_game(seed) for seed in recorded[:2_000].tolist()]
+    assert {one.gamma for one in generators}.isdisjoint(one.gamma for one in games)
+
+
+@pytest.mark.parametrize("wrong", [{"rollouts": 0}, {"rollouts": 65_536}, {"threads": 0}, {"first": -1}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
+        rolled(positions(2), **{"rollouts": 1, **wrong})
+
+
+def test_progress_counts_rollouts() -> None:
+    told: list[tuple[int, int]] = []
+    rolled(positions(5), 6, threads=2, progress=lambda *now: told.append(now))
+    assert told[-1] == (30, 30)
+
+
+def test_an_interrupt_ends_the_rollouts() -> None:
+    def interrupt(_done: int, _games: int) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        rolled(positions(1_000), 10_000, threads=2, progress=interrupt)
+    assert threading.active_count() == before

@@ -32,9 +32,9 @@ from tape2048.ntuple.files import file_bytes
 from tape2048.ntuple.images import stage_of
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of
 from tape2048.ntuple.placing import stage_begins
+from tape2048_recorder.evaluation.rollouts import play_games
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.collecting import play_games
 from tape2048_recorder.players.ntuple import of_network
 from tape2048_recorder.players.search import after_move, afterstates
 

@@ -11,10 +11,10 @@ from tests.sdk.builders import NAME, Spec, write_ours
 
 from tape2048 import Session
 from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048_recorder.evaluation.falls import analyse, recorded_games
+from tape2048_recorder.evaluation.rollouts import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players import registry
-from tape2048_recorder.players.collecting import play_games
-from tape2048_recorder.replay.analysis import analyse, recorded_games
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ from tape2048.errors import ConfigError
 from tape2048.ntuple.files import file_bytes, load_network, save_network
 from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.network import Network
+from tape2048_recorder.evaluation.rollouts import play_games
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.collecting import play_games
+from tape2048_recorder.ntuple_training.pruning import count_lookups, pruned, rounded
 from tape2048_recorder.players.ntuple import of_network
-from tape2048_recorder.replay.pruning import count_lookups, pruned, rounded
 
 from ..ntuple_training import slow
 

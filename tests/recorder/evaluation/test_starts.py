@@ -10,7 +10,7 @@ from tests.sdk.builders import GAMES, NAME, Spec, write_ours
 
 from tape2048 import Session
 from tape2048.errors import ConfigError, FieldError, NameTakenError, NpyError, TapeError
-from tape2048_recorder.replay.starts import first_boards, read_starts, write_starts
+from tape2048_recorder.evaluation.starts import first_boards, read_starts, write_starts
 
 if TYPE_CHECKING:
     from pathlib import Path

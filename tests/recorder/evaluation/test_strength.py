@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests import reference
+from tests.recorder.choosing import outcomes
 
 from tape2048.session.labels import REACH_TILES
+from tape2048_recorder.evaluation import strength
+from tape2048_recorder.evaluation.strength import Evaluation, evaluate, match
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.loop import Buffer, play_into, play_unrecorded
-from tape2048_recorder.players import evaluation, registry
-from tape2048_recorder.players.evaluation import Evaluation, evaluate, match
+from tape2048_recorder.game.loop import Buffer, play_into
+from tape2048_recorder.players import registry
 
 
 def facts(result: Evaluation) -> tuple[Any, ...]:
@@ -38,8 +40,7 @@ def of_random(games: int, *, seed: int = 5, threads: int = 1) -> Evaluation:
 def test_it_sums_up_the_games_of_the_seed() -> None:
     result = of_random(101)
     seeds = rng.game_seeds(5, np.arange(101, dtype=np.uint64))
-    scores, highest = np.empty(101, dtype=np.uint64), np.empty(101, dtype=np.uint64)
-    moves = play_unrecorded(registry.make_player("random", {}), seeds, scores, highest)
+    scores, _, moves = outcomes(registry.make_player("random", {}), seeds)
     assert (result.games, result.moves) == (101, moves)
     assert result.mean_score == pytest.approx(scores.mean())
     assert result.score_max == scores.max()
@@ -85,12 +86,12 @@ def test_one_game_has_no_interval() -> None:
 
 
 def test_reach_counts_the_highest_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    def play(_: Any, seeds: Any, scores: Any, highest: Any) -> int:
+    def play(_player: Any, _boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
         scores[:] = 7
-        highest[:] = np.where(seeds % np.uint64(2), 8192, 1024)
+        highest[:] = np.where(seeds % np.uint64(2), 13, 10)
         return len(seeds)
 
-    monkeypatch.setattr(evaluation, "play_unrecorded", play)
+    monkeypatch.setattr(strength, "play_unrecorded", play)
     result = of_random(200)
     odd = np.count_nonzero(rng.game_seeds(5, np.arange(200, dtype=np.uint64)) % np.uint64(2))
     shares = [result.reach[tile].share for tile in REACH_TILES]
@@ -116,7 +117,7 @@ def test_waiting_for_some_threads_takes_no_time_of_a_core(monkeypatch: pytest.Mo
             time.sleep(0.5)  # the other one has nothing left to do
         return 1
 
-    monkeypatch.setattr(evaluation, "play_unrecorded", play)
+    monkeypatch.setattr(strength, "play_unrecorded", play)
     told: list[tuple[int, int]] = []
     player = registry.make_player("random", {})
     evaluate(player, games=16, seed=1, threads=2, progress=lambda *now: told.append(now))
@@ -149,7 +150,7 @@ def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
             raise MemoryError
         return 1
 
-    monkeypatch.setattr(evaluation, "play_unrecorded", play)
+    monkeypatch.setattr(strength, "play_unrecorded", play)
     with pytest.raises(MemoryError):
         of_random(1000, threads=2)
 
@@ -215,9 +216,7 @@ def test_the_interval_of_a_match_is_that_of_paired_games() -> None:
     players = [registry.make_player(name, {}) for name in ("greedy", "random")]
     found = match(*players, games=40, seed=4, threads=1)
     seeds = rng.game_seeds(4, np.arange(40, dtype=np.uint64))
-    scores = np.zeros((2, 40), np.uint64)
-    for player, into in zip(players, scores, strict=True):
-        play_unrecorded(player, seeds, into, np.zeros(40, np.uint64))
+    scores = [outcomes(player, seeds).scores for player in players]
     differences = scores[0].astype(float) - scores[1]
     low, high = stats.norm.interval(0.95, differences.mean(), stats.sem(differences))
     assert found.difference_error == pytest.approx((high - low) / 2, rel=1e-5)

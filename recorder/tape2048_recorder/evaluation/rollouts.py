@@ -1,0 +1,239 @@
+"""Games of a built-in player on several threads, unrecorded: their boards, or how far they come."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.base.resources import ram_available
+from tape2048.critic.facts import PlayedBy
+from tape2048.critic.ntuple.games import Games, GameSource, split_games
+from tape2048.errors import ConfigError
+from tape2048.session.labels import exponents_of
+from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
+from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.players.registry import check_player, make_player, own, player_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from tape2048.critic.ntuple.config import NTupleCriticConfig
+    from tape2048_recorder.players.batch import ArgValue
+
+    Progress = Callable[[int, int], object]
+
+#: Games of one call of the compiled loop: few enough for a moving progress bar.
+_CHUNK_GAMES = 8
+
+_TICK_S = 0.2
+
+#: Boards that a buffer holds at first.
+_ROWS = 1 << 14
+
+#: Memory of a game without its boards: seed, run, part, and as much again for temporaries.
+_GAME_BYTES = 128
+
+#: Columns of the counts of rollouts: the exponents of tiles, 0 to 15.
+_EXPONENTS = 16
+
+#: Most rollouts of a position: counts are ``u16``.
+ROLLOUTS_MAX = 65_535
+
+_ROLLOUT_BITS = 16
+
+#: Set in the ids of rollouts and never in those of a recorder's games: under one seed, no game is among them.
+_ROLLOUT_ID = 1 << 63
+
+
+def play_in_threads(
+    player: Any,
+    games: int,
+    threads: int,
+    play: Callable[[Any, slice], int],
+    progress: Progress | None = None,
+) -> tuple[int, float]:
+    """Play games by number on several threads.
+
+    Args:
+        player: a built-in player; each thread gets its own
+            (:func:`~tape2048_recorder.players.registry.own`).
+        games: number of games.
+        threads: at least 1.
+        play: plays a slice of the games without the GIL, and returns the moves made.
+        progress: called with ``(done, games)`` every 0.2 s, and at the end. An exception from it ends the
+            threads.
+
+    Returns:
+        The moves of all games, and the CPU time in seconds.
+    """
+    chunks = iter(range(0, games, _CHUNK_GAMES))  # its `next` is atomic
+    lock, stop = threading.Lock(), threading.Event()
+    done = 0
+
+    def work(player: Any) -> tuple[int, float]:
+        nonlocal done
+        moves, begin_s = 0, time.thread_time()
+        for first in chunks:
+            part = slice(first, min(first + _CHUNK_GAMES, games))
+            moves += play(player, part)
+            with lock:
+                done += part.stop - first
+            if stop.is_set():
+                break
+        return moves, time.thread_time() - begin_s
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            running = [pool.submit(work, own(player)) for _ in range(threads)]
+            pending = set(running)
+            while pending:
+                ended, pending = wait(pending, _TICK_S, FIRST_EXCEPTION)
+                for each in ended:
+                    each.result()
+                if progress is not None:
+                    progress(done, games)
+        finally:
+            stop.set()  # threads end after their chunk
+    moves, cpu_s = zip(*(each.result() for each in running), strict=True)
+    return sum(moves), sum(cpu_s)
+
+
+def play_games(
+    player: Any,
+    seeds: npt.NDArray[np.uint64],
+    *,
+    stride: int,
+    threads: int,
+    progress: Progress | None = None,
+) -> Games:
+    """Play a game from each seed, and keep every ``stride``-th board.
+
+    Args:
+        player: a built-in player, from :func:`~tape2048_recorder.players.registry.make_player`.
+        seeds: seeds of the games, ``u64[R]``, in the order of the result.
+        stride: distance of the kept boards in moves; 1 keeps every board before a move.
+        threads: at least 1.
+        progress: as for :func:`play_in_threads`.
+
+    Raises:
+        ConfigError: more boards than fit into memory.
+    """
+    parts: dict[int, tuple[Any, Any]] = {}
+    held = 0
+
+    def play(player: Any, part: slice) -> int:
+        nonlocal held
+        count = part.stop - part.start
+        buffer = Buffer(rows_max=_ROWS, runs_max=count, record_action=False, sample_rate=stride)
+        buffer.give(np.arange(count, dtype=np.uint64), seeds[part])
+        play_all(buffer, player)
+        parts[part.start] = buffer.boards.copy(), buffer.runs.copy()
+        held += buffer.boards.nbytes
+        _check_memory(len(seeds), 2 * held)  # they are joined, and then split
+        return buffer.steps_played
+
+    play_in_threads(player, len(seeds), threads, play, progress)
+    boards, runs = (np.concatenate(some) for some in zip(*(parts[at] for at in sorted(parts)), strict=True))
+    starts = np.append(0, np.cumsum(runs["rows"].astype(np.int64)))
+    return Games(boards, starts, exponents_of(runs["highest_tile"]))
+
+
+def played_games(
+    config: NTupleCriticConfig,
+    name: str,
+    args: Mapping[str, ArgValue],
+    games: int,
+    progress: Progress | None = None,
+) -> GameSource:
+    """Play the games of a critic's training: the games that a recorder with the same seed would record.
+
+    Args:
+        config: settings of the training; its seed decides the games.
+        name: name of a built-in player.
+        args: parameters of the player.
+        games: number of games, at least 1.
+        progress: as for :func:`play_in_threads`.
+
+    Raises:
+        ConfigError: an unknown or batched player, an invalid parameter, or too little memory.
+        EmptyCorpusError: a part of the split without games.
+    """
+    player = make_player(name, check_player(name, args))
+    _check_memory(games, games * _GAME_BYTES)
+    seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
+    found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
+    sha256 = player_sha256(name, player)
+    given = ",".join(f"{key}={value}" for key, value in args.items())
+    played = PlayedBy(f"{name}:{given}" if given else name, sha256, games)
+    identity = hashlib.sha256(f"{sha256} {config.seed} {games} {config.stride}".encode()).hexdigest()
+    return split_games(found, seeds, played, config, identity)
+
+
+def _check_memory(games: int, needed: int) -> None:
+    free = ram_available()
+    if needed > free:
+        raise ConfigError(
+            f"{games:,} games need at least {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free",
+            hint="fewer games, fewer of their rows (--stride), or games that are recorded first (--data)",
+        )
+
+
+def play_rollouts(
+    player: Any,
+    boards: npt.NDArray[np.uint64],
+    *,
+    rollouts: int,
+    seed: int,
+    threads: int,
+    first: int = 0,
+    progress: Progress | None = None,
+) -> npt.NDArray[np.uint16]:
+    """Play from each board to the end, several times, and count how far the games come.
+
+    A rollout follows from ``seed``, the number of its position and its own number, on any number of threads.
+    A player with a mixture (``mix`` of ``ntuple``) draws from it for each rollout.
+
+    Args:
+        player: a built-in player, from :func:`~tape2048_recorder.players.registry.make_player`.
+        boards: positions before a move, ``u64[n]``, numbered from ``first`` on.
+        rollouts: games from each position, 1 to 65,535.
+        seed: 64 bits.
+        threads: at least 1.
+        first: number of the first position.
+        progress: as for :func:`play_in_threads`.
+
+    Returns:
+        ``u16[n, 16]``: the number of rollouts whose highest tile at the end has at least the exponent ``e``.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+    if not 1 <= rollouts <= ROLLOUTS_MAX or threads < 1 or first < 0:
+        raise ValueError(
+            f"rollouts={rollouts}, threads={threads}, first={first}; expected 1 to {ROLLOUTS_MAX}, "
+            "at least 1 and at least 0"
+        )
+    seeds = rollout_seeds(seed, len(boards), rollouts, first).reshape(-1)
+    begins = np.repeat(np.asarray(boards, np.uint64), rollouts)
+    scores, highest = np.zeros(len(seeds), np.uint64), np.zeros(len(seeds), np.uint8)
+
+    def play(player: Any, part: slice) -> int:
+        return play_unrecorded(player, begins[part], seeds[part], scores[part], highest[part])
+
+    play_in_threads(player, len(seeds), threads, play, progress)
+    ends = highest.reshape(len(boards), rollouts)
+    return np.stack([(ends >= e).sum(axis=1, dtype=np.uint16) for e in range(_EXPONENTS)], axis=1)
+
+
+def rollout_seeds(seed: int, positions: int, rollouts: int, first: int = 0) -> npt.NDArray[np.uint64]:
+    """Return the seeds of rollouts, ``u64[positions, rollouts]``: all different for any ``first``."""
+    numbers = np.arange(first, first + positions, dtype=np.uint64) << np.uint64(_ROLLOUT_BITS)
+    ids = numbers[:, None] | np.arange(rollouts, dtype=np.uint64) | np.uint64(_ROLLOUT_ID)
+    return game_seeds(seed, ids)
