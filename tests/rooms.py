@@ -32,8 +32,8 @@ FLOORS = {
         "recording inference", "daemon workers", "recorder", "fleet", "__init__",
     ],
     "tape2048_tools": [
-        "terminal options machine sessions", "views critic_report report viewer", "commands", "cli",
-        "__init__ __main__",
+        "terminal options machine sessions", "progress", "views critic_report report viewer", "commands",
+        "cli", "__init__ __main__",
     ],
 }  # fmt: skip
 

@@ -290,10 +290,10 @@ def progress(**changes: Any) -> Any:
 def test_the_panel_tells_how_it_stands() -> None:
     from rich.console import Console
 
-    from tape2048_tools.views.critic_training import critic_view
-    from tape2048_tools.views.live import LiveView
+    from tape2048_tools.progress.panel import TerminalPanel
+    from tape2048_tools.progress.training import critic_panel
 
-    live, view = LiveView("tape2048 critic train: some\x1bwhere"), critic_view(CriticConfig())
+    live, view = TerminalPanel("tape2048 critic train: some\x1bwhere"), critic_panel(CriticConfig())
     for loss in (0.5, 0.4, float("nan"), 0.34567):
         drawn = live.draw(view.describe(progress(loss=loss)))
     console = Console(width=110, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
@@ -307,11 +307,11 @@ def test_the_panel_tells_how_it_stands() -> None:
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    from tape2048_tools.views.critic_training import critic_view
+    from tape2048_tools.progress.training import critic_panel
 
     for quiet in (True, False):
-        with critic_view(CriticConfig(), quiet=quiet) as view:
-            view.view._next = min(view.view._next, 0.0 if not quiet else view.view._next)
+        with critic_panel(CriticConfig(), quiet=quiet) as view:
+            view._next = min(view._next, 0.0 if not quiet else view._next)
             view.progress(progress())
             view.event("an event")
     line, event = capsys.readouterr().err.splitlines()

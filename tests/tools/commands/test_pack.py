@@ -347,7 +347,7 @@ def test_quiet_draws_no_bar(
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/0.a2run").write_bytes(PAYLOADS[0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("tape2048_tools.views.live._DRAW_AFTER_S", -1.0)
+    monkeypatch.setattr("tape2048_tools.progress.panel._DRAW_AFTER_S", -1.0)
     source = ["--input", tmp_path / "runs"] if command == "pack" else ["--packfile", packfile]
     for number, flags in enumerate(([], ["--quiet"])):
         target = [] if command == "validate" else ["--output", tmp_path / f"made{number}"]

@@ -20,9 +20,9 @@ from rich.console import Console
 from tape2048 import Session, sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.status.report import Status, Summary
+from tape2048_tools.progress.panel import TerminalPanel
+from tape2048_tools.progress.recording import RecordingPanel, summary_parts
 from tape2048_tools.terminal.display import duration, rate, reach_words
-from tape2048_tools.views.live import LiveView
-from tape2048_tools.views.recording import RecordingView, summary_parts
 
 from ..conftest import write_foreign_session, write_session
 from ..on_terminal import stopped_on_terminal
@@ -204,10 +204,10 @@ STATUS = Status(
 
 
 def test_a_line_of_the_log_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    view = RecordingView(RecorderConfig(log_interval_s=3600))
+    view = RecordingPanel(RecorderConfig(log_interval_s=3600))
     view.status(lambda: STATUS)
     assert capsys.readouterr().err == ""
-    view.view._next = 0
+    view.panel._next = 0
     view.status(lambda: STATUS)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.split(" info ")[1] == (
@@ -228,7 +228,7 @@ def test_the_panel_keeps_numbers_beside_their_words(width: int) -> None:
         STATUS, games=123_456_789, session_rows=123_456_789, rotate_steps=1_250_000_000, reach=reach
     )
     drawn = io.StringIO()
-    panel = LiveView("tape2048 record").draw(RecordingView(RecorderConfig()).progress(status))
+    panel = TerminalPanel("tape2048 record").draw(RecordingPanel(RecorderConfig()).describe(status))
     Console(width=width, file=drawn).print(panel)
     text = drawn.getvalue()
     for said in ("123M of 1.25G rows", "published  1 ", "123,456,789   mean score 52,000", "16384 <0.01%"):
@@ -242,7 +242,7 @@ def test_the_panel_says_that_it_compiles() -> None:
     draining = msgspec.structs.replace(starting, state="draining")
     for status, is_said in ((starting, True), (draining, False)):
         drawn = io.StringIO()
-        panel = LiveView().draw(RecordingView(RecorderConfig()).progress(status))
+        panel = TerminalPanel().draw(RecordingPanel(RecorderConfig()).describe(status))
         Console(file=drawn, width=90).print(panel)
         assert (why in drawn.getvalue()) == is_said
 
@@ -250,7 +250,9 @@ def test_the_panel_says_that_it_compiles() -> None:
 def test_the_panel_says_why_it_waits() -> None:
     status = msgspec.structs.replace(STATUS, state="paused", why="the disk\nis full")
     drawn = io.StringIO()
-    Console(file=drawn, width=90).print(LiveView().draw(RecordingView(RecorderConfig()).progress(status)))
+    Console(file=drawn, width=90).print(
+        TerminalPanel().draw(RecordingPanel(RecorderConfig()).describe(status))
+    )
     assert "paused" in drawn.getvalue()
     assert "the disk\\nis full" in drawn.getvalue()
 
@@ -420,9 +422,9 @@ def test_a_panel_that_cannot_be_drawn_is_not_kept(tmp_path: Path, monkeypatch: p
     with (tmp_path / "nothing").open("wb") as file:
         terminal = ClosedTerminal(file.fileno())
         monkeypatch.setattr("sys.stderr", terminal)
-        monkeypatch.setattr("tape2048_tools.views.live._DRAW_AFTER_S", -1.0)
-        monkeypatch.setattr("tape2048_tools.views.live._DRAW_INTERVAL_S", 0.0)
-        with RecordingView(RecorderConfig()) as view:
+        monkeypatch.setattr("tape2048_tools.progress.panel._DRAW_AFTER_S", -1.0)
+        monkeypatch.setattr("tape2048_tools.progress.panel._DRAW_INTERVAL_S", 0.0)
+        with RecordingPanel(RecorderConfig()) as view:
             for _ in range(11):
                 view.status(lambda: STATUS)
                 view.event("info", "a line")

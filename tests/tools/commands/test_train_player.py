@@ -21,8 +21,8 @@ from tape2048.ntuple.files import load_network
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Progress
 from tape2048_tools.commands.players import train
-from tape2048_tools.views.live import LiveView, sparkline
-from tape2048_tools.views.ntuple_training import draw_curve, training_summary, training_view
+from tape2048_tools.progress.panel import TerminalPanel
+from tape2048_tools.progress.training import draw_curve, player_panel, player_summary
 
 from ..on_terminal import stopped_on_terminal
 
@@ -222,8 +222,8 @@ def test_a_second_signal_is_one_that_comes_later(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    with training_view(TrainingConfig(), "out") as view:
-        view.view._next = 0
+    with player_panel(TrainingConfig(), "out") as view:
+        view._next = 0
         view.progress(progress())
         view.progress(progress())
         view.event("checkpoint\x1b at")
@@ -236,9 +236,9 @@ def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_before_the_first_game_there_are_no_means(capsys: pytest.CaptureFixture[str]) -> None:
-    view = training_view(TrainingConfig(), "out")
+    view = player_panel(TrainingConfig(), "out")
     for changes in ({"games": 0, "moves_per_s": 0.0}, {"games": 800}):  # ..., just gone on from a checkpoint
-        view.view._next = 0
+        view._next = 0
         view.progress(progress(mean_score=float("nan"), **changes))
     first, second = capsys.readouterr().err.splitlines()
     assert " info getting ready: learned 4M of 6G moves, kernels compile" in first
@@ -247,7 +247,7 @@ def test_before_the_first_game_there_are_no_means(capsys: pytest.CaptureFixture[
 
 
 def test_the_panel_has_a_curve() -> None:
-    live, view = LiveView("tape2048 train-player: out"), training_view(TrainingConfig(), "out")
+    live, view = TerminalPanel("tape2048 train-player: out"), player_panel(TrainingConfig(), "out")
     for score in (100.0, float("nan"), 200.0):
         drawn = live.draw(view.describe(progress(mean_score=score)))
     out = io.StringIO()
@@ -260,33 +260,16 @@ def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[
     from tape2048_tools.terminal.output import print_human
 
     empty = progress(games=0, moves=0, mean_score=float("nan"), reach=dict.fromkeys(progress().reach, 0.0))
-    print_human(*training_summary(empty, done=False, network=Path("a/network.ntuple"), curve=None))
+    print_human(*player_summary(empty, done=False, network=Path("a/network.ntuple"), curve=None))
     out = capsys.readouterr().out
     assert "stopped; the same command resumes it" in out
     assert "nan" not in out
     assert "curve" not in out
-    print_human(*training_summary(empty, done=False, network=None, curve=None))
+    print_human(*player_summary(empty, done=False, network=None, curve=None))
     out = capsys.readouterr().out
     assert "stopped; the same command resumes it" in out
     assert "network" not in out
     assert "Next" not in out
-
-
-@pytest.mark.parametrize(
-    ("values", "width", "expected"),
-    [
-        ([], 48, ""),
-        ([5.0], 48, "▁"),
-        ([3.0, 3.0], 48, "▁▁"),
-        ([0.0, 1.0], 48, "▁█"),
-        ([float(i) for i in range(8)], 48, "▁▂▃▄▅▆▇█"),
-        ([float(i) for i in range(80)], 8, "▁▂▃▄▅▆▇█"),
-    ],
-)
-def test_a_sparkline_goes_from_the_lowest_to_the_highest(
-    values: list[float], width: int, expected: str
-) -> None:
-    assert sparkline(values, width) == expected
 
 
 # --- the curve

@@ -23,7 +23,6 @@ from tape2048_tools.views.game_screen import (
     move_table,
     points,
     scores_of,
-    spark,
 )
 
 if TYPE_CHECKING:
@@ -233,10 +232,3 @@ def test_values_are_spelled_in_their_unit() -> None:
     assert points(math.nan, "points") == points(math.nan, "probability", sign=True) == "-"
     lines = [line.plain.split() for line in move_table([5.0, math.nan, 7.0, 7.0], "points", 0)]
     assert lines == [[">", "UP", "5", "-2"], ["DOWN", "-"], ["LEFT", "7", "best"], ["RIGHT", "7", "best"]]
-
-
-def test_a_curve_has_the_levels_and_the_place_of_its_values() -> None:
-    assert spark(np.array([0.0, 7.0, 14.0]), 10, 1, None) == ("▁▅█", 1)
-    assert spark(np.arange(100.0), 4, 99, 100.0) == ("▂▄▅▇", 3)
-    assert spark(np.array([math.nan, 1.0]), 2, 0, 1.0) == ("▁█", 0)
-    assert spark(np.zeros(3), 3, 0, None)[0] == "▁▁▁"

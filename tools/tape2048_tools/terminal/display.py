@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import shlex
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
     from rich.text import Text
 
 # Background and text colour of each tile by its exponent: up to 2048 those of the original game.
@@ -33,6 +36,7 @@ _TILE_COLOURS = (
     ("#5b3fa3", "#f9f6f2"),
 )
 _CELL_WIDTH = 7
+_BARS = "▁▂▃▄▅▆▇█"
 
 #: Tiles whose reach rates are always shown; few games reach the last one, which is shown only then.
 _TILES_SHOWN = (2048, 4096, 8192, 16384)
@@ -115,6 +119,31 @@ def runnable(name: str, path: str) -> str:
 def double_quoted(text: str) -> str:
     """Quote text with single quotes as one word of a shell, readably if possible."""
     return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'
+
+
+def spark(
+    values: Sequence[float] | NDArray[Any], width: int, least: float = math.inf, most: float | None = None
+) -> str:
+    """Draw values as at most ``width`` bars, each of them the mean of its part; NaN is drawn as the lowest.
+
+    Args:
+        values: the values.
+        width: number of bars, at most.
+        least: value of the lowest bar, unless a mean is lower.
+        most: value of the highest bar; None: the highest mean.
+    """
+    import numpy as np
+
+    if not len(values):
+        return ""
+    width = min(width, len(values))
+    edges = [index * len(values) // width for index in range(width + 1)]
+    means = np.array([np.mean(values[a:b]) for a, b in itertools.pairwise(edges)])
+    known = means[~np.isnan(means)]
+    low = known.min(initial=least)
+    span = (known.max(initial=low) if most is None else most) - low
+    levels = np.nan_to_num((means - low) / (span or 1) * (len(_BARS) - 1)).round().astype(int)
+    return "".join(_BARS[level] for level in levels)
 
 
 def board(exps: Sequence[int]) -> Text:

@@ -1,1 +1,1 @@
-"""Live panels and logs of long jobs; games on a terminal."""
+"""Recorded and played games on a terminal."""

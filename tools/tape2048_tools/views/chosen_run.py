@@ -119,7 +119,7 @@ def _run_of(found: SourceRun) -> Run:
 
 def _search(source: Source, run_id: int | None, which: str) -> tuple[SourceRun, int]:
     """Read runs that have no table up to the one with this position, or all of them for the chosen one."""
-    from tape2048_tools.views.opening import progress_bar
+    from tape2048_tools.progress.panel import progress_bar
 
     best: tuple[float, SourceRun, int] | None = None
     count = 0

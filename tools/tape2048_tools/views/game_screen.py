@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import textwrap
 import threading
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from tape2048_tools.terminal.display import large_board, number, share
+from tape2048_tools.terminal.display import large_board, number, share, spark
 from tape2048_tools.terminal.output import printable
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ MOVES = ("UP", "DOWN", "LEFT", "RIGHT")
 _BESIDE = 2  # columns between the board and what stands beside it
 #: Rows of a terminal from which on the board has three of them for each of its own.
 LARGE_ROWS = 21
-_BARS = "▁▂▃▄▅▆▇█"
 _LEAP = 100  # moves of PgUp and PgDn
 _LOOK_S = 0.25  # without a key: for another size of the terminal, and for what was computed
 
@@ -106,29 +104,6 @@ def points(value: float, unit: str, *, sign: bool = False) -> str:
         text = f"{value:+,.0f}" if sign else f"{value:,.0f}"
         return "0" if text in {"+0", "-0"} else text
     return (f"{100 * value:+.2f}%" if abs(value) >= 0.00005 else "0") if sign else share(value)
-
-
-def spark(values: NDArray[np.float64], width: int, at: int, most: float | None) -> tuple[str, int]:
-    """Draw values as a line of bars, and return it with the column of the value at ``at``.
-
-    Args:
-        values: ``f64[n]``; the lowest bar is 0, or less where there are less.
-        width: of the line, at most.
-        at: 0 to n - 1.
-        most: value of the highest bar; None: the greatest.
-    """
-    import numpy as np
-
-    width = min(width, len(values))
-    edges = np.arange(width + 1) * len(values) // width
-    with np.errstate(invalid="ignore"):
-        means = np.array([values[a:b].mean() for a, b in itertools.pairwise(edges)])
-    known = means[~np.isnan(means)]
-    low = known.min(initial=0)
-    span = (known.max(initial=low) if most is None else most) - low
-    levels = np.nan_to_num((means - low) / (span or 1) * (len(_BARS) - 1)).round().astype(int)
-    column = int(np.searchsorted(edges, at, side="right")) - 1
-    return "".join(_BARS[level] for level in levels), min(column, width - 1)
 
 
 def move_table(values: Sequence[float], unit: str, played: int | None) -> list[Text]:
@@ -377,7 +352,9 @@ class ReplayScreen:
         from rich.text import Text
 
         name, most = ("value  ", None) if view.judge.tile is None else ("P      ", 1.0)
-        bars, column = spark(view.judged.state, max(columns - len(name) - 1, 1), self.position, most)
+        values = view.judged.state
+        bars = spark(values, max(columns - len(name) - 1, 1), least=0, most=most)
+        column = ((self.position + 1) * len(bars) - 1) // len(values)
         return [Text(name, "dim").append(bars, "cyan"), Text(" " * (len(name) + column) + "^")]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     DEVICE,
     EXISTING,
@@ -23,7 +24,6 @@ from tape2048_tools.terminal.click_extras import (
 )
 from tape2048_tools.terminal.display import duration, number, size
 from tape2048_tools.terminal.output import print_result, printable, table
-from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

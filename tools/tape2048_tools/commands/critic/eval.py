@@ -159,7 +159,7 @@ def examine(
         rows_per_run,
     )
     from tape2048_tools.options.critic import open_critic
-    from tape2048_tools.views.opening import stages_bar
+    from tape2048_tools.progress.panel import stages_bar
 
     loaded = open_critic(critic, device, tower)
     baselines = {} if player == "none" else {player: expected_score(player)}

@@ -78,8 +78,8 @@ def command(
 
     from tape2048.base.text import counted
     from tape2048.critic.scores import write_scores
+    from tape2048_tools.progress.panel import progress_bar
     from tape2048_tools.terminal.output import complain, print_result, printable
-    from tape2048_tools.views.opening import progress_bar
 
     loaded, tower_sha256 = _opened(critic, device, tower)
     with progress_bar("scoring", quiet=quiet) as progress:

@@ -84,13 +84,13 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     require_torch()
     sys.path.append(str(Path.cwd()))  # for the module of module:factory
     from tape2048.torch.training.run import train_critic
-    from tape2048_tools.views.critic_training import critic_view, trained_facts, trained_summary
+    from tape2048_tools.progress.training import critic_document, critic_panel, critic_summary
 
     first = os.environ.get("RANK", "0") == "0"
-    with _stopped_by_signals() as stop, critic_view(config, quiet=not first) as view:
+    with _stopped_by_signals() as stop, critic_panel(config, quiet=not first) as view:
         trained = train_critic(config, view, stop.is_set)
     if first:
-        print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
+        print_result(critic_document(trained), lambda: critic_summary(config, trained), as_json=as_json)
 
 
 @click.command(
@@ -136,12 +136,19 @@ def _ntuple(
     if config.games is None and not is_url(config.data):
         refuse_missing(Path(config.data))
     from tape2048.critic.ntuple.training import train_ntuple_critic
-    from tape2048_tools.views.ntuple_critic import ntuple_view, open_games, trained_facts, trained_summary
+    from tape2048_tools.progress.training import (
+        ntuple_critic_document,
+        ntuple_critic_panel,
+        ntuple_critic_summary,
+        open_games,
+    )
 
     source = open_games(config)
-    with _stopped_by_signals() as stop, ntuple_view(config) as view:
+    with _stopped_by_signals() as stop, ntuple_critic_panel(config) as view:
         trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
-    print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
+    print_result(
+        ntuple_critic_document(trained), lambda: ntuple_critic_summary(config, trained), as_json=as_json
+    )
 
 
 def _print_config(config: LearningConfig, path: Path | None, flags: dict[str, Any]) -> None:

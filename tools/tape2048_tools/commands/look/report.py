@@ -70,10 +70,10 @@ def command(
         return
     from tape2048.errors import NameTakenError
     from tape2048.io.durable import publishing_file
+    from tape2048_tools.progress.panel import progress_bar
     from tape2048_tools.terminal.display import size
     from tape2048_tools.terminal.output import cell, print_result
     from tape2048_tools.viewer.report import make_report
-    from tape2048_tools.views.opening import progress_bar
 
     if out.exists() and not force:
         raise NameTakenError("the report exists; nothing was replaced", path=out, hint="--force replaces it")

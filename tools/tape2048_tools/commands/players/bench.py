@@ -62,7 +62,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     if max(sizes) > lanes_max:
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as in a recorder")
     from tape2048_recorder.lanes.measuring import measure
-    from tape2048_tools.views.opening import progress_bar
+    from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar(f"measuring {name}") as bar:
         found = [

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from tape2048_tools.options.completion import complete_player
+from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -20,7 +21,6 @@ from tape2048_tools.terminal.click_extras import (
 )
 from tape2048_tools.terminal.display import duration, number, share, share_between, size
 from tape2048_tools.terminal.output import columns, print_result, table
-from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

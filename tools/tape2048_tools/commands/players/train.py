@@ -66,10 +66,10 @@ def command(
         raise click.UsageError("give the directory of the network: --out DIR")
 
     from tape2048_recorder.ntuple_training.run import NETWORK, run_training
-    from tape2048_tools.views.ntuple_training import draw_curve, training_summary, training_view
+    from tape2048_tools.progress.training import draw_curve, player_panel, player_summary
 
     stop = threading.Event()
-    with _stopped_by_signals(stop) as hurry, training_view(config, str(out)) as view:
+    with _stopped_by_signals(stop) as hurry, player_panel(config, str(out)) as view:
         trainer = run_training(config, out, view, stop, hurry)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
@@ -77,7 +77,7 @@ def command(
     files = {"network": network and str(network), "curve": curve and str(curve)}
     print_result(
         {**progress._asdict(), "done": done, **files},
-        lambda: training_summary(progress, done=done, network=network, curve=curve),
+        lambda: player_summary(progress, done=done, network=network, curve=curve),
         as_json=as_json,
     )
 

@@ -45,8 +45,8 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     import msgspec
 
     from tape2048.errors import StorageError
+    from tape2048_tools.progress.recording import summary_parts
     from tape2048_tools.terminal.output import complain, print_result, printable
-    from tape2048_tools.views.recording import summary_parts
 
     try:
         document = msgspec.to_builtins(summary, str_keys=True)
@@ -60,12 +60,12 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
 def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> Summary:
     loaded = load_from_command_line(config_path, flags)
     from tape2048_recorder.recorder import run
-    from tape2048_tools.views.recording import RecordingView
+    from tape2048_tools.progress.recording import RecordingPanel
 
     faulthandler.enable()  # a watchdog's SIGABRT then leaves the stack in the log
     reloads = loaded.path is not None and not _has_terminal()
     load = (lambda: load_from_command_line(config_path, flags).config) if reloads else None
-    with RecordingView(loaded.config) as view:
+    with RecordingPanel(loaded.config) as view:
         return run(loaded.config, view, load=load, changed=view.changed, signals=signals)
 
 

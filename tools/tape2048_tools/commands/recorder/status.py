@@ -68,7 +68,7 @@ def _look(directory: Path, instance: str | None) -> list[Found]:
 def _watch(directory: Path, instance: str | None) -> None:
     from rich.console import Console, Group
 
-    from tape2048_tools.views.live import Display
+    from tape2048_tools.progress.panel import Display
 
     if not sys.stdout.isatty():
         while True:  # one line a second, until the process is ended
@@ -103,7 +103,7 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
-    from tape2048_tools.views.recording import dropped_words, in_model
+    from tape2048_tools.progress.recording import dropped_words, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

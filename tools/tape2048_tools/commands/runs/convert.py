@@ -113,7 +113,7 @@ def write_converted(
     """
     from tape2048.conversion.targets import convert
     from tape2048_recorder.replay.playing import replayer
-    from tape2048_tools.views.opening import progress_bar
+    from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar(label, quiet=quiet) as progress:
         converted = convert(source, target, to, progress=progress, replayer=replayer, **how)

@@ -126,7 +126,7 @@ def _build(
 ) -> None:
     """Call ``build`` with the sources under a progress bar, and report the result."""
     from tape2048_recorder.replay.playing import replayer
-    from tape2048_tools.views.opening import progress_bar
+    from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar(label, quiet=quiet) as bar:
         progress = None if bar is None else lambda done, total, _steps: bar(done, total)
@@ -193,7 +193,7 @@ def filter_(
     from tape2048.conversion.dataset_build import write_view
     from tape2048.datasets.dataset import Dataset
     from tape2048.errors import EmptyCorpusError
-    from tape2048_tools.views.opening import progress_bar
+    from tape2048_tools.progress.panel import progress_bar
 
     whole = Dataset.open(dataset, load="mmap")
     chosen = whole.filter_by_score(limits["min_score"], limits["max_score"])
@@ -241,7 +241,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     from tape2048.datasets.verify import verify_dataset
     from tape2048.errors import NotASessionError
     from tape2048.io.reading import reading
-    from tape2048_tools.views.opening import progress_bar
+    from tape2048_tools.progress.panel import progress_bar
 
     for path in datasets:
         with reading(path):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.commands.runs.convert import LOSSY, complain_missing
+from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -26,7 +27,6 @@ from tape2048_tools.terminal.output import (
     print_result,
     printable,
 )
-from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

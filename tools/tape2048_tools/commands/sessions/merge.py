@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tape2048.base.text import counted
+from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -18,7 +19,6 @@ from tape2048_tools.terminal.click_extras import (
 )
 from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_result
-from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

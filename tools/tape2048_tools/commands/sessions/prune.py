@@ -14,6 +14,7 @@ from tape2048.errors import MaintenanceError, StorageError
 from tape2048_recorder.config.loading import CONFIG_ENV
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of
+from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.roots import default_root, refuse_session
 from tape2048_tools.terminal.click_extras import (
     PATH,
@@ -25,7 +26,6 @@ from tape2048_tools.terminal.click_extras import (
 )
 from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines, printable
-from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

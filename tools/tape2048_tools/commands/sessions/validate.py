@@ -26,6 +26,7 @@ from tape2048.formats.session import SESSION_NAME
 from tape2048.io.durable import path_exists, write_file
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
+from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.roots import default_root, expand_sources
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -38,7 +39,6 @@ from tape2048_tools.terminal.click_extras import (
     refuse_missing,
 )
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json
-from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TextIO
 import pytest
 from rich.console import Console
 
-from tape2048_tools.views import live, opening
-from tape2048_tools.views.progress import Progress
+from tape2048_tools.progress import panel as panels
+from tape2048_tools.progress.panel import Progress, TerminalPanel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,23 +26,21 @@ if TYPE_CHECKING:
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr(live, "_DRAW_AFTER_S", -1.0)
+    monkeypatch.setattr(panels, "_DRAW_AFTER_S", -1.0)
 
 
-def test_a_bar_appears_on_a_terminal_for_what_takes_long(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bar_of_a_long_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     on_a_terminal(monkeypatch)
-    with opening.progress_bar("reading", quiet=True) as update:
+    with panels.progress_bar("reading", quiet=True) as update:
         assert update is None
-    monkeypatch.setattr(live, "_DRAW_AFTER_S", 60.0)
-    with opening.progress_bar("1/1 reading") as update:
+    monkeypatch.setattr(panels, "_DRAW_AFTER_S", 60.0)
+    with panels.progress_bar("1/1 reading") as update:
         assert update is not None
         update(1, 10)
     assert capsys.readouterr().err == "", "what is done at once needs no bar"
-    monkeypatch.setattr(live, "_DRAW_AFTER_S", -1.0)
+    monkeypatch.setattr(panels, "_DRAW_AFTER_S", -1.0)
     threads = threading.active_count()
-    with opening.progress_bar("a[/b] [red] :smile:") as update:
+    with panels.progress_bar("a[/b] [red] :smile:") as update:
         assert update is not None
         update(5, 10)
         assert threading.active_count() == threads, "nothing draws beside work that is timed"
@@ -52,29 +50,27 @@ def test_a_bar_appears_on_a_terminal_for_what_takes_long(
     assert captured.out == ""
 
 
-def test_a_dumb_terminal_gets_lines(
+def test_dumb_terminal_gets_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
-    with opening.open_view() as view:
+    with panels.open_panel() as view:
         view.event("an event")
     assert capsys.readouterr().err.endswith(" info an event\n")
 
 
-def test_the_rows_that_a_narrower_terminal_adds_are_erased(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrapped_rows_are_erased(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the lines, only that of the bar is longer than 30."""
     on_a_terminal(monkeypatch)
-    monkeypatch.setattr(live, "_DRAW_INTERVAL_S", 0.0)
+    monkeypatch.setattr(panels, "_DRAW_INTERVAL_S", 0.0)
     up = "\x1b[1A"
     rows = []
-    with live.LiveView("a job") as view:
+    with TerminalPanel("a job") as view:
         for width in ("80", "80", "30"):
             monkeypatch.setenv("COLUMNS", width)
             view._console._width = int(width)
-            view.show(lambda: Progress("part", 1, 2, "rows", state="working", facts={"games": ["1"]}))
+            view.progress(Progress("part", 1, 2, "rows", state="working", facts={"games": ["1"]}))
             rows.append(capsys.readouterr().err.count(up))
     lines = 4
     assert rows == [0, lines - 1, lines - 1 + 1]
@@ -98,13 +94,13 @@ def tmux(*args: str | Path) -> str:
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux, whose windows wrap as terminals do")
 @pytest.mark.parametrize("shown", ["panel", "event", "both"])
 @pytest.mark.parametrize("widths", [(60,), (80, 60, 50), (50, 100, 45)])
-def test_a_terminal_that_became_narrower_keeps_no_pieces(
+def test_narrower_terminal_keeps_no_remains(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, widths: tuple[int, ...]
 ) -> None:
     server = ("-S", tmp_path / "tmux")
     terminal = tmux(*server, "new-session", "-dPF", "#{pane_tty}", "-x100", "-y40", "sleep 60").strip()
-    monkeypatch.setattr(live, "_DRAW_AFTER_S", -1.0)
-    monkeypatch.setattr(live, "_DRAW_INTERVAL_S", 0.0)
+    monkeypatch.setattr(panels, "_DRAW_AFTER_S", -1.0)
+    monkeypatch.setattr(panels, "_DRAW_INTERVAL_S", 0.0)
     monkeypatch.setenv("TERM", "xterm-256color")
     facts = {"reach": ["2048 50%", "4096 30%", "8192 22%", "16384 3%"], "disk": ["82 GB left"]}
     progress = Progress("part", 1, 2, "rows", state="working", facts=facts)
@@ -113,13 +109,13 @@ def test_a_terminal_that_became_narrower_keeps_no_pieces(
         with os.fdopen(both_ways, "w", encoding="utf-8") as stream:
             tty.setcbreak(stream)  # neither echo nor lines, for the answers
             monkeypatch.setattr("sys.stderr", stream)
-            view = live.LiveView("a job")
+            view = TerminalPanel("a job")
             for number, width in enumerate((100, *widths)):
                 tmux(*server, "resize-window", "-x", str(width))
                 view._console._width = width
                 view.event(f"before {number}")
                 if shown != "event" or not number:
-                    view.show(lambda: progress)
+                    view.progress(progress)
                 if shown != "panel":
                     view.event(f"after {number}")
                 wait_for_tmux(stream)
@@ -145,28 +141,24 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.partition(" info ")[2] for line in capsys.readouterr().err.splitlines()]
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with opening.progress_bar("1/1 reading") as update:
+def test_lines_without_a_terminal(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with panels.progress_bar("1/1 reading") as update:
         assert update is not None
         for done, clock[0] in ((0, 0.0), (1, 29.0), (2, 31.0), (3, 32.0), (5, 62.0)):
             update(done, 10)
     assert said(capsys) == ["1/1 reading: 20%, 2:04 left", "1/1 reading: 50%, 1:02 left"]
 
 
-def test_a_bar_with_a_unit_has_the_rate_since_its_first_call(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with opening.progress_bar("embedding x", unit="rows") as update:
+def test_rate_since_the_first_call(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with panels.progress_bar("embedding x", unit="rows") as update:
         assert update is not None
         for done, clock[0] in ((400, 0.0), (1000, 60.0)):
             update(done, 4000)
     assert said(capsys) == ["embedding x: 1,000 of 4,000 rows, 10 rows/s, 5:00 left"]
 
 
-def test_stages_have_lines_of_their_own(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with opening.stages_bar() as update:
+def test_stages_have_separate_lines(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with panels.stages_bar() as update:
         assert update is not None
         for stage, done, total, clock[0] in (("reading", 1, 4, 31.0), ("asking", 0, 0, 62.0)):
             update(stage, done, total)
@@ -183,13 +175,13 @@ def test_stages_have_lines_of_their_own(clock: list[float], capsys: pytest.Captu
         (Progress("a", 5, 4), "100%"),
     ],
 )
-def test_an_amount_in_words(progress: Progress, amount: str) -> None:
+def test_amount_in_words(progress: Progress, amount: str) -> None:
     assert progress.amount == amount
 
 
-def test_a_panel_in_a_narrow_terminal_parts_no_number_from_its_word() -> None:
+def test_narrow_panel_keeps_facts_whole() -> None:
     facts = {"reach": [f"{1 << i} {i}%" for i in range(11, 16)]}
-    drawn = live.LiveView("a job").draw(Progress("part", 1, 2, "rows", state="working", facts=facts))
+    drawn = TerminalPanel("a job").draw(Progress("part", 1, 2, "rows", state="working", facts=facts))
     out = io.StringIO()
     Console(file=out, width=40).print(drawn)
     assert all(word in out.getvalue() for word in facts["reach"])

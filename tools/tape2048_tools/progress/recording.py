@@ -1,4 +1,4 @@
-"""The view of ``tape2048 record`` on standard error, and its summary on standard output."""
+"""The panel of ``tape2048 record`` on standard error, and its summary on standard output."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from tape2048.base.text import counted
+from tape2048_tools.progress.panel import Progress, open_panel
 from tape2048_tools.terminal.display import (
     double_quoted,
     duration,
@@ -19,8 +20,6 @@ from tape2048_tools.terminal.display import (
     size,
 )
 from tape2048_tools.terminal.output import columns, printable
-from tape2048_tools.views.opening import open_view
-from tape2048_tools.views.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,52 +31,55 @@ if TYPE_CHECKING:
 
 _SESSIONS_SHOWN = 8
 
-#: A shorter recording says nothing about speed, and the disk that a minute takes.
+#: A shorter recording is too short for its speed and its bytes a minute.
 _SHORTEST_S = 1.0
 
 
-class RecordingView:
-    """The view to which a recorder reports."""
+class RecordingPanel:
+    """The panel to which a recorder reports."""
 
     def __init__(self, config: RecorderConfig) -> None:
-        from tape2048_recorder.config.loading import row_bytes
-
         self._config = config
-        self._bytes_per_step = row_bytes(config) / config.sample_rate
-        self.view = open_view(
+        self.panel = open_panel(
             f"tape2048 record: {config.tag}",
             config.log_interval_s,
             level=config.log_level,
             form=config.log_format,
+            describe=lambda make_status: self.describe(make_status()),
         )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.view.__exit__()
+        self.panel.__exit__()
 
     def changed(self, config: RecorderConfig) -> None:
         """Apply the log settings of a changed configuration."""
-        self.view.change(config.log_interval_s, config.log_level)
+        self.panel.change(config.log_interval_s, config.log_level)
 
     def event(self, level: Level, message: str) -> None:
         """Show an event."""
-        self.view.event(message, level)
+        self.panel.event(message, level)
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """Show the status if it is time."""
-        self.view.show(lambda: self.progress(make_status()))
+        """Show the status if the interval has passed."""
+        self.panel.progress(make_status)
 
-    def progress(self, status: Status) -> Progress:
-        """Turn a status into the progress that views show."""
+    def describe(self, status: Status) -> Progress:
+        """Convert a status to the progress that panels show."""
+        from tape2048_recorder.config.loading import row_bytes
+
         facts = {"games": [number(status.games)]}
         if status.mean_score is not None:
             facts["games"].append(f"mean score {number(status.mean_score)}")
             facts["reach"] = reach_words(status.reach)
         facts["published"] = [number(status.sessions)]
         if status.free_bytes is not None:
-            facts["disk"] = [self._disk(status.free_bytes, status.steps_per_s * self._bytes_per_step)]
+            disk = f"{size(status.free_bytes)} left in {self._config.out_dir}"
+            per_s = status.steps_per_s * row_bytes(self._config) / self._config.sample_rate
+            left = f" ({duration(status.free_bytes / per_s)} at this rate)" if per_s > 0 else ""
+            facts["disk"] = [disk + left]
         return Progress(
             "session",
             status.session_rows,
@@ -92,10 +94,6 @@ class RecordingView:
             facts=facts,
             warning=status.why if status.state in {"paused", "starting"} else None,
         )
-
-    def _disk(self, free_bytes: int, bytes_per_s: float) -> str:
-        text = f"{size(free_bytes)} left in {self._config.out_dir}"
-        return f"{text} ({duration(free_bytes / bytes_per_s)} at this rate)" if bytes_per_s > 0 else text
 
 
 def in_model(model_share: float | None) -> str:

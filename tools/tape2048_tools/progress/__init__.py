@@ -1,0 +1,1 @@
+"""Progress of long jobs on standard error, and their summaries."""

@@ -1,0 +1,291 @@
+"""Panels and summaries of trainings: of a player's network, of a torch critic, of an n-tuple critic."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tape2048.base.text import counted
+from tape2048.io.durable import storage_error
+from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.progress.panel import Progress, open_panel, progress_bar
+from tape2048_tools.terminal.display import duration, near, number, rate, reach_words, share
+from tape2048_tools.terminal.output import columns, complain, printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from tape2048.critic.config import CriticConfig
+    from tape2048.critic.ntuple.config import NTupleCriticConfig
+    from tape2048.critic.ntuple.games import GameSource
+    from tape2048.critic.ntuple.training import NTupleProgress, TrainedNTuple
+    from tape2048.torch.training.run import Progress as CriticProgress, Trained
+    from tape2048_recorder.ntuple_training.config import TrainingConfig
+    from tape2048_recorder.ntuple_training.trainer import Progress as PlayerProgress
+    from tape2048_tools.progress.panel import ProgressPanel
+
+_STOPPED = "stopped; the same command resumes it"
+
+
+# --- a torch critic
+
+
+def critic_panel(config: CriticConfig, *, quiet: bool = False) -> ProgressPanel:
+    """Open the panel of ``critic train``; with ``quiet`` it shows errors only."""
+    step_rows = config.batch_rows * int(os.environ.get("WORLD_SIZE") or 1)
+
+    def describe(progress: CriticProgress) -> Progress:
+        facts = {"epoch": [f"{progress.epoch:.2f}"], "loss": [f"{progress.loss:.5f}"]}
+        if progress.val_loss is not None:
+            best = f"best at step {number(progress.best_step)}"
+            facts["validation"] = [f"loss {progress.val_loss:.5f}", best]
+            facts["AUROC"] = _auroc(progress.val_auroc)
+        rows = (progress.steps - progress.step) * step_rows
+        return Progress(
+            "learned",
+            progress.step,
+            progress.steps,
+            "steps",
+            state="training",
+            rate=[f"{rate(progress.rows_per_s)} rows/s", f"{share(progress.data_wait)} waiting for data"],
+            elapsed_s=progress.elapsed_s,
+            left_s=rows / progress.rows_per_s if progress.rows_per_s else None,
+            facts=facts,
+            trend=("loss", progress.loss),
+        )
+
+    return open_panel(f"tape2048 critic train: {config.out}", quiet=quiet, describe=describe)
+
+
+def _auroc(found: dict[str, float | None]) -> list[str]:
+    return [f"{tile} {'-' if value is None else format(value, '.4f')}" for tile, value in found.items()]
+
+
+def critic_document(trained: Trained) -> dict[str, Any]:
+    """Return the result of a critic's training as a document."""
+    progress = trained.progress
+    return {
+        "ended": trained.ended or "stopped",
+        "step": progress.step,
+        "steps": progress.steps,
+        "best": None if trained.best is None else str(trained.best),
+        "best_step": progress.best_step,
+        **trained.best_metrics,
+        "parts": {name: {"rows": rows, "runs": runs} for name, (rows, runs) in trained.counts.items()},
+        "rows_per_s": progress.rows_per_s,
+        "data_wait": progress.data_wait,
+        "elapsed_s": progress.elapsed_s,
+    }
+
+
+def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableType]:
+    """Return the result of a critic's training, and the commands to try next, as text."""
+    progress = trained.progress
+    facts: dict[str, Any] = {
+        "ended": trained.ended or _STOPPED,
+        "learned": f"step {number(progress.step)} of {number(progress.steps)}, "
+        f"{duration(progress.elapsed_s)}, {rate(progress.rows_per_s)} rows/s, "
+        f"{share(progress.data_wait)} waiting for data",
+        "parts": ", ".join(
+            f"{name} {counted(runs, 'game')} ({counted(rows, 'row')} an epoch)"
+            for name, (rows, runs) in trained.counts.items()
+        ),
+    }
+    if trained.best is None:
+        return [columns(facts)]
+    best = near(str(trained.best))
+    facts["best"] = f"{best}, of step {number(progress.best_step)}"
+    facts["validation"] = f"loss {trained.best_metrics['val_loss']:.5f}"
+    facts["AUROC"] = "   ".join(_auroc(trained.best_metrics["val_auroc"]))
+    following = f"\nNext:\n  tape2048 critic eval {best} {near(config.data)}"
+    if not config.use_embeddings:
+        following += f"\n  tape2048 embed {near(config.data)} --tower {best}"
+    return [columns(facts), following]
+
+
+# --- an n-tuple critic
+
+
+def open_games(config: NTupleCriticConfig) -> GameSource:
+    """Return the games of a training: those of its sessions, or those that its player plays now."""
+    if config.games is None:
+        from tape2048.critic.ntuple.games import corpus_games
+
+        with progress_bar("reading", unit="boards") as progress:
+            return corpus_games(config, progress)
+    from tape2048_recorder.evaluation.rollouts import played_games
+
+    name, args = parse_player(config.player)
+    with progress_bar("playing", unit="games") as progress:
+        return played_games(config, name, args, config.games, progress)
+
+
+def ntuple_critic_panel(config: NTupleCriticConfig) -> ProgressPanel:
+    """Open the panel of ``critic train --kind ntuple``."""
+
+    def describe(progress: NTupleProgress) -> Progress:
+        speed = progress.rows_per_s * progress.games / max(progress.rows, 1)
+        facts = {"epoch": [f"{progress.epoch} of {progress.epochs}"]}
+        if progress.loss is not None:
+            facts["validation"] = [f"log loss {progress.loss:.5f}", f"best {progress.best_loss:.5f}"]
+        return Progress(
+            "learned",
+            progress.games,
+            progress.games_in_all,
+            "games",
+            state="training",
+            rate=[f"{rate(progress.rows_per_s)} boards/s", counted(config.thread_count, "thread")],
+            elapsed_s=progress.elapsed_s,
+            left_s=(progress.games_in_all - progress.games) / speed if speed else None,
+            facts=facts,
+        )
+
+    return open_panel(f"tape2048 critic train --kind ntuple: {config.out}", describe=describe)
+
+
+def ntuple_critic_document(trained: TrainedNTuple) -> dict[str, Any]:
+    """Return the result of an n-tuple critic's training as a document."""
+    best = trained.best and str(trained.best)
+    return {**trained.progress._asdict(), "done": trained.done, "early": trained.early, "best": best}
+
+
+def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) -> list[RenderableType]:
+    """Return the result of an n-tuple critic's training, and the commands to try next, as text."""
+    progress = trained.progress
+    ended = "all passes are made" if not trained.early else "no lower loss for so many passes"
+    speed = f"{duration(progress.elapsed_s)}, {rate(progress.rows_per_s)} boards/s"
+    facts: dict[str, Any] = {
+        "ended": ended if trained.done else _STOPPED,
+        "learned": f"{number(progress.games)} games in {progress.epoch} passes, "
+        f"{number(progress.rows)} boards, {speed}",
+    }
+    if trained.best is None or progress.best_loss is None:
+        return [columns(facts)]
+    best = near(str(trained.best))
+    facts["best"] = f"{best}, {number(trained.best.stat().st_size)} bytes"
+    facts["validation"] = f"log loss {progress.best_loss:.5f} over boards and tiles"
+    following = (
+        f"\nNext:\n  tape2048 critic eval {best} {near(config.data)} --oracle 48\n"
+        f"  tape2048 critic ask --critic {best} 0x0123456789abcdef"
+    )
+    return [columns(facts), following]
+
+
+# --- a player's network
+
+
+def player_panel(config: TrainingConfig, out: str) -> ProgressPanel:
+    """Open the panel of ``train-player``, which writes to ``out``."""
+
+    def describe(progress: PlayerProgress) -> Progress:
+        moves, speed = config.moves, progress.moves_per_s
+        facts = {}
+        if not math.isnan(progress.mean_score):
+            facts = {
+                "games": [number(progress.games)],
+                "score": [f"mean {number(progress.mean_score)}"],
+                "reach": reach_words(progress.reach),
+            }
+        first = f"{rate(speed)} moves/s" if speed else "kernels compile at their first use"
+        return Progress(
+            "learned",
+            progress.moves,
+            moves,
+            "moves",
+            state="training" if speed else "getting ready",
+            rate=[first, counted(config.thread_count, "thread")],
+            elapsed_s=progress.elapsed_s,
+            left_s=max(moves - progress.moves, 0) / speed if speed else None,
+            facts=facts,
+            trend=("score", progress.mean_score),
+        )
+
+    return open_panel(f"tape2048 train-player: {out}", describe=describe)
+
+
+def player_summary(
+    progress: PlayerProgress, *, done: bool, network: Path | None, curve: Path | None
+) -> list[RenderableType]:
+    """Return the result, and the commands to try next, as text; ``network`` is None if none was written."""
+    has_games = not math.isnan(progress.mean_score)
+    facts: dict[str, Any] = {
+        "ended": "all moves are learned" if done else _STOPPED,
+        "moves": f"{number(progress.moves)} in {duration(progress.elapsed_s)}",
+        "games": number(progress.games),
+        "score": f"mean {number(progress.mean_score)} while learning, 1-ply" if has_games else "-",
+        "reach": "   ".join(reach_words(progress.reach)) if has_games else "-",
+    }
+    following = ""
+    if network is not None:
+        path = facts["network"] = near(str(network))
+        following = (
+            f"\nNext:\n  tape2048 player eval ntuple:weights={path}\n"
+            f"  tape2048 record --player ntuple:weights={path}"
+        )
+    if curve is not None:
+        facts["curve"] = near(str(curve))
+    return [columns(facts), *([following] if following else [])]
+
+
+def draw_curve(directory: Path) -> Path | None:
+    """Draw ``curve.svg`` from ``metrics.jsonl``; return None without points or without matplotlib."""
+    from tape2048.io.training_directory import METRICS
+
+    path = directory / METRICS
+    if not path.exists():
+        return None
+    try:
+        import matplotlib as mpl
+
+        mpl.use("svg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        complain("no learning curve: matplotlib is missing (pip install 'tape2048[plot]')")
+        return None
+    points = _points(path)
+    if not points:
+        return None
+    moves = [point.moves / 1e9 for point in points]
+    figure, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")
+    top.plot(moves, [point.mean_score for point in points])
+    top.set_ylabel("mean score, 1-ply")
+    top.yaxis.set_major_formatter("{x:,.0f}")
+    for tile in points[-1].reach:
+        bottom.plot(moves, [100 * point.reach.get(tile, math.nan) for point in points], label=tile)
+    bottom.set_ylabel("games that reach it, %")
+    bottom.set_xlabel("moves learned from, 1e9")
+    bottom.legend(title="tile", loc="center left", bbox_to_anchor=(1, 0.5))
+    target = directory / "curve.svg"
+    try:
+        figure.savefig(target)
+    except OSError as error:
+        raise storage_error(error, target, "drawing the learning curve") from error
+    finally:
+        plt.close(figure)
+    return target
+
+
+class _Point(msgspec.Struct):
+    """The part of a line of metrics that the curve shows."""
+
+    moves: int
+    mean_score: float | None
+    reach: dict[str, float]
+
+
+def _points(path: Path) -> list[_Point]:
+    """Return the lines of metrics with finished games; skip damaged lines."""
+    points, damaged = [], 0
+    for line in path.read_bytes().splitlines():
+        try:
+            points.append(msgspec.json.decode(line, type=_Point))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            damaged += 1
+    if damaged:
+        complain(f"the learning curve omits {damaged} damaged lines of {printable(near(str(path)))}")
+    return [point for point in points if point.mean_score is not None]
