@@ -46,15 +46,16 @@ if TYPE_CHECKING:
 
 SHM = Path("/dev/shm")
 WARM_BYTES = 3 * 10**9
-TARGETS = {
-    "random": 0.50,
-    "greedy": 0.95,
+#: The players that are measured. Playing at 25M steps/s and more, the first two are limited by memory.
+TARGETS: dict[str, float | None] = {
+    "random": None,
+    "greedy": None,
     "expectimax:depth=1": 0.95,
     "ntuple:look_below=0": 0.85,
     "ntuple": 0.95,
     "ntuple:look_below=16,look_margin=0": 0.95,
 }
-TAPE_TARGETS = {"random": 0.50, "greedy": 0.62, "ntuple:look_below=0": 0.93, "ntuple": 0.97}
+TAPE_TARGETS = {"random": None, "greedy": None, "ntuple:look_below=0": 0.93, "ntuple": 0.97}
 #: Largest share of publishing in a recorder's CPU time, where it verifies a tape.
 PUBLISHING_TARGET = 0.03
 NICED_PLAYER = "expectimax:depth=1"
