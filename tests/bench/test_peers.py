@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +75,7 @@ def test_turns_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     def broken(_: Path) -> Callable[[float], float]:
         raise OSError("no such thing here")
 
-    rates = iter([4e6, 1e6, 2e6, 1e6])
+    rates = iter([4e6, 1e6, 2e6, 1e6, 2.5e6, 3e6])
     ours = peers.Peer("ours", ("tape2048",), lambda _: lambda _: next(rates))
     other = peers.Peer("other", ("other 1.2",), ours.prepare)
     bad = peers.Peer("bad", ("numpy",), broken)
@@ -93,9 +95,11 @@ def test_turns_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(main, "Child", Child)
     monkeypatch.setitem(main.GROUPS, "engines", ((ours, other, bad), "play", "moves/s", 1))
     found = main.compare("engines", tmp_path, rounds=2, seconds=0)
-    assert found == ([[4e6, 1e6], [1e6, 2e6], []], ["", "", "no such thing here"])
+    assert found.rates == [[4e6, 1e6], [1e6, 2e6], []]
+    assert found.alone == [2.5e6, 3e6, 0.0]
+    assert found.failures == ["", "", "no such thing here"]
     text = main.tables_of({"engines": found}, "About.")
-    assert "| other | 1.5M | 1.1 | other 1.2 |" in text
+    assert "| other | 1.5M | 1.1 | 3M (differs) | other 1.2 |" in text
     assert "Not measured here: bad (no such thing here)." in text
     assert main.rate_text(312_345) == "312k"
 
@@ -106,6 +110,8 @@ def test_a_peer_that_is_here_or_not_answers(group: str, tmp_path: Path) -> None:
         child = main.Child(group, 1, tmp_path)
         assert child.failure == ""
         assert child.measure(0.01) > 0
+        state = os.waitid(os.P_PID, child._process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert state.si_status == signal.SIGSTOP
         child.close()
     else:
         child = main.Child("loaders", 2, tmp_path / "none")

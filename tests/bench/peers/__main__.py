@@ -11,15 +11,17 @@ What does not install or build here is named below the tables, with the reason.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.bench.figures import CHECKOUT, RESULTS, ROUNDS_MIN, cpu_name, machine, number
 from tests.bench.recording import memory_dir
@@ -42,17 +44,28 @@ GROUPS = {
 }
 
 
+#: A peer measured alone should differ from its median in turns by less than this factor.
+ALONE_FACTOR_MAX = 1.25
+
+
 class Child:
-    """A peer in a process of its own."""
+    """A peer in a process of its own, which is stopped (SIGSTOP) except during its turns."""
 
     def __init__(self, group: str, index: int, directory: Path) -> None:
         command = [sys.executable, "-m", "tests.bench.peers", "--child", group, str(index), str(directory)]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
-            command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+            command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
         #: Why it cannot be measured here, or "".
         self.failure: str = self._answer()
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to the peer's process and to all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
@@ -62,16 +75,18 @@ class Child:
     def measure(self, seconds: float) -> float:
         """Return the rate of a turn of so many seconds."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
         answer = self._answer()
+        self._signal(signal.SIGSTOP)
         if not isinstance(answer, float):
             raise RuntimeError(f"{self._process.args!r}: {answer}")  # noqa: TRY004 - it says what happened
         return answer
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
+        self._signal(signal.SIGKILL)
         self._process.communicate()
 
 
@@ -92,12 +107,22 @@ def _serve(group: str, index: int, directory: Path) -> None:
         answers.write(json.dumps(float(measure(float(line)))) + "\n")
 
 
-def compare(group: str, directory: Path, rounds: int, seconds: float) -> tuple[list[list[float]], list[str]]:
-    """Measure the peers of a group in turns.
+class Found(NamedTuple):
+    """The results of a group, a value for each peer.
 
-    Returns:
-        The rates of each peer, a round each, none where it cannot be measured; and why it cannot.
+    Attributes:
+        rates: one rate for each round; empty if the peer cannot be measured.
+        alone: the rate of a fresh process while no other one exists; 0 if the peer cannot be measured.
+        failures: why the peer cannot be measured, or "".
     """
+
+    rates: list[list[float]]
+    alone: list[float]
+    failures: list[str]
+
+
+def compare(group: str, directory: Path, rounds: int, seconds: float) -> Found:
+    """Measure the peers of a group in turns, and then each one alone."""
     peers, _, _, longer = GROUPS[group]
     if group == "loaders":
         loaders.make_data(directory)
@@ -116,25 +141,39 @@ def compare(group: str, directory: Path, rounds: int, seconds: float) -> tuple[l
     finally:
         for child in children:
             child.close()
-    return rates, [child.failure for child in children]
+    alone = []
+    for index, child in enumerate(children):
+        if child.failure:
+            alone.append(0.0)
+            continue
+        sys.stderr.write(f"{group}: {peers[index].name}, alone\n")
+        only = Child(group, index, directory)
+        alone.append(only.measure(seconds * longer))
+        only.close()
+    return Found(rates, alone, [child.failure for child in children])
 
 
-def tables_of(found: dict[str, tuple[list[list[float]], list[str]]], about: str) -> str:
-    """Return the tables in Markdown: medians, ratios to ours of the same rounds, versions, who is missing."""
+def tables_of(found: dict[str, Found], about: str) -> str:
+    """Return the tables in Markdown: medians, ratios to ours of the same rounds, versions, missing peers."""
     parts, missing = [], []
-    for group, (rates, failures) in found.items():
+    for group, (rates, alone, failures) in found.items():
         peers, what, unit, _ = GROUPS[group]
-        rows = [_row(peer, own, rates[0]) for peer, own in zip(peers, rates, strict=True) if own]
-        parts.append(table([what, unit, "of tape2048", "versions"], iter(rows)))
+        rows = [
+            _row(peer, own, rates[0], one) for peer, own, one in zip(peers, rates, alone, strict=True) if own
+        ]
+        parts.append(table([what, unit, "of tape2048", "measured alone", "versions"], iter(rows)))
         missing += [f"{peer.name} ({why})" for peer, why in zip(peers, failures, strict=True) if why]
     note = f"Not measured here: {'; '.join(missing)}.\n" if missing else ""
     return "\n".join([*parts, f"{about}\n{note}"])
 
 
-def _row(peer: Peer, rates: Sequence[float], ours: Sequence[float]) -> list[str]:
+def _row(peer: Peer, rates: Sequence[float], ours: Sequence[float], alone: float) -> list[str]:
+    median = statistics.median(rates)
     ratio = statistics.median(one / other for one, other in zip(rates, ours, strict=True))
     share = "1" if rates is ours else f"{ratio:.2g}"
-    return [peer.name, rate_text(statistics.median(rates)), share, ", ".join(map(_version, peer.packages))]
+    differs = "" if 1 / ALONE_FACTOR_MAX < alone / median < ALONE_FACTOR_MAX else " (differs)"
+    versions = ", ".join(map(_version, peer.packages))
+    return [peer.name, rate_text(median), share, rate_text(alone) + differs, versions]
 
 
 def rate_text(rate: float) -> str:
@@ -176,7 +215,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "peers.md").write_text(text)
     rates = {
-        group: dict(zip([p.name for p in GROUPS[group][0]], each[0], strict=True))
+        group: dict(zip([p.name for p in GROUPS[group][0]], each.rates, strict=True))
         for group, each in found.items()
     }
     (RESULTS / "peers.json").write_text(json.dumps({"machine": before, "rates": rates}, indent=1) + "\n")
