@@ -29,7 +29,7 @@ FLOORS = {
     ],
     "tape2048_recorder": [
         "game ipc", "players", "config evaluation lanes models replay", "ntuple_training status",
-        "recording inference", "daemon workers", "recorder", "fleet", "__init__",
+        "recording", "daemon workers", "recorder", "fleet", "__init__",
     ],
     "tape2048_tools": [
         "terminal options machine sessions", "progress", "views critic_report report viewer", "commands",

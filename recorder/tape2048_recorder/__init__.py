@@ -2,6 +2,6 @@
 
 :mod:`.recorder` runs one life. Its :mod:`.daemon` supervises :mod:`.workers`, which play :mod:`.players` in
 the compiled loops of :mod:`.game` and :mod:`.lanes`; :mod:`.recording` writes and publishes sessions,
-:mod:`.status` reports, :mod:`.inference` runs a model for all workers, :mod:`.replay` verifies games. Nothing
+:mod:`.status` reports, :mod:`.replay` verifies games. Nothing
 heavier than NumPy is imported before a worker or a replay needs the compiler.
 """

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import (
@@ -22,21 +24,18 @@ from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.daemon.daemon import Daemon
-from tape2048_recorder.daemon.instance import GameState, Instance, Memory
+from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
 from tape2048_recorder.daemon.ledger import Ledger
-from tape2048_recorder.daemon.playing import Playing
 from tape2048_recorder.daemon.reload import Reload
 from tape2048_recorder.daemon.service import Service
 from tape2048_recorder.daemon.supervisor import Supervisor
-from tape2048_recorder.daemon.weights import LiveWeights
-from tape2048_recorder.inference.process import InferenceProcess
-from tape2048_recorder.ipc.protocol import WorkerSpec
-from tape2048_recorder.ipc.world import REAL, World
+from tape2048_recorder.daemon.weights import LiveWeights, Playing
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.recording.partial import Facts
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
+from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.report import Reporter, Summary
 from tape2048_recorder.status.signals import Signals
 
@@ -71,7 +70,7 @@ def run(
         ConfigError: the player does not exist or does not take these parameters.
         StorageError: ``out_dir`` cannot be used, or a session could not be published (it stays for the
             next start).
-        RecorderError: another recorder is at work, workers cannot be kept alive, or a limit was met before a
+        RecorderError: another recorder is running, workers cannot be kept alive, or a limit was met before a
             game had ended.
     """
     begun = time.monotonic()
@@ -91,7 +90,7 @@ def run(
         if load is not None:
 
             def apply(now: RecorderConfig) -> None:
-                service.changed(now)
+                service.config = now
                 changed(now)
 
             reload = Reload(load, service, around=service.manager.reloading, changed=apply)
@@ -120,59 +119,67 @@ def _run(
     world: World = REAL,
 ) -> Summary:
     seed = int.from_bytes(world.os.urandom(8)) if config.seed is None else config.seed
-    fresh = GameState.new(seed, config.lease)
-    state = fresh if config.seed is None else instance.load_state(seed, config.lease)
-    memory = Memory(instance, config.seed, config.lease)
+    state = GameState.new(seed, config.lease)
+    if config.seed is not None:
+        state = instance.load_state(seed, config.lease)
+    progress = ProgressFile(instance, config.seed, config.lease)
+    #: The settings as workers receive them.
+    played = msgspec.structs.replace(config, seed=seed, player_args=player_args)
     with contextlib.ExitStack() as stack:
         with _resource_errors("no memory to share with workers could be made", "open files"):
-            supervisor = Supervisor(_worker_spec(config, seed, player_args), config, world)
+            supervisor = Supervisor(played, world)
         stack.callback(supervisor.close)
-        live = _live_weights(config, out_dir, reporter, supervisor)
-        server = None
-        if config.inference == "server" and is_batched(config.player):
-            server = InferenceProcess(config, player_args, reporter)
-            supervisor.use(server)
-        playing = stack.enter_context(contextlib.closing(Playing(supervisor, live, server)))
+        live = None
+        if config.model_dir is not None:
+            keep_dir = out_dir / f".{config.instance}.weights"
+            live = LiveWeights(
+                Path(config.model_dir),
+                config.model_files,
+                keep_dir,
+                reporter=reporter,
+                offer=supervisor.offer_weights,
+            )
+        playing = stack.enter_context(contextlib.closing(Playing(supervisor, live)))
         with _resource_errors("no process could be made", "tasks"):
             for worker in supervisor.workers:  # they compile during the recovery
                 supervisor.start(worker)
             reporter.manager.starting("publishing what the last recorder left, if it was killed")
             recovered = recover_all(out_dir, config.instance, reporter, world)
-            memory.cover(state.next_id)
+            progress.cover(state.next_id)
         stack.pop_all()  # from here on the daemon ends the workers
-    ledger = Ledger(
-        state, games_max=config.max_games, workers=config.worker_count, in_order=not is_batched(config.player)
-    )
 
     def make_facts(started_at: str) -> Facts:
         assert playing.player_sha256 is not None  # a block comes from a worker that was ready
         return Facts(
             format_version=FORMAT_VERSION,
             engine=f"tape2048/{__version__}",
-            player=config.player,
+            player=played.player,
             player_args=dict(player_args),
             player_sha256=playing.player_sha256,
             seed=seed,
-            sample_rate=config.sample_rate,
-            record_action=config.record_action,
-            storage=config.storage,
-            model_tag=config.tag,
+            sample_rate=played.sample_rate,
+            record_action=played.record_action,
+            storage=played.storage,
+            model_tag=played.tag,
             host=world.os.uname().nodename,
-            instance=config.instance,
+            instance=played.instance,
             started_at=started_at,
             config=effective(daemon.config),
             config_sha256=config_sha256(daemon.config),
         )
 
-    for_weights = None if live is None else live.facts
-    recording = Recording(out_dir, config, make_facts, for_weights, world)
     daemon = Daemon(
         config=config,
         reporter=reporter,
         supervisor=supervisor,
-        recording=recording,
-        ledger=ledger,
-        memory=memory,
+        recording=Recording(out_dir, config, make_facts, None if live is None else live.facts, world),
+        ledger=Ledger(
+            state,
+            games_max=config.max_games,
+            workers=config.worker_count,
+            in_order=not is_batched(config.player),
+        ),
+        progress=progress,
         playing=playing,
         signals=signals,
         begun=begun,
@@ -188,11 +195,11 @@ def _run(
     try:
         daemon.run()
     except TapeError:
-        _remember(memory, ledger, reporter)
+        _settle(progress, daemon.ledger, reporter)
         raise
     finally:
         playing.close()
-    _remember(memory, ledger, reporter)
+    _settle(progress, daemon.ledger, reporter)
     if daemon.finished_games_lost:
         raise DiskFullError(
             f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
@@ -200,26 +207,27 @@ def _run(
             path=out_dir,
             hint="everything that was written is published; free some space and start again",
         )
-    if not daemon.tally.games and not daemon.stopped_by_signal:
+    tally = daemon.tally
+    if not tally.games and not daemon.stopped_by_signal:
         raise _nothing_recorded(daemon, out_dir)
     return Summary(
         reason=daemon.reason,
         out_dir=str(out_dir),
         sessions=[str(out_dir / name) for name in daemon.sessions],
         recovered=[str(path) for path in recovered],
-        games=daemon.tally.games,
-        steps=daemon.tally.steps,
-        rows=daemon.tally.rows,
-        bytes=daemon.gauges.counts.session_bytes,
-        elapsed_s=world.time.monotonic() - begun,
-        mean_score=daemon.tally.mean_score,
-        score_max=daemon.tally.score_max,
-        highest_tile=daemon.tally.highest_tile,
-        reach=daemon.tally.reach,
+        games=tally.games,
+        steps=tally.steps,
+        rows=tally.rows,
+        bytes=daemon.counts.session_bytes,
+        elapsed_s=world.now - begun,
+        mean_score=tally.mean_score,
+        score_max=tally.score_max,
+        highest_tile=tally.highest_tile,
+        reach=tally.reach,
         games_dropped=daemon.games_dropped,
         first_step_s=daemon.first_step_s,
         played_s=daemon.played_s,
-        model_share=daemon.gauges.model_share,
+        model_share=daemon.model_share,
     )
 
 
@@ -246,12 +254,12 @@ def _resource_errors(message: str, resource: str) -> Iterator[None]:
         ) from error
 
 
-def _remember(memory: Memory, ledger: Ledger, reporter: Reporter) -> None:
+def _settle(progress: ProgressFile, ledger: Ledger, reporter: Reporter) -> None:
     """Save the progress for the next start; a failure loses nothing that is recorded."""
-    if memory.lost() is not None:  # that is the error it ends with
+    if progress.lost() is not None:  # that is the error it ends with
         return
     try:
-        memory.settle(ledger.state())
+        progress.settle(ledger.state())
     except StorageError as error:
         reporter.event("warning", f"{error}; the next start with this seed skips some games")
 
@@ -265,44 +273,6 @@ def _strict_umask() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def _worker_spec(
-    config: RecorderConfig, seed: int, player_args: dict[str, int | float | str | bool]
-) -> WorkerSpec:
-    return WorkerSpec(
-        index=0,
-        workers=config.worker_count,
-        daemon_pid=0,
-        socket_fd=-1,
-        shared_fd=-1,
-        player=config.player,
-        player_args=dict(player_args),
-        seed=seed,
-        sample_rate=config.sample_rate,
-        record_action=config.record_action,
-        storage=config.storage,
-        lanes=config.lanes,
-        sampling=dict(config.sampling),
-        inference=config.inference,
-    )
-
-
-def _live_weights(
-    config: RecorderConfig, out_dir: Path, reporter: Reporter, supervisor: Supervisor
-) -> LiveWeights | None:
-    """Open the live weights of ``model_dir``, if it is set; workers start with the first."""
-    if config.model_dir is None:
-        return None
-    live = LiveWeights(
-        Path(config.model_dir),
-        config.model_files,
-        out_dir / f".{config.instance}.weights",
-        reporter=reporter,
-        offer=supervisor.offer_weights,
-    )
-    supervisor.set_weights(live.proven)
-    return live
 
 
 def _prepare(out_dir: Path, config: RecorderConfig) -> Path:

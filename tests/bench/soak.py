@@ -144,7 +144,7 @@ class Life:
         for path in Path(f"/proc/{self.recorder.pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
                 if self._shared is None and "memfd:tape2048" in str(path.readlink()):
-                    self._shared = Shared(os.open(path, os.O_RDWR | os.O_CLOEXEC), self._workers)
+                    self._shared = Shared(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     @property
     def played(self) -> int:

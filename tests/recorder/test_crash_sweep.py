@@ -444,7 +444,7 @@ def test_all_is_flushed_before_it_gets_its_name(rotation: Stage) -> None:
             named.append(target)
         elif name in {"unlinkat", "rmdir"} and named:
             assert named[-1].parent not in dirty, "what could be published again is removed too early"
-    assert len(named) == 1 + 2 + 2, "moved blocks, two sessions, the instance's memory twice"
+    assert len(named) == 1 + 2 + 2, "moved blocks, two sessions, the instance's progress twice"
     assert not dirty & {target.parent for target in named}
 
 

@@ -717,7 +717,7 @@ def test_a_memory_that_cannot_be_written_ends_it_before_a_game_is_played_twice(
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     saved = block_memory(root)
     assert recorder.end() == StorageError.exit_code
-    assert "writing the instance's memory" in recorder.error["message"]
+    assert "writing the instance's progress" in recorder.error["message"]
     assert_sessions_valid(root)
     assert not partials(root)
     state = json.loads(saved.read_bytes())
@@ -733,7 +733,7 @@ def test_a_memory_that_cannot_be_written_at_the_end_costs_no_summary(
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
     warning = recorder.events("warning")[-1]
-    assert "writing the instance's memory failed" in warning
+    assert "writing the instance's progress failed" in warning
     assert "the next start with this seed skips some games" in warning
     assert len(published_ids(root)) == recorder.summary["games"] > 0
     state = json.loads(saved.read_bytes())

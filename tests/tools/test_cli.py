@@ -120,9 +120,7 @@ def test_options_of_record_stand_in_groups_and_none_is_lost(tape: Tape) -> None:
 
 
 def test_a_setting_that_is_a_choice_is_shown_with_its_values(tape: Tape) -> None:
-    shown = tape("record", "--help").out
-    assert "--log-level [info|warning|error]" in shown
-    assert "--inference [worker|server]" in shown
+    assert "--log-level [info|warning|error]" in tape("record", "--help").out
 
 
 @pytest.mark.parametrize("words", [("lst",), ("pack", "lst")])

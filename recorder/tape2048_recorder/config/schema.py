@@ -53,14 +53,6 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="argmax: the player's own choice",
         ),
     ] = {}
-    inference: Annotated[
-        str,
-        about(
-            "the process that computes for a batched player: each worker, or one server for all",
-            why="one model a core on a CPU; `server` is for many workers on one GPU",
-            choices=("worker", "server"),
-        ),
-    ] = "worker"
     model_dir: Annotated[
         _PathText | None,
         about(
@@ -266,7 +258,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     worker_silence_s: Annotated[
         Positive,
         about(
-            "longest time without progress of a worker or the inference process before it is replaced",
+            "longest time without progress of a worker before it is replaced",
             why="over a thousand times a worker's reporting interval",
         ),
     ] = 60.0

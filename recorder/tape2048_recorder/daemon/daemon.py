@@ -1,17 +1,21 @@
 """The daemon: one loop over workers, signals, the publisher and the clock.
 
-Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in play are finished within
-``drain_timeout_s``, and everything is published; a drain that a limit has begun continues. A second one, or
-SIGUSR2, hurries: workers are killed, and confirmed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
+Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in progress are finished within
+``drain_timeout_s``, and everything is published; a drain that a limit has started continues. A second one, or
+SIGUSR2, hurries: workers are killed, and committed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
 settings, or drains where there is nothing to reload from (a terminal that closes). The daemon reports through
 a :class:`~tape2048_recorder.status.report.Reporter`; it neither logs nor exits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
 import selectors
+from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,14 +23,15 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.errors import (
     FormatError,
+    PlayerError,
     RecorderError,
+    StartError,
     StorageError,
     TapeError,
+    error_class,
 )
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.daemon.gauges import Gauges, limit_met
-from tape2048_recorder.daemon.playing import Playing, compiling_text, error_of
-from tape2048_recorder.daemon.rotations import Rotations
+from tape2048_recorder.config.loading import row_bytes
 from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
     Ask,
@@ -44,16 +49,20 @@ from tape2048_recorder.ipc.protocol import (
     Written,
 )
 from tape2048_recorder.ipc.shared import DRAIN, HURRY
-from tape2048_recorder.ipc.world import REAL, World
-from tape2048_recorder.status.report import Reporter, State, Status, Tally
+from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE, SPOOL_FULL
+from tape2048_recorder.recording.world import REAL, World
+from tape2048_recorder.status.report import Counts, Reporter, Rotation, State, Status, Tally
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.daemon.instance import Memory
+    from tape2048_recorder.daemon.instance import ProgressFile
     from tape2048_recorder.daemon.ledger import Ledger
     from tape2048_recorder.daemon.reload import Reload
     from tape2048_recorder.daemon.supervisor import Supervisor, Worker
+    from tape2048_recorder.daemon.weights import Playing
     from tape2048_recorder.recording.publisher import Outcome
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.signals import Signals
@@ -68,6 +77,123 @@ HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
 #: A pause is over when no worker has waited for this long: longer than between two tries.
 FLOWING_S = 2.0
 
+#: Time limit for writing finished games before a rotation. A slice of play takes a twentieth of a second, a
+#: block little more.
+FLUSH_S = 10.0
+
+#: Window of the mean that is shown as the rate.
+RATE_WINDOW_S = 10.0
+
+#: Kinds of pauses, as metrics label them, by the beginnings of their reasons.
+_PAUSES = {DISK_FULL: "disk_full", DISK_SLOW: "disk_slow", SPOOL_FULL: "spool_full"}
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Rotations:
+    """The requests to rotate now, and their outcomes; sessions are published in the order they close.
+
+    Finished games wait in the workers' buffers for up to ``flush_s``. A request raises the word ``flush`` of
+    each slot. A worker that sees it writes its finished games, and sets ``flushed`` to the same number once
+    the block is committed. When all have done so, or after :data:`FLUSH_S`, the open session is closed. A
+    worker that starts or has died holds nothing.
+    """
+
+    def __init__(self, supervisor: Supervisor, recording: Recording) -> None:
+        self._supervisor = supervisor
+        self._recording = recording
+        self.state = Rotation()
+        self._flushing: list[float] = []  # times of the requests whose session is still open
+        #: For each other request: the sessions that have to be published, all of those before it included.
+        self._waiting: deque[set[int]] = deque()
+
+    def ask(self, now: float) -> None:
+        """Request a rotation as soon as finished games are written."""
+        self.state = msgspec.structs.replace(self.state, asked=self.state.asked + 1)
+        self._flushing.append(now)
+        self._supervisor.shared.slots["flush"] = self.state.asked
+
+    def tick(self, now: float) -> None:
+        """Close the open session if that is due or requested."""
+        self._recording.rotate_if_due()
+        if not self._flushing:
+            return
+        slots = self._supervisor.shared.slots
+        workers = [worker.index for worker in self._supervisor.workers if worker.ready]
+        flushed = (slots["flushed"][workers] == slots["flush"][workers]).all()
+        if flushed or now - self._flushing[0] >= FLUSH_S:
+            self._close()
+
+    def _close(self) -> None:
+        serials = self._recording.close_open()
+        self._waiting.extend(set(serials) for _ in self._flushing)
+        self._flushing.clear()
+        self._finish(None, None)
+
+    def _finish(self, path: str | None, error: str | None) -> None:
+        done = self.state.done
+        while self._waiting and not self._waiting[0]:
+            self._waiting.popleft()
+            done += 1
+        if done != self.state.done:
+            self.state = Rotation(self.state.asked, done, path, error)
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """Note the outcome of a try of the publisher."""
+        if outcome.final:
+            for serials in self._waiting:
+                serials.discard(outcome.session.serial)
+            published = outcome.published
+            path = None if published is None or published.path is None else str(published.path)
+            self._finish(path, None if outcome.error is None else str(outcome.error))
+
+
+def error_of(message: Crashed, *, first: bool) -> TapeError | None:
+    """Return the error that ends the recorder, or None where another worker may succeed.
+
+    A user's player that raises or gives invalid answers would do so again: the recorder ends, with its games
+    published. An error of a worker that never got ready is final if it is the ``first`` one in its place; a
+    later one may lack a resource that the first had (memory), and get it later.
+    """
+    kind = error_class(message.kind)
+    if issubclass(kind, (PlayerError, StartError)):
+        return kind(message.error, hint=message.hint)
+    return StartError(f"a worker could not start: {message.error}") if first else None
+
+
+def compiling_text(player: str, cache: str | None) -> str:
+    """Say what is compiled, how long it usually takes, and how often; ``cache`` keeps the machine code."""
+    often = f"the first time only (kept in {cache})"
+    if cache is None:
+        often = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
+    return f"compiling the game loop with {player}: half a minute or so, {often}"
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Sum the resident memory of these processes; shared pages count for each."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError):  # it has just ended
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    return total
+
+
+def limit_met(
+    config: RecorderConfig, *, rows: int, elapsed_s: float, disk_bytes: int, pids: Iterable[int]
+) -> str | None:
+    """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
+    if config.max_steps is not None and rows >= config.max_steps:
+        return f"max_steps = {config.max_steps} was reached ({counted(rows, 'row')})"
+    if config.max_wall_s is not None and elapsed_s >= config.max_wall_s:
+        return f"max_wall_s = {config.max_wall_s:g} was reached"
+    if config.max_disk_mb is not None and disk_bytes >= config.max_disk_mb * MEGABYTE:
+        return f"max_disk_mb = {config.max_disk_mb} was reached ({disk_bytes / MEGABYTE:.0f} MB of sessions)"
+    if config.max_ram_mb is not None:
+        ram = resident_bytes(pids)
+        if ram >= config.max_ram_mb * MEGABYTE:
+            return f"max_ram_mb = {config.max_ram_mb} was reached ({ram / MEGABYTE:.0f} MB resident)"
+    return None
+
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Daemon:
@@ -81,7 +207,7 @@ class Daemon:
     supervisor: Supervisor
     recording: Recording
     ledger: Ledger
-    memory: Memory
+    progress: ProgressFile
     playing: Playing
     signals: Signals
     begun: float
@@ -89,7 +215,7 @@ class Daemon:
     world: World = REAL
 
     def __post_init__(self) -> None:
-        self._selector: selectors.BaseSelector = self.world.selectors.DefaultSelector()
+        self._selector: selectors.BaseSelector = self.world.selector()
         self._phase: Literal["recording", "draining", "publishing"] = "recording"
         self._deadline = float("inf")
         self._stop_signal: str | None = None  # the first request to end
@@ -104,14 +230,9 @@ class Daemon:
         self.tally = Tally()
         self._rotations = Rotations(self.supervisor, self.recording)
         self._watch = Watch(self.supervisor, lambda what: self.reporter.event("warning", what))
-        self.gauges = Gauges(
-            begun=self.begun,
-            supervisor=self.supervisor,
-            recording=self.recording,
-            tally=self.tally,
-            watch=self._watch,
-            world=self.world,
-        )
+        self.counts = Counts()  # without a pause in progress
+        self._paused_at = 0.0  # the time at which the present pause started
+        self._rate: deque[tuple[float, int]] = deque()  # times and steps of the last seconds
         self.sessions: list[str] = []  # names only: weeks of recording make 100,000
         self.games_dropped = 0
         self.finished_games_lost = 0
@@ -246,7 +367,7 @@ class Daemon:
         games = None
         if self._phase == "recording":
             try:
-                self.memory.cover(self.ledger.next_id + want)
+                self.progress.cover(self.ledger.next_id + want)
                 games = self.ledger.take(worker.index, want)
             except StorageError as error:
                 self._give_up(error)
@@ -275,7 +396,7 @@ class Daemon:
             return
         worker.unconfirmed = None
         worker.range = None
-        self.gauges.counts.blocks += 1
+        self.counts.blocks += 1
         if not self.ledger.confirm(worker.index, block.runs["id"]):
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
         self.tally.add(block.runs)
@@ -322,14 +443,13 @@ class Daemon:
     # Decisions.
 
     def _tick(self, now: float) -> None:
-        self._give_up(self.memory.lost())
+        self._give_up(self.progress.lost())
         for outcome in self.recording.outcomes():
             self._on_outcome(outcome)
         for worker in self.supervisor.workers:
             self._retry(worker, now)
-        look, silence_s = self._phase == "recording", self.config.worker_silence_s
-        self._watch.look(now, silence_s)
-        self._give_up(self.playing.tick(self.recording, now, silence_s=silence_s, look=look))
+        self._watch.look(now, self.config.worker_silence_s)
+        self.playing.tick(self.recording, now, look=self._phase == "recording")
         self._rotations.tick(now)
         self._resume_if_flowing(now)
         if (steps := int(self.supervisor.shared.slots["steps"].sum())) != self._steps:
@@ -365,11 +485,11 @@ class Daemon:
         except OSError as error:
             self._restart_later(worker, f"could not be started: {error.strerror or error}")
         else:
-            self.gauges.counts.worker_restarts += 1
+            self.counts.worker_restarts += 1
             self._listen(worker)
 
     def _reconfigure(self, reload: Reload, now: float) -> None:
-        self.gauges.counts.reloads += 1
+        self.counts.reloads += 1
         self.config = reload.read(self.config, now)
         self.recording.reconfigure(self.config)
         self.supervisor.pace(self.config)
@@ -437,9 +557,11 @@ class Daemon:
             self.supervisor.kill_all()
 
     def _on_outcome(self, outcome: Outcome) -> None:
-        self.gauges.on_outcome(outcome)
         self._rotations.on_outcome(outcome)
+        self.counts.publish_s += outcome.seconds
         if (published := outcome.published) is not None:
+            self.counts.publish_last_s = outcome.seconds
+            self.counts.session_bytes += published.bytes
             if published.path is not None:
                 self.sessions.append(published.path.name)
                 self.reporter.event("info", f"published {published.path.name}: {published.contents}")
@@ -461,7 +583,9 @@ class Daemon:
         self._flowing_since = None
         before, self._paused = self._paused, why
         if before is None:
-            self.gauges.paused(why)
+            kind = next((_PAUSES[text] for text in _PAUSES if why.startswith(text)), "write_failed")
+            self.counts.pauses[kind] = self.counts.pauses.get(kind, 0) + 1
+            self._paused_at = self.world.now
             kept = "finished games are kept, and written when there is room"
             self.reporter.event("warning", f"paused: {why}; {kept}")
 
@@ -472,8 +596,8 @@ class Daemon:
         if self._flowing_since is None:
             self._flowing_since = now
         elif now - self._flowing_since >= FLOWING_S:
+            self.counts.paused_s += now - self._paused_at
             self._paused = None
-            self.gauges.resumed()
             self.reporter.event("info", "recording again")
 
     @property
@@ -481,19 +605,74 @@ class Daemon:
         """Whether somebody asked for the end."""
         return self._stop_signal is not None or self._hurried
 
+    @property
+    def model_share(self) -> float | None:
+        """The share of the workers' time in a batched player; None without one."""
+        slots = self.supervisor.shared.slots
+        played_ns = int(slots["played_ns"].sum())
+        return min(int(slots["model_ns"].sum()) / played_ns, 1.0) if played_ns else None
+
+    def _steps_per_s(self, now: float, steps: int) -> float:
+        """Return the rate over the last seconds; call it at even intervals."""
+        self._rate.append((now, steps))
+        while now - self._rate[0][0] > RATE_WINDOW_S:
+            self._rate.popleft()
+        then, before = self._rate[0]
+        return (steps - before) / (now - then) if now > then else 0.0
+
     def status(self) -> Status:
         """Return the present status."""
-        state: State = self._phase
-        why = self._paused or self.reason or None
-        if self._phase == "recording" and not any(worker.ready for worker in self.supervisor.workers):
-            state = "starting"
-            why = why or self._compiling
-        return self.gauges.status(
+        now, config, workers, slots = (
+            self.world.now,
             self.config,
-            state="paused" if self._paused is not None else state,
+            self.supervisor.workers,
+            self.supervisor.shared.slots,
+        )
+        ready = sum(worker.ready for worker in workers)
+        state: State = "paused" if self._paused is not None else self._phase
+        why = self._paused or self.reason or None
+        if state == "recording" and not ready:
+            state, why = "starting", why or self._compiling
+        steps = int(slots["steps"].sum())
+        steps_per_s = self._steps_per_s(now, steps)
+        bytes_per_s = steps_per_s * row_bytes(config) / config.sample_rate
+        free = disk_full_s = None
+        with contextlib.suppress(OSError):
+            free = self.recording.free_bytes()
+            if bytes_per_s > 0:
+                disk_full_s = max(free - config.min_free_mb * MEGABYTE, 0) / bytes_per_s
+        room = self.recording.why_not(config.rows_buffered_max) is None
+        return Status(
+            state=state,
             ending=self._phase != "recording",
             why=why,
+            elapsed_s=now - self.begun,
+            steps_per_s=steps_per_s,
+            model_share=self.model_share,
+            steps=steps,
+            games=int(slots["games"].sum()),
+            recorded_rows=self.tally.rows,
+            mean_score=self.tally.mean_score,
+            reach=self.tally.reach,
+            session_rows=self.recording.open_rows,
+            rotate_steps=config.rotate_steps,
             sessions=len(self.sessions),
+            free_bytes=free,
+            workers=len(workers),
+            workers_ready=ready,
+            can_record=ready == len(workers) and room,
+            workers_overdue=self._watch.overdue,
+            rows_waiting=sum(worker.waiting_rows or 0 for worker in workers),
+            sessions_pending=self.recording.sessions_pending,
+            disk_full_s=disk_full_s,
+            by_highest_tile=self.tally.by_highest_tile,
+            counts=msgspec.structs.replace(
+                self.counts,
+                sessions=len(self.sessions),
+                pauses=dict(self.counts.pauses),
+                paused_s=self.counts.paused_s + (0.0 if self._paused is None else now - self._paused_at),
+                workers_silent=self._watch.ended,
+            ),
             games_dropped=self.games_dropped,
             rotation=self._rotations.state,
         )

@@ -1,4 +1,4 @@
-"""The instance of a recorder in a directory: its lock, and its memory from life to life.
+"""The instance of a recorder in a directory: its lock, and the progress of its games.
 
 ``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel releases it
 however the recorder ends. ``readers.lock`` in that directory belongs to :mod:`tape2048.session.locks`.
@@ -19,19 +19,19 @@ from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048.io.durable import storage_error, storage_errors
 from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048_recorder.config.schema import NUMBER_BITS
-from tape2048_recorder.ipc.world import REAL, World
+from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.status_file import status_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Ids that a crash may skip with a configured seed: the memory of them is written this far ahead.
+#: Ids that a crash may skip with a configured seed: the progress is written this far ahead.
 IDS_AHEAD = 1 << 24
 
 #: Remembered seeds, those used last. Each takes some 60 bytes of the file.
 SEEDS_MAX = 1000
 
-_REMEMBERING = "writing the instance's memory"
+_SAVING = "writing the instance's progress"
 
 
 class GameState(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class GameState(msgspec.Struct, frozen=True):
         return (self.lease + 1) << NUMBER_BITS
 
 
-class _Memories(GameState, frozen=True):
+class _Progress(GameState, frozen=True):
     """The file's content: the seed and lease used last, then the others, most recently used first."""
 
     others: tuple[GameState, ...] = ()
@@ -144,14 +144,14 @@ class Instance:
                 data = self._world.os.pread(fd, self._world.os.fstat(fd).st_size, 0)
             finally:
                 self._world.os.close(fd)
-            found = msgspec.json.decode(data, type=_Memories)
+            found = msgspec.json.decode(data, type=_Progress)
         except FileNotFoundError:
             return []
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(
-                f"the instance's memory of its games cannot be read: {error}",
+                f"the progress of the instance's games cannot be read: {error}",
                 path=self.state_path,
-                hint="move the file away; the games of a seed then begin again from the first",
+                hint="move the file away; the games of a seed then start again from the first",
             ) from error
         return [GameState(found.seed, found.next_id, found.free, found.lease), *found.others]
 
@@ -167,8 +167,8 @@ class Instance:
         known = self._read() if self._known is None else self._known
         mine = state.seed, state.lease
         others = [other for other in known if (other.seed, other.lease) != mine][: SEEDS_MAX - 1]
-        memories = _Memories(state.seed, state.next_id, state.free, state.lease, tuple(others))
-        self._world.files.replace_file(self.state_path, msgspec.json.encode(memories))
+        content = _Progress(state.seed, state.next_id, state.free, state.lease, tuple(others))
+        self._world.files.replace_file(self.state_path, msgspec.json.encode(content))
         self._known = [state, *others]
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Instance:
         self._world.os.close(self._fd)
 
 
-class Memory:
+class ProgressFile:
     """The progress of an instance's games, on disk.
 
     It is always ahead of the games, so that a crash skips ids and repeats none. Only a configured seed is
@@ -205,7 +205,7 @@ class Memory:
             self._instance.save_state(GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease))
         except OSError as error:
             if next_id > self._covered:
-                raise storage_error(error, self._instance.state_path, _REMEMBERING) from error
+                raise storage_error(error, self._instance.state_path, _SAVING) from error
         else:
             self._covered = next_id + IDS_AHEAD
 
@@ -216,5 +216,5 @@ class Memory:
             StorageError: the write failed; the next life skips some ids.
         """
         if self._seed is not None:
-            with storage_errors(self._instance.state_path, _REMEMBERING):
+            with storage_errors(self._instance.state_path, _SAVING):
                 self._instance.save_state(state)

@@ -62,31 +62,17 @@ class Service:
     ) -> None:
         self.manager = Manager(env)
         self._view = view
-        self._config = config
+        self.config = config
         self._started_at = utc_text(time.time())
-        self._process = Process.of(os.getpid())
+        process = Process.of(os.getpid())
+        assert process is not None
+        self._process = process
         self._metrics = open_metrics(config, lambda text: self.event("warning", text))
         self._file = StatusFile(path)
         self._lost = lost
         self._file_fails = False
         self._next = 0.0
-        self._last = Status(
-            state="starting",
-            why=None,
-            elapsed_s=0.0,
-            steps_per_s=0.0,
-            steps=0,
-            games=0,
-            recorded_rows=0,
-            mean_score=None,
-            reach={},
-            session_rows=0,
-            rotate_steps=config.rotate_steps,
-            sessions=0,
-            free_bytes=None,
-            workers=config.worker_count,
-            workers_ready=0,
-        )
+        self._last = Status(state="starting", rotate_steps=config.rotate_steps, workers=config.worker_count)
 
     def __enter__(self) -> Self:
         self._tell(self._last)
@@ -128,20 +114,15 @@ class Service:
             self._next = now + INTERVAL_S
             self._tell(status)
 
-    def changed(self, config: RecorderConfig) -> None:
-        """Take the settings after a reload."""
-        self._config = config
-
     def _tell(self, status: Status) -> None:
-        assert self._process is not None
         snapshot = Snapshot(
             version=__version__,
             process=self._process,
             host=platform.node(),
-            instance=self._config.instance,
+            instance=self.config.instance,
             started_at=self._started_at,
-            config=effective(self._config),
-            config_sha256=config_sha256(self._config),
+            config=effective(self.config),
+            config_sha256=config_sha256(self.config),
             written_at=time.time(),
             monotonic_s=time.monotonic(),
             status=status,

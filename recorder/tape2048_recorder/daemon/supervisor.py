@@ -5,10 +5,9 @@ socket, whatever killed it.
 
 A worker notes the time after each slice of play (a twentieth of a second) and after each block. One that has
 not done so for ``worker_silence_s`` is overdue: :class:`~tape2048_recorder.ipc.process.Silence` ends it, and
-its death then shows as any other. A worker that waits for the daemon is not overdue, nor one that waits for
-the inference process, which is watched in the same way. Compiling, the first slice and loading a model may
-take :data:`~tape2048_recorder.ipc.process.START_S`, writing a block ten times as long as a slice, since the
-disk determines that time.
+its death then shows as any other. A worker that waits for the daemon is not overdue. Compiling, the first
+slice and loading a model may take :data:`~tape2048_recorder.ipc.process.START_S`. Writing a block may take
+ten times as long as a slice, since the disk determines that time.
 """
 
 from __future__ import annotations
@@ -22,16 +21,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048_recorder.ipc.process import START_S, Silence
-from tape2048_recorder.ipc.protocol import WORKER_MODULE, Channel, FromDaemon, Range, Weights, Written
-from tape2048_recorder.ipc.shared import ASKS, LOADS, PLAY, Shared
-from tape2048_recorder.ipc.world import REAL, World
+from tape2048_recorder.ipc.protocol import (
+    WORKER_MODULE,
+    Channel,
+    FromDaemon,
+    Range,
+    Weights,
+    WorkerSpec,
+    Written,
+)
+from tape2048_recorder.ipc.shared import LOADS, PLAY, Shared
+from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.inference.process import InferenceProcess
-    from tape2048_recorder.ipc.protocol import WorkerSpec
 
 #: Back-off from a worker's death to its restart: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1
@@ -100,46 +105,24 @@ class Supervisor:
     """Starts and ends workers.
 
     Args:
-        spec: the workers' argument; index and descriptors are filled in.
-        config: has the number of workers, and how often they write.
+        config: the workers' settings, with the seed in effect and every parameter of the player.
         world: the system.
     """
 
-    def __init__(self, spec: WorkerSpec, config: RecorderConfig, world: World = REAL) -> None:
+    def __init__(self, config: RecorderConfig, world: World = REAL) -> None:
         self._world = world
-        self._spec = spec
+        self._settings = msgspec.structs.asdict(config)
+        #: Played by workers that start from now on; None for players without a ``model_dir``.
+        self.weights: Weights | None = None
         self.shared = Shared.create(config.worker_count)
         self.workers = [Worker(index) for index in range(config.worker_count)]
         self.deaths_in_a_row = 0
-        #: Additional descriptors that workers inherit.
-        self.fds: tuple[int, ...] = ()
-        self._server: InferenceProcess | None = None
         self.pace(config)
 
     @property
     def pids(self) -> list[int]:
-        """The running processes, with the inference process."""
-        pids = [worker.process.pid for worker in self.workers if worker.process is not None]
-        return pids if self._server is None else pids + self._server.pids
-
-    @property
-    def server_overdue(self) -> bool:
-        """Whether the inference process has been sent its end and is still there."""
-        return self._server is not None and self._server.overdue
-
-    def awaits_answer(self, worker: Worker) -> bool:
-        """Whether the inference process still has to answer this worker."""
-        return self._server is not None and self._server.has_pending(worker.index)
-
-    def use(self, server: InferenceProcess) -> None:
-        """Have workers that start from now on ask this process."""
-        self._spec = server.extend(self._spec)
-        self.fds = server.fds
-        self._server = server
-
-    def set_weights(self, weights: Weights) -> None:
-        """Have workers that start from now on play these."""
-        self._spec = msgspec.structs.replace(self._spec, weights=weights)
+        """The running processes."""
+        return [worker.process.pid for worker in self.workers if worker.process is not None]
 
     def pace(self, config: RecorderConfig) -> None:
         """Set how often workers write finished games; they see it within a slice of play."""
@@ -160,28 +143,29 @@ class Supervisor:
         Raises:
             OSError: no process could be made.
         """
-        ours, theirs = self._world.socket.socketpair()
+        ours, theirs = self._world.socketpair()
         slot = self.shared.slots[worker.index]
         slot["command"] = PLAY
         slot["busy"] = 0
         slot["heartbeat_ns"] = self._world.time.monotonic_ns()
-        slot["oldest"] = 0 if self._spec.weights is None else self._spec.weights.generation
+        slot["oldest"] = 0 if self.weights is None else self.weights.generation
         slot["flushed"] = slot["flush"]
-        spec = msgspec.structs.replace(
-            self._spec,
-            index=worker.index,
-            socket_fd=theirs.fileno(),
-            shared_fd=self.shared.fd,
-            daemon_pid=self._world.os.getpid(),
+        spec = WorkerSpec(
+            worker.index,
+            self._world.os.getpid(),
+            theirs.fileno(),
+            self.shared.fd,
+            self._settings,
+            self.weights,
         )
         # A worker is one thread; libraries must not start one for each core.
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
-            worker.process = self._world.subprocess.Popen(
+            worker.process = self._world.popen(
                 [sys.executable, "-P", "-m", WORKER_MODULE, msgspec.json.encode(spec).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self.shared.fd, *self.fds),
+                pass_fds=(theirs.fileno(), self.shared.fd),
                 process_group=0,  # out of reach of a terminal's Ctrl-C while Python starts
                 env={**self._world.os.environ, **threads},
             )
@@ -256,9 +240,8 @@ class Watch:
 
     @property
     def overdue(self) -> int:
-        """The number of workers that were sent their end and are still there, with the inference process."""
-        ending = sum(silence.ending for silence, _ in self._seen.values())
-        return ending + self._supervisor.server_overdue
+        """The number of workers that were sent SIGABRT and are still there."""
+        return sum(silence.ending for silence, _ in self._seen.values())
 
     def look(self, now: float, silence_s: float) -> None:
         """End the workers without progress for longer than ``silence_s``, the limit of a slice of play."""
@@ -278,7 +261,6 @@ class Watch:
             silence, steps_at_start = self._seen[worker.index] = Silence(process), steps
         waits = worker.waiting_rows is not None or worker.unconfirmed is not None
         mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye
-        waits = waits or (busy == ASKS and self._supervisor.awaits_answer(worker))
         silent_s = silence.look(now, mark, excused=waits)
         if worker.range is not None:
             silence_s *= WRITING_FACTOR

@@ -19,19 +19,24 @@ import os
 import re
 import shutil
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048.errors import PlayerError
+from tape2048.errors import PlayerError, RecorderError
 from tape2048.io.durable import storage_error
-from tape2048_recorder.ipc.protocol import Weights, WeightsRefused, WeightsTaken
+from tape2048_recorder.ipc.protocol import FromWorker, WantWeights, Weights, WeightsRefused, WeightsTaken
+from tape2048_recorder.ipc.shared import LOADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tape2048_recorder.daemon.supervisor import Supervisor, Worker
+    from tape2048_recorder.ipc.protocol import Ready
     from tape2048_recorder.recording.partial import Facts
+    from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.report import Reporter
 
 #: Polling interval: a checkpoint takes longer to write, and a poll costs microseconds.
@@ -42,6 +47,9 @@ _TAG_MAX = 100
 _TAG_HASH = 8
 
 _COPY_BYTES = 1 << 20
+
+#: Processes that may end while they load a checkpoint; after that many, it counts as unusable.
+LOADERS_MAX = 3
 
 
 class Seen(NamedTuple):
@@ -261,3 +269,76 @@ def _copy(source: Path, target: Path) -> str:
         error.filename = error.filename or str(at)
         raise
     return digest.hexdigest()
+
+
+class Playing:
+    """The player of all workers, and its weights where they change during recording.
+
+    Args:
+        supervisor: starts workers with the current weights.
+        live: weights that change during recording, or None.
+    """
+
+    def __init__(self, supervisor: Supervisor, live: LiveWeights | None) -> None:
+        self._supervisor = supervisor
+        self._live = live
+        self._offered: dict[int, int] = {}  # the last generation, by worker
+        self._died: Counter[int] = Counter()  # workers that ended while loading, by generation
+        self.player_sha256: str | None = None
+        if live is not None:
+            supervisor.weights = live.proven
+
+    def on_ready(self, index: int, message: Ready) -> RecorderError | None:
+        """Note a worker's player; return an error where it differs from the others'."""
+        before, self.player_sha256 = self.player_sha256, message.player_sha256
+        if self._live is not None:
+            return _conflict(self._live.on_ready(message.generation, message.player_sha256))
+        if before in {None, message.player_sha256}:
+            return None
+        return _conflict(
+            f"worker {index} plays {message.player_sha256[:12]}, the others {str(before)[:12]}: "
+            "the player changed while the recorder ran"
+        )
+
+    def on_message(self, worker: Worker, message: FromWorker) -> RecorderError | None:
+        """Answer a worker's message about weights; return an error as :meth:`on_ready`."""
+        assert self._live is not None, "no weights were offered"
+        if isinstance(message, WeightsTaken | WeightsRefused):
+            return _conflict(self._live.on_message(message))
+        assert isinstance(message, WantWeights)
+        self._offered[worker.index] = self._live.current.generation
+        worker.answer(self._live.current)
+        return None
+
+    def tick(self, recording: Recording, now: float, *, look: bool) -> None:
+        """Close the sessions of weights that no worker plays any more; ``look`` for newer weights."""
+        if self._live is None:
+            return
+        oldest = int(self._supervisor.shared.slots["oldest"].min())
+        recording.retire(oldest)
+        if look:
+            self._refuse_fatal(self._live)
+            self._live.tick(now, oldest)
+            self._supervisor.weights = self._live.proven
+
+    def _refuse_fatal(self, live: LiveWeights) -> None:
+        """Refuse weights that end the processes that load them."""
+        busy = self._supervisor.shared.slots["busy"]
+        for worker in self._supervisor.workers:
+            if not worker.alive and busy[worker.index] == LOADS:
+                busy[worker.index] = 0
+                generation = self._offered[worker.index]
+                self._died[generation] += 1
+                if self._died[generation] == LOADERS_MAX and generation > live.proven.generation:
+                    why = f"{LOADERS_MAX} workers ended while they loaded it"
+                    live.on_message(WeightsRefused(generation, why))
+
+    def close(self) -> None:
+        """Remove the copies of the weights, after the workers' end."""
+        if self._live is not None:
+            self._live.close()
+
+
+def _conflict(text: str | None) -> RecorderError | None:
+    # Not StartError, with which a service stays down: after a restart all workers agree.
+    return None if text is None else RecorderError(text, hint="restart it: all workers then load the same")

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -38,9 +38,6 @@ _LENGTH = struct.Struct("<I")
 #: Below the size from which malloc maps each allocation separately.
 _RECEIVE_BYTES = 1 << 16
 FRAME_BYTES_MAX = 1 << 28
-
-#: Processes that may end while they load a checkpoint; after that many, it counts as unusable.
-LOADERS_MAX = 3
 
 
 # From the worker.
@@ -164,26 +161,18 @@ class Confirmed(msgspec.Struct, tag=True):
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """The argument of a worker process: its index, its player, and the descriptors that it inherits."""
+    """The argument of a worker process: its index, the descriptors that it inherits, and its settings.
+
+    ``settings`` are the fields of the recorder's configuration, with the seed in effect and every parameter
+    of the player. ``weights`` are for batched players.
+    """
 
     index: int
-    workers: int
     daemon_pid: int
     socket_fd: int
     shared_fd: int
-    player: str
-    player_args: dict[str, int | float | str | bool]
-    seed: int
-    sample_rate: int
-    record_action: bool
-    storage: str = "rows"
-    # The rest is for batched players (`tape2048_recorder.workers.batch_loop`).
-    lanes: int = 1
-    sampling: dict[str, int | float | str | bool] = {}
-    inference: str = "worker"
+    settings: dict[str, Any]
     weights: Weights | None = None
-    server_memory_fd: int = -1
-    server_wake_fds: list[int] = []
 
 
 FromWorker: TypeAlias = (

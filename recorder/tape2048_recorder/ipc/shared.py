@@ -17,9 +17,7 @@ PLAY = 0
 DRAIN = 1  # finish the game in play, write, stop
 HURRY = 2  # give up the game in play, write, stop
 
-# Values of ``busy``.
-LOADS = 1  # loading a model
-ASKS = 2  # waiting for the inference process, which has a silence limit of its own
+LOADS = 1  # a value of ``busy``: loading a model
 
 _SLOT = np.dtype(
     {
@@ -48,9 +46,9 @@ _SLOT = np.dtype(
 class Shared:
     """One slot a worker: ``command`` from the daemon; ``heartbeat_ns`` (monotonic), ``steps``, ``games``."""
 
-    def __init__(self, fd: int, workers: int) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._map = mmap.mmap(fd, workers * _SLOT.itemsize)
+        self._map = mmap.mmap(fd, 0)
         self.slots = np.frombuffer(self._map, dtype=_SLOT)
 
     @classmethod
@@ -58,7 +56,7 @@ class Shared:
         """Allocate shared memory; exec closes the descriptor unless it is passed on by name."""
         fd = os.memfd_create("tape2048")
         os.ftruncate(fd, workers * _SLOT.itemsize)
-        return cls(fd, workers)
+        return cls(fd)
 
     def close(self) -> None:
         """Unmap the memory; ``slots`` keeps its last values."""

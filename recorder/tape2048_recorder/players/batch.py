@@ -18,7 +18,7 @@ may also have:
   batch in flight; at most two are. With them, the rules of one half of the lanes run while the model computes
   the other's. The arrays do not change until ``collect``, nor may an answer until the next call.
 
-``n`` is at most half of ``lanes`` (rounded up; with ``inference = "server"``, of all workers together), and
+``n`` is at most half of ``lanes`` (rounded up), and
 smaller towards the end of a recording.
 
 **Reproducibility.** The recorder's part of a game follows from its seed alone. For the same games with other
@@ -66,7 +66,7 @@ _NAME = re.compile(r"python:(?P<module>[A-Za-z_][\w.]*|[^:]+\.py):(?P<factory>[A
 
 ArgValue = int | float | str | bool
 
-#: Longest identity of a player, which the inference process passes on in shared memory.
+#: Longest identity of a player.
 DECLARED_BYTES_MAX = 128
 
 #: Errors of user code. A worker that left by its sys.exit() would report nothing.

@@ -42,7 +42,7 @@ from crc32c import crc32c
 from tape2048.base.text import counted
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.ipc.world import REAL, World
+from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from pathlib import Path

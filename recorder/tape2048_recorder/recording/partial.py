@@ -36,8 +36,8 @@ from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.tape.layout import ANCHOR_DTYPE, anchor_count
 from tape2048_recorder.game.rows_file import RowsFile
-from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.journal import JOURNAL, Block, Journal
+from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from pathlib import Path

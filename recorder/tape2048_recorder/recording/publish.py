@@ -28,7 +28,6 @@ from tape2048.formats.session import (
 from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY
-from tape2048_recorder.ipc.world import REAL, World, at_once
 from tape2048_recorder.recording.journal import JOURNAL, JOURNAL_HEADER_BYTES, Block, Journal, read_journal
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
@@ -42,6 +41,7 @@ from tape2048_recorder.recording.partial import (
     utc_text,
 )
 from tape2048_recorder.recording.tape_pass import decode_games
+from tape2048_recorder.recording.world import REAL, World, at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -101,14 +101,14 @@ def publish_steps(
         world: the system.
 
     Yields:
-        0 between two steps, as :class:`~tape2048_recorder.ipc.world.Background` takes them.
+        0 between two steps, as :class:`~tape2048_recorder.recording.world.Background` takes them.
 
     Raises:
         StorageError: an operating system error; calling again is safe.
     """
     with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
-        world.shutil.rmtree(partial / COMPACTION_DRAFT, ignore_errors=True)
+        world.rmtree(partial / COMPACTION_DRAFT, ignore_errors=True)
         file = facts.file
         stage = stage_of(partial)
         if stage != partial:  # an earlier try got as far as moving the blocks
@@ -390,6 +390,6 @@ def _remove(world: World, partial: Path, out_dir: Path) -> None:
     """
     for stage in (partial, *compactions(partial)):
         if world.files.path_exists(stage / STAGED):
-            world.shutil.rmtree(stage / STAGED)
-    world.shutil.rmtree(partial)
+            world.rmtree(stage / STAGED)
+    world.rmtree(partial)
     world.files.fsync_dir(out_dir)

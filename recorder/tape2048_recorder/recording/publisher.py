@@ -12,9 +12,9 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.errors import DiskFullError, TapeError, TooManyFilesError
-from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.recording.publish import Published, publish_steps
+from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,10 +18,10 @@ from tape2048.io.durable import storage_error
 from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
-from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.partial import Facts, PartialSession, utc_text
 from tape2048_recorder.recording.publisher import Outcome, Publisher
 from tape2048_recorder.recording.tape_pass import load_kernels
+from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable

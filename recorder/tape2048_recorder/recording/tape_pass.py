@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.ipc.world import World
+    from tape2048_recorder.recording.world import World
 
 #: Rows of a piece: boards that the second-level cache holds. A single game may have more.
 _PIECE_ROWS = 1 << 17

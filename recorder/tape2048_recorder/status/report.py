@@ -113,8 +113,7 @@ class Status(msgspec.Struct, frozen=True):
         games: finished ones, of which ``by_highest_tile`` counts the recorded ones.
         ending: no game begins any more, also during a pause.
         can_record: every worker is ready, and there is room for a block.
-        workers_overdue: workers without progress for too long that are not replaced yet, or the inference
-            process.
+        workers_overdue: workers without progress for too long that are not replaced yet.
         rows_waiting: rows that wait for the disk, as do the ``sessions_pending``.
         disk_full_s: time until ``min_free_mb`` is reached at the present rate.
         model_share: share of the workers' time in a batched player; None for other players.
@@ -123,20 +122,20 @@ class Status(msgspec.Struct, frozen=True):
     """
 
     state: State
-    why: str | None
-    elapsed_s: float
-    steps_per_s: float
-    steps: int
-    games: int
-    recorded_rows: int
-    mean_score: float | None
-    reach: dict[int, float]
-    session_rows: int
     rotate_steps: int
-    sessions: int
-    free_bytes: int | None
     workers: int
-    workers_ready: int
+    why: str | None = None
+    elapsed_s: float = 0.0
+    steps_per_s: float = 0.0
+    steps: int = 0
+    games: int = 0
+    recorded_rows: int = 0
+    mean_score: float | None = None
+    reach: dict[int, float] = {}
+    session_rows: int = 0
+    sessions: int = 0
+    free_bytes: int | None = None
+    workers_ready: int = 0
     ending: bool = False
     can_record: bool = False
     workers_overdue: int = 0

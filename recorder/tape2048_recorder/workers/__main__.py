@@ -40,7 +40,7 @@ def _prepared(spec: WorkerSpec, channel: Channel, shared: Shared) -> Worker:
         channel.send(Compiles(None if cache is None else str(cache)))
 
     with announced(announce):
-        worker = _worker_class(spec.player)(spec, channel, shared)
+        worker = _worker_class(spec.settings["player"])(spec, channel, shared)
         worker.warm_up()
     return worker
 
@@ -52,7 +52,7 @@ def main(argument: str) -> int:
     set_up(spec.daemon_pid)
     die_first()
     channel = Channel(socket.socket(fileno=spec.socket_fd))
-    shared = Shared(spec.shared_fd, spec.workers)
+    shared = Shared(spec.shared_fd)
     starting = True
     try:
         worker = _prepared(spec, channel, shared)

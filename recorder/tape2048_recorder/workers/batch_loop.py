@@ -13,7 +13,6 @@ import numpy as np
 
 from tape2048.base.text import valid_text
 from tape2048.errors import PlayerError
-from tape2048_recorder.inference.remote import Hurried, RemotePlayer
 from tape2048_recorder.ipc.protocol import Ask, Bye, Games, WantWeights, Weights, WeightsRefused, WeightsTaken
 from tape2048_recorder.ipc.shared import DRAIN, HURRY, LOADS
 from tape2048_recorder.lanes.arrays import Finished
@@ -30,18 +29,16 @@ class BatchWorker(Worker):
     """The loop of one worker with a batched player."""
 
     def _prepare(self) -> None:
-        spec = self._spec
-        self._sampling = read_sampling(spec.sampling)
+        self._sampling = read_sampling(self._config.sampling)
         self._model_ns = 0  # of closed tables
         self._tables: list[Table] = []
-        self._server_slots = 0  # slots of the next table; two tables alternate
-        self._requested = spec.weights.generation if spec.weights is not None else 0
+        self._requested = 0 if self._first_weights is None else self._first_weights.generation
         self.generation = self._requested
         self._finished_at: dict[int, float] = {}  # since when a table holds finished games, by generation
 
     def warm_up(self) -> None:
         """Load the model, compile, and make the first moves."""
-        table, self.player_sha256 = self._make_table(self._spec.weights)
+        table, self.player_sha256 = self._make_table(self._first_weights)
         self._tables = [table]
         self._slot["oldest"] = self.generation
 
@@ -51,40 +48,29 @@ class BatchWorker(Worker):
         Raises:
             PlayerError: the model cannot be used.
         """
-        spec = self._spec
-        player: Any
-        if spec.inference == "server":
-            player = RemotePlayer(spec, weights, self._server_slots, self._slot)
-        else:
-            args = spec.player_args if weights is None else {**spec.player_args, "model": weights.path}
-            player = make_batch_player(spec.player, args)
-        caller = Caller(player, spec.player, answered=self._beat)
+        name, args = self._config.player, self._config.player_args
+        player = make_batch_player(name, args if weights is None else {**args, "model": weights.path})
+        caller = Caller(player, name, answered=self._beat)
         generation = 0 if weights is None else weights.generation
         self._new_table(caller, generation, _Practice()).warm_up()
-        sha256 = batch_sha256(
-            spec.player,
-            spec.player_args,
-            self._sampling,
-            player,
-            checkpoint_sha256=None if weights is None else weights.sha256,
-        )
+        checkpoint = None if weights is None else weights.sha256
+        sha256 = batch_sha256(name, args, self._sampling, player, checkpoint_sha256=checkpoint)
         caller.model_ns = caller.calls = 0
-        self._server_slots = 1 - self._server_slots
         return self._new_table(caller, generation, self), sha256
 
     def _new_table(self, caller: Caller, generation: int, source: Any) -> Table:
-        spec = self._spec
+        config = self._config
         practice = isinstance(source, _Practice)
         return Table(
             caller,
-            lanes=spec.lanes,
+            lanes=config.lanes,
             sampling=self._sampling,
             finished=Finished(
                 rows_max=64 if practice else self._block_rows,
                 runs_max=1 if practice else RUNS_MAX,
-                record_action=spec.record_action,
-                sample_rate=spec.sample_rate,
-                storage=spec.storage,
+                record_action=config.record_action,
+                sample_rate=config.sample_rate,
+                storage=config.storage,
             ),
             source=source,
             generation=generation,
@@ -101,7 +87,7 @@ class BatchWorker(Worker):
             self._more_games = False
             return None
         ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
-        return ids, self._game_seeds(self._spec.seed, ids)
+        return ids, self._game_seeds(self._seed, ids)
 
     def flush(self, table: Table) -> None:
         """Write a table's finished games as one block."""
@@ -134,8 +120,6 @@ class BatchWorker(Worker):
                 self._resize_if_asked()
                 if not self._play_ticks():
                     break
-        except Hurried:
-            pass  # the inference process hangs, or is slow: finished games are written all the same
         except PlayerError:
             self._flush_all()  # a bad answer costs the games in play, and no finished one
             raise

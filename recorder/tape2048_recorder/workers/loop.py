@@ -11,6 +11,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.io.durable import write_all
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ipc.protocol import (
     Ask,
     Bye,
@@ -59,7 +60,9 @@ class Worker:
 
         self._loop = loop
         self._game_seeds = rng.game_seeds
-        self._spec = spec
+        self._config = RecorderConfig(**spec.settings)
+        self._seed: int = spec.settings["seed"]
+        self._first_weights = spec.weights
         self._channel = channel
         self._slot = shared.slots[spec.index : spec.index + 1]
         self.player_sha256 = ""
@@ -79,18 +82,18 @@ class Worker:
         """Make the player and the buffer."""
         from tape2048_recorder.players import registry
 
-        self._player: Any = registry.make_player(self._spec.player, self._spec.player_args)
-        self.player_sha256 = registry.player_sha256(self._spec.player, self._player)
+        self._player: Any = registry.make_player(self._config.player, self._config.player_args)
+        self.player_sha256 = registry.player_sha256(self._config.player, self._player)
         self._buffer = self._new_buffer(self._block_rows)
 
     def _new_buffer(self, rows_max: int) -> Any:
-        spec = self._spec
+        config = self._config
         return self._loop.Buffer(
             rows_max=rows_max,
             runs_max=RUNS_MAX,
-            record_action=spec.record_action,
-            sample_rate=spec.sample_rate,
-            storage=spec.storage,
+            record_action=config.record_action,
+            sample_rate=config.sample_rate,
+            storage=config.storage,
         )
 
     def warm_up(self) -> None:
@@ -132,7 +135,7 @@ class Worker:
             self._more_games = False
             return
         ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
-        self._buffer.give(ids, self._game_seeds(self._spec.seed, ids))
+        self._buffer.give(ids, self._game_seeds(self._seed, ids))
 
     def _games_wanted(self) -> int:
         """Return how many games to request now, to last until the next block is written."""

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tape2048 import errors
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.daemon.daemon import HURRY_GRACE_S, ROOM_GRACE_S, TICK_S, Daemon
+from tape2048_recorder.daemon import daemon as module
+from tape2048_recorder.daemon.daemon import (
+    HURRY_GRACE_S,
+    ROOM_GRACE_S,
+    TICK_S,
+    Daemon,
+    error_of,
+    limit_met,
+    resident_bytes,
+)
 from tape2048_recorder.daemon.reload import Reload
-from tape2048_recorder.ipc.protocol import NoRoom, Ready
+from tape2048_recorder.daemon.weights import Playing
+from tape2048_recorder.ipc.protocol import Crashed, NoRoom, Ready
 from tape2048_recorder.ipc.shared import DRAIN
 
 LIMIT = "max_steps = 5 was reached (6 rows)"
@@ -44,7 +60,7 @@ class World:
             supervisor=cast("Any", supervisor),
             recording=cast("Any", recording),
             ledger=cast("Any", SimpleNamespace(exhausted=False)),
-            memory=cast("Any", None),
+            progress=cast("Any", None),
             playing=cast("Any", SimpleNamespace(on_ready=lambda index, message: None)),
             signals=cast("Any", SimpleNamespace(take=self._take)),
             begun=0.0,
@@ -145,12 +161,69 @@ def test_rows_are_counted_with_each_tick_and_not_only_where_all_limits_are_looke
     assert world.daemon.reason == LIMIT
 
 
-def test_a_pause_is_said_once_and_its_reason_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_is_logged_once() -> None:
     world = World()
-    pauses: list[str] = []
-    monkeypatch.setattr(world.daemon.gauges, "paused", pauses.append)
     for why in ("the disk is slow: 3 wait", "the spool is full: 2 MB", "the spool is full: 3 MB"):
         world.daemon._pause(why)
         assert world.daemon._paused == why
-    assert pauses == ["the disk is slow: 3 wait"]
+    assert world.daemon.counts.pauses == {"disk_slow": 1}
     assert [said.partition(";")[0] for said in world.said] == ["warning: paused: the disk is slow: 3 wait"]
+
+
+def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | None:
+    values: dict[str, Any] = {"rows": 0, "elapsed_s": 0.0, "disk_bytes": 0, **given}
+    config = RecorderConfig(**{name: values.pop(name) for name in [*values] if name.startswith("max_")})
+    monkeypatch.setattr(module, "resident_bytes", lambda pids: ram if list(pids) == [7, 8] else 0)
+    return limit_met(config, pids=[7, 8], **values)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "measured", "at"),
+    [
+        ("max_steps", 1, "rows", 1),
+        ("max_wall_s", 2.5, "elapsed_s", 2.5),
+        ("max_disk_mb", 3, "disk_bytes", 3_000_000),
+        ("max_ram_mb", 3, "ram", 3_000_000),
+    ],
+)
+def test_a_limit_is_met_at_its_number(
+    monkeypatch: pytest.MonkeyPatch, name: str, limit: float, measured: str, at: float
+) -> None:
+    others = {"rows": 10**12, "elapsed_s": 1e12, "disk_bytes": 10**15, "ram": 10**15}
+    assert met(monkeypatch, **others) is None, "without a limit there is none"  # type: ignore[arg-type]
+    below = at - (0.1 if isinstance(at, float) else 1)
+    assert met(monkeypatch, **{**others, name: limit, measured: below}) is None
+    assert f"{name} = {limit} was reached" in str(met(monkeypatch, **{name: limit, measured: at}))
+
+
+def test_memory_is_that_of_all_processes_that_are_there() -> None:
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found is not None
+    mine = int(found[1]) * 1024
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    alone = resident_bytes([os.getpid()])
+    assert mine / 2 < alone < mine * 2
+    together = resident_bytes([os.getpid(), child.pid, os.getpid()])
+    assert alone * 1.5 < together < alone * 3
+    assert resident_bytes([child.pid]) == 0
+
+
+def test_a_player_that_changed_ends_it_and_another_start_may_follow() -> None:
+    """Its file was replaced while the recorder ran, and then a worker was."""
+    nobody: Any = None
+    playing = Playing(nobody, None)
+    assert playing.on_ready(0, Ready("a" * 64, 1.0)) is None
+    assert playing.on_ready(1, Ready("a" * 64, 1.0)) is None
+    error = playing.on_ready(0, Ready("b" * 64, 1.0))
+    assert "worker 0 plays bbbbbbbbbbbb, the others aaaaaaaaaaaa" in str(error)
+    assert type(error) is errors.RecorderError, "with StartError's exit code a service stays down"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_the_first_worker_in_a_place_any_error_is_final(first: bool) -> None:
+    error = error_of(Crashed("no room", starting=True), first=first)
+    assert type(error) is (errors.StartError if first else type(None))
+    player = error_of(Crashed("raised", True, "PlayerError", "look at it"), first=first)
+    assert type(player) is errors.PlayerError

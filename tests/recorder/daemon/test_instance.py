@@ -15,7 +15,7 @@ import pytest
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048_recorder.config.schema import LEASE_MAX
 from tape2048_recorder.daemon import instance
-from tape2048_recorder.daemon.instance import GameState, Instance, Memory
+from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
 
 from ..checks import descriptors
 from ..processes import environment
@@ -120,7 +120,7 @@ def test_a_seed_goes_on_after_another_was_used(root: Path) -> None:
         held = Instance(root, "default")
         state = held.load_state(seed)
         begins.append(state.next_id)
-        memory = Memory(held, seed)
+        memory = ProgressFile(held, seed)
         memory.cover(state.next_id)
         memory.settle(GameState(seed, state.next_id + 10 * seed, ((4, 5),)))
         held.close()
@@ -131,7 +131,7 @@ def test_each_lease_of_a_seed_goes_on_where_it_was(root: Path, mine: Instance) -
     leases = (0, 1, LEASE_MAX)
     for lease in leases:
         assert mine.load_state(7, lease) == GameState(7, lease << 40, lease=lease)
-        memory = Memory(mine, 7, lease)
+        memory = ProgressFile(mine, 7, lease)
         memory.cover(lease << 40)
         assert mine.load_state(7, lease).next_id == (lease << 40) + instance.IDS_AHEAD
         memory.settle(GameState(7, (lease << 40) + lease + 1, lease=lease))
@@ -201,19 +201,19 @@ def test_a_memory_that_the_device_would_not_give_is_an_error(root: Path, mine: I
     assert caught.value.path == str(state_file(root))
 
 
-class TestMemory:
+class TestProgressFile:
     @pytest.fixture(autouse=True)
     def _near(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(instance, "IDS_AHEAD", 100)
 
     def test_it_is_always_ahead_of_what_is_handed_out(self, mine: Instance) -> None:
-        memory = Memory(mine, 7)
+        memory = ProgressFile(mine, 7)
         for next_id in [*range(0, 1000, 7), 5000, 5001, 10**9]:
             memory.cover(next_id)
             assert mine.load_state(7).next_id >= next_id
 
     def test_it_is_written_now_and_then(self, root: Path, mine: Instance) -> None:
-        memory = Memory(mine, 7)
+        memory = ProgressFile(mine, 7)
         files = set()
         for next_id in range(1000):
             memory.cover(next_id)
@@ -221,7 +221,7 @@ class TestMemory:
         assert len({next_id for _, next_id in files}) <= 1 + 1000 // 50
 
     def test_a_random_seed_is_not_remembered(self, root: Path, mine: Instance) -> None:
-        memory = Memory(mine, None)
+        memory = ProgressFile(mine, None)
         memory.cover(10**9)
         memory.settle(GameState(7, 10**9))
         assert not state_file(root).exists()
@@ -229,19 +229,19 @@ class TestMemory:
     def test_it_goes_on_without_writing_for_as_long_as_what_is_written_lasts(
         self, root: Path, mine: Instance
     ) -> None:
-        memory = Memory(mine, 7)
+        memory = ProgressFile(mine, 7)
         memory.cover(0)
         state_file(root).unlink()
         state_file(root).mkdir()
         memory.cover(51)
         memory.cover(100)
-        with pytest.raises(StorageError, match="instance's memory"):
+        with pytest.raises(StorageError, match="instance's progress"):
             memory.cover(101)
-        with pytest.raises(StorageError, match="instance's memory"):
+        with pytest.raises(StorageError, match="instance's progress"):
             memory.settle(GameState(7, 100))
 
     def test_at_the_end_it_is_exact(self, mine: Instance) -> None:
-        memory = Memory(mine, 7)
+        memory = ProgressFile(mine, 7)
         memory.cover(30)
         memory.settle(GameState(7, 30, ((2, 4),)))
         assert mine.load_state(7) == GameState(7, 30, ((2, 4),))

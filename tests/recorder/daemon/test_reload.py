@@ -72,7 +72,6 @@ OTHER: dict[str, Any] = {
     "log_interval_s": 5.0,
     "lanes": 7,
     "sampling": {"method": "softmax"},
-    "inference": "server",
     "model_dir": "models",
     "model_files": "*.pt",
     "log_level": "error",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048.errors import TapeError
-from tape2048_recorder.daemon.rotations import FLUSH_S, Rotations
+from tape2048_recorder.daemon.daemon import FLUSH_S, Rotations
 from tape2048_recorder.ipc.shared import Shared
 from tape2048_recorder.recording.publish import Published
 from tape2048_recorder.recording.publisher import Outcome

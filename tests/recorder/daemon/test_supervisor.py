@@ -17,18 +17,18 @@ from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Supervisor, exit_text
 from tape2048_recorder.ipc.protocol import Channel, Range, Weights
 from tape2048_recorder.ipc.shared import DRAIN, LOADS, PLAY
-from tape2048_recorder.recorder import _worker_spec
+from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
-def supervise() -> Iterator[Callable[[RecorderConfig], Supervisor]]:
+def supervise() -> Iterator[Callable[..., Supervisor]]:
     made: list[Supervisor] = []
 
-    def make(config: RecorderConfig) -> Supervisor:
-        made.append(Supervisor(_worker_spec(config, 1, {}), config))
+    def make(config: RecorderConfig, world: World = REAL) -> Supervisor:
+        made.append(Supervisor(config, world))
         return made[-1]
 
     yield make
@@ -38,7 +38,7 @@ def supervise() -> Iterator[Callable[[RecorderConfig], Supervisor]]:
 
 @pytest.mark.parametrize(("workers", "deaths"), [(1, 8), (2, 8), (64, 192)])
 def test_one_cause_may_take_every_worker_once(
-    supervise: Callable[[RecorderConfig], Supervisor], workers: int, deaths: int
+    supervise: Callable[..., Supervisor], workers: int, deaths: int
 ) -> None:
     supervisor = supervise(RecorderConfig(workers=workers))
     for death in range(deaths):
@@ -50,7 +50,7 @@ def test_one_cause_may_take_every_worker_once(
 
 
 def test_blocks_are_no_larger_than_sessions_and_no_later(
-    supervise: Callable[[RecorderConfig], Supervisor],
+    supervise: Callable[..., Supervisor],
 ) -> None:
     config = RecorderConfig(workers=2, block_rows=5_000, rotate_steps=10_000, flush_s=9.0)
     supervisor = supervise(config)
@@ -63,7 +63,7 @@ def test_blocks_are_no_larger_than_sessions_and_no_later(
 
 
 def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
-    supervise: Callable[[RecorderConfig], Supervisor], monkeypatch: pytest.MonkeyPatch
+    supervise: Callable[..., Supervisor],
 ) -> None:
     """It would have its patience, drain, write at once, or be waited for as one that has said goodbye."""
     popen = subprocess.Popen
@@ -73,12 +73,11 @@ def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
         how.update(options, spec=msgspec.json.decode(args[-1]))
         return popen(["sleep", "600"], **options)
 
-    monkeypatch.setattr(subprocess, "Popen", sleep)
-    supervisor = supervise(RecorderConfig(workers=2, player="greedy"))
+    supervisor = supervise(RecorderConfig(workers=2, player="greedy"), World(popen=sleep))
     worker = supervisor.workers[1]
     slots = supervisor.shared.slots
     supervisor.command(DRAIN)
-    supervisor.set_weights(Weights(generation=4, path="x", sha256="y"))
+    supervisor.weights = Weights(generation=4, path="x", sha256="y")
     slots["busy"], slots["heartbeat_ns"], slots["flush"], slots["oldest"] = LOADS, 1, 3, 2
     worker.ready, worker.range, worker.waiting_rows = True, Range(1, "x", 0), 5
     worker.said_bye, worker.last_error = True, "x"
@@ -107,7 +106,7 @@ def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no process")
 
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    supervisor._world = World(popen=refuse)
     with pytest.raises(OSError, match="no process"):
         supervisor.start(worker)
     assert open_files() == before
@@ -120,7 +119,7 @@ def test_how_a_process_ended_in_words() -> None:
 
 
 def test_an_answer_to_a_worker_that_has_died_is_no_error(
-    supervise: Callable[[RecorderConfig], Supervisor],
+    supervise: Callable[..., Supervisor],
 ) -> None:
     worker = supervise(RecorderConfig(workers=1)).workers[0]
     ours, theirs = socket.socketpair()
@@ -131,7 +130,7 @@ def test_an_answer_to_a_worker_that_has_died_is_no_error(
 
 
 def test_each_death_doubles_the_wait_for_the_next_start_up_to_a_limit(
-    supervise: Callable[[RecorderConfig], Supervisor],
+    supervise: Callable[..., Supervisor],
 ) -> None:
     supervisor = supervise(RecorderConfig(workers=2))
     worker, other = supervisor.workers

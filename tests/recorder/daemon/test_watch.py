@@ -15,7 +15,7 @@ from tape2048_recorder.daemon import supervisor as module
 from tape2048_recorder.daemon.supervisor import WRITING_FACTOR, Watch
 from tape2048_recorder.ipc.process import ABORT_S, START_S, whereabouts
 from tape2048_recorder.ipc.protocol import Range
-from tape2048_recorder.ipc.shared import ASKS, LOADS
+from tape2048_recorder.ipc.shared import LOADS
 
 from ..checks import assert_sessions_valid
 from ..processes import kill, wait_until
@@ -62,16 +62,12 @@ class World:
         self.workers = [self.place]
         self.slots = np.zeros(1, dtype=[("heartbeat_ns", "u8"), ("steps", "u8"), ("busy", "u8")])
         self.warnings: list[str] = []
-        self.server_overdue = self.owed = False
         self.now = 1000.0
         self.watch = Watch(self, self.warnings.append)  # type: ignore[arg-type]
 
     @property
     def shared(self) -> World:
         return self
-
-    def awaits_answer(self, _: object) -> bool:
-        return self.owed
 
     def beat(self) -> None:
         self.slots["heartbeat_ns"] += 1
@@ -192,23 +188,6 @@ def test_what_came_before_does_not_count_where_patience_ends() -> None:
     assert world.signals == []
     world.pass_time(2)
     assert world.signals
-
-
-def test_one_that_waits_for_the_inference_process_is_not_silent(world: World) -> None:
-    world.slots["busy"] = ASKS
-    world.owed = True
-    world.pass_time(2 * START_S)
-    assert world.signals == []
-    world.owed = False  # it is answered, and does not go on
-    world.pass_time(SILENCE_S - 1)
-    assert world.signals == []
-    world.pass_time(2)
-    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
-
-
-def test_an_inference_process_that_cannot_be_ended_is_overdue(world: World) -> None:
-    world.server_overdue = True
-    assert world.watch.overdue == 1
 
 
 @pytest.mark.parametrize("what", ["waiting_rows", "unconfirmed"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,9 +12,9 @@ import pytest
 
 from tape2048.errors import PlayerError, ReplayError, StartError
 from tape2048.session.session import sessions
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.inference.process import SERVER_MODULE
-from tape2048_recorder.ipc.protocol import Confirmed, WorkerSpec
+from tape2048_recorder.ipc.protocol import Confirmed
 from tape2048_recorder.ipc.shared import HURRY, Shared
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.players.sampling import read_sampling
@@ -233,12 +231,9 @@ def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_goo
     assert recorder.end() == 0
 
 
-@pytest.mark.parametrize("inference", ["worker", "server"])
-def test_weights_that_end_whoever_loads_them_are_refused(
-    recorders: Recorders, model_dir: Path, inference: str
-) -> None:
+def test_weights_that_end_their_loaders_are_refused(recorders: Recorders, model_dir: Path) -> None:
     recorder = recorders.start(
-        player=f"{PLAYER}:deadly", workers=2, lanes=8, seed=7, flush_s=0.2, inference=inference,
+        player=f"{PLAYER}:deadly", workers=2, lanes=8, seed=7, flush_s=0.2,
         model_dir=str(model_dir), model_files="*.json",
 
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
@@ -260,8 +255,8 @@ def test_each_answer_of_a_model_is_a_sign_of_life() -> None:
     shared = Shared.create(1)
     worker._slot = shared.slots.copy()
     shared.close()
-    worker._spec = WorkerSpec(0, 1, 0, -1, -1, f"{PLAYER}:hashed", {}, 7, 1, record_action=False, lanes=4)
-    worker._sampling, worker._block_rows, worker._server_slots = read_sampling({}), 1024, 0
+    worker._config = RecorderConfig(player=f"{PLAYER}:hashed", lanes=4)
+    worker._sampling, worker._block_rows = read_sampling({}), 1024
     table, _ = worker._make_table(None)
     group = new_lanes(2)
     for _ in range(2):
@@ -339,53 +334,11 @@ def one_game(number: int, key: int) -> bytes:
     return games.kept[number].rows
 
 
-def test_one_process_computes_for_all_changes_weights_and_may_die(
-    fast_dir: Path, recorders: Recorders, model_dir: Path
-) -> None:
-    """While weights change, a worker has two tables of lanes, and four batches, with the one process."""
-    recorder = recorders.start(
-        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005}, inference="server",
-        workers=2, model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
-        hooks={
-            "tape2048_recorder.inference.process:RETRY_S": 0.05,
-            "tape2048_recorder.daemon.weights:POLL_S": 0.05,
-        },
-    )  # fmt: skip
-    recorder.wait_for_status(lambda status: status["games"] > 50)
-    (server,) = servers_of(recorder.pid)
-    kill(server)
-    recorder.wait_for_event("workers wait and lose nothing")
-    write_checkpoint(model_dir, "b.json", '{"key": 2}')
-    recorder.wait_for_event("b.json is loaded")
-    recorder.wait_for_event("published")  # no game of the first weights is left in play
-    games = recorder.wait_for_status(lambda status: True)["games"]
-    recorder.wait_for_status(lambda status: status["games"] > games + 200)
-    recorder.process.terminate()
-    assert recorder.end() == 0
-    assert recorder.summary["games_dropped"] == 0
-    assert len(recorder.events("warning", "error")) == 1, "a worker died with the server"
-    assert servers_of(recorder.pid) == []
-    assert_sessions_valid(fast_dir)
-    expected = {
-        f"{name}.json": play(batched.hashed(key), 200, record_action=False)
-        for name, key in (("a", 1), ("b", 2))
-    }
-    found = {run.outcome[0]: run for run in published_runs(fast_dir)}
-    played = {key: meta_of(found[key].session)["player_args"]["model"] for key in range(200)}
-    assert {key: found[key].data for key in played} == {
-        key: expected[model][key].rows for key, model in played.items()
-    }
-    assert {meta_of(run.session)["player_args"]["model"] for run in found.values()} == set(expected)
-
-
-@pytest.mark.parametrize("sent", [None, signal.SIGKILL, signal.SIGSTOP])
-def test_a_model_that_takes_long_to_load_costs_no_worker(
-    recorders: Recorders, model_dir: Path, sent: signal.Signals | None
-) -> None:
-    """Longer than the silence limit: in a worker, and after an inference process died or hung."""
+def test_a_model_that_takes_long_to_load_costs_no_worker(recorders: Recorders, model_dir: Path) -> None:
+    """Loading takes longer than the silence limit."""
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 5.0},
-        inference="worker" if sent is None else "server", model_dir=str(model_dir), model_files="*.json",
+        model_dir=str(model_dir), model_files="*.json",
         lanes=50, seed=7, flush_s=0.1, worker_silence_s=3.0,
 
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
@@ -394,64 +347,8 @@ def test_a_model_that_takes_long_to_load_costs_no_worker(
     write_checkpoint(model_dir, "b.json", '{"key": 2}')
     recorder.wait_for_event("b.json is loaded")
     recorder.wait_for_event("published")  # no game of the first weights is left in play
-    expected = 0
-    if sent is not None:
-        (server,) = servers_of(recorder.pid)
-        kill(server, sent)
-        recorder.wait_for_event("workers wait and lose nothing")
-        expected = 1
-    if sent == signal.SIGSTOP:
-        said = recorder.wait_for_event("has not answered")
-        assert "stopped" in said
-        assert "Fatal Python error: Aborted" in recorder.stderr
-        expected = 2
     games = recorder.wait_for_status(lambda status: True)["games"]
     recorder.wait_for_status(lambda status: status["games"] > games + 200)
     recorder.process.terminate()
     assert recorder.end() == 0
-    assert len(recorder.events("warning", "error")) == expected
-
-
-def test_games_that_have_ended_are_recorded_where_no_answer_comes_any_more(recorders: Recorders) -> None:
-    """Not even a worker that waits for an inference process that hangs outlasts a drain."""
-    recorder = recorders.start(
-        player=f"{PLAYER}:hashed", inference="server", workers=1, lanes=16, block_rows=10_000_000,
-        rotate_steps=10_000_000, drain_timeout_s=1.0,
-    )  # fmt: skip
-    recorder.wait_for_status(lambda status: status["steps"] > 20_000)
-    (server,) = servers_of(recorder.pid)
-    kill(server, signal.SIGSTOP)
-    recorder.process.terminate()
-    assert recorder.end() == 0
-    assert recorder.summary["games"] > 50
-    assert recorder.summary["games_dropped"] <= 16
     assert not recorder.events("warning", "error")
-
-
-def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Path) -> None:
-    recorder = recorders.run(
-        player=f"{PLAYER}:failing", player_args={"after": 20_000}, inference="server", workers=1, lanes=16
-    )
-    assert recorder.error["error"] == PlayerError.__name__
-    assert "ZeroDivisionError" in recorder.error["message"]
-    assert len(published_runs(fast_dir)) > 50
-
-
-def test_the_memory_of_the_one_process_counts(recorders: Recorders, fast_dir: Path) -> None:
-    """Daemon and worker hold a quarter of a gigabyte."""
-    recorder = recorders.run(
-        player=f"{PLAYER}:heavy", player_args={"megabytes": 700}, inference="server", workers=1, lanes=16,
-        max_ram_mb=700, max_wall_s=60.0,
-    )  # fmt: skip
-    assert "nothing was recorded: max_ram_mb = 700 was reached" in recorder.error["message"]
-
-
-def servers_of(daemon_pid: int) -> list[int]:
-    """Inference processes of a recorder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            arguments = path.read_bytes()
-            if SERVER_MODULE.encode() in arguments and b'"daemon_pid":%d,' % daemon_pid in arguments:
-                found.append(int(path.parent.name))
-    return found

@@ -41,8 +41,8 @@ from ..processes import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tape2048_recorder.ipc.world import World
     from tape2048_recorder.recording.publish import Published
+    from tape2048_recorder.recording.world import World
 
 ENDED_AT = "2026-01-02T05:00:00Z"
 

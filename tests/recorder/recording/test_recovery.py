@@ -19,10 +19,10 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
 from tape2048.tape.layout import TAPE_NPY
 from tape2048_recorder.game.rows_file import RowsFile
-from tape2048_recorder.ipc.world import World
 from tape2048_recorder.recording.journal import JOURNAL
 from tape2048_recorder.recording.partial import FACTS, STAGED, PartialSession
 from tape2048_recorder.recording.publish import publish
+from tape2048_recorder.recording.world import World
 
 from ..checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
 from ..disks import files_end_at, unsaid

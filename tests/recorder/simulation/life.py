@@ -26,8 +26,8 @@ from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.daemon.reload import Reload
 from tape2048_recorder.daemon.supervisor import WRITING_FACTOR
 from tape2048_recorder.ipc.protocol import WorkerSpec
-from tape2048_recorder.ipc.world import World
 from tape2048_recorder.recorder import _run
+from tape2048_recorder.recording.world import World
 
 from .disk import OUT_DIR, ROOMY, Crash, Disk, File, SimulatedPath, System, remove_tree
 from .truth import Broken, Truth, defects_of, write_metadata
@@ -264,6 +264,10 @@ class Life:
             flush_entry=self._flush_entry,
         )
         any_of: Any = SimpleNamespace
+
+        def simulated(found: Any) -> Any:
+            return found
+
         return World(
             os=system,
             time=any_of(
@@ -271,10 +275,10 @@ class Life:
                 monotonic_ns=self.clock_ns,
                 time=lambda: self.now + self._wall_s,
             ),
-            shutil=any_of(rmtree=remove_tree),
-            socket=any_of(socketpair=self._socketpair),
-            subprocess=any_of(Popen=self._popen),
-            selectors=any_of(DefaultSelector=functools.partial(Selector, self)),
+            rmtree=remove_tree,
+            socketpair=simulated(self._socketpair),
+            popen=simulated(self._popen),
+            selector=simulated(functools.partial(Selector, self)),
             files=files,
             load_path=self._load_path,
             background=functools.partial(Background, self),

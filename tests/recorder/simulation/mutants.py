@@ -39,7 +39,7 @@ MUTANTS = {
         "return self._asked and now >= self._next",
         "asked, self._asked = self._asked, False\n    return asked and now >= self._next",
     ),
-    "a double rotation": Mutant(f"{_DAEMON}.rotations:Rotations._close", "self._flushing.clear()", "pass"),
+    "a double rotation": Mutant(f"{_DAEMON}.daemon:Rotations._close", "self._flushing.clear()", "pass"),
     "a rotation that is done too early": Mutant(
         f"{_RECORDING}.recording:Recording.close_open",
         "[*self._closing, *self._publishing]",
@@ -49,7 +49,7 @@ MUTANTS = {
         f"{_DAEMON}.daemon:Daemon._on_death", "self.recording.release(worker.range)", "pass"
     ),
     "a clock that steps back": Mutant(
-        "tape2048_recorder.ipc.world:World.now", "self.time.monotonic()", "self.time.time()"
+        "tape2048_recorder.recording.world:World.now", "self.time.monotonic()", "self.time.time()"
     ),
     "an id handed out twice": Mutant(
         f"{_DAEMON}.ledger:Ledger.release",
@@ -57,7 +57,7 @@ MUTANTS = {
         "self._held.get(worker, deque())",
     ),
     "ids repeated after a crash": Mutant(
-        f"{_DAEMON}.instance:Memory.cover",
+        f"{_DAEMON}.instance:ProgressFile.cover",
         "GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease)",
         "GameState(self._seed, next_id, lease=self._lease)",
     ),

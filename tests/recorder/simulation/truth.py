@@ -193,7 +193,7 @@ class Truth:
         if not lease << NUMBER_BITS <= first < first + count <= (lease + 1) << NUMBER_BITS:
             raise Broken(f"games {first} to {first + count - 1} are not those of lease {lease}")
         for number in range(first, first + count):
-            game = (process.spec.seed, number)
+            game = (process.seed, number)
             if any(game in games for games in self._confirmed.values()):
                 raise Broken(f"game {number} is handed out, and is recorded already")
             holder: Any = self._held.get(game)

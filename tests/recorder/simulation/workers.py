@@ -159,6 +159,7 @@ class Process:
     def __init__(self, life: Life, spec: WorkerSpec, theirs: Socket) -> None:
         self.life = life
         self.spec = spec
+        self.seed = spec.settings["seed"]
         self.pid = life.next_pid()
         self.socket = theirs
         theirs.owner = self
@@ -168,7 +169,7 @@ class Process:
         self._answers: deque[FromDaemon] = deque()
         self._waits = False  # for an answer
         self._random = life.random_of("worker", spec.index, life.starts)
-        shared = mmap.mmap(spec.shared_fd, spec.workers * _SLOT.itemsize)
+        shared = mmap.mmap(spec.shared_fd, 0)
         self.slot = np.frombuffer(shared, dtype=_SLOT)[spec.index]
         self.writing: Block | None = None  # the block to be confirmed
         self.hung_at = math.inf
@@ -402,12 +403,12 @@ class Process:
             break
         runs, first = [], 0
         for game in games:
-            runs.append(run_of(game, self.spec.seed + game, first))
+            runs.append(run_of(game, self.seed + game, first))
             first += rows_of(game)
         yield from self._point()
         message = Written(place.session, place.first_row, rows, crc32c(data), b"".join(runs))
         message = self._lied(message)
-        seed = self.spec.seed
+        seed = self.seed
         begin = STEPS_HEADER_BYTES + place.first_row * ROW_BYTES
         self.writing = Block([(seed, game) for game in games], file, begin, begin + len(data))
         self.life.truth.write(self.writing)

@@ -104,7 +104,7 @@ def test_every_setting_has_a_flag_and_record_takes_the_same_ones(tape: Tape) -> 
 
 def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
     values = {
-        "player": "python:m:f", "lanes": 21, "inference": "server", "model_dir": "d", "model_files": "*.pt",
+        "player": "python:m:f", "lanes": 21, "model_dir": "d", "model_files": "*.pt",
         "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4, "lease": 2,
         "rotate_steps": 5, "rotate_s": 6.0, "max_games": 7, "max_steps": 8, "max_wall_s": 9.0,
         "max_ram_mb": 1000,

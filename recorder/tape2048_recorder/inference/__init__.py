@@ -1,1 +1,0 @@
-"""The inference process that computes for all workers, and its clients."""

@@ -1,0 +1,178 @@
+"""The system as the daemon uses it: clock, files, processes, sockets, a thread.
+
+Everything that the daemon, the recording and the instance take from the operating system is an attribute of
+one :class:`World`. ``tests/recorder/simulation`` has another world, with a virtual clock, files that lose
+power, and workers that a seed decides. Paths take part in it by their class: a recorder derives all of its
+paths from its output directory.
+"""
+
+# ruff: noqa: D102 - the functions of the protocols are documented where they are defined
+
+from __future__ import annotations
+
+import functools
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+from tape2048.formats.manifest import finish_session
+from tape2048.io import durable
+from tape2048.io.reading import load_path
+from tape2048.maintenance.quarantine import quarantine
+from tape2048.maintenance.validation import validate_session
+from tape2048.session.locks import make_readers_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from _typeshed import ReadableBuffer
+
+    AnyPath = str | os.PathLike[str]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """The functions of :mod:`time` that a recorder uses."""
+
+    def monotonic(self) -> float: ...
+    def monotonic_ns(self) -> int: ...
+    def time(self) -> float: ...
+
+
+class Statistics(Protocol):
+    """The fields of ``os.statvfs`` that a recorder uses."""
+
+    @property
+    def f_bavail(self) -> int: ...
+    @property
+    def f_frsize(self) -> int: ...
+
+
+class Existence(Protocol):
+    """The function of :mod:`os.path` that a recorder uses."""
+
+    def exists(self, path: AnyPath, /) -> bool: ...
+
+
+class System(Protocol):
+    """The functions of :mod:`os` that a recorder uses."""
+
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+    @property
+    def path(self) -> Existence: ...
+    def close(self, fd: int, /) -> None: ...
+    def eventfd(self, initval: int, flags: int, /) -> int: ...
+    def eventfd_read(self, fd: int, /) -> int: ...
+    def eventfd_write(self, fd: int, value: int, /) -> None: ...
+    def fstat(self, fd: int, /) -> os.stat_result: ...
+    def fsync(self, fd: int, /) -> None: ...
+    def ftruncate(self, fd: int, length: int, /) -> None: ...
+    def getpid(self) -> int: ...
+    def listdir(self, path: Path, /) -> list[str]: ...
+    def open(self, path: AnyPath, flags: int, mode: int, /) -> int: ...
+    def pread(self, fd: int, length: int, offset: int, /) -> bytes: ...
+    def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int, /) -> int: ...
+    def statvfs(self, path: AnyPath, /) -> Statistics: ...
+    def sync(self) -> None: ...
+    def uname(self) -> os.uname_result: ...
+    def urandom(self, size: int, /) -> bytes: ...
+
+
+class Files(Protocol):
+    """The functions of :mod:`tape2048.io.durable` that a recorder uses."""
+
+    def fsync_dir(self, path: AnyPath, /) -> None: ...
+    def fsync_path(self, path: AnyPath, /) -> None: ...
+    def open_fd(self, path: AnyPath, flags: int, /) -> AbstractContextManager[int]: ...
+    def open_owned(self, path: AnyPath, flags: int, /) -> int: ...
+    def path_exists(self, path: AnyPath, /) -> bool: ...
+    def rename_numbered(self, source: Path, target: Path, /) -> Path: ...
+    def replace_file(self, path: AnyPath, data: ReadableBuffer, /) -> None: ...
+    def try_lock(self, fd: int, /) -> bool: ...
+    def write_all(self, fd: int, data: ReadableBuffer, offset: int | None = None, /) -> None: ...
+    def write_file(self, path: AnyPath, data: ReadableBuffer, /) -> None: ...
+
+
+class Steps(Protocol):
+    """Steps that are taken beside the daemon's loop."""
+
+    def wake(self) -> None:
+        """End a wait, the present one or the next."""
+
+    def join(self) -> None:
+        """Wait for the last step."""
+
+
+def at_once(job: Callable[P, Generator[float, None, T]]) -> Callable[P, T]:
+    """Return the function that takes all steps of a job without a wait."""
+
+    @functools.wraps(job)
+    def take_all(*args: P.args, **options: P.kwargs) -> T:
+        steps = job(*args, **options)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+    return take_all
+
+
+class Background:
+    """Takes steps in a separate thread.
+
+    ``steps`` yields the seconds to wait before its next step, unless it is woken: 0 for none, infinity for
+    a wait until it is woken.
+    """
+
+    def __init__(self, name: str, steps: Iterator[float]) -> None:
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(steps,), name=name, daemon=True)
+        self._thread.start()
+        self.wake = self._woken.set
+        self.join = self._thread.join
+
+    def _run(self, steps: Iterator[float]) -> None:
+        for wait_s in steps:
+            if wait_s:
+                self._woken.wait(min(wait_s, threading.TIMEOUT_MAX))
+                self._woken.clear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What a recorder takes from the system."""
+
+    os: System = os
+    time: Clock = time
+    files: Files = durable
+    rmtree: Callable[..., None] = shutil.rmtree
+    socketpair: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair
+    popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+    selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector
+    load_path: Callable[[Path], Any] = load_path
+    background: Callable[[str, Iterator[float]], Steps] = Background
+    finish_session: Callable[..., int] = finish_session
+    validate: Callable[[Path], Any] = validate_session
+    quarantine: Callable[..., Path] = quarantine
+    make_readers_lock: Callable[[Path], object] = make_readers_lock
+
+    @property
+    def now(self) -> float:
+        """The monotonic time, in seconds."""
+        return self.time.monotonic()
+
+
+REAL = World()
