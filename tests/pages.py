@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048.critic.config import CriticConfig
-from tape2048.critic.ntuple.config import NTupleCriticConfig
+from tape2048.critic.config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
 from tape2048_recorder.config.retention import RetentionLimits
 from tape2048_recorder.ntuple_training.config import TrainingConfig

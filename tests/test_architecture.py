@@ -39,7 +39,7 @@ MAY_IMPORT = {
 #: The SDK's rooms that the recorder does without: it writes sessions, and loads no batches.
 NOT_FOR_THE_RECORDER = {"batches", "conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
 #: Modules of these rooms that it needs: critics choose moves, and learn from games that it plays.
-FOR_THE_RECORDER = ("tape2048.critic.facts", "tape2048.critic.ntuple.")
+FOR_THE_RECORDER = ("tape2048.critic.config.", "tape2048.critic.facts.", "tape2048.critic.ntuple.")
 
 FILE_LINES_MAX = 800
 #: A module below this that only one other module of its room imports is part of that module.
@@ -51,8 +51,7 @@ HEAVY = {
     "numba": (
         "sdk/tape2048/jit/",
         "sdk/tape2048/game/",
-        "sdk/tape2048/critic/ntuple/kernel.py",
-        "sdk/tape2048/ntuple/images.py",
+        "sdk/tape2048/critic/ntuple/critic.py",
         "sdk/tape2048/ntuple/lookup.py",
         "sdk/tape2048/runs/a2run2_codec.py",
         "sdk/tape2048/rows/packed_boards.py",
@@ -106,7 +105,7 @@ LOADS_WITHOUT = {
     "tape2048_recorder.players.registry": ("numba", "rich", "click", "torch"),
     "tape2048_recorder.replay.playing": ("numba", "rich", "click", "torch"),
     "tape2048.conversion.targets": ("numba", "rich", "click", "torch"),
-    "tape2048.ntuple.files": ("numba", "rich", "click", "torch"),
+    "tape2048.ntuple.network": ("numba", "rich", "click", "torch"),
     "tape2048_tools.commands.recorder.config": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.sessions.listing": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.look.view": ("numba", "numpy", "rich", "starlette", "uvicorn", "torch"),
@@ -123,12 +122,11 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.critic.eval": ("numba", "numpy", "rich", "torch", "sklearn", "matplotlib"),
     "tape2048_tools.commands.critic.score": ("numba", "numpy", "rich", "torch"),
     "tape2048_tools.commands.critic.ask": ("numba", "numpy", "rich", "torch"),
-    "tape2048.critic.ntuple.config": ("numba", "rich", "torch"),
+    "tape2048.critic.config": ("numba", "rich", "torch"),
     "tape2048.critic.ntuple.training": ("rich", "click", "torch"),
     "tape2048_recorder.evaluation.rollouts": ("rich", "click", "torch"),
-    "tape2048.critic.metrics": ("numba", "rich", "torch", "sklearn"),
+    "tape2048.critic.metrics": ("rich", "torch", "sklearn"),
     "tape2048_tools.commands.critic.embed": ("numba", "numpy", "rich", "torch"),
-    "tape2048.critic.config": ("numba", "rich", "torch"),
     "tape2048_tools.commands.runs.pack": ("lz4", "numba", "numpy", "rich", "zstandard"),
     "tape2048.packs.reader": ("lz4", "numba", "rich", "zstandard"),
 }

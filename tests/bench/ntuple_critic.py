@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048.base.resources import available_cores
-from tape2048.critic.ntuple.config import NTupleCriticConfig
-from tape2048.critic.ntuple.critic import predict_all, tables_of, width_of
-from tape2048.critic.ntuple.kernel import learn, new_scratch
+from tape2048.critic.config import NTupleCriticConfig
+from tape2048.critic.ntuple.critic import learn, new_scratch, predict_all, tables_of, width_of
 from tape2048.ntuple import load_network
 from tape2048_recorder.evaluation.rollouts import play_games
 from tape2048_recorder.game.rng import game_seeds
@@ -30,8 +29,8 @@ from tape2048_recorder.players.registry import make_player
 from .figures import Figure, machine, median_of, report
 
 if TYPE_CHECKING:
-    from tape2048.critic.ntuple.games import Games
-    from tape2048.critic.ntuple.kernel import CriticTables
+    from tape2048.critic.ntuple.critic import CriticTables
+    from tape2048.critic.ntuple.training import Games
 
 LEARNED_TARGET, JUDGED_TARGET = 2e6, 3e6
 _JUDGED = 1_000_000

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048.ntuple.files import load_network
+from tape2048.ntuple.network import load_network
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.trainer import Trainer
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pytest
 
-from tape2048.ntuple.files import load_network
-from tape2048.ntuple.layout import NetworkLayout
-from tape2048.ntuple.network import Network
+from tape2048.ntuple.network import Network, NetworkLayout, load_network
 
 from . import players, sketch
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tape2048.base.resources import ram_available
 from tape2048.critic.facts import PlayedBy
-from tape2048.critic.ntuple.games import Games, GameSource, split_games
+from tape2048.critic.ntuple.training import Games, GameSource, split_games
 from tape2048.errors import ConfigError
 from tape2048.session.labels import exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tape2048.critic.ntuple.config import NTupleCriticConfig
+    from tape2048.critic.config import NTupleCriticConfig
     from tape2048_recorder.players.batch import ArgValue
 
     Progress = Callable[[int, int], object]

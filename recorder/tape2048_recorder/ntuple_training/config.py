@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
-from tape2048.ntuple.layout import DOWNGRADE, TILES, NetworkLayout, check_sums
+from tape2048.ntuple.network import DOWNGRADE, TILES, NetworkLayout, check_sums
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from tape2048.ntuple.images import LANES
+from tape2048.ntuple.lookup import LANES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -51,15 +51,13 @@ from numba.extending import register_jitable
 
 from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
-from tape2048.ntuple.images import addresses_at, stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, downgraded, value_of
+from tape2048.ntuple.lookup import SYMMETRIES, addresses_at, downgraded, stage_of, value_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.ntuple_training.entries import learn_entries
 
 if TYPE_CHECKING:
-    from tape2048.ntuple.layout import NetworkLayout
-    from tape2048.ntuple.placing import Places
+    from tape2048.ntuple.network import NetworkLayout, Places
 
 U64 = np.uint64
 F32 = np.float32

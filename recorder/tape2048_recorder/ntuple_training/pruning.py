@@ -28,10 +28,8 @@ from tape2048.errors import ConfigError
 from tape2048.game.rules import empty_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
-from tape2048.ntuple.files import file_bytes
-from tape2048.ntuple.images import stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, indices_of
-from tape2048.ntuple.placing import stage_begins
+from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
+from tape2048.ntuple.network import file_bytes, stage_begins
 from tape2048_recorder.evaluation.rollouts import play_games
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.rng import game_seeds

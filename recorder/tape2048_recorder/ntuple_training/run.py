@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tape2048.errors import DiskFullError
 from tape2048.io.training_directory import TrainingDirectory
-from tape2048.ntuple.files import save_network
+from tape2048.ntuple.network import save_network
 from tape2048_recorder.ntuple_training.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from tape2048.io.durable import publishing_file, storage_error
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.io.training_directory import check_same
 from tape2048.ntuple.lookup import SYMMETRIES
-from tape2048.ntuple.network import Network
-from tape2048.ntuple.placing import places_of, stage_begins
+from tape2048.ntuple.network import Network, places_of, stage_begins
 from tape2048.session.labels import REACH_TILES
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E

@@ -35,8 +35,7 @@ from tape2048.errors import ConfigError
 from tape2048.game.rules import count_empty, empty_mask, max_exponent, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
-from tape2048.ntuple.images import stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, downgraded, highest_at_least, indices_of
+from tape2048.ntuple.lookup import SYMMETRIES, downgraded, highest_at_least, indices_of, stage_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players import ntuple

@@ -34,7 +34,7 @@ from tape2048.game.rules import count_empty, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
 from tape2048.ntuple.lookup import downgraded, highest_at_least
-from tape2048.ntuple.placing import place
+from tape2048.ntuple.network import place
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players.registry import OF_NETWORK, own, parse_mix, sha256_of
@@ -51,9 +51,7 @@ from tape2048_recorder.players.search import (
 )
 
 if TYPE_CHECKING:
-    from tape2048.ntuple.layout import NetworkLayout
-    from tape2048.ntuple.network import Network
-    from tape2048.ntuple.placing import Places
+    from tape2048.ntuple.network import Network, NetworkLayout, Places
 
 U64 = np.uint64
 F32 = np.float32
@@ -110,7 +108,7 @@ def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
         ConfigError: an invalid mixture.
         FormatError: the file is not a network.
     """
-    from tape2048.ntuple.files import load_network
+    from tape2048.ntuple.network import load_network
 
     network = load_network(weights)
     downgrade = network.downgrade if downgrade == OF_NETWORK else downgrade

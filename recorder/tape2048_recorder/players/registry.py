@@ -17,8 +17,7 @@ import msgspec
 
 from tape2048.critic.facts import critic_path
 from tape2048.errors import ConfigError
-from tape2048.ntuple.files import network_path
-from tape2048.ntuple.layout import TILES
+from tape2048.ntuple.network import TILES, network_path
 from tape2048.settings.fields import Setting, Settings, Share, about, read_table, settings_of
 from tape2048_recorder.players.batch import ArgValue, check_name, is_batched
 

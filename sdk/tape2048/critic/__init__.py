@@ -16,12 +16,11 @@ if TYPE_CHECKING:
         reliability as reliability,
     )
     from tape2048.critic.ntuple.critic import NTupleCritic as NTupleCritic
-    from tape2048.critic.oracle import Oracle as Oracle
+    from tape2048.critic.oracle import Oracle as Oracle, oracle_scores as oracle_scores
     from tape2048.critic.scores import (
         CriticScores as CriticScores,
         open_scores as open_scores,
         write_scores as write_scores,
     )
-    from tape2048.critic.truth import oracle_scores as oracle_scores
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

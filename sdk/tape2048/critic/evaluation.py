@@ -17,6 +17,7 @@ that learned from them, would be too low.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -25,33 +26,191 @@ import numpy as np
 from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered, worker_count
-from tape2048.critic.baselines import calibrate, highest_tile, nothing
 from tape2048.critic.metrics import (
     Estimate,
     ReliabilityBin,
     RunBootstrap,
     brier_score,
     calibration_error,
+    certain,
     descending,
     estimate,
     ranking,
+    ratio,
     reliability,
+    weighted,
 )
-from tape2048.critic.sample import Critic, Sample, take_sample
-from tape2048.critic.truth import Answer, OracleScores, Truth, ask
+from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracle_scores
+from tape2048.errors import MissingPackageError
 from tape2048.rows.view import check_corpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.critic.baselines import Baseline
-    from tape2048.critic.oracle import Oracle
+    from tape2048.critic.facts import Critic
+    from tape2048.critic.oracle import Oracle, Rollouts
 
     #: A stage and its rows, ``bool[N]``; None: the rows whose board does not have the threshold's tile yet.
     _Stage: TypeAlias = tuple["Stage", NDArray[np.bool_] | None]
+
+
+#: Rows fetched at a time.
+BATCH_ROWS = 32_768
+
+
+class Sample(NamedTuple):
+    """Rows and their scores."""
+
+    boards: NDArray[np.uint64]  # `u64[N]`
+    runs: NDArray[np.int32]  # the run of each row, `i32[N]`: an index into `highest` and `lengths`
+    highest: NDArray[np.int64]  # the highest tile of each run, `i64[R]`
+    lengths: NDArray[np.int64]  # moves of each run, `i64[R]`
+    weights: NDArray[np.float32]  # rows that a row of each run stands for, `f32[R]`
+    steps: NDArray[np.uint32]  # move number of each row, `u32[N]`
+    tiles: NDArray[np.uint8]  # exponent of the highest tile on the board, `u8[N]`
+    probabilities: NDArray[np.float32]  # the critic's, `f32[N, T]`; `f32[N, 0]` without a critic
+    baselines: dict[str, NDArray[Any]]  # scores by name, `[N]` each
+
+    def labels(self, thresholds: Sequence[int]) -> NDArray[np.bool_]:
+        """Return ``bool[R, T]``: the tiles that each run reached."""
+        reached: NDArray[np.bool_] = self.highest[:, None] >= np.asarray(thresholds)
+        return reached
+
+    @property
+    def row_weights(self) -> NDArray[np.float64]:
+        """Rows that each row stands for: ``f64[N]``."""
+        return self.weights.astype(np.float64)[self.runs]
+
+
+def take_sample(
+    corpus: Corpus,
+    critic: Critic | None,
+    baselines: Mapping[str, Baseline],
+    *,
+    per_run: int | None,
+    seed: int,
+    progress: Callable[[int, int], object] | None = None,
+) -> Sample:
+    """Draw at most ``per_run`` rows of each run (None: all), with their weights, and score them.
+
+    ``progress`` is called with the number of rows done and of all rows.
+    """
+    from tape2048.game.rules import exps_to_boards
+
+    embedded = critic is not None and critic.needs_embeddings
+    source = corpus if per_run is None else corpus.capped(per_run)
+    batches = source.batches(
+        BATCH_ROWS, shuffle=False, seed=seed, rank=0, world_size=1,
+        fields=("tokens", "run", "step", *(("embeddings",) if embedded else ())),
+    )  # fmt: skip
+    parts: list[tuple[Any, ...]] = []
+    done = 0
+    for batch in batches:
+        boards, steps = exps_to_boards(batch["tokens"]), batch["step"].copy()
+        if critic is None:
+            probabilities = np.empty((len(boards), 0), np.float32)
+        else:
+            probabilities = critic.from_embeddings(batch["embeddings"]) if embedded else critic(boards)
+        scores = [baseline(boards, steps) for baseline in baselines.values()]
+        runs = batch["run"].astype(np.int32)
+        parts.append((boards, runs, steps, highest_tile(boards, steps), probabilities, *scores))
+        done += len(boards)
+        if progress is not None:
+            progress(done, len(source))
+    boards, runs, steps, tiles, probabilities, *scores = map(np.concatenate, zip(*parts, strict=True))
+    return Sample(
+        boards,
+        runs,
+        corpus.runs["highest_tile"].astype(np.int64),
+        corpus.runs["steps"].astype(np.int64),
+        source.weights,
+        steps,
+        tiles,
+        probabilities,
+        dict(zip(baselines, scores, strict=True)),
+    )
+
+
+#: Function from boards ``u64[n]`` and their step numbers ``u32[n]`` (0: the first board) to scores ``[n]``.
+Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.uint32]"], "NDArray[Any]"]
+
+
+def nothing(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:  # noqa: ARG001
+    """Give all boards the same score, which calibration turns into the prevalence."""
+    return np.zeros(len(boards))
+
+
+def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
+    """Give each board the exponent of its highest tile."""
+    from tape2048.game.rules import boards_to_exps
+
+    highest: NDArray[np.uint8] = boards_to_exps(boards).max(axis=1, initial=0)
+    return highest
+
+
+def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Give each board the game's score so far, computed from the board and its step number.
+
+    Merges keep the sum S of the tiles' values, so with a spawned twos and b spawned fours, ``S = 2 a + 4 b``.
+    By step t, ``a + b = t + 2``; hence ``b = S / 2 - (t + 2)``. Building each tile from twos scores
+    ``sum (e - 1) 2^e``, and each spawned four saves a merge worth 4.
+
+    Args:
+        boards: ``u64[n]``.
+        steps: moves made before each, ``u32[n]``, in a game that began with two spawned tiles.
+
+    Returns:
+        ``i64[n]``.
+    """
+    from tape2048.game.rules import boards_to_exps
+
+    exps = boards_to_exps(boards).astype(np.int64)
+    values = np.where(exps > 0, np.int64(1) << exps, 0)
+    fours = values.sum(axis=1) // 2 - (steps.astype(np.int64) + 2)
+    score: NDArray[np.int64] = ((exps - 1) * values).sum(axis=1) - 4 * fours
+    return score
+
+
+def calibrate(
+    scores: NDArray[Any],
+    labels: NDArray[np.bool_],
+    of: NDArray[Any],
+    weights: NDArray[np.floating[Any]] | None = None,
+) -> NDArray[np.float64]:
+    """Turn scores into probabilities by isotonic regression (Zadrozny and Elkan 2002).
+
+    Args:
+        scores: of training rows, ``[n]``.
+        labels: of training rows, ``bool[n]``.
+        of: the scores to turn into probabilities, ``[m]``.
+        weights: of training rows, ``[n]``; None: 1 each.
+
+    Returns:
+        ``f64[m]``. A constant score gives the weighted share of true labels in training.
+
+    Raises:
+        MissingPackageError: scikit-learn is not installed.
+    """
+    fitted = load_isotonic()(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+    fitted.fit(scores.astype(np.float64), labels.astype(np.float64), sample_weight=weights)
+    probabilities: NDArray[np.float64] = fitted.predict(of.astype(np.float64))
+    return probabilities
+
+
+def load_isotonic() -> Any:
+    """Return scikit-learn's isotonic regression; MissingPackageError if it is not installed."""
+    try:
+        from sklearn.isotonic import IsotonicRegression
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the calibration of baselines needs scikit-learn, which cannot be imported ({error})",
+            hint="pip install scikit-learn; the extra has it, too: pip install 'tape2048[critic]'",
+        ) from error
+    return IsotonicRegression
+
 
 #: Ways to divide rows into stages.
 StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
@@ -404,3 +563,102 @@ def _note(runs: int, positive: int) -> str | None:
         return None
     few = "" if positive in {0, runs} else ": too few of a kind for an interval"
     return f"{positive:,} positive runs of {runs:,}{few}"
+
+
+# ----- rollouts
+
+#: Most points of a :class:`TruthCurve`, a uniform part of the positions.
+POINTS_MAX = 400
+
+
+class Answer(NamedTuple):
+    """Positions of a sample and their rollouts; from :func:`ask`."""
+
+    oracle: Oracle
+    sample: Sample
+    rows: NDArray[np.int64]  # the P rows of the sample, ascending
+    runs: NDArray[np.int64]  # the run of each, `i64[P]`, an index into `weights`
+    weights: NDArray[np.float32]  # of the runs that have positions, `f32[runs, W]`
+    rollouts: Rollouts
+
+    def scores(self, probabilities: NDArray[Any], tile: int, stage: NDArray[np.bool_]) -> OracleScores | None:
+        """Measure a predictor in a stage of the sample.
+
+        Args:
+            probabilities: of all rows, ``[N]``.
+            tile: the threshold.
+            stage: its rows, ``bool[N]``.
+
+        Returns:
+            None where the stage has no positions.
+        """
+        inside = stage[self.rows]
+        if not inside.any():
+            return None
+        return oracle_scores(
+            probabilities[self.rows[inside]],
+            self.rollouts.shares(tile)[inside],
+            self.oracle.rollouts,
+            self.runs[inside],
+            self.weights,
+        )
+
+    def truth(self, tiles: Sequence[int]) -> Truth:
+        """Compare the critic with the rollouts for each of its thresholds."""
+        return Truth(
+            player_sha256=self.oracle.player_sha256,
+            positions=len(self.rows),
+            rollouts=self.oracle.rollouts,
+            known=self.rollouts.known,
+            seed=self.oracle.seed,
+            curves=[self._curve(at, tile) for at, tile in enumerate(tiles)],
+        )
+
+    def _curve(self, at: int, tile: int) -> TruthCurve:
+        sample, rows = self.sample, self.rows
+        predicted, shares = sample.probabilities[rows, at].astype(np.float64), self.rollouts.shares(tile)
+        columns = np.ones(len(rows)), (sample.highest >= tile)[sample.runs[rows]], shares, predicted
+        sums = [np.bincount(self.runs, column, len(self.weights)) for column in columns]
+
+        def means(weights: NDArray[np.float32]) -> Means:
+            total, *of_columns = weighted(sums, weights)
+            return Means(*(certain(ratio(each, total)) for each in of_columns))
+
+        points = np.random.default_rng(0).permutation(len(rows))[:POINTS_MAX]
+        return TruthCurve(
+            tile,
+            means(self.weights / self.weights[:, :1]),
+            means(self.weights),
+            reliability(predicted, shares, self.runs, self.weights).listed(),
+            list(zip(predicted[points].tolist(), shares[points].tolist(), strict=True)),
+        )
+
+
+def ask(
+    oracle: Oracle,
+    sample: Sample,
+    weights: NDArray[np.float32],
+    *,
+    positions: int,
+    seed: int,
+    progress: Callable[[int, int], object],
+) -> Answer:
+    """Ask an oracle for a uniform part of a sample.
+
+    Args:
+        oracle: plays the rollouts.
+        sample: rows of games.
+        weights: of its runs, ``f32[R, W]``, the first of the sample itself.
+        positions: most rows to ask for, at least 1.
+        seed: decides which.
+        progress: called with the number of games done and of all.
+
+    Raises:
+        TapeError: as :meth:`tape2048.critic.Oracle.ask`.
+    """
+    count = len(sample.runs)
+    drawn = np.random.default_rng(seed).choice(count, min(positions, count), replace=False, shuffle=False)
+    rows = np.sort(drawn)
+    runs, of_runs = np.unique(sample.runs[rows], return_inverse=True)
+    rollouts = oracle.ask(sample.boards[rows], progress=progress)
+    return Answer(oracle, sample, rows, of_runs, weights[runs], rollouts)

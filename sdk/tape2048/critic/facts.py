@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import importlib.resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, ModelError
+from tape2048.errors import ColumnError, ConfigError, ModelError
+from tape2048.session.embeddings import open_embeddings
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
+    from tape2048.corpus import Corpus
     from tape2048.rows.view import View
 
 
 #: The files of the critics that ship with the package, by name.
 SHIPPED = {"default": "default.critic"}
+
+
+class Critic(Protocol):
+    """The interface of critics; :class:`tape2048.torch.critic.TorchCritic` has it."""
+
+    @property
+    def thresholds(self) -> tuple[int, ...]:
+        """The T tiles."""
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """Whether it takes embeddings and no boards."""
+
+    def __call__(self, boards: NDArray[np.uint64], /) -> NDArray[np.float32]:
+        """Return probabilities ``f32[n, T]`` of boards ``u64[n]``."""
+
+    def from_embeddings(self, x: NDArray[np.uint16], /) -> NDArray[np.float32]:
+        """Return probabilities ``f32[n, T]`` of embeddings ``u16[n, D]``."""
 
 
 class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,3 +151,17 @@ def critic_path(path: str | os.PathLike[str]) -> Path:
             hint="from tape2048.torch import TorchCritic" if is_neural else hint,
         )  # fmt: skip
     return file
+
+
+def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:
+    """Raise ColumnError unless all sessions of a corpus have embeddings of this tower."""
+    for number in np.unique(corpus.runs["session"]).tolist():
+        session = corpus.sessions[number]
+        found = open_embeddings(session)
+        if found.model_sha != tower_sha256:
+            raise ColumnError(
+                f"found embeddings of the tower {found.model_sha[:16]}..., and the critic learned from those "
+                f"of {tower_sha256[:16]}...",
+                path=session.path,
+                hint="name the critic's tower (--tower), or make embeddings with it",
+            )

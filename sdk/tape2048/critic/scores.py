@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.critic.sample import Critic
+    from tape2048.critic.facts import Critic
     from tape2048.session.session import Session
 
 VERSION = 1
@@ -246,7 +246,7 @@ def _open(
 
 def _of_sessions(path: Path, kind: str, critic: Critic, tower_sha256: str | None) -> _Boards:
     from tape2048.corpus import Corpus
-    from tape2048.critic.sample import check_embeddings
+    from tape2048.critic.facts import check_embeddings
     from tape2048.game.rules import exps_to_boards
 
     # A corpus orders rows run by run; the rows of one session keep the order of its file, in which a foreign

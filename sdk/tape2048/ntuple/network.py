@@ -1,32 +1,170 @@
-"""N-tuple networks in memory: the layout, the tables, and facts about the training.
+"""N-tuple networks: tuples and stages, the network in memory, and its files.
+
+A **tuple** is a set of cells. Its table has an entry for each way to fill them, indexed by the number whose
+hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
+of tables. It begins at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
+reach, each size of tile counted once. So 8192 begins with that tile; 12288 with an 8192 and a 4096 beside it;
+a board without the 8192 reaches neither, however many 4096 it has.
 
 Tables hold values in points of score, as ``f32``, or as ``i16`` in steps of a scale for each table.
+
+A **network file** is safetensors, optionally compressed with xz. The arrays are one for each stage and tuple,
+named ``<stage>/<tuple>`` (``0/01245``), all ``f32`` or all ``i16``, and ``scales`` (``f32[S, T]``). In the
+header's metadata, ``format`` is ``tape2048 n-tuple network 1``, ``stages`` lists the tiles at which stages
+begin (``8192 16384``), and ``facts`` is a JSON object about the training. Files that would expand to 4 GiB or
+more are not compressed: no reader would expand them.
+
+**In a player**, tuples that share all cells but one share cache lines. The entries of a board are spread over
+megabytes, beyond the first caches of a core, so the time for a value is that of the cache lines it touches.
+The tuples 01234 and 01245 share the cells 0, 1, 2 and 4. With the digits of these four first, and one entry
+of each tuple as the halves of a word, the 32 entries of both with the same four exponents are one line of 64
+bytes. So the 32 entries of a board in four 5-tuples (or 6-tuples) that pairwise share all cells but one take
+16 lines.
+
+Only ``i16`` tables are reordered. ``f32`` tables, which learn, keep their order.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import hashlib
+import importlib.resources
+import lzma
+import stat
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
-from tape2048.errors import ConfigError
-from tape2048.jit.compiler import kernel
-from tape2048.ntuple.layout import DOWNGRADE, TILES, NetworkLayout
-from tape2048.ntuple.lookup import value_of
-from tape2048.ntuple.placing import place
+from tape2048.base.text import counted
+from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, TruncatedError
+from tape2048.io.bulk_read import allocate
+from tape2048.io.durable import publishing_file
+from tape2048.io.safetensors import decode, encode, map_file
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
 
 U64 = np.uint64
 
+#: Highest tiles from which boards may be downgraded; below the first, no tile can be missing.
+TILES = [1 << exponent for exponent in range(2, 16)]
+
+#: The default of :attr:`tape2048.ntuple.network.Network.downgrade`.
+DOWNGRADE = 16384
+
+_SUM_MAX = sum(TILES)
+
+CELLS_MIN, CELLS_MAX = 4, 6
+_DIGITS = "0123456789abcdef"
+
+
+def parse_tuple(text: str) -> tuple[int, ...]:
+    """Parse a tuple such as ``"01245"``; raise ConfigError unless it has 4 to 6 cells, ascending."""
+    cells = tuple(_DIGITS.find(char) for char in text.lower())
+    if -1 in cells or list(cells) != sorted(set(cells)) or not CELLS_MIN <= len(cells) <= CELLS_MAX:
+        raise ConfigError(
+            f"found the tuple {text!r}, expected {CELLS_MIN} to {CELLS_MAX} different cells, ascending",
+            hint="one hexadecimal digit for each cell, 0 top left to f bottom right: 01245",
+        )
+    return cells
+
+
+def tuple_text(cells: Iterable[int]) -> str:
+    """Return the text that :func:`parse_tuple` reads."""
+    return "".join(_DIGITS[cell] for cell in cells)
+
+
+def check_sums(sums: Sequence[int], name: str) -> tuple[int, ...]:
+    """Return sums of different tiles; raise ConfigError, with their name, unless they ascend and can be."""
+    good = all(0 < total <= _SUM_MAX and total % TILES[0] == 0 for total in sums)
+    if not good or list(sums) != sorted(set(sums)):
+        raise ConfigError(
+            f"found {name} {list(sums)}, expected tiles from 4 to 32768, or sums of different ones, in "
+            "ascending order",
+            hint="8192 12288 is an 8192 without a 4096 beside it, and then with one",
+        )
+    return tuple(sums)
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkLayout:
+    """The tuples and stages of a network.
+
+    Args:
+        tuples: cells of each tuple, ascending.
+        stages: the sums of different tiles at which a stage begins, ascending; empty: one for all boards.
+
+    Example:
+        >>> from tape2048.ntuple import NetworkLayout
+        >>> NetworkLayout.of(["0123", "01245"], stages=[2048]).entries
+        2228224
+    """
+
+    tuples: tuple[tuple[int, ...], ...]
+    stages: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tuples: Sequence[str], stages: Sequence[int] = ()) -> NetworkLayout:
+        """Make a layout from tuples and stages as configurations spell them.
+
+        Args:
+            tuples: such as ``["0123", "01245"]``.
+            stages: tiles from 4 to 32768, or sums of different ones, ascending.
+
+        Raises:
+            ConfigError: an invalid or repeated tuple or stage.
+        """
+        parsed = tuple(parse_tuple(text) for text in tuples)
+        if not parsed or len(set(parsed)) < len(parsed):
+            raise ConfigError(f"found tuples {list(tuples)}, expected at least one, each once")
+        return cls(parsed, check_sums(stages, "stages"))
+
+    @property
+    def masks(self) -> tuple[np.uint64, ...]:
+        """Mask of the nibbles of each tuple's cells."""
+        return tuple(U64(sum(0xF << (60 - 4 * cell) for cell in cells)) for cells in self.tuples)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Entries of each tuple's table."""
+        return [16 ** len(cells) for cells in self.tuples]
+
+    @property
+    def offsets(self) -> tuple[np.uint64, ...]:
+        """Index of the first entry of each tuple's table in its stage."""
+        return tuple(U64(end - size) for end, size in zip(accumulate(self.sizes), self.sizes, strict=True))
+
+    @property
+    def stage_size(self) -> int:
+        """Entries of a stage."""
+        return sum(self.sizes)
+
+    @property
+    def stage_count(self) -> int:
+        """Stages, the first one included."""
+        return len(self.stages) + 1
+
+    @property
+    def entries(self) -> int:
+        """Entries of the whole network."""
+        return self.stage_count * self.stage_size
+
+    def tables(self, table: npt.NDArray[Any]) -> dict[tuple[int, int], npt.NDArray[Any]]:
+        """Return views of each tuple's entries in ``table``, by ``(stage, tuple)``."""
+        keys = [(stage, index) for stage in range(self.stage_count) for index in range(len(self.tuples))]
+        ends = accumulate(self.sizes * self.stage_count)
+        return dict(zip(keys, np.split(table, list(ends)[:-1]), strict=True))
+
+
 #: Entries quantised at a time, which bounds the temporary arrays.
 _ENTRIES_AT_ONCE = 1 << 18
-
-
-@kernel
-def _fill_values(places: Any, table: Any, scales: Any, boards: Any, out: Any) -> None:
-    for i in range(boards.shape[0]):
-        out[i] = value_of(places, table, scales, boards[i])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +212,11 @@ class Network:
     def values(self, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
         """Return the values of afterstates ``u64[n]`` as ``f32[n]``, in points of score."""
         out = np.empty(len(boards), dtype=np.float32)
+        # Imported here, so that a network's path can be checked without loading the compiler.
+        from tape2048.ntuple.lookup import fill_values
+
         placed = place(self.layout, self.table, self.scales)
-        _fill_values(*placed, np.ascontiguousarray(boards, dtype=U64), out)
+        fill_values(*placed, np.ascontiguousarray(boards, dtype=U64), out)
         return out
 
     def quantised(self, step: float) -> Network:
@@ -103,3 +244,385 @@ class Network:
                 part = slice(first, first + _ENTRIES_AT_ONCE)
                 quantised[stage, index][part] = np.rint(values[part] / np.float32(scale))
         return target
+
+
+#: The files of the networks that ship with the package, by name.
+SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple", "strong": "strong.ntuple"}
+
+FORMAT = "tape2048 n-tuple network 1"
+
+#: The largest value of a board. Games score up to 4e6; sums of values stay within float32.
+VALUE_MAX = 1e30
+
+#: The largest size that a compressed file may expand to; the largest preset has 1.1 GB.
+EXPANDED_BYTES_MAX = 4 << 30
+
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+
+#: Memory that the decompressor may take beside its output; `xz -9` needs 65 MB.
+_XZ_MEMORY_MAX = 256 << 20
+
+#: Literals are pairs of bytes, and the values of neighbouring entries are alike.
+_FILTER = {"id": lzma.FILTER_LZMA2, "lp": 1, "lc": 2, "pb": 1}
+
+#: Bytes compressed at a time: a second of xz -6.
+_COMPRESSED_BYTES = 1 << 20
+
+#: Bytes of entries other than 0 above which a fifth more bytes cost less than the time: 100 MB take 80 s with
+#: xz -6, and 8 s with -1.
+_LARGE_BYTES = 64 << 20
+
+
+def network_path(name: str) -> Path:
+    """Return the file of the network that ships under this name, or at this path; raise ConfigError."""
+    path = Path(name)
+    if name in SHIPPED:
+        path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+    else:
+        if is_file:
+            return path
+        reason = "not a file"
+    raise ConfigError(
+        f"found no network at {name!r} ({reason})",
+        hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)};"
+        " `tape2048 train-player` makes others",
+    )
+
+
+def load_network(name: str) -> Network:
+    """Load the network that ships under this name, or the one in the file at this path.
+
+    Raises:
+        ConfigError: there is neither.
+        FormatError: the file is not a complete network.
+
+    Example:
+        >>> from tape2048.ntuple import load_network
+        >>> load_network("fast").layout.tuples[0]
+        (0, 1, 2, 3)
+    """
+    return read_network(_mapped(name), name)
+
+
+def file_facts(name: str) -> dict[str, Any]:
+    """Return ``bytes`` and ``sha256`` of a network's file, named as for :func:`load_network`.
+
+    Raises:
+        ConfigError: there is no such file.
+
+    Example:
+        >>> from tape2048.ntuple import file_facts
+        >>> file_facts("fast")["bytes"]
+        182300
+    """
+    data = _mapped(name)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _mapped(name: str) -> memoryview:
+    path = network_path(name)
+    try:
+        return map_file(path, "a network")
+    except OSError as error:
+        raise ConfigError(f"the network cannot be read: {error.strerror or error}", path=path) from error
+
+
+def expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
+    """Return the bytes of a file that may be compressed with xz; FormatError if they are damaged."""
+    if bytes(data[: len(_XZ_MAGIC)]) != _XZ_MAGIC:
+        return data
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_MAX)
+    try:
+        expanded = decompressor.decompress(data, max_length=EXPANDED_BYTES_MAX)
+    except lzma.LZMAError as error:
+        raise ChecksumError(f"the compressed file is damaged: {error}", path=path) from error
+    if decompressor.unused_data:
+        rest = counted(len(decompressor.unused_data), "byte")
+        raise FormatError(f"the file goes on for {rest} behind its compressed part", path=path)
+    if not decompressor.eof and len(expanded) < EXPANDED_BYTES_MAX:
+        raise TruncatedError("the compressed file is cut off", path=path)
+    if not decompressor.eof:
+        raise ModelError(f"it expands to more than {EXPANDED_BYTES_MAX:,} bytes", path=path)
+    return expanded
+
+
+def read_network(data: memoryview | bytes, path: str) -> Network:
+    """Decode the bytes of a network file; ``path`` is for messages.
+
+    Raises:
+        FormatError: :class:`ModelError` where the file is intact and not a network, or has values that are
+            not finite; other classes where it is damaged.
+    """
+    arrays, texts = decode(expanded(data, path), path)
+    if texts.get("format") != FORMAT:
+        raise ModelError(
+            f"found the format {texts.get('format')!r}, expected {FORMAT!r}",
+            path=path,
+            hint="`tape2048 train-player` makes networks",
+        )
+    try:
+        facts = msgspec.json.decode(texts.get("facts", "{}"), type=dict[str, Any])
+        stages = [int(tile) for tile in texts.get("stages", "").split()]
+        names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
+        layout = NetworkLayout.of(names, stages)
+    except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
+        raise ModelError(f"the metadata does not describe a network: {error}", path=path) from error
+    return Network(layout, *_checked(arrays, layout, path), facts)
+
+
+def _checked(arrays: Mapping[str, Any], layout: NetworkLayout, path: str) -> tuple[Any, Any]:
+    """Return the table and the scales, checked against the layout."""
+    expected = _names(layout)
+    found = {name: array for name, array in arrays.items() if name != "scales"}
+    if list(found) != expected:
+        raise ModelError(f"found arrays {list(found)}, expected {expected}", path=path)
+    dtypes = {array.dtype for array in found.values()}
+    if dtypes not in ({np.dtype("<f4")}, {np.dtype("<i2")}):
+        raise ModelError(f"found tables of {dtypes}, expected all float32 or all int16", path=path)
+    sizes = layout.sizes * layout.stage_count
+    for (name, array), size in zip(found.items(), sizes, strict=True):
+        if array.shape != (size,):
+            raise ModelError(f"{name} has the shape {array.shape}, expected {(size,)}", path=path)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ModelError(f"{name} has values that are not finite", path=path)
+    scales = arrays.get("scales")
+    shape = (layout.stage_count, len(layout.tuples))
+    if scales is None or scales.dtype != np.float32 or scales.shape != shape:
+        raise ModelError(f"scales are missing or not float32 of shape {shape}", path=path)
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise ModelError("scales are not all above 0", path=path)
+    # A board has eight entries in each table.
+    bounds = np.array([8.0 * max(float(t.max()), -float(t.min())) for t in found.values()])
+    if (bound := float((bounds.reshape(shape) * scales).sum(axis=1).max())) > VALUE_MAX:
+        raise ModelError(
+            f"boards may have values up to {bound:.1e}, expected at most {VALUE_MAX:.0e} points",
+            path=path,
+            hint="sums of such values over moves and spawns overflow, and no move is the best one",
+        )
+    # Copied into one array: contiguous, aligned, and in huge pages where the system has them.
+    return np.concatenate(list(found.values())), np.array(scales)
+
+
+def _names(layout: NetworkLayout) -> list[str]:
+    return [f"{stage}/{tuple_text(cells)}" for stage in range(layout.stage_count) for cells in layout.tuples]
+
+
+def save_network(
+    network: Network,
+    path: str | os.PathLike[str],
+    *,
+    compress: bool = True,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> int:
+    """Write a network's file and replace any file at ``path``; return its size in bytes.
+
+    Args:
+        network: the network.
+        path: of the file.
+        compress: whether to compress files below :data:`EXPANDED_BYTES_MAX`; larger ones never are.
+        interrupted: called about once a second while the network is compressed; true ends the call.
+
+    Raises:
+        StorageError: the operating system refused; the old file stays.
+        KeyboardInterrupt: ``interrupted()`` was true; the old file stays.
+
+    Example:
+        >>> from tape2048.ntuple import NetworkLayout, Network, load_network, save_network
+        >>> size = save_network(Network.empty(NetworkLayout.of(["0123"])), "empty.ntuple")
+        >>> load_network("empty.ntuple").layout.tuples
+        ((0, 1, 2, 3),)
+    """
+    parts = _parts(network, compress=compress, interrupted=interrupted)
+    with publishing_file(path, replace=True) as file:
+        file.writelines(parts)
+        return file.tell()
+
+
+def file_bytes(network: Network) -> int:
+    """Return the size of the file that :func:`save_network` would write."""
+    return sum(len(part) for part in _parts(network, compress=True))
+
+
+def _parts(
+    network: Network, *, compress: bool, interrupted: Callable[[], bool] = lambda: False
+) -> Iterable[bytes | memoryview]:
+    """Encode a network's file, part by part."""
+    layout = network.layout
+    arrays = dict(zip(_names(layout), layout.tables(network.table).values(), strict=True))
+    texts = {
+        "format": FORMAT,
+        "stages": " ".join(str(begin) for begin in layout.stages),
+        "facts": msgspec.json.encode(network.facts).decode(),
+    }
+    parts = list(encode({**arrays, "scales": network.scales}, texts))
+    if not compress or sum(len(part) for part in parts) >= EXPANDED_BYTES_MAX:
+        return parts
+    used = np.count_nonzero(network.table) * network.table.itemsize
+    return compressed(parts, 6 if used <= _LARGE_BYTES else 1, interrupted)
+
+
+def compressed(
+    parts: Iterable[bytes | memoryview], preset: int, interrupted: Callable[[], bool] = lambda: False
+) -> Iterator[bytes]:
+    """Compress part by part with xz: joined first, they would be in memory twice."""
+    filters = [{**_FILTER, "preset": preset}]
+    compressor = lzma.LZMACompressor(lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
+    for part in parts:
+        data = memoryview(part).cast("B")
+        for begin in range(0, len(data), _COMPRESSED_BYTES):
+            if interrupted():
+                raise KeyboardInterrupt
+            yield compressor.compress(data[begin : begin + _COMPRESSED_BYTES])
+    yield compressor.flush()
+
+
+_WORD_BITS, _NIBBLE = 64, 0xF
+_NEVER = 1 << 16  # more than all different tiles add up to
+#: Bytes behind a table: an i16 entry is read as the low half of 32 bits.
+PADDING = 4
+
+
+class Places(NamedTuple):
+    """The offsets of entries, for the kernels."""
+
+    # For each pair of tuples, its byte offset in a stage, and the fields of its entries' offsets (`sums_at`).
+    pairs: tuple[tuple[np.uint64, ...], ...]
+    singles: tuple[tuple[np.uint64, ...], ...]  # the same for each tuple outside pairs
+    stage_begins: tuple[np.uint64, ...]  # by stage but the first, the sum of tiles from which on it is meant
+    stage_bytes: np.uint64  # bytes of a stage's entries
+
+
+def stage_begins(layout: NetworkLayout, *, parted: bool = True) -> tuple[np.uint64, ...]:
+    """Return :attr:`Places.stage_begins`; unless stages are ``parted``, all boards are in the first one."""
+    return tuple(U64(begin if parted else _NEVER) for begin in layout.stages)
+
+
+def places_of(layout: NetworkLayout, entry_bytes: int) -> Places:
+    """Return the offsets of entries in a network's own order: stage by stage, tuple by tuple."""
+    begins = [int(offset) * entry_bytes for offset in layout.offsets]
+    fields = _padded([_fields(cells, entry_bytes.bit_length() - 1) for cells in layout.tuples])
+    singles = [(begin, *parts) for begin, parts in zip(begins, fields, strict=True)]
+    return Places((), _numbers(singles), stage_begins(layout), U64(layout.stage_size * entry_bytes))
+
+
+def place(
+    layout: NetworkLayout, table: npt.NDArray[Any], scales: npt.NDArray[np.float32]
+) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """Reorder a network's entries for a player.
+
+    Args:
+        layout: the network's.
+        table: ``f32[entries]`` or ``i16[entries]``, in the network's own order.
+        scales: ``f32[S, T]``.
+
+    Returns:
+        The offsets, the entries (``f32[entries]``, the network's own, or ``i16[entries]``, a copy), and the
+        scales, ``f32[S, T]``, in the order of the offsets: the first tuple of each pair, the second tuple of
+        each pair, the other tuples.
+
+    Raises:
+        StorageError: the system cannot provide the memory.
+    """
+    if table.dtype == np.float32:
+        return places_of(layout, table.itemsize), table, scales
+    memory = allocate(table.nbytes + PADDING, hint="a smaller network, or fewer workers, take less")
+    placed = memory[: table.nbytes].view(np.int16)
+    stages = placed.reshape(layout.stage_count, -1)
+    positions = positions_of(layout)
+    for (stage, t), entries in layout.tables(table).items():
+        first, strides = positions[t]
+        digits = (16,) * len(strides)
+        target = as_strided(stages[stage, first:], digits, [2 * stride for stride in strides])
+        target[...] = entries.reshape(digits)
+    places, columns = player_places(layout)
+    return places, placed, np.ascontiguousarray(scales[:, columns])
+
+
+def positions_of(layout: NetworkLayout) -> list[tuple[int, list[int]]]:
+    """Return where a player has each tuple's entries: the first one's index, and the stride of each digit."""
+    found: dict[int, tuple[int, list[int]]] = {}
+    pairs, singles = _pairs(layout)
+    at = 0
+    for tuples in [*pairs, *((t,) for t in singles)]:
+        # A pair's tuples are the two halves of each word; another tuple is alone.
+        for half, t in enumerate(tuples):
+            order = _order(layout, t, tuples)
+            stride = {cell: len(tuples) * 16**i for i, cell in enumerate(reversed(order))}
+            found[t] = at + half, [stride[cell] for cell in layout.tuples[t]]
+        at += sum(layout.sizes[t] for t in tuples)
+    return [found[t] for t in range(len(layout.tuples))]
+
+
+def player_places(layout: NetworkLayout) -> tuple[Places, list[int]]:
+    """Return the offsets of a player's entries, and the tuples in the order of its scales' columns."""
+    pairs, singles = _pairs(layout)
+    begins = [2 * first for first, _ in positions_of(layout)]
+    own = [[_fields(_order(layout, t, pair)[-1:], 2) for t in pair] for pair in pairs]
+    shared = _padded([_fields(_order(layout, pair[0], pair)[:-1], 6) for pair in pairs])
+    alone = _padded([_fields(layout.tuples[t], 1) for t in singles])
+    places = Places(
+        _numbers(
+            [begins[pair[0]], *a, *b, *fields]
+            for pair, (a, b), fields in zip(pairs, own, shared, strict=True)
+        ),
+        _numbers([begins[t], *fields] for t, fields in zip(singles, alone, strict=True)),
+        stage_begins(layout),
+        U64(2 * layout.stage_size),
+    )
+    return places, [a for a, _ in pairs] + [b for _, b in pairs] + singles
+
+
+def _pairs(layout: NetworkLayout) -> tuple[list[tuple[int, int]], list[int]]:
+    """Pair tuples of the same size that share all cells but one, first come first served; and the others."""
+    left = list(range(len(layout.tuples)))
+    pairs, singles = [], []
+    while left:
+        a = left.pop(0)
+        size = len(layout.tuples[a])
+        fitting = (
+            b for b in left if len(layout.tuples[b]) == size and len(_shared(layout, a, b)) == size - 1
+        )
+        b = next(fitting, None)
+        if b is None:
+            singles.append(a)
+        else:
+            left.remove(b)
+            pairs.append((a, b))
+    return pairs, singles
+
+
+def _shared(layout: NetworkLayout, a: int, b: int) -> set[int]:
+    return set(layout.tuples[a]) & set(layout.tuples[b])
+
+
+def _order(layout: NetworkLayout, t: int, tuples: tuple[int, ...]) -> list[int]:
+    """Order a tuple's cells: last the cell that it does not share with the other tuple of its pair."""
+    shared = _shared(layout, tuples[0], tuples[-1])
+    return sorted(layout.tuples[t], key=lambda cell: (cell not in shared, cell))
+
+
+def _fields(cells: Sequence[int], lowest: int) -> list[int]:
+    """Return ``[rotation, mask, ...]`` that move the cells' digits to the bits from ``lowest`` on.
+
+    Cells that move by the same distance share a field.
+    """
+    masks: dict[int, int] = {}
+    for i, cell in enumerate(reversed(cells)):
+        to = lowest + 4 * i
+        rotation = (60 - 4 * cell - to) % _WORD_BITS
+        masks[rotation] = masks.get(rotation, 0) | _NIBBLE << to
+    return [number for field in masks.items() for number in field]
+
+
+def _padded(fields: list[list[int]]) -> list[list[int]]:
+    """Pad to equally many fields, since numba needs tuples of one type: a mask of 0 adds nothing."""
+    most = max(map(len, fields), default=0)
+    return [parts + [0] * (most - len(parts)) for parts in fields]
+
+
+def _numbers(rows: Iterable[Sequence[int]]) -> tuple[tuple[np.uint64, ...], ...]:
+    return tuple(tuple(map(U64, row)) for row in rows)

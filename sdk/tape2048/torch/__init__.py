@@ -16,9 +16,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from tape2048.torch.critic import TorchCritic as TorchCritic
+    from tape2048.torch.critic import CriticHead as CriticHead, TorchCritic as TorchCritic
     from tape2048.torch.embedding import embed_session as embed_session
-    from tape2048.torch.head import CriticHead as CriticHead
     from tape2048.torch.loader import (
         CriticDataset as CriticDataset,
         CriticLoader as CriticLoader,

@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,13 +25,13 @@ import msgspec
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import softplus
 
 from tape2048.base.text import pretty_json
 from tape2048.critic.facts import CriticFacts
 from tape2048.errors import ColumnError, MissingPathError, ModelError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
-from tape2048.torch.head import CriticHead
 from tape2048.torch.support import by_prefix, pick_device, publish_directory, read_tensors, tensor_bytes
 from tape2048.torch.tower import (
     CRITIC_JSON,
@@ -44,7 +46,125 @@ from tape2048.torch.tower import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
+
+
+#: Bound of a prior's logits: a threshold that no game reached has no finite one.
+_PRIOR_LOGIT_MAX = 12.0
+
+
+class CriticHead(nn.Module):
+    """Logits of P(game reaches T) for each threshold T.
+
+    A linear probe, or ``LayerNorm -> Linear -> GELU -> Dropout -> Linear``.
+
+    With ``ordered``, P(>= T) cannot increase with T, whatever the input: each logit after the first is the
+    previous one minus ``softplus`` of an output (the cumulative link of ordinal regression, McCullagh 1980,
+    with gaps that depend on the input).
+
+    Args:
+        in_dim: D, width of the vectors.
+        thresholds: T tiles, different powers of two; ascending if ``ordered``.
+        hidden: width of the hidden layer; None for a linear probe.
+        dropout: share of hidden activations dropped in training, 0 <= dropout < 1.
+        ordered: see above.
+
+    Raises:
+        ValueError: an invalid argument.
+
+    Example:
+        >>> import torch
+        >>> from tape2048.torch import CriticHead
+        >>> CriticHead(8, (8192, 16384))(torch.zeros(5, 8)).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        thresholds: Sequence[int],
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        *,
+        ordered: bool = False,
+    ) -> None:
+        super().__init__()
+        tiles = check_thresholds(thresholds).tolist()
+        if in_dim < 1 or (hidden is not None and hidden < 1):
+            raise ValueError(f"in_dim={in_dim}, hidden={hidden}; expected at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout}; expected at least 0 and below 1")
+        if ordered and tiles != sorted(tiles):
+            raise ValueError(f"thresholds {tuple(tiles)}; expected ascending ones where ordered")
+        self.in_dim = in_dim
+        self.thresholds: tuple[int, ...] = tuple(tiles)
+        self.hidden = hidden
+        self.dropout = dropout
+        self.ordered = ordered
+        self.last = nn.Linear(in_dim if hidden is None else hidden, len(tiles))
+        self.body: nn.Module = nn.Identity()
+        if hidden is not None:
+            self.body = nn.Sequential(
+                nn.LayerNorm(in_dim), nn.Linear(in_dim, hidden), nn.GELU(), nn.Dropout(dropout)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits ``f32[B, T]`` of vectors ``[B, D]`` of any floating type, which is cast here."""
+        with torch.autocast(x.device.type, enabled=False):
+            raw: torch.Tensor = self.last(self.body(x.float()))
+            if not self.ordered:
+                return raw
+            falls = softplus(raw[:, 1:]).cumsum(dim=1)
+            return torch.cat((raw[:, :1], raw[:, :1] - falls), dim=1)
+
+    @torch.no_grad()
+    def set_prior(self, shares: Sequence[float]) -> None:
+        """Start from the T shares of true labels, each in [0, 1], as every row's probabilities.
+
+        Weights of the last layer become 0. So training does not begin by learning the prevalence, and the
+        probability of a threshold that no game reached stays near 0.
+        """
+        logits = [_logit(share) for share in shares]
+        if len(logits) != len(self.thresholds):
+            raise ValueError(f"{len(logits)} shares; expected {len(self.thresholds)}")
+        self.last.weight.zero_()
+        if self.ordered:
+            falls = [max(a - b, 1e-3) for a, b in itertools.pairwise(logits)]
+            logits = [logits[0], *(fall + math.log(-math.expm1(-fall)) for fall in falls)]
+        self.last.bias.copy_(torch.tensor(logits))
+
+    @torch.no_grad()
+    def fold_pos_weight(self, weights: Sequence[float]) -> None:
+        """Calibrate a head that was trained with ``pos_weight``.
+
+        With weight w, the loss is minimal where ``sigmoid(z) = p w / (p w + 1 - p)``, so the logit of p is
+        ``z - log w``: the bias gets this shift.
+
+        The ordered form has no bias for each threshold, and weights may demand logits that rise with the
+        threshold. Train it on ``logits + log w`` instead; then there is nothing to fold.
+
+        Args:
+            weights: w > 0 of each threshold.
+
+        Raises:
+            ValueError: the ordered form, or invalid weights.
+        """
+        if self.ordered:
+            raise ValueError("the ordered form has nothing to fold: train it on logits + log(weights)")
+        if len(weights) != len(self.thresholds) or not all(w > 0 and math.isfinite(w) for w in weights):
+            raise ValueError(f"weights {list(weights)}; expected {len(self.thresholds)} positive numbers")
+        shift = torch.tensor([math.log(w) for w in weights], dtype=torch.float64)
+        self.last.bias.sub_(shift.to(self.last.bias))
+
+
+def _logit(share: float) -> float:
+    if not 0 <= share <= 1:
+        raise ValueError(f"share {share}; expected 0 to 1")
+    logit = torch.logit(torch.tensor(share, dtype=torch.float64)).item()
+    return min(max(logit, -_PRIOR_LOGIT_MAX), _PRIOR_LOGIT_MAX)
+
 
 VERSION = 2
 #: Its training drew rows of each game as this one does, and counted each as one row.
@@ -62,7 +182,7 @@ class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of :class:`tape2048.torch.head.CriticHead`, except the thresholds."""
+    """The arguments of :class:`tape2048.torch.critic.CriticHead`, except the thresholds."""
 
     in_dim: _Count
     hidden: _Count | None = None

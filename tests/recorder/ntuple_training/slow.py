@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests import reference
 
-from tape2048.ntuple.layout import NetworkLayout
-from tape2048.ntuple.network import Network
+from tape2048.ntuple.network import Network, NetworkLayout
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,10 +9,8 @@ import numpy.typing as npt
 import pytest
 from tests import reference
 
-from tape2048.ntuple.layout import NetworkLayout
 from tape2048.ntuple.lookup import downgraded
-from tape2048.ntuple.network import Network
-from tape2048.ntuple.placing import place, places_of
+from tape2048.ntuple.network import Network, NetworkLayout, place, places_of
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
     BEGINS_MAX,

@@ -10,9 +10,7 @@ import pytest
 from tests import reference
 
 from tape2048.errors import ConfigError
-from tape2048.ntuple.files import file_bytes, load_network, save_network
-from tape2048.ntuple.layout import NetworkLayout
-from tape2048.ntuple.network import Network
+from tape2048.ntuple.network import Network, NetworkLayout, file_bytes, load_network, save_network
 from tape2048_recorder.evaluation.rollouts import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.pruning import count_lookups, pruned, rounded

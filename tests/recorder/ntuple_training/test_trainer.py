@@ -36,7 +36,7 @@ from tape2048.io import training_directory
 from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.ntuple import network as network_module
-from tape2048.ntuple.files import load_network
+from tape2048.ntuple.network import load_network
 from tape2048_recorder.ntuple_training import run, trainer as trainer_module
 from tape2048_recorder.ntuple_training.config import (
     PRESETS,

@@ -17,8 +17,8 @@ from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, o
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError, ModelError
-from tape2048.ntuple.files import save_network
 from tape2048.ntuple.lookup import downgraded
+from tape2048.ntuple.network import save_network
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players import registry

@@ -17,7 +17,7 @@ from tape2048.errors import ConfigError
 from tape2048.game.rules import empty_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
-from tape2048.ntuple.files import load_network
+from tape2048.ntuple.network import load_network
 from tape2048_recorder.game import rng
 from tape2048_recorder.players import registry
 from tape2048_recorder.players.ntuple import NTuple, move_values, of_network

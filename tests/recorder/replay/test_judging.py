@@ -14,7 +14,7 @@ from tests import reference
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError
-from tape2048.ntuple.files import save_network
+from tape2048.ntuple.network import save_network
 from tape2048_recorder.players.ntuple import move_values, of_network
 from tape2048_recorder.replay import judging
 from tape2048_recorder.replay.judging import Judge, Judged

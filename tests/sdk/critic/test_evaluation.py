@@ -10,7 +10,6 @@ import pytest
 from tests import reference
 
 from tape2048 import Corpus
-from tape2048.critic.baselines import calibrate, highest_tile, nothing, score_so_far
 from tape2048.critic.evaluation import (
     ALL,
     CRITIC,
@@ -19,7 +18,11 @@ from tape2048.critic.evaluation import (
     TILE,
     UNDECIDED,
     Evaluation,
+    calibrate,
     evaluate,
+    highest_tile,
+    nothing,
+    score_so_far,
 )
 from tape2048.critic.metrics import calibration_error, reliability
 from tape2048.game.rules import boards_to_exps

@@ -14,11 +14,8 @@ from tests import reference
 from tape2048.errors import ConfigError
 from tape2048.jit import intrinsics
 from tape2048.jit.compiler import kernel
-from tape2048.ntuple.images import stage_of
-from tape2048.ntuple.layout import NetworkLayout, parse_tuple, tuple_text
-from tape2048.ntuple.lookup import indices_of
-from tape2048.ntuple.network import Network
-from tape2048.ntuple.placing import place, stage_begins
+from tape2048.ntuple.lookup import indices_of, stage_of
+from tape2048.ntuple.network import Network, NetworkLayout, parse_tuple, place, stage_begins, tuple_text
 
 from ...recorder.ntuple_training import slow
 

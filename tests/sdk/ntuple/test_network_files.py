@@ -22,10 +22,16 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.io import safetensors as _safetensors
-from tape2048.ntuple import files
-from tape2048.ntuple.files import SHIPPED, file_facts, load_network, read_network, save_network
-from tape2048.ntuple.layout import NetworkLayout
-from tape2048.ntuple.network import Network
+from tape2048.ntuple import network as files
+from tape2048.ntuple.network import (
+    SHIPPED,
+    Network,
+    NetworkLayout,
+    file_facts,
+    load_network,
+    read_network,
+    save_network,
+)
 
 from ...recorder.ntuple_training import slow
 

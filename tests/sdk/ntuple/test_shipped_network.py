@@ -8,7 +8,7 @@ import pytest
 from tests import reference
 
 from tape2048.base.resources import available_cores
-from tape2048.ntuple.files import SHIPPED, file_facts, load_network
+from tape2048.ntuple.network import SHIPPED, file_facts, load_network
 from tape2048_recorder.evaluation.strength import Evaluation, evaluate
 from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 from tape2048_recorder.players import registry

@@ -16,9 +16,14 @@ pytest.importorskip("safetensors")
 
 from tape2048.critic.facts import SplitInfo  # noqa: E402 - after the skip
 from tape2048.torch import TorchCritic  # noqa: E402 - after the skip
-from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo, save_critic  # noqa: E402
+from tape2048.torch.critic import (  # noqa: E402
+    CriticHead,
+    CriticInfo,
+    HeadInfo,
+    TowerInfo,
+    save_critic,
+)
 from tape2048.torch.embedding import bf16_bits  # noqa: E402
-from tape2048.torch.head import CriticHead  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256  # noqa: E402
 
 from ..builders import NAME, write_ours  # noqa: E402

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 torch = pytest.importorskip("torch")
 
-from tape2048.torch.head import CriticHead  # noqa: E402 - after the skip
+from tape2048.torch.critic import CriticHead  # noqa: E402 - after the skip
 
 TILES = (4096, 8192, 16384, 32768)
 shares = st.floats(1e-4, 1 - 1e-4)

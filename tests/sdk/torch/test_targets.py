@@ -12,14 +12,14 @@ from tape2048 import errors
 from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo
 from tape2048.game.rules import exps_to_boards
-from tape2048.ntuple.layout import NetworkLayout
+from tape2048.ntuple.network import NetworkLayout
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048.torch import TorchCritic  # noqa: E402 - after the skip
+from tape2048.torch.training.data import Targets  # noqa: E402
 from tape2048.torch.training.run import train_critic  # noqa: E402
-from tape2048.torch.training.targets import Targets  # noqa: E402
 
 from ..builders import Game, Spec, write_ours  # noqa: E402
 from ..critics import TILES, config, make_games  # noqa: E402

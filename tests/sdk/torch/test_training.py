@@ -33,8 +33,11 @@ from tape2048.torch.support import read_tensors, tensor_bytes  # noqa: E402
 from tape2048.torch.tower import open_tower  # noqa: E402
 from tape2048.torch.training import run as training  # noqa: E402
 from tape2048.torch.training.model import learning_rate  # noqa: E402
-from tape2048.torch.training.run import train_critic  # noqa: E402
-from tape2048.torch.training.validation import Validation, auroc  # noqa: E402
+from tape2048.torch.training.run import (  # noqa: E402
+    Validation,
+    auroc,
+    train_critic,
+)
 
 from ..critics import TILES, config, make_games, make_uneven  # noqa: E402
 

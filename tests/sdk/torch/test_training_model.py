@@ -10,8 +10,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048.critic.facts import SplitInfo  # noqa: E402 - after the skip
-from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo, save_critic  # noqa: E402
-from tape2048.torch.head import CriticHead  # noqa: E402
+from tape2048.torch.critic import (  # noqa: E402
+    CriticHead,
+    CriticInfo,
+    HeadInfo,
+    TowerInfo,
+    save_critic,
+)
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256  # noqa: E402
 from tape2048.torch.training.model import split_of_tower  # noqa: E402 - after the skip
 from tape2048.torch.training.run import train_critic  # noqa: E402

@@ -17,8 +17,11 @@ from tape2048.session.session import Session  # noqa: E402 - after the skip
 from tape2048.torch import CriticLoader  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
-from tape2048.torch.training.run import train_critic  # noqa: E402
-from tape2048.torch.training.validation import auroc, validate  # noqa: E402
+from tape2048.torch.training.run import (  # noqa: E402
+    auroc,
+    train_critic,
+    validate,
+)
 
 from ..critics import TILES, config, make_games, make_uneven  # noqa: E402
 

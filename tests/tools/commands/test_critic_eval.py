@@ -20,10 +20,9 @@ from tape2048 import Corpus
 from tape2048.critic.facts import SplitInfo
 from tape2048.critic.scores import open_scores
 from tape2048.errors import MissingPackageError
-from tape2048.torch.critic import CriticInfo, HeadInfo, TorchCritic, TowerInfo, save_critic
-from tape2048.torch.head import CriticHead
+from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TorchCritic, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
-from tape2048_tools.critic_report.tables import document as document_of
+from tape2048_tools.critic_report import document as document_of
 from tape2048_tools.viewer.report import one_file
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def examined(made: Made) -> tuple[Evaluation, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def document(examined: tuple[Evaluation, dict[str, Any]]) -> dict[str, Any]:
     """What ``--json`` says."""
-    from tape2048_tools.critic_report.tables import document
+    from tape2048_tools.critic_report import document
 
     return document(*examined)
 

@@ -19,9 +19,9 @@ import pytest
 
 from tape2048 import Corpus, errors
 from tape2048.critic import NTupleCritic, open_scores
+from tape2048.critic.config import PRESETS
 from tape2048.critic.facts import SHIPPED
 from tape2048.critic.ntuple import NTupleCriticConfig
-from tape2048.critic.ntuple.config import PRESETS
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.safetensors import decode
 from tape2048_tools.cli import run

@@ -23,13 +23,11 @@ import torch
 from tape2048 import Corpus
 from tape2048.critic import Estimate
 from tape2048.critic.facts import SplitInfo
-from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo, save_critic
-from tape2048.torch.head import CriticHead
+from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
 from tape2048_recorder.evaluation.rollouts import play_rollouts
 from tape2048_recorder.players.registry import make_player
-from tape2048_tools.critic_report.examination import rollouts_of
-from tape2048_tools.critic_report.tables import estimate_text
+from tape2048_tools.critic_report import estimate_text, rollouts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Session, errors, sessions
-from tape2048.ntuple.files import load_network, save_network
-from tape2048.ntuple.layout import NetworkLayout
-from tape2048.ntuple.network import Network
+from tape2048.ntuple.network import Network, NetworkLayout, load_network, save_network
 from tape2048_recorder.evaluation import strength
 
 if TYPE_CHECKING:

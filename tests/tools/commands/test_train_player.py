@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from tape2048 import errors
-from tape2048.ntuple.files import load_network
+from tape2048.ntuple.network import load_network
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Progress
 from tape2048_tools.commands.players import train

@@ -6,8 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tape2048.critic.config import CriticConfig, LearningConfig
-from tape2048.critic.ntuple.config import NTupleCriticConfig
+from tape2048.critic.config import CriticConfig, LearningConfig, NTupleCriticConfig
 from tape2048.errors import MissingPackageError
 from tape2048.settings.fields import load_settings
 from tape2048.settings.sample import settings_toml

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.critic.config import CriticConfig
-    from tape2048.critic.ntuple.config import NTupleCriticConfig
-    from tape2048.critic.ntuple.games import GameSource
-    from tape2048.critic.ntuple.training import NTupleProgress, TrainedNTuple
+    from tape2048.critic.config import CriticConfig, NTupleCriticConfig
+    from tape2048.critic.ntuple.training import GameSource, NTupleProgress, TrainedNTuple
     from tape2048.torch.training.run import Progress as CriticProgress, Trained
     from tape2048_recorder.ntuple_training.config import TrainingConfig
     from tape2048_recorder.ntuple_training.trainer import Progress as PlayerProgress
@@ -114,7 +112,7 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
 def open_games(config: NTupleCriticConfig) -> GameSource:
     """Return the games of a training: those of its sessions, or those that its player plays now."""
     if config.games is None:
-        from tape2048.critic.ntuple.games import corpus_games
+        from tape2048.critic.ntuple.training import corpus_games
 
         with progress_bar("reading", unit="boards") as progress:
             return corpus_games(config, progress)

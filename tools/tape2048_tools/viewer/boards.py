@@ -12,7 +12,7 @@ import numpy as np
 from tape2048.critic.facts import SHIPPED as CRITICS
 from tape2048.errors import ConfigError
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
-from tape2048.ntuple.files import SHIPPED as NETWORKS
+from tape2048.ntuple.network import SHIPPED as NETWORKS
 from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own
 from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.viewer.replay import Game

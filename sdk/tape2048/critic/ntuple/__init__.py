@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from tape2048.critic.ntuple.config import NTupleCriticConfig as NTupleCriticConfig
-    from tape2048.critic.ntuple.games import corpus_games as corpus_games
-    from tape2048.critic.ntuple.training import train_ntuple_critic as train_ntuple_critic
+    from tape2048.critic.config import NTupleCriticConfig as NTupleCriticConfig
+    from tape2048.critic.ntuple.training import (
+        corpus_games as corpus_games,
+        train_ntuple_critic as train_ntuple_critic,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 
 from tape2048.corpus import Corpus
-from tape2048.critic.facts import PlayedBy, check_one_player, players_of
-from tape2048.errors import ConfigError, EmptyCorpusError, TapeError
+from tape2048.critic.facts import PlayedBy, check_one_player, players_of, strangers
+from tape2048.critic.ntuple.critic import NTupleCritic
+from tape2048.errors import ConfigError, EmptyCorpusError, ModelError, TapeError
+from tape2048.game.rules import exps_to_boards
 from tape2048.session.embeddings import open_embeddings
 from tape2048.torch.loader import CriticLoader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tape2048.critic.config import CriticConfig
     from tape2048.session.embeddings import Embeddings
     from tape2048.torch.training.ranks import Ranks
+
 
 #: Prefetched batches. A thread that gets no core for ten milliseconds, as on a busy machine, falls four
 #: steps of a head behind.
@@ -171,3 +177,43 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
             session = loader.corpus.sessions[int(run["session"])]
             text += f"; the embedding of row {row} (run {run['id']} of {session.name}) is not finite"
     return text
+
+
+class Targets:
+    """The targets of batches.
+
+    Args:
+        config: the settings.
+        players: whose games the critic learns from.
+
+    Raises:
+        ModelError: there is no such teacher, or it has other tiles or judges another player.
+    """
+
+    def __init__(self, config: CriticConfig, players: Sequence[PlayedBy]) -> None:
+        self.share = config.teacher_share
+        self.teacher = NTupleCritic.load(config.teacher) if self.share else None
+        if self.teacher is None:
+            return
+        if self.teacher.thresholds != config.tiles:
+            raise ModelError(
+                f"the teacher predicts the tiles {self.teacher.thresholds}, and the training {config.tiles}",
+                path=config.teacher,
+                hint="--thresholds names the teacher's",
+            )
+        if others := strangers(self.teacher.info, players):
+            judged = "; ".join(map(str, self.teacher.info.players))
+            raise ModelError(
+                f"the teacher judges {judged}, and these are games of {'; '.join(map(str, others))}",
+                path=config.teacher,
+                hint="train a teacher on the same player's games: tape2048 critic train --kind ntuple",
+            )
+
+    def __call__(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the targets of a batch with tokens and labels: ``f32[n, T]``."""
+        labels = batch["labels"]
+        if self.teacher is None:
+            return labels
+        boards = exps_to_boards(batch["tokens"].cpu().numpy())
+        taught = torch.from_numpy(self.teacher(boards)).to(labels.device)
+        return torch.lerp(labels, taught, self.share)

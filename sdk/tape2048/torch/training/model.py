@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from tape2048.errors import ColumnError, ConfigError
-from tape2048.torch.critic import CriticInfo, TowerInfo
-from tape2048.torch.head import CriticHead
+from tape2048.torch.critic import CriticHead, CriticInfo, TowerInfo
 from tape2048.torch.tower import (
     CRITIC_JSON,
     Tower,

@@ -159,7 +159,6 @@ def joined(device: str) -> Iterator[Ranks]:
         torch.cuda.set_device(chosen)
     mine = not dist.is_initialized()
     if mine:
-        # Ranks wait while the first one puts its state into a store, which may take long.
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
     try:
         yield Ranks(rank, world_size, chosen)

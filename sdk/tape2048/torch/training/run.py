@@ -19,9 +19,6 @@ long games would count no more than one of short games.
 
 Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes, and the
 others get its checkpoint from it. Before they begin, the ranks compare their sessions and settings.
-
-``out`` may be the address of a store (``store``): rank 0 then works in a directory of the cache, and puts
-each checkpoint with the metrics and critics of its time.
 """
 
 from __future__ import annotations
@@ -31,38 +28,210 @@ import copy
 import hashlib
 import math
 import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import msgspec
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.critic.facts import SplitInfo, doubts
-from tape2048.errors import ConfigError, StorageError, TrainingError
+from tape2048.critic.metrics import ranking
+from tape2048.errors import ConfigError, TrainingError
 from tape2048.io.objects import is_url
 from tape2048.io.reading import read_path
 from tape2048.io.training_directory import SilentView, TrainingDirectory
-from tape2048.jit.compiler import cache_base
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
+from tape2048.torch.support import require
 from tape2048.torch.training import model as models
 from tape2048.torch.training.checkpoint import TrainingState, load_checkpoint, rng_states, write_checkpoint
-from tape2048.torch.training.clock import Clock
-from tape2048.torch.training.data import bad_batch, open_alike
+from tape2048.torch.training.data import Targets, bad_batch, open_alike
 from tape2048.torch.training.ranks import Ranks, joined
-from tape2048.torch.training.store import TrainingStore
-from tape2048.torch.training.targets import Targets
-from tape2048.torch.training.tracking import Tracking
-from tape2048.torch.training.validation import Validation, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from tape2048.critic.config import CriticConfig
     from tape2048.io.training_directory import TrainingView
+    from tape2048.torch.loader import CriticLoader
     from tape2048.torch.training.data import TrainingData
+
+
+T = TypeVar("T")
+
+
+class Clock:
+    """Measures the speed of steps between lines of metrics.
+
+    Validations do not count, nor does the wait for the first batch, during which kernels are compiled.
+
+    Args:
+        rows: rows of a step, on all ranks.
+        before_s: time spent by former starts.
+    """
+
+    def __init__(self, rows: int, before_s: float) -> None:
+        self._rows = rows
+        self._start = time.perf_counter() - before_s
+        self._since: float | None = None  # when the current measurement began
+        self._wait_s, self._steps = 0.0, 0
+        self._last: tuple[float, float] | None = None
+
+    def lap(self) -> None:
+        """End a measurement, whose rates are valid until the next one ends."""
+        self._last = self._measured()
+        self._since, self._wait_s, self._steps = time.perf_counter(), 0.0, 0
+
+    def timed(self, batches: Iterator[T]) -> Generator[T, None, None]:
+        """Yield the batches, and measure the waits for them."""
+        begin = time.perf_counter()
+        for batch in batches:
+            now = time.perf_counter()
+            if self._since is None:
+                self._since = now
+            else:
+                self._wait_s += now - begin
+            self._steps += 1
+            yield batch
+            begin = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Ignore the time of the block."""
+        begin = time.perf_counter()
+        yield
+        if self._since is not None:
+            self._since += time.perf_counter() - begin
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time spent by this start and former ones."""
+        return time.perf_counter() - self._start
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Rows a second, and the share of the time that was spent waiting for batches."""
+        return self._last or self._measured()
+
+    def _measured(self) -> tuple[float, float]:
+        now = time.perf_counter()
+        stepping_s = max(1e-9, now - (self._since or now))
+        return self._steps * self._rows / stepping_s, min(1.0, self._wait_s / stepping_s)
+
+
+class Tracking:
+    """Sends metrics to the configured trackers; a context that closes them.
+
+    Raises:
+        MissingPackageError: a configured tracker is not installed.
+    """
+
+    def __init__(self, config: CriticConfig, directory: Path) -> None:
+        self._board: Any = None
+        self._wandb: Any = None
+        if config.tensorboard:
+            hint = "pip install tensorboard"
+            module = require("torch.utils.tensorboard", "tensorboard = true", hint)
+            self._board = module.SummaryWriter(str(directory / "tensorboard"))
+        if config.wandb_project:
+            wandb = require("wandb", "wandb_project", "pip install wandb")
+            settings = msgspec.structs.asdict(config)
+            # A resumed training continues its run.
+            name = f"{directory.absolute()} {sorted(config.deciding().items())}"
+            self._wandb = wandb.init(
+                project=config.wandb_project, config=settings, dir=str(directory), resume="allow",
+                id=hashlib.sha256(name.encode()).hexdigest()[:16],
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._board is not None:
+            self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+    def note(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Send a line of metrics (``"train"`` or ``"val"``): numbers, or numbers by threshold."""
+        numbers = _numbers(kind, values)
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=step)
+
+
+def _numbers(prefix: str, values: dict[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _numbers(f"{prefix}/{name}", value)
+        elif isinstance(value, int | float) and math.isfinite(value):
+            found[f"{prefix}/{name}"] = value
+    return found
+
+
+class Validation(NamedTuple):
+    """The result of a validation."""
+
+    # Mean cross-entropy over thresholds and rows, by the rows' weights, of calibrated logits.
+    loss: float
+    auroc: dict[str, float | None]  # by threshold; None where all labels are equal
+    rows: int
+    bad_batch: int | None = None  # this rank's first batch with a logit that is not finite; None without one
+
+
+@torch.no_grad()
+def validate(
+    logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+    loader: CriticLoader,
+    tiles: Sequence[int],
+    shift: torch.Tensor,
+    ranks: Ranks,
+) -> Validation:
+    """Evaluate the validation part; each rank evaluates its share, and gets the complete result.
+
+    Args:
+        logits_of: the model, in evaluation mode.
+        loader: of the part; its epoch 0 is used, so that a cap draws the same rows each time.
+        tiles: the T thresholds.
+        shift: of the logits by ``pos_weight``, ``[T]``.
+        ranks: of the training.
+    """
+    loader.set_epoch(0)
+    logits, labels, weights = [], [], []
+    bad_batch = None
+    for index, batch in enumerate(loader):
+        logits.append(logits_of(batch).float().cpu())
+        if bad_batch is None and not bool(logits[-1].isfinite().all()):
+            bad_batch = index
+        labels.append(batch["labels"].cpu().clone())  # cloned: the loader overwrites its memory
+        weights.append(batch["weight"].cpu().clone())
+    all_logits = torch.cat(ranks.gather(torch.cat(logits))) - shift
+    all_labels = torch.cat(ranks.gather(torch.cat(labels)))
+    all_weights = torch.cat(ranks.gather(torch.cat(weights)))
+    # In float64, so that the order of the sum does not matter.
+    share = (all_weights.double() / all_weights.double().mean())[:, None]
+    loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double(), share)
+    scores, truth, counts = all_logits.numpy(), all_labels.numpy() > 0.5, all_weights.numpy()
+    found = {str(tile): auroc(scores[:, i], truth[:, i], counts) for i, tile in enumerate(tiles)}
+    return Validation(float(loss), found, len(all_logits), bad_batch)
+
+
+def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.float32]) -> float | None:
+    """Compute the AUROC of weighted scores ``f32[N]``; None where all labels are equal, or a score is NaN."""
+    if np.isnan(scores).any():
+        return None
+    kinds, kind = np.unique(weights, return_inverse=True)
+    found = ranking(scores, labels, kind, kinds[:, None]).auroc[0]
+    return None if np.isnan(found) else float(found)
 
 
 class Progress(NamedTuple):
@@ -123,30 +292,17 @@ def train_critic(
         'all steps are made'
     """
     config.check()
-    store = TrainingStore(config.out) if is_url(config.out) else None
-    directory = TrainingDirectory(_place(config.out), "step")
+    if is_url(config.out):
+        raise ConfigError(f"out: found {config.out}, expected a directory")
+    directory = TrainingDirectory(Path(os.path.abspath(config.out)), "step")
     with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
 
         def lock() -> None:
             stack.enter_context(directory.locked())
-            if store is not None:
-                store.pull(directory.path)
 
         ranks.from_first(lock)
         # Bound to no name: a wrapped model uses the process group, and has to be freed before it.
-        return _Trainer(config, directory, store, ranks, view or SilentView()).run(stop)
-
-
-def _place(out: str) -> Path:
-    """Return the local directory of a training; one in the cache if ``out`` is the address of a store."""
-    if not is_url(out):
-        return Path(os.path.abspath(out))
-    base = cache_base()
-    if base is None:
-        raise StorageError(
-            "found no directory for a training whose out is in a store", hint="set XDG_CACHE_HOME"
-        )
-    return base / "tape2048/trainings" / hashlib.sha256(out.rstrip("/").encode()).hexdigest()[:16]
+        return _Trainer(config, directory, ranks, view or SilentView()).run(stop)
 
 
 @contextlib.contextmanager
@@ -169,14 +325,11 @@ class _Trainer:
         self,
         config: CriticConfig,
         directory: TrainingDirectory,
-        store: TrainingStore | None,
         ranks: Ranks,
         view: TrainingView[Progress],
     ) -> None:
         self.config = config
         self.directory = directory
-        self.store = store
-        self._not_stored: StorageError | None = None
         self.ranks = ranks
         self.view = view if ranks.first else SilentView()
         self.data: TrainingData = open_alike(config, ranks)
@@ -235,12 +388,12 @@ class _Trainer:
         content = self.ranks.from_first(
             lambda: read_path(path).tobytes() if self.directory.has_checkpoint() else None
         )
-        is_elsewhere = content is None and self.store is None and self.directory.has_checkpoint()
+        is_elsewhere = content is None and self.directory.has_checkpoint()
         if self.ranks.any(is_elsewhere):
             raise ConfigError(
                 "another rank's node has a checkpoint in out, and rank 0's has none",
                 path=path,
-                hint="name a directory that all nodes reach, or the address of a store, or another one",
+                hint="name a directory that all nodes reach, or another one",
             )
         if content is not None:
             model = self.model, self.optimizer
@@ -262,8 +415,6 @@ class _Trainer:
             if self.state.ended is None and self.state.step >= self.steps:
                 self.state.ended = "all steps are made"
                 self._checkpoint()
-        if self._not_stored is not None:
-            raise self._not_stored
         return Trained(
             ended=self.state.ended,
             progress=self._progress(),
@@ -447,20 +598,6 @@ class _Trainer:
         if self.ranks.first:
             self.state.elapsed_s = self._clock.elapsed_s
             write_checkpoint(self.directory.checkpoint, self.state, self.model, self.optimizer, generators)
-            self._store_state()
-
-    def _store_state(self) -> None:
-        """Put the state into the store of ``out``; a failure is told once, and raised at the end."""
-        if self.store is None:
-            return
-        try:
-            self.store.push(self.directory.path, self.state.step)
-        except StorageError as error:
-            if self._not_stored is None:
-                self.view.event(f"not stored, and tried again with the next checkpoint: {error}")
-            self._not_stored = error.detach()
-        else:
-            self._not_stored = None
 
     def _progress(self) -> Progress:
         state = self.state

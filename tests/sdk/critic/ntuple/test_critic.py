@@ -20,8 +20,7 @@ from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import SHIPPED, CriticFacts, PlayedBy, SplitInfo
 from tape2048.errors import ChecksumError, FormatError, ModelError, StorageError, TapeError, TruncatedError
 from tape2048.io.safetensors import encode
-from tape2048.ntuple.layout import NetworkLayout
-from tape2048.ntuple.network import Network
+from tape2048.ntuple.network import Network, NetworkLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -323,7 +322,7 @@ def test_what_is_no_critic_is_refused(tmp_path: Path, content: bytes, said: str)
 
 
 def test_a_players_network_is_no_critic(tmp_path: Path) -> None:
-    from tape2048.ntuple.files import save_network
+    from tape2048.ntuple.network import save_network
 
     save_network(Network.empty(NetworkLayout.of(["0123"])), tmp_path / "network")
     with pytest.raises(ModelError, match="found the format 'tape2048 n-tuple network 1'") as caught:

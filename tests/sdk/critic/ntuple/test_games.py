@@ -9,8 +9,8 @@ import pytest
 
 from tape2048 import Corpus
 from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo, doubts, players_of, strangers
-from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, games
-from tape2048.critic.ntuple.games import Games, read_games, split_games
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, training
+from tape2048.critic.ntuple.training import Games, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
 from tape2048.rows.splits import assign, parts_of_seeds
@@ -59,7 +59,7 @@ def slow(built: Built, stride: int, chosen: NDArray[np.bool_] | None = None) -> 
 def test_every_few_rows_of_each_game_are_read(
     built: Built, stride: int, fetched: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(games, "_FETCHED", fetched)
+    monkeypatch.setattr(training, "_FETCHED", fetched)
     told: list[tuple[int, int]] = []
     found = read_games(Corpus.open(built.root), stride, lambda *now: told.append(now))
     assert same(found, slow(built, stride))
@@ -95,8 +95,8 @@ def test_pieces_are_the_same_whatever_memory_is_free(
     whole = corpus_games(config(built))
     (train,) = whole.chunks(0)
     assert len(train) == whole.train_games == len(whole.highest)
-    monkeypatch.setattr(games, "ram_available", lambda: free)
-    monkeypatch.setattr(games, "_PIECE_BOARDS", 60)
+    monkeypatch.setattr(training, "ram_available", lambda: free)
+    monkeypatch.setattr(training, "_PIECE_BOARDS", 60)
     source = corpus_games(config(built))
     pieces = list(source.chunks(0))
     assert len(pieces) > 3

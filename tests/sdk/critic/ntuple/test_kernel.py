@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from tests import reference
 
-from tape2048.critic.ntuple.critic import predict_all, tables_of, width_of
-from tape2048.critic.ntuple.kernel import learn, new_scratch
-from tape2048.ntuple.layout import NetworkLayout
+from tape2048.critic.ntuple.critic import learn, new_scratch, predict_all, tables_of, width_of
+from tape2048.ntuple.network import NetworkLayout
 
 #: Tiles and stages. The kernels compile anew for each number of tuples, tiles and stages: there are few.
 CASES = {

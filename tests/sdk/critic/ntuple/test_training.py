@@ -12,8 +12,8 @@ from tests.sdk.builders import names
 
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
-from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, games, train_ntuple_critic, training
-from tape2048.critic.ntuple.games import Games
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic, training
+from tape2048.critic.ntuple.training import Games
 from tape2048.errors import (
     BusyError,
     ConfigError,
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.critic.ntuple.games import GameSource
-    from tape2048.critic.ntuple.training import NTupleProgress, TrainedNTuple
+    from tape2048.critic.ntuple.training import GameSource, NTupleProgress, TrainedNTuple
 
 SETTINGS = {
     "thresholds": "4096 8192", "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 3, "threads": 1,
@@ -230,10 +229,10 @@ def test_pieces_are_learned_from_alike_in_memory_and_from_disk(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a training may go on where less memory is free."""
-    monkeypatch.setattr(games, "_PIECE_BOARDS", 1500)
+    monkeypatch.setattr(training, "_PIECE_BOARDS", 1500)
     made = {}
     for name, free in (("held", 1 << 40), ("read", 0)):
-        monkeypatch.setattr(games, "ram_available", lambda free=free: free)
+        monkeypatch.setattr(training, "ram_available", lambda free=free: free)
         made[name] = corpus_games(config(root))
     assert len(list(made["read"].chunks(0))) == 3
     for name, order in {"a": ["held"], "b": ["read"], "c": ["held", "read", "held", "read"]}.items():

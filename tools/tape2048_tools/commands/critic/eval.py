@@ -90,8 +90,8 @@ def command(
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
-    from tape2048.critic.baselines import load_isotonic
-    from tape2048_tools.critic_report.tables import csv_text, document, summary
+    from tape2048.critic.evaluation import load_isotonic
+    from tape2048_tools.critic_report import csv_text, document, summary
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     load_isotonic()  # it is needed after minutes, and may be missing
@@ -101,7 +101,7 @@ def command(
     found = document(evaluation, about)
     if html is not None:
         from tape2048.io.durable import publishing_file
-        from tape2048_tools.critic_report.examination import read_curves
+        from tape2048_tools.critic_report import read_curves
         from tape2048_tools.viewer.report import one_file
 
         curves = read_curves(critic)
@@ -151,8 +151,8 @@ def examine(
     """Examine a critic on the sessions below some paths; arguments as the command's, errors too."""
     from tape2048 import Corpus
     from tape2048.critic.evaluation import evaluate
-    from tape2048.critic.sample import check_embeddings
-    from tape2048_tools.critic_report.examination import (
+    from tape2048.critic.facts import check_embeddings
+    from tape2048_tools.critic_report import (
         choose_parts,
         expected_score,
         rollouts_of,

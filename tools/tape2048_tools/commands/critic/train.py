@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048.critic.config import CriticConfig
-from tape2048.critic.ntuple.config import NTupleCriticConfig, preset_path
+from tape2048.critic.config import CriticConfig, NTupleCriticConfig, preset_path
 from tape2048.errors import ConfigError
 from tape2048.io.objects import is_url
 from tape2048_tools.options.critic import (
@@ -58,7 +57,7 @@ _KIND = click.option(
         "tape2048 critic train --kind ntuple --data selfplay --out critic",
         "tape2048 critic train --targets td --teacher critic/best.critic --out taught",
         "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
-        "tape2048 critic train --data s3://bucket/selfplay --out s3://bucket/critic",
+        "tape2048 critic train --data s3://bucket/selfplay --out critic",
         "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
         "tape2048 critic train --print-config > critic.toml",
     ),

@@ -99,8 +99,7 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     """
     from tape2048.critic.facts import SHIPPED
     from tape2048_tools.commands.critic.eval import examine
-    from tape2048_tools.critic_report.examination import read_curves
-    from tape2048_tools.critic_report.tables import document
+    from tape2048_tools.critic_report import document, read_curves
     from tape2048_tools.sessions.roots import default_root
     from tape2048_tools.terminal.click_extras import refuse_missing
     from tape2048_tools.viewer.collection import Collection

@@ -46,7 +46,7 @@ def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     """Return the name of a shipped network, or a path at which something stands."""
     from pathlib import Path
 
-    from tape2048.ntuple.files import SHIPPED
+    from tape2048.ntuple.network import SHIPPED
 
     if value not in SHIPPED:
         refuse_missing(Path(value), f"name a file, or a network that ships: {', '.join(SHIPPED)}")
@@ -58,8 +58,7 @@ def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
     """Show the contents of a network file. WEIGHTS is a file, or one that ships (default, fast, strong)."""
-    from tape2048.ntuple.files import file_facts, load_network
-    from tape2048.ntuple.layout import tuple_text
+    from tape2048.ntuple.network import file_facts, load_network, tuple_text
 
     network = load_network(weights)
     layout = network.layout
@@ -345,7 +344,7 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
     import numpy as np
 
-    from tape2048.ntuple.files import load_network, save_network
+    from tape2048.ntuple.network import load_network, save_network
 
     _check_free(target, force=force)
     network = load_network(source).quantised(step)
@@ -388,7 +387,7 @@ def prune(
     `player match` of both shows the loss.
     """
     from tape2048.base.resources import available_cores
-    from tape2048.ntuple.files import load_network, save_network
+    from tape2048.ntuple.network import load_network, save_network
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
 
     _check_free(target, force=force)

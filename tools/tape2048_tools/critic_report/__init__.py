@@ -1,1 +1,0 @@
-"""The examination of a critic: its inputs, and its result as tables."""
