@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.conversion.dataset_build import build_dataset
-from tape2048.conversion.rows_writer import RowsWriter
+from tape2048.conversion.dataset_build import RowsWriter, build_dataset
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
-from tape2048.datasets.metadata import Extras, write_runs_db
+from tape2048.datasets.metadata import write_runs_db
 from tape2048.datasets.run_table import RunTable
 from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048.runs.a2run2 import RunV2
@@ -84,7 +83,7 @@ def make_rows(directory: Path, rows: int) -> Path:
     writer.finish()
     steps = [RUN_STEPS] * (rows // RUN_STEPS) + ([rows % RUN_STEPS] if rows % RUN_STEPS else [])
     table = RunTable.of_metas([RunMeta(count, max_score=i % 2) for i, count in enumerate(steps)])
-    write_runs_db(path / "metadata.db", table, Extras.unknown(len(table)))
+    write_runs_db(path / "metadata.db", table)
     return path
 
 

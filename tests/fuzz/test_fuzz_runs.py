@@ -118,7 +118,7 @@ PLANTED = {
     ),
     "a2pack padding": (
         "a2pack",
-        Mutant("tape2048.packs.checks:_check_zeros", "if padding.any():", "if False:"),
+        Mutant("tape2048.packs.reader:PackReader._check_zeros", "if padding.any():", "if False:"),
     ),
 }
 

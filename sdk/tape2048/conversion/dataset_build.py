@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
 from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
-from tape2048.conversion.rows_writer import RowsWriter
-from tape2048.conversion.sources import Source, open_source
+from tape2048.conversion.sources import RunSource, open_source
 from tape2048.datasets.directory import open_directory, refuse_empty
-from tape2048.datasets.metadata import Extras, write_runs_db
+from tape2048.datasets.metadata import write_runs_db
 from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.errors import (
@@ -33,7 +34,9 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.formats.dataset_layout import (
+    DATASET_ROW_DTYPE,
     FORMAT_VERSION,
+    HEADER_BYTES,
     MANIFEST,
     METADATA_DB,
     RUN_ID_MAX,
@@ -45,12 +48,13 @@ from tape2048.formats.dataset_layout import (
     SourceCount,
 )
 from tape2048.formats.manifest import flush_entry
+from tape2048.formats.npy import rows_header
 from tape2048.formats.session import FileEntry
 from tape2048.io.crc import crc32c_combine, crc32c_file
-from tape2048.io.durable import storage_errors, write_file
+from tape2048.io.durable import fsync_dir, fsync_path, storage_errors, write_all, write_file
 from tape2048.io.staging import Staging, hold_lock
 from tape2048.runs.engine_text import split_seed
-from tape2048.runs.run import RunMeta, check_meta
+from tape2048.runs.run import check_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,9 +64,9 @@ if TYPE_CHECKING:
     from tape2048.conversion.sources import Replayer, SourceRun
     from tape2048.datasets.dataset import Dataset
     from tape2048.datasets.directory import Opened, RowsFile
-    from tape2048.runs.run import Run
+    from tape2048.runs.run import Run, RunMeta
 
-    OneSource = str | os.PathLike[str] | Source
+    OneSource = str | os.PathLike[str] | RunSource
     Sources = OneSource | Iterable[OneSource]
 
 _VIEW_ROWS = 1 << 18
@@ -139,7 +143,7 @@ def build_dataset(
     with _published(target, shard_rows) as (directory, writer):
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
-        if not added.metas:
+        if not added.runs:
             refuse_empty(added.skipped, target)
         added.finish(directory, None)
     return added.built(target)
@@ -249,7 +253,7 @@ def write_view(
             if progress is not None:
                 progress(first + len(rows), len(view))
         sources = [SourceCount(str(view.paths[0]), "dataset", len(table), len(view), 0)]
-        _finish(directory, writer, table, view.extras, _history(None, sources, []))
+        _finish(directory, writer, table, _history(None, sources, []))
     return Built(str(target), len(table), len(view), ())
 
 
@@ -273,11 +277,11 @@ def _published(target: Path, shard_rows: int | None) -> Iterator[tuple[Path, Row
         staging.publish()
 
 
-def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list[Source]:
+def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list[RunSource]:
     # A str is also an iterable of str: the first of "/data" would be the root directory.
-    each = [sources] if isinstance(sources, str | os.PathLike | Source) else sources
+    each = [sources] if isinstance(sources, str | os.PathLike | RunSource) else sources
     return [
-        source if isinstance(source, Source) else open_source(source, replayer, lossy=lossy)
+        source if isinstance(source, RunSource) else open_source(source, replayer, lossy=lossy)
         for source in each
     ]
 
@@ -286,8 +290,7 @@ class _Chunk(NamedTuple):
     """Some runs as rows, with ids from 0."""
 
     records: NDArray[np.uint8]
-    metas: list[RunMeta]
-    extras: Extras
+    table: RunTable
     skipped: list[SkippedRun]
     lost: Counter[str]
     read: int
@@ -300,35 +303,32 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
 
     good = [found.run for found in runs if found.run is not None and len(found.run) <= RUN_STEPS_MAX]
     records = np.empty(ROW_BYTES * sum(len(run) for run in good), np.uint8)
-    extras = Extras.unknown(len(runs))
     metas: list[RunMeta] = []
+    facts: list[tuple[int, bool, int, bool]] = []
     skipped = []
     lost: Counter[str] = Counter()
     end = normalised = 0
     for found in runs:
         try:
-            run = _checked(found)
+            run = _fitting(found.checked())
             size = ROW_BYTES * len(run)
             normalised += dataset_records(run, len(metas), records[end : end + size]) > 0
         except TapeError as error:
             skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
             continue
-        at = len(metas)
         engine, seed = split_seed(run.meta.engine)
-        extras.final_board[at], extras.has_final[at] = run.final_board, found.ending_known
-        extras.seed[at], extras.has_seed[at] = seed or 0, seed is not None
+        facts.append((run.final_board, found.ending_known, seed or 0, seed is not None))
         metas.append(msgspec.structs.replace(run.meta, engine=engine))
         lost.update(found.lost)
         end += size
-    chosen = extras.choose(np.arange(len(metas)))
-    return _Chunk(records[:end], metas, chosen, skipped, lost, len(runs), normalised)
+    columns = zip(("final_board", "has_final", "seed", "has_seed"), zip(*facts, strict=True), strict=False)
+    return _Chunk(
+        records[:end], RunTable.of_metas(metas, **dict(columns)), skipped, lost, len(runs), normalised
+    )
 
 
-def _checked(found: SourceRun) -> Run:
+def _fitting(run: Run) -> Run:
     """Return the run if its metadata fits a data set, and raise otherwise."""
-    if found.run is None:
-        raise found.failure
-    run = found.run
     check_meta(run.meta)
     if len(run) > RUN_STEPS_MAX:
         raise FieldError(f"{len(run)} steps; a data set's step_index holds at most {RUN_STEPS_MAX}")
@@ -339,19 +339,14 @@ def _checked(found: SourceRun) -> Run:
 
 
 class _Added:
-    """The runs that a build or an append has written so far.
-
-    Args:
-        writer: of the rows.
-        first_id: id of the first new run.
-    """
+    """The runs that a build or an append has written so far; the first has the id ``first_id``."""
 
     def __init__(self, writer: RowsWriter, first_id: int) -> None:
         self.writer = writer
         self._first_id = first_id
         self._first_row = writer.rows
-        self.metas: list[RunMeta] = []
-        self._extras = [Extras.unknown(0)]
+        self.runs = 0
+        self._tables = [RunTable.of_metas([])]
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
         self.lost: Counter[str] = Counter()
@@ -359,7 +354,7 @@ class _Added:
 
     def add_all(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[RunSource],
         workers: int | None,
         progress: Callable[[int, int, int], object] | None,
     ) -> None:
@@ -367,51 +362,43 @@ class _Added:
         total = sum(source.count for source in sources)
         done = 0
         for source in sources:
-            runs, rows, skipped = len(self.metas), self.writer.rows, len(self.skipped)
-            normalised = self.normalised
+            before = self._counts()
             for chunk in source.map(_lay_out, workers):
                 self._add(chunk)
                 done += chunk.read
                 if progress is not None:
                     progress(done, max(done, total), self.writer.rows - self._first_row)
-            count = SourceCount(
-                path=str(source.path),
-                kind=source.kind,
-                runs=len(self.metas) - runs,
-                steps=self.writer.rows - rows,
-                skipped=len(self.skipped) - skipped,
-                normalised=self.normalised - normalised,
-            )
-            self.sources.append(count)
+            counts = (now - then for now, then in zip(self._counts(), before, strict=True))
+            self.sources.append(SourceCount(str(source.path), source.kind, *counts))
+
+    def _counts(self) -> tuple[int, int, int, int]:
+        return self.runs, self.writer.rows, len(self.skipped), self.normalised
 
     def _add(self, chunk: _Chunk) -> None:
-        from tape2048.datasets.records import shift_ids
-
-        next_id = self._first_id + len(self.metas)
-        if next_id + len(chunk.metas) > RUN_ID_MAX + 1:
-            last = next_id + len(chunk.metas) - 1
+        next_id = self._first_id + self.runs
+        last = next_id + len(chunk.table) - 1
+        if last > RUN_ID_MAX:
             raise FieldError(f"a run would have id {last}; a row's run_id holds at most {RUN_ID_MAX}")
-        shift_ids(chunk.records, next_id)
+        chunk.records.view(DATASET_ROW_DTYPE)["run_id"] += np.uint32(next_id)
         self.writer.write(chunk.records)
-        self.metas += chunk.metas
-        self._extras.append(chunk.extras)
+        self.runs += len(chunk.table)
+        self._tables.append(chunk.table)
         self.skipped += chunk.skipped
         self.lost += chunk.lost
         self.normalised += chunk.normalised
 
     def finish(self, directory: Path, old: Opened | None) -> None:
         """Write the files beside the rows, for the old runs and the new ones."""
-        table = RunTable.of_metas(self.metas, first_id=self._first_id, first_row=self._first_row)
-        extras = self._extras
+        table = RunTable.joined(self._tables).renumbered(self._first_id, self._first_row)
         if old is not None:
-            table, extras = RunTable.joined([old.table, table]), [old.extras, *extras]
+            table = RunTable.joined([old.table, table])
         history = _history(old and old.manifest, self.sources, self.skipped)
-        _finish(directory, self.writer, table, Extras.joined(extras), history)
+        _finish(directory, self.writer, table, history)
 
     def built(self, path: Path) -> Built:
         """Return the result for the caller."""
         rows = self.writer.rows - self._first_row
-        return Built(str(path), len(self.metas), rows, tuple(self.skipped), dict(self.lost), self.normalised)
+        return Built(str(path), self.runs, rows, tuple(self.skipped), dict(self.lost), self.normalised)
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:
@@ -445,7 +432,7 @@ def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> N
         raise ChecksumError(
             f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}; nothing was appended",
             path=file.path,
-            hint="restore the data set from a copy, or build it anew",
+            hint="restore the data set from a copy, or build it again",
         )
 
 
@@ -460,13 +447,11 @@ def _history(
     return {"created": before.created or now, "updated": now, **both}
 
 
-def _finish(
-    directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: dict[str, Any]
-) -> None:
+def _finish(directory: Path, writer: RowsWriter, table: RunTable, history: dict[str, Any]) -> None:
     """Write the files beside the rows, and flush all files."""
     writer.finish()
     database = directory / METADATA_DB
-    write_runs_db(database, table, extras)
+    write_runs_db(database, table)
     rows = writer.files.get(STEPS_NPY)
     manifest = Manifest(
         version=FORMAT_VERSION,
@@ -477,3 +462,90 @@ def _finish(
         **history,
     )
     write_file(directory / MANIFEST, pretty_json(manifest))
+
+
+class RowsWriter:
+    """Appends rows to the files of an unpublished directory; its methods raise OSError.
+
+    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. ``files`` has size and
+    checksum of each finished file, by name.
+    """
+
+    def __init__(self, directory: Path, shard_rows: int | None) -> None:
+        if shard_rows is not None and shard_rows < 1:
+            raise ValueError(f"shard_rows={shard_rows}; expected at least 1")
+        self._directory = directory
+        self._shard_rows = shard_rows
+        self._fd: int | None = None
+        self._name = ""
+        self._file_rows = 0
+        self._crc = 0
+        self.rows = 0
+        self.files: dict[str, FileEntry] = {}
+        if shard_rows is not None:
+            (directory / SHARDS).mkdir()
+
+    def write(self, records: NDArray[np.uint8]) -> None:
+        """Append rows, ``u8[32 * n]``."""
+        while len(records):
+            if self._fd is None:
+                self._begin()
+            assert self._fd is not None
+            room = len(records)
+            if self._shard_rows is not None:
+                room = (self._shard_rows - self._file_rows) * ROW_BYTES
+            piece = records[:room]
+            write_all(self._fd, piece.data, HEADER_BYTES + self._file_rows * ROW_BYTES)
+            self._crc = crc32c(piece.data, self._crc)
+            self._file_rows += len(piece) // ROW_BYTES
+            self.rows += len(piece) // ROW_BYTES
+            records = records[room:]
+            if self._file_rows == self._shard_rows:
+                self._end()
+
+    def link(self, shard: Path, rows: int, entry: FileEntry) -> None:
+        """Add a finished shard of another directory, by a link if the file system can, else by a copy."""
+        name = self._next_name()
+        target = self._directory / name
+        try:
+            os.link(shard, target)
+        except OSError:
+            shutil.copyfile(shard, target)
+            fsync_path(target)
+        self.files[name] = entry
+        self.rows += rows
+
+    def finish(self) -> None:
+        """End the last file, and flush the directory of the shards."""
+        if not self.files and self._fd is None:
+            self._begin()  # a data set without rows has a file, too
+        if self._fd is not None:
+            self._end()
+        if self._shard_rows is not None:
+            fsync_dir(self._directory / SHARDS)
+
+    def close(self) -> None:
+        """Close an unfinished file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _next_name(self) -> str:
+        return STEPS_NPY if self._shard_rows is None else f"{SHARDS}/steps_{len(self.files):05d}.npy"
+
+    def _begin(self) -> None:
+        self._name = self._next_name()
+        self._fd = os.open(
+            self._directory / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+        )
+        self._file_rows = self._crc = 0
+
+    def _end(self) -> None:
+        assert self._fd is not None
+        header = rows_header(DATASET_ROW_DTYPE, self._file_rows, HEADER_BYTES)
+        write_all(self._fd, header, 0)
+        os.fsync(self._fd)
+        self.close()
+        size = self._file_rows * ROW_BYTES
+        entry = FileEntry(HEADER_BYTES + size, crc32c_combine(crc32c(header), self._crc, size))
+        self.files[self._name] = entry

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048.conversion.session_runs import BLOCK_ROWS, boards_of, session_run
+from tape2048.conversion.session_runs import BLOCK_ROWS, boards_of, session_run, write_rows
 from tape2048.errors import MaintenanceError, ReplayError
 from tape2048.formats.manifest import finish_session
-from tape2048.formats.session import BLOCK_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY, FileEntry, session_header
-from tape2048.io.crc import crc32c_combine
-from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
+from tape2048.formats.session import STEPS_NPY
+from tape2048.io.durable import fsync_dir, rename_numbered, storage_errors
 from tape2048.io.staging import Staging
 from tape2048.maintenance.validation import check_draft, validate_session
 from tape2048.session.session import Session
@@ -29,7 +28,7 @@ from tape2048.tape.layout import ROWS, TAPE
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -102,7 +101,7 @@ def repack_session(
         found = f"the session does not pass its validation ({first.error}: {first.message})"
         raise MaintenanceError(found, path=first.path, hint="restore it from a copy")
     advance = progress or (lambda _done, _total: None)
-    with storage_errors(root, "writing the session anew"):
+    with storage_errors(root, "writing the session"):
         root.mkdir(parents=True, exist_ok=True)
         target = root / session.name
         with Staging(target, _STAGING_SUFFIX) as staging:
@@ -128,12 +127,8 @@ def _check_source(session: Session, storage: Storage) -> None:
     """Refuse what has this storage already, and what a tape cannot hold."""
     if (session.tape is not None) == (storage == TAPE):
         raise MaintenanceError(f"the session is in this storage already: {storage}", path=session.path)
-    if (
-        session.manifest is None
-        or session.blocks is None
-        or not session.contiguous
-        or not _has_one_file(session)
-    ):
+    has_one_file = session.tape is not None or STEPS_NPY in _files(session)
+    if session.manifest is None or session.blocks is None or not session.contiguous or not has_one_file:
         found = "a foreign session, without a manifest, block checksums or one file of rows"
         raise MaintenanceError(found, path=session.path, hint="convert it first: tape2048 convert")
     rate = session.meta.get("sample_rate", 1)
@@ -143,10 +138,6 @@ def _check_source(session: Session, storage: Storage) -> None:
             f"only every {rate}th step was recorded (sample_rate)" if rate != 1 else "not all steps are there"
         )
         raise MaintenanceError(f"{found}; a tape holds each", path=session.path, hint="it stays as it is")
-
-
-def _has_one_file(session: Session) -> bool:
-    return session.tape is not None or STEPS_NPY in _files(session)
 
 
 def _write_tape(
@@ -209,24 +200,15 @@ def _games(
 
 def _write_rows(draft: Path, session: Session, advance: Callable[[int, int], object]) -> int:
     """Write a session on tape as rows; return the new files' size."""
-    from crc32c import crc32c
 
-    header = session_header(session.dtype, len(session))
-    total, blocks = crc32c(header), []
-    with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-        write_all(fd, header, 0)
+    def parts() -> Iterator[NDArray[np.void]]:
         for first in range(0, len(session), BLOCK_ROWS):
-            rows = session.read_rows(first, min(first + BLOCK_ROWS, len(session)))
-            data = rows.view(np.uint8).data
-            write_all(fd, data, STEPS_HEADER_BYTES + first * session.dtype.itemsize)
-            blocks.append((first, len(rows), crc32c(data)))
-            total = crc32c_combine(total, blocks[-1][2], len(data))
-            advance(first + len(rows), len(session))
-        os.fsync(fd)
-    entry = FileEntry(STEPS_HEADER_BYTES + len(session) * session.dtype.itemsize, total)
-    facts = {**session.meta, "storage": ROWS}
-    table = np.array(blocks, BLOCK_DTYPE)
-    return finish_session(draft, {STEPS_NPY: entry}, session.runs, table, facts)
+            end = min(first + BLOCK_ROWS, len(session))
+            yield session.read_rows(first, end)
+            advance(end, len(session))
+
+    entry, blocks = write_rows(draft, session.dtype, parts())
+    return finish_session(draft, {STEPS_NPY: entry}, session.runs, blocks, {**session.meta, "storage": ROWS})
 
 
 def _check_same(session: Session, written: Session) -> None:

@@ -34,7 +34,7 @@ from tape2048.tape.layout import ROWS, TAPE
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -166,11 +166,7 @@ def _known_part(
 
 
 def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:
-    """Pack the boards of a session's rows: ``u64[n]``; name of the run and path are for the error.
-
-    Raises:
-        FieldError: a tile above 32768.
-    """
+    """Pack the boards of a session's rows, ``u64[n]``; a FieldError has the run's name and the path."""
     from tape2048.game.rules import EXPONENT_MAX, exps_to_boards
 
     if len(rows) and int(rows["exps"].max()) > EXPONENT_MAX:
@@ -250,55 +246,63 @@ def write_session(
 
 
 def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
-    from crc32c import crc32c
-
     from tape2048.game.rules import boards_to_exps
 
     table: list[tuple[int, ...]] = []
     players: set[str | None] = set()
-    blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
-    row_bytes = ACTION_STEP_DTYPE.itemsize
-    done = 0
-    with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+
+    def parts() -> Iterator[NDArray[np.void]]:
+        done = 0
         for run_id, run in enumerate(runs):
             steps = np.zeros(len(run), ACTION_STEP_DTYPE)
             steps["run_id"], steps["step_idx"] = run_id, np.arange(len(run))
             steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
-            data = steps.tobytes()
-            write_all(fd, data, STEPS_HEADER_BYTES + done * row_bytes)
-            seed, player = _seed_and_player(run)
-            players.add(player)
-            table.append(_run_record(run, run_id, seed, done))
-            if blocks and blocks[-1][1] + len(run) <= BLOCK_ROWS:
-                first, rows, checksum = blocks[-1]
-                blocks[-1] = first, rows + len(run), crc32c(data, checksum)
-            elif len(run):
-                blocks.append((done, len(run), crc32c(data)))
+            table.append(_run_record(run, run_id, done, players))
             done += len(run)
-        header = session_header(ACTION_STEP_DTYPE, done)
+            yield steps
+
+    entry, blocks = write_rows(draft, ACTION_STEP_DTYPE, parts())
+    facts = {**_facts(players), "rows": int(blocks["rows"].sum()), "runs": len(table), **facts}
+    finish_session(draft, {STEPS_NPY: entry}, np.array(table, RUN_DTYPE), blocks, facts)
+    return len(table)
+
+
+def write_rows(
+    draft: Path, dtype: np.dtype[Any], parts: Iterable[NDArray[np.void]]
+) -> tuple[FileEntry, NDArray[np.void]]:
+    """Write ``steps.npy`` of consecutive parts of rows, and flush it; return its entry and its blocks.
+
+    A block has whole parts, and at most :data:`BLOCK_ROWS` rows, unless one part is larger.
+    """
+    from crc32c import crc32c
+
+    blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
+    done = 0
+    with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        for part in parts:
+            data = np.ascontiguousarray(part).view(np.uint8).data
+            write_all(fd, data, STEPS_HEADER_BYTES + done * dtype.itemsize)
+            if blocks and blocks[-1][1] + len(part) <= BLOCK_ROWS:
+                first, rows, checksum = blocks[-1]
+                blocks[-1] = first, rows + len(part), crc32c(data, checksum)
+            elif len(part):
+                blocks.append((done, len(part), crc32c(data)))
+            done += len(part)
+        header = session_header(dtype, done)
         write_all(fd, header, 0)
         os.fsync(fd)
-    facts = {**_facts(players), "rows": done, "runs": len(table), **facts}
-    steps_crc = crc32c(header)
+    total = crc32c(header)
     for _, rows, checksum in blocks:
-        steps_crc = crc32c_combine(steps_crc, checksum, rows * row_bytes)
-    finish_session(
-        draft,
-        {STEPS_NPY: FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc)},
-        np.array(table, RUN_DTYPE),
-        np.array(blocks, BLOCK_DTYPE),
-        facts,
-    )
-    return len(table)
+        total = crc32c_combine(total, checksum, rows * dtype.itemsize)
+    entry = FileEntry(STEPS_HEADER_BYTES + done * dtype.itemsize, total)
+    return entry, np.array(blocks, BLOCK_DTYPE)
 
 
 def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     count, players = 0, set[str | None]()
     with TapeWriter(draft) as writer:
         for run in runs:
-            seed, player = _seed_and_player(run)
-            players.add(player)
-            record = np.array([_run_record(run, count, seed, 0)], RUN_DTYPE)
+            record = np.array([_run_record(run, count, 0, players)], RUN_DTYPE)
             writer.add_boards(run.boards, run.moves, run.states[-1:], record)
             count += 1
         writer.finish({**_facts(players), **facts})
@@ -317,17 +321,16 @@ def _facts(players: set[str | None]) -> dict[str, Any]:
     }
 
 
-def _seed_and_player(run: Run) -> tuple[int, str | None]:
-    identity = identity_of(run.meta.engine)
-    if identity is not None:
-        return identity.seed, identity.player_sha256
-    digest = hashlib.sha256(run.states.tobytes() + run.moves.tobytes()).digest()
-    return int.from_bytes(digest[:8], "little"), None
-
-
-def _run_record(run: Run, run_id: int, seed: int, first_row: int) -> tuple[int, ...]:
+def _run_record(run: Run, run_id: int, first_row: int, players: set[str | None]) -> tuple[int, ...]:
+    """Return a run's record of the run table; add its player to ``players``."""
     meta = run.meta
     for name in ("max_score", "highest_tile"):
         if getattr(meta, name) > 2**32 - 1:
             raise FieldError(f"{name} is {getattr(meta, name)}; a session holds at most {2**32 - 1}")
+    if (identity := identity_of(meta.engine)) is not None:
+        seed, player = identity.seed, identity.player_sha256
+    else:
+        digest = hashlib.sha256(run.states.tobytes() + run.moves.tobytes()).digest()
+        seed, player = int.from_bytes(digest[:8], "little"), None
+    players.add(player)
     return run_id, seed, first_row, len(run), len(run), meta.max_score, meta.highest_tile

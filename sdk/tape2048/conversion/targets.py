@@ -1,7 +1,7 @@
 """Conversion from one format to another, with all data that the target can hold.
 
-A loss is a :class:`~tape2048.errors.MaintenanceError` before anything appears under the target's name,
-unless the caller permits losses, which are then counted.
+A loss is a :class:`~tape2048.errors.MaintenanceError` before anything appears under the target's name, unless
+the caller permits losses, which are then counted.
 
 ============  =========================================================================================
 target        does not hold
@@ -40,7 +40,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048.conversion.sources import Source, kind_of, open_source
+from tape2048.conversion.registry import FORMATS, RUN_FILES, SESSIONS
+from tape2048.conversion.sources import RunSource, SourceRun, kind_of, open_source
 from tape2048.datasets.directory import refuse_empty
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
@@ -51,25 +52,10 @@ from tape2048.runs.engine_text import identity_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tape2048.conversion.sources import Replayer, SourceRun
+    from tape2048.conversion.sources import Replayer
     from tape2048.runs.jsonl import U64
     from tape2048.runs.run import Run
 
-#: Formats to write, each with its extension.
-TARGETS = {
-    "a2run": ".a2run",
-    "a2run2": ".a2run2",
-    "pack": ".a2pack",
-    "packdat": ".dat",
-    "dataset": "",
-    "session": "",
-    "jsonl": ".jsonl",
-    "parquet": ".parquet",
-}
-
-_NO_FINAL = ("packdat", "session")
-_SESSIONS = ("session", "sessions")
-_RUN_FILES = ("a2run", "a2run2")
 _NO_ENDING = "a final board that is uncertain"
 
 
@@ -97,24 +83,20 @@ class Converted(msgspec.Struct, frozen=True):
 
 
 def target_of(path: str | os.PathLike[str], kind: str | None = None) -> str:
-    """Return the format to write: ``kind``, or by the name's extension.
-
-    Raises:
-        FormatError: an unknown kind or extension.
-    """
+    """Return the format to write: ``kind``, or by the name's extension; FormatError for an unknown one."""
     if kind is None:
         suffix = Path(path).suffix
-        kind = next((name for name, own in TARGETS.items() if own and own == suffix), None)
+        kind = next((name for name, one in FORMATS.items() if one.suffix and one.suffix == suffix), None)
         if kind is None:
-            hint = f"name a format with --to: {', '.join(TARGETS)}"
+            hint = f"name a format with --to: {', '.join(FORMATS)}"
             raise FormatError(f"extension {suffix!r} is that of no format to write", path=path, hint=hint)
-    if kind not in TARGETS:
-        raise FormatError(f"unknown target {kind!r}; expected one of {', '.join(TARGETS)}", path=path)
+    if kind not in FORMATS:
+        raise FormatError(f"unknown target {kind!r}; expected one of {', '.join(FORMATS)}", path=path)
     return kind
 
 
 def convert(
-    source: str | os.PathLike[str] | Source,
+    source: str | os.PathLike[str] | RunSource,
     target: str | os.PathLike[str],
     to: str | None = None,
     *,
@@ -132,7 +114,7 @@ def convert(
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
         target: a path that does not exist: a directory for ``dataset`` and ``session``, and for ``a2run`` and
             ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
-        to: one of :data:`TARGETS`; None: by the target's extension.
+        to: one of :data:`~tape2048.conversion.registry.FORMATS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
         workers: threads that decode; None: one for each core.
@@ -158,22 +140,24 @@ def convert(
         >>> done.kind, done.runs, done.lost
         ('pack', 2, {})
     """
-    if not isinstance(source, Source):
+    if not isinstance(source, RunSource):
         kind_of(Path(source))  # first: a missing source matters more than the target's name
     kind = target_of(target, to)
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):
         raise NameTakenError("the path exists; nothing was replaced", path=where)
-    if isinstance(source, Source):
-        opened = source
-    else:
-        opened = open_source(source, replayer, lossy=lossy, final_boards=kind not in _NO_FINAL)
-    if _is_run_file(where, kind):
-        _refuse_several(opened, where, kind)
-    opened = opened if change is None else opened.changed(change)
-    flow = _GoodRuns(opened, where, kind, lossy, workers, progress, packing or {}, u64)
+    if not isinstance(source, RunSource):
+        source = open_source(source, replayer, lossy=lossy, final_boards=FORMATS[kind].final_board)
+    if _is_run_file(where, kind) and source.count != 1:
+        raise FormatError(
+            f"found {'several runs' if source.count else 'no run'} in {source.path}, expected one: "
+            f"{where.suffix} names the file of a single run",
+            path=where,
+            hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
+        )
+    flow = _Flow(source, where, kind, lossy, workers, progress, change, packing or {}, u64)
     try:
-        count = _WRITERS[kind](where, flow)
+        count = _WRITERS[kind](flow)
     except FieldError as error:
         if error.path is not None or flow.current is None:
             raise
@@ -182,15 +166,16 @@ def convert(
 
 
 @dataclasses.dataclass
-class _GoodRuns:
-    """Readable runs of a source, after the check of their losses."""
+class _Flow:
+    """The runs of a source on their way to a target, after the check of their losses."""
 
-    source: Source
+    source: RunSource
     target: Path
     kind: str
     lossy: bool
     workers: int | None
     progress: Callable[[int, int], object] | None
+    change: Callable[[Run], Run] | None
     packing: Mapping[str, Any]
     u64: U64
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -200,7 +185,7 @@ class _GoodRuns:
     def chunks(self) -> Iterator[list[SourceRun]]:
         """Iterate over the runs in groups, unreadable ones included."""
         done = 0
-        for checked in self.source.map(self._check, self.workers):
+        for checked in self.source.map(lambda runs: list(map(self._check, runs)), self.workers):
             done += len(checked)
             for found, losses in checked:
                 for loss in losses:
@@ -211,68 +196,65 @@ class _GoodRuns:
 
     def named(self) -> Iterator[tuple[str, int, Run]]:
         """Iterate over the readable runs, their names, and their numbers: a session's ids, else from 0."""
-        has_any = False
         numbers = itertools.count()
         for found in itertools.chain.from_iterable(self.chunks()):
-            if found.run is not None:
-                has_any = True
-                self.current = found.name
-                position = next(numbers)
-                yield found.name, position if found.id is None else found.id, found.run
-                self.current = None
-            else:
+            if found.run is None:
                 error = found.failure
                 self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
-        if not has_any:
+                continue
+            self.current = found.name
+            position = next(numbers)
+            yield found.name, position if found.id is None else found.id, found.run
+            self.current = None
+        if not next(numbers):
             refuse_empty(self.skipped, self.target)
 
     def runs(self) -> Iterator[Run]:
         """Iterate over the readable runs."""
         return (run for _, _, run in self.named())
 
-    def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
-        checked = []
-        for found in runs:
-            losses = _losses(found, self.source.kind, self.kind)
-            if _NO_ENDING in losses and self.source.kind in _SESSIONS and found.run is not None:
-                checked.append((found._replace(run=_without_last_move(found.run)), losses))
-            else:
-                checked.append((found, losses))
-        return checked
+    def _check(self, found: SourceRun) -> tuple[SourceRun, list[str]]:
+        """Change a run, and list its losses in the target; on the threads that decode."""
+        change = self.change
+        if found.run is not None and change is not None:
+            found = SourceRun.attempt(found.name, lambda run: (change(run), *found[2:6]), found.run)
+        run = found.run
+        if run is None:
+            return found, []
+        losses = _losses(found, run, self.source.kind, self.kind)
+        if _NO_ENDING in losses and self.source.kind in SESSIONS:
+            found = found._replace(run=_without_last_move(run))
+        return found, losses
 
     def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
             hint = "--lossy leaves it out"
-            if loss == _NO_ENDING and self.source.kind in _SESSIONS:
+            if loss == _NO_ENDING and self.source.kind in SESSIONS:
                 hint = "--lossy ends such a game at the board before; a data set or pack.dat can do without"
-            raise MaintenanceError(
-                f"{self.kind} cannot hold {loss} ({name}); nothing was written",
-                path=self.source.path,
-                hint=hint,
-            )
+            message = f"{self.kind} cannot hold {loss} ({name}); nothing was written"
+            raise MaintenanceError(message, path=self.source.path, hint=hint)
         self.lost[loss] += 1
 
 
-def _losses(found: SourceRun, source: str, target: str) -> list[str]:
-    """List the losses of a run in a target."""
-    run = found.run
-    if run is None:
-        return []
+def _losses(found: SourceRun, run: Run, source: str, target: str) -> list[str]:
+    holds = FORMATS[target]
     losses = list(found.lost)
-    has_values = run.has_branches is not None and bool(run.has_branches.any())
-    if not found.ending_known and target not in {*_NO_FINAL, "dataset"}:
+    if not found.ending_known and holds.final_board and target != "dataset":
         losses.append(_NO_ENDING)
-    if target in _NO_FINAL and source not in {*_NO_FINAL, *_SESSIONS} and found.ending_known:
+    if not holds.final_board and source not in {"packdat", *SESSIONS} and found.ending_known:
         losses.append("the final board")
-    if has_values and target in {"a2run", "session", "jsonl"}:
-        losses.append("branch values")
-    if has_values and target == "packdat" and not _fits_16_bits(run):
-        losses.append("branch values beyond 16 bits, or of a chosen move that was not best")
-    if has_values and target == "dataset" and not _fits_dataset(run):
-        losses.append("branch values outside 0 to 1 (normalised), or of a chosen move that was not best")
-    if has_values and found.values_lost and target != "dataset":
-        losses.append("chosen values that the source has lost")
-    if target == "session" and source not in _SESSIONS and _has_facts(run):
+    if run.has_branches is not None and run.has_branches.any():
+        if not holds.values:
+            losses.append("branch values")
+        if target == "packdat" and not _fits_16_bits(run):
+            losses.append("branch values beyond 16 bits, or of a chosen move that was not best")
+        if target == "dataset" and not _fits_dataset(run):
+            losses.append("branch values outside 0 to 1 (normalised), or of a chosen move that was not best")
+        if found.values_lost and target != "dataset":
+            losses.append("chosen values that the source has lost")
+    meta = run.meta
+    unnamed = identity_of(meta.engine) is None and (meta.start_unix_s or meta.engine)
+    if target == "session" and source not in SESSIONS and (meta.elapsed_s or unnamed):
         losses.append("start, elapsed time and engine")
     return losses
 
@@ -285,11 +267,6 @@ def _without_last_move(run: Run) -> Run:
     }
     meta = msgspec.structs.replace(run.meta, steps=len(run) - 1)
     return dataclasses.replace(run, meta=meta, **parts)  # type: ignore[arg-type]
-
-
-def _has_facts(run: Run) -> bool:
-    meta = run.meta
-    return bool(meta.elapsed_s or (identity_of(meta.engine) is None and (meta.start_unix_s or meta.engine)))
 
 
 def _fits_16_bits(run: Run) -> bool:
@@ -328,38 +305,23 @@ def _fits_dataset(run: Run) -> bool:
 
 
 def _is_run_file(where: Path, kind: str) -> bool:
-    return kind in _RUN_FILES and where.suffix in {TARGETS[name] for name in _RUN_FILES}
+    return kind in RUN_FILES and where.suffix in {FORMATS[name].suffix for name in RUN_FILES}
 
 
-def _refuse_several(source: Source, where: Path, kind: str) -> None:
-    """Raise unless the source has a single run, as its file does."""
-    count = source.count
-    if source.kind in {"jsonl", "parquet"}:  # whose count is one of pieces
-        count = len(list(itertools.islice(source.runs(workers=1), 2)))
-    if count != 1:
-        found = "several runs" if count else "no run"
-        raise FormatError(
-            f"found {found} in {source.path}, expected one: {where.suffix} names the file of a single run",
-            path=where,
-            hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
-        )
-
-
-def _run_files(where: Path, flow: _GoodRuns) -> int:
-    if _is_run_file(where, flow.kind):
+def _run_files(flow: _Flow) -> int:
+    if _is_run_file(flow.target, flow.kind):
         for run in flow.runs():
-            _write_run(flow.kind, where, run)
+            _write_run(flow.kind, flow.target, run)
         return 1
     count = 0
-    suffix = TARGETS[flow.kind]
     taken: set[str] = set()
-    with storage_errors(where, "writing it"), Staging(where) as staging:
+    with storage_errors(flow.target, "writing it"), Staging(flow.target) as staging:
         for count, (name, number, run) in enumerate(flow.named(), start=1):
             stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
             while stem in taken:
                 stem = f"{stem}-{count - 1:06d}"
             taken.add(stem)
-            _write_run(flow.kind, staging.path / f"{stem}{suffix}", run)
+            _write_run(flow.kind, staging.path / f"{stem}{FORMATS[flow.kind].suffix}", run)
         staging.publish()
     return count
 
@@ -374,57 +336,60 @@ def _write_run(kind: str, path: Path, run: Run) -> None:
         RunV2.from_run(run).save(path)
 
 
-def _pack(where: Path, flow: _GoodRuns) -> int:
+def _pack(flow: _Flow) -> int:
     from tape2048.packs.writer import PackWriter
 
-    with PackWriter(where, count_hint=flow.source.count, **flow.packing) as writer:
+    with PackWriter(flow.target, count_hint=flow.source.count, **flow.packing) as writer:
         for run in flow.runs():
             writer.add_run(run)
         return len(writer)
 
 
-def _packdat(where: Path, flow: _GoodRuns) -> int:
+def _packdat(flow: _Flow) -> int:
     from tape2048.datasets.packdat import DataPack
 
     pack = DataPack.build(flow.runs())
-    pack.save(where)
+    pack.save(flow.target)
     return len(pack.runs)
 
 
-def _dataset(where: Path, flow: _GoodRuns) -> int:
+def _dataset(flow: _Flow) -> int:
     from tape2048.conversion.dataset_build import build_dataset
 
     # Lays out rows on this thread, not on those that decode: the check of losses comes first.
-    source = Source(flow.source.path, flow.source.kind, flow.source.count, flow.chunks(), lambda runs: runs)
-    built = build_dataset(where, [source], workers=1)
+    chunks = ([(found.name, found) for found in chunk] for chunk in flow.chunks())
+    source = dataclasses.replace(
+        flow.source, _groups=lambda: chunks, _read=lambda found: (found.checked(), *found[2:6])
+    )
+    built = build_dataset(flow.target, [source], workers=1)
     flow.skipped += built.skipped
     return built.runs
 
 
-def _session(where: Path, flow: _GoodRuns) -> int:
+def _session(flow: _Flow) -> int:
     from tape2048.conversion.session_runs import write_session
 
-    return write_session(where, flow.runs(), {"converted_from": flow.source.kind})
+    return write_session(flow.target, flow.runs(), {"converted_from": flow.source.kind})
 
 
-def _jsonl(where: Path, flow: _GoodRuns) -> int:
+def _jsonl(flow: _Flow) -> int:
     from tape2048.runs.jsonl import run_line
 
     count = 0
-    with new_file(where) as fd:
+    with new_file(flow.target) as fd:
         for _, number, run in flow.named():
             write_all(fd, run_line(run, number, flow.u64))
             count += 1
     return count
 
 
-def _parquet(where: Path, flow: _GoodRuns) -> int:
+def _parquet(flow: _Flow) -> int:
     from tape2048.runs.parquet import write_parquet
 
-    return write_parquet(where, flow.runs())
+    return write_parquet(flow.target, flow.runs())
 
 
-_WRITERS: dict[str, Callable[[Path, _GoodRuns], int]] = {
+_WRITERS: dict[str, Callable[[_Flow], int]] = {
     "a2run": _run_files,
     "a2run2": _run_files,
     "pack": _pack,

@@ -48,7 +48,6 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.datasets.directory import begin_rows, check_run_ends, open_directory, open_packdat
-from tape2048.datasets.metadata import Extras
 from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_records
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, RUN_ID_MAX
@@ -89,7 +88,6 @@ class Dataset(TableRows):
         paths: the directories, absolute.
         load: ``"ram"`` or ``"mmap"``.
         manifests: of each directory, None where it is missing.
-        extras: final boards and seeds, run by run as :attr:`runs`.
 
     Raises:
         NotASessionError: a path is not a data set.
@@ -137,7 +135,6 @@ class Dataset(TableRows):
         self.paths = [one.path for one in opened]
         self.load: Load = load
         self.manifests = [one.manifest for one in opened]
-        self.extras = Extras.joined([one.extras for one in opened])
         super().__init__(parts, table)
 
     @classmethod
@@ -231,23 +228,20 @@ class Dataset(TableRows):
         values = np.ascontiguousarray(rows["ev_values"])
         legal = np.ascontiguousarray(rows["ev_legal"])
         has, lost = restore_values(values, legal, moves)
-        certain = final_board is not None or bool(self.extras.has_final[ordinal])
+        row = self.runs[ordinal]
+        certain = final_board is not None or bool(row["has_final"])
         if final_board is None and certain:
-            final_board = int(self.extras.final_board[ordinal])
+            final_board = int(row["final_board"])
         elif final_board is None and len(rows):
             finals, sure = last_boards(np.ascontiguousarray(rows["board"][-1:]), moves[-1:])
             final_board, certain = int(finals[0]), bool(sure[0])
         branches = {"branch_values": values, "branch_legal": legal, "has_branches": has}
         meta = self._table.meta(ordinal)
-        if self.extras.has_seed[ordinal]:
-            engine = join_seed(meta.engine, int(self.extras.seed[ordinal]))
+        if row["has_seed"]:
+            engine = join_seed(meta.engine, int(row["seed"]))
             meta = msgspec.structs.replace(meta, engine=engine)
         run = Run.from_boards(rows["board"], moves, final_board or 0, meta, **(branches if has.any() else {}))
         return run, (certain, lost)
-
-    def _choose(self, mask: NDArray[np.bool_]) -> None:
-        super()._choose(mask)
-        self.extras = self.extras.choose(mask)
 
 
 def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None, phase: Phase) -> Dataset:

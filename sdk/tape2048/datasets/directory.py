@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.datasets.metadata import Extras, read_runs_db
+from tape2048.datasets.metadata import read_runs_db
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC
 from tape2048.datasets.table_rows import ROW_BYTES, aligned_records
@@ -96,7 +96,6 @@ class Opened(NamedTuple):
     path: Path
     files: list[RowsFile]
     table: RunTable
-    extras: Extras
     manifest: Manifest | None
     rows: PendingRows | None = None
     pack: DataPack | None = None
@@ -156,7 +155,7 @@ def open_packdat(path: Path) -> Opened | None:
     if not is_packdat(path):
         return None
     pack = DataPack.load(path, "mmap")
-    return Opened(path, [], pack.run_table, Extras.unknown(len(pack.runs)), None, pack=pack)
+    return Opened(path, [], pack.run_table, None, pack=pack)
 
 
 def _open_pin(directory: Path) -> int:
@@ -188,9 +187,9 @@ def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool)
         fd = stack.enter_context(open_regular(part))
         files.append(RowsFile(part, fd, read_header(fd, part, [DATASET_ROW_DTYPE])))
     rows = begin_rows(files, stack) if read_rows else None
-    table, extras = read_runs_db(directory / METADATA_DB)
+    table = read_runs_db(directory / METADATA_DB)
     check_whole(manifest, sum(file.header.rows for file in files), table, directory)
-    return Opened(directory, files, table, extras, manifest, rows)
+    return Opened(directory, files, table, manifest, rows)
 
 
 def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:

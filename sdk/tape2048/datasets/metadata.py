@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import sqlite3
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -21,8 +21,6 @@ from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_row
 
 if TYPE_CHECKING:
     import os
-
-    from numpy.typing import NDArray
 
 SCHEMA = """
 CREATE TABLE runs (
@@ -60,71 +58,30 @@ _EXTRA_COLUMNS = ("id", "final_board", "seed")
 _TABLES = frozenset({"runs", _EXTRA})
 
 
-class Extras(NamedTuple):
-    """Facts of runs that the table ``runs`` does not hold, run by run.
-
-    Attributes:
-        final_board: ``u64[R]``: the board after the last move.
-        has_final: ``bool[R]``: whether it is known.
-        seed: ``u64[R]``: the game's seed.
-        has_seed: ``bool[R]``: whether it is known.
-    """
-
-    final_board: NDArray[np.uint64]
-    has_final: NDArray[np.bool_]
-    seed: NDArray[np.uint64]
-    has_seed: NDArray[np.bool_]
-
-    @classmethod
-    def unknown(cls, runs: int) -> Extras:
-        """Make the extras of runs with nothing known."""
-        values, known = np.zeros((2, runs), np.uint64), np.zeros((2, runs), np.bool_)
-        return cls(values[0], known[0], values[1], known[1])
-
-    def choose(self, ordinals: NDArray[Any]) -> Extras:
-        """Return those of some runs."""
-        return Extras(*(column[ordinals] for column in self))
-
-    @classmethod
-    def joined(cls, parts: list[Extras]) -> Extras:
-        """Join several."""
-        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def write_runs_db(path: str | os.PathLike[str], table: RunTable, extras: Extras) -> None:
-    """Write a new file, as :func:`tape2048.io.sqlite.fresh_database`.
-
-    Args:
-        path: the file.
-        table: the runs, in the order of their rows, with no number above 2**63 - 1.
-        extras: of the same runs.
-    """
-    rows = table.rows
-    columns = {name: rows[name].tolist() for name in RUN_TABLE_DTYPE.names or ()}
+def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
+    """Write a new file, as :func:`tape2048.io.sqlite.fresh_database`; no number may be above 2**63 - 1."""
+    columns = {name: table.rows[name].tolist() for name in RUN_TABLE_DTYPE.names or ()}
     columns["engine"] = table.engine_names()
     records = zip(*(columns[_COLUMN_OF.get(name, name)] for name in _REQUIRED), strict=True)
-    finals = _nullable(extras.final_board, extras.has_final)
-    seeds = _nullable(extras.seed, extras.has_seed)
-    known = (
-        (run_id, final, seed)
-        for run_id, final, seed in zip(columns["id"], finals, seeds, strict=True)
-        if final is not None or seed is not None
+    pairs = (("final_board", "has_final"), ("seed", "has_seed"))
+    finals, seeds = (
+        [value if has else None for value, has in zip(values.tolist(), columns[known], strict=True)]
+        for values, known in ((table.rows[name].astype(np.int64), known) for name, known in pairs)
     )
+    facts = zip(columns["id"], finals, seeds, strict=True)
     with fresh_database(path) as database:
         tables, *indexes = SCHEMA.split("CREATE INDEX")
         for statement in tables.split(";")[:2]:
             database.execute(statement)
         insert_rows(database, "runs", _REQUIRED, itertools.chain.from_iterable(records))
-        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, itertools.chain.from_iterable(known))
+        known_facts = (fact for fact in facts if fact[1:] != (None, None))
+        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, itertools.chain.from_iterable(known_facts))
         for statement in indexes:  # last: sorting once is faster than keeping sorted
             database.execute(f"CREATE INDEX{statement.rstrip().rstrip(';')}")
 
 
-def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
-    """Read a whole ``metadata.db``, without writes to the disk and without waiting for locks.
-
-    Returns:
-        The runs by first row, and their extras.
+def read_runs_db(path: str | os.PathLike[str]) -> RunTable:
+    """Read the runs, by first row, without writes to the disk and without waiting for locks.
 
     Raises:
         SchemaError: not SQLite, damaged, being written, or with a journal that is not yet merged.
@@ -138,16 +95,10 @@ def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
             raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
         columns_of(database, "runs", _REQUIRED, (), path)
         table = _read_table(database, path)
-        extras = Extras.unknown(len(table))
         if _EXTRA in tables:
             columns_of(database, _EXTRA, _EXTRA_COLUMNS, (), path)
-            _read_extras(database, table, extras, path)
-    return table, extras
-
-
-def _nullable(values: NDArray[np.uint64], known: NDArray[np.bool_]) -> list[int | None]:
-    signed = values.astype(np.int64).tolist()
-    return [value if has else None for value, has in zip(signed, known.tolist(), strict=True)]
+            table = _read_extras(database, table, path)
+    return table
 
 
 def _read_columns(
@@ -196,12 +147,7 @@ def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> R
 def table_of_columns(
     counts: list[list[int]], elapsed: list[float], engines: list[str | None], path: str | os.PathLike[str]
 ) -> RunTable:
-    """Make the run table, sorted by first row, of the table ``runs``; ``counts`` as ``_COLUMN_OF``.
-
-    Raises:
-        BookkeepingError: a count out of its field's range.
-        SchemaError: ``elapsed_s`` does not fit a float32.
-    """
+    """Make the run table, sorted by first row, of the table ``runs``; ``counts`` as ``_COLUMN_OF``."""
     columns: dict[str, Any] = {}
     for (name, field), column in zip(_COLUMN_OF.items(), counts, strict=True):
         highest = _HIGHEST[field]
@@ -218,18 +164,17 @@ def table_of_columns(
     return RunTable.of_columns(columns, engines).ordered()
 
 
-def _read_extras(
-    database: sqlite3.Connection, table: RunTable, extras: Extras, path: str | os.PathLike[str]
-) -> None:
-    numbers, *values_of = _read_columns(
+def _read_extras(database: sqlite3.Connection, table: RunTable, path: str | os.PathLike[str]) -> RunTable:
+    numbers, finals, seeds = _read_columns(
         database, _EXTRA, {"id": list[int], "final_board": list[int | None], "seed": list[int | None]}, path
     )
-    ordinal_of = {run_id: ordinal for ordinal, run_id in enumerate(table.rows["id"].tolist())}
+    rows = table.rows.copy()
+    ordinal_of = {run_id: ordinal for ordinal, run_id in enumerate(rows["id"].tolist())}
     unknown = [run_id for run_id in numbers if run_id not in ordinal_of]
     if unknown:
         raise BookkeepingError(f"{_EXTRA} has run {unknown[0]}, which the table runs lacks", path=path)
-    ordinals = np.array([ordinal_of[run_id] for run_id in numbers], np.int64)
-    targets = ((extras.final_board, extras.has_final), (extras.seed, extras.has_seed))
-    for (values, known), found in zip(targets, values_of, strict=True):
-        known[ordinals] = [value is not None for value in found]
-        values[ordinals] = np.array([value or 0 for value in found], np.int64).astype(np.uint64)
+    ordinals = [ordinal_of[run_id] for run_id in numbers]
+    for name, known, found in (("final_board", "has_final", finals), ("seed", "has_seed", seeds)):
+        rows[known][ordinals] = [value is not None for value in found]
+        rows[name][ordinals] = np.array([value or 0 for value in found], np.int64).astype(np.uint64)
+    return RunTable(rows, table.engines)

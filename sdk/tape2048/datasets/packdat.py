@@ -172,7 +172,7 @@ class DataPack(TableRows):
         joined = aligned_records(rows)
         np.concatenate([joined[:0], *parts], out=joined)
         joined.flags.writeable = False
-        more = RunTable.of_metas(metas, first_id=first_id, first_row=begin)
+        more = RunTable.of_metas(metas).renumbered(first_id, begin)
         pack = cls([Part(joined, 0, rows)], RunTable.joined([table, more]))
         pack.normalised = normalised
         return pack

@@ -248,7 +248,7 @@ def encode_runs(table: RunTable) -> bytes:
             raise FieldError(
                 f"the engine of run {row[0]} has {len(name)} bytes; expected at most {_ENGINE_BYTES_MAX}"
             )
-        run_id, first_row, steps, max_score, tile, start, elapsed, _ = row
+        run_id, first_row, steps, max_score, tile, start, elapsed = row[:7]
         parts += [
             _RUN_HEAD.pack(run_id, first_row, steps, max_score, tile, len(name)),
             name,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: One run. ``engine`` is an index into :attr:`RunTable.engines`, or :data:`NO_ENGINE`.
+#: One run. ``engine`` is an index into :attr:`RunTable.engines`, or :data:`NO_ENGINE`. The board after the
+#: last move and the game's seed count where ``has_final`` and ``has_seed`` are set.
 RUN_TABLE_DTYPE = np.dtype(
     [
         ("id", "<u8"),
@@ -30,6 +31,10 @@ RUN_TABLE_DTYPE = np.dtype(
         ("start_unix_s", "<u8"),
         ("elapsed_s", "<f4"),
         ("engine", "<i4"),
+        ("final_board", "<u8"),
+        ("seed", "<u8"),
+        ("has_final", "?"),
+        ("has_seed", "?"),
     ]
 )
 
@@ -77,14 +82,11 @@ class RunTable:
         return RunTable(self.rows[chosen], self.engines)
 
     @classmethod
-    def of_metas(cls, metas: Iterable[RunMeta], *, first_id: int = 0, first_row: int = 0) -> RunTable:
-        """Make a table of runs that lie end to end, with consecutive ids."""
-        metas = list(metas)
-        fields = ("steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
-        columns: dict[str, Any] = {name: [getattr(meta, name) for meta in metas] for name in fields}
-        columns["id"] = range(first_id, first_id + len(metas))
-        columns["first_row"] = np.cumsum([first_row, *columns["steps"]], dtype=np.uint64)[:-1]
-        return cls.of_columns(columns, [meta.engine for meta in metas])
+    def of_metas(cls, metas: Sequence[RunMeta], **columns: Any) -> RunTable:
+        """Make a table of runs that lie end to end, with ids from 0; ``columns`` are further fields."""
+        for name in ("steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s"):
+            columns[name] = [getattr(meta, name) for meta in metas]
+        return cls.of_columns(columns, [meta.engine for meta in metas]).renumbered()
 
     @classmethod
     def of_columns(cls, columns: dict[str, Any], engines: Iterable[str | None]) -> RunTable:
@@ -115,19 +117,15 @@ class RunTable:
         """Sort by first row; a run without steps comes before the one that begins at its row."""
         return self.choose(np.lexsort([self.rows[name] for name in ("id", "steps", "first_row")]))
 
-    def renumbered(self) -> RunTable:
-        """Return the table with ids from 0 and runs that lie end to end."""
+    def renumbered(self, first_id: int = 0, first_row: int = 0) -> RunTable:
+        """Return the table with consecutive ids, and runs that lie end to end."""
         rows = self.rows.copy()
-        rows["id"] = np.arange(len(rows))
-        rows["first_row"] = np.cumsum(rows["steps"], dtype=np.uint64) - rows["steps"]
+        rows["id"] = np.arange(first_id, first_id + len(rows))
+        rows["first_row"] = first_row + np.cumsum(rows["steps"], dtype=np.uint64) - rows["steps"]
         return RunTable(rows, self.engines)
 
     def check_tiles(self, rows: int, path: str | os.PathLike[str]) -> None:
-        """Raise unless the runs, in their order, cover each row exactly once.
-
-        Raises:
-            BookkeepingError: a gap, an overlap, or ranges that do not end at ``rows``.
-        """
+        """Raise BookkeepingError unless the runs, in their order, cover each row exactly once."""
         first = self.rows["first_row"]
         ends = np.cumsum(self.rows["steps"], dtype=np.uint64)
         expected = np.concatenate((np.zeros(1, np.uint64), ends))
@@ -145,12 +143,7 @@ class RunTable:
             )
 
     def check_ids(self, id_max: int, path: str | os.PathLike[str]) -> None:
-        """Raise unless the ids differ from each other and are at most ``id_max``.
-
-        Raises:
-            BookkeepingError: an id occurs twice.
-            FieldError: an id that a row's ``run_id`` cannot hold.
-        """
+        """Raise BookkeepingError for an id that occurs twice, FieldError for one above ``id_max``."""
         ids = np.sort(self.rows["id"])
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if twice.size:

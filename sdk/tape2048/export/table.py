@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.conversion.sources import Source
+    from tape2048.conversion.sources import RunSource
     from tape2048.corpus import Corpus
 
 #: Exportable tables: one record for each position, or one for each game.
@@ -94,7 +94,7 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
 
 
 def run_file_table(
-    sources: Sequence[Source],
+    sources: Sequence[RunSource],
     thresholds: Sequence[int] = (),
     progress: Callable[[int, int], object] | None = None,
 ) -> tuple[Table, list[SkippedRun]]:

@@ -7,7 +7,6 @@ from tape2048.base.lazy import lazy
 if TYPE_CHECKING:
     from tape2048.packs.reader import EntryInfo as EntryInfo, PackReader as PackReader, RunSlice as RunSlice
     from tape2048.packs.stats import PackStats as PackStats
-    from tape2048.packs.view import PackView as PackView
     from tape2048.packs.writer import PackWriter as PackWriter, pack_directory as pack_directory
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

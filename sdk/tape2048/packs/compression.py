@@ -26,11 +26,7 @@ _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.frame"}
 
 
 def codec(compression: str) -> Any:
-    """Import the package of a compression.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Import the package of a compression."""
     name = _PACKAGES[compression]
     try:
         return importlib.import_module(name)
@@ -42,27 +38,15 @@ def codec(compression: str) -> Any:
 
 
 def compress(payload: bytes | memoryview, compression: str) -> bytes:
-    """Compress a payload as one frame.
-
-    Raises:
-        MissingPackageError: the package is not installed.
-    """
+    """Compress a payload as one frame."""
     package = codec(compression)
-    if compression == "zstd":
-        frame: bytes = package.ZstdCompressor(level=_ZSTD_LEVEL).compress(payload)
-    else:
-        frame = package.compress(payload)
+    compressor = package.ZstdCompressor(level=_ZSTD_LEVEL) if compression == "zstd" else package
+    frame: bytes = compressor.compress(payload)
     return frame
 
 
 def decompress(stored: memoryview, compression: str, raw_length: int) -> bytes:
-    """Decompress one frame, into at most ``raw_length`` bytes.
-
-    Raises:
-        FieldError: ``raw_length`` is more than :data:`RAW_BYTES_MAX`, or these are not one whole frame
-            of so many bytes.
-        MissingPackageError: the package is not installed.
-    """
+    """Decompress one frame, into at most ``raw_length`` bytes."""
     if raw_length > RAW_BYTES_MAX:
         raise FieldError(
             f"the index claims {raw_length:,} decompressed bytes; a game's file has at most {RAW_BYTES_MAX:,}"

@@ -24,7 +24,7 @@ block), with nothing after it.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -58,12 +58,9 @@ INDEX_DTYPE = np.dtype(
         ("reserved", "<u8"),
     ]
 )
-assert _HEADER.size == HEADER_BYTES
-assert _FOOTER.size == FOOTER_BYTES
-assert INDEX_DTYPE.itemsize == 32
 
 #: Kinds of payload by their number in the index.
-KINDS: Final = {1: "v1", 2: "v2"}
+KINDS: Final[dict[int, Literal["v1", "v2"]]] = {1: "v1", 2: "v2"}
 #: Compressions by their number in an entry's flags.
 COMPRESSIONS: Final = {0: "none", 1: "zstd", 2: "lz4"}
 
@@ -72,21 +69,13 @@ ALIGN_MAX: Final = 1 << 20
 LENGTH_MAX: Final = 2**32 - 1
 
 
-class Layout(NamedTuple):
-    """Positions of a pack's parts.
+class PackLayout(NamedTuple):
+    """Positions of a pack's parts."""
 
-    Attributes:
-        entries: ``INDEX_DTYPE[count]``, a copy.
-        data_begin: offset of the first entry, or ``data_end`` without entries.
-        data_end: offset after the data region.
-        data_crc: CRC-32C of the data region; 0 where the writer left it out.
-        stats: the stats block's bytes, or None.
-    """
-
-    entries: NDArray[np.void]
-    data_begin: int
+    entries: NDArray[np.void]  # INDEX_DTYPE[count], a copy
+    data_begin: int  # offset of the first entry; data_end without entries
     data_end: int
-    data_crc: int
+    data_crc: int  # CRC-32C of the data region; 0 where the writer left it out
     stats: bytes | None
 
 
@@ -107,17 +96,8 @@ def footer_bytes(data_end: int, index_crc: int, data_crc: int, stats_offset: int
     return head + crc32c(head).to_bytes(4, "little") + bytes(4)
 
 
-def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> Layout:
-    """Read header, footer and index of a whole file; check them against its length, and read no payload.
-
-    Raises:
-        MagicError: not a pack.
-        VersionError: another version, unknown flags or an unknown compression.
-        TruncatedError: the file is too short for its own header, index or stats.
-        ChecksumError: header, index or footer were changed.
-        FieldError: entries overlap, are out of order, or lie outside the data region.
-        FieldError: an unknown kind of payload, or a reserved field that is not 0.
-    """
+def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> PackLayout:
+    """Read header, footer and index of a whole file; check them against its length, and read no payload."""
     count = _read_header(data, path)
     footer_at = len(data) - FOOTER_BYTES
     index_end = HEADER_BYTES + INDEX_DTYPE.itemsize * count
@@ -138,7 +118,7 @@ def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> Layout
     data_end, stats = _read_tail(data, index_end, data_end, stats_offset, path)
     _check_index(index, index_end, data_end, path)
     begin = int(index["offset"][0]) if count else data_end
-    return Layout(index, begin, data_end, data_crc, stats)
+    return PackLayout(index, begin, data_end, data_crc, stats)
 
 
 def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:

@@ -1,4 +1,4 @@
-"""Statistics of a pack's runs: its stats block, and the counter that makes it.
+"""Statistics of a pack's runs: count, compare, encode and parse them.
 
 The block is in the ``postcard`` encoding (see :mod:`tape2048.runs.a2run2`), then, to its end, a JSON object
 with the fields that this leaves out; a reader of the first part ignores the second::
@@ -16,7 +16,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from tape2048.errors import FieldError, FormatError
 from tape2048.runs.a2run2 import Cursor, varint
@@ -73,54 +72,39 @@ _POSTCARD = PackStats.__struct_fields__[:-2]
 _PERCENTILES = {"p50_len": 50, "p90_len": 90, "p99_len": 99}
 
 
-class StatsCounter:
-    """Counts runs one by one; keeps one number for each run."""
+def count_stats(metas: list[RunMeta]) -> PackStats:
+    """Compute the statistics of runs from their metadata."""
+    lengths = sorted(meta.steps for meta in metas)
+    count, total = len(lengths), sum(lengths)
+    ranks = {
+        name: lengths[-(-count * percent // 100) - 1] if lengths else 0
+        for name, percent in _PERCENTILES.items()
+    }
+    return PackStats(
+        count=count,
+        total_steps=total,
+        min_len=lengths[0] if lengths else 0,
+        max_len=lengths[-1] if lengths else 0,
+        mean_len=total / count if count else 0.0,
+        p50_len=ranks["p50_len"],
+        p90_len=ranks["p90_len"],
+        p99_len=ranks["p99_len"],
+        highest_tile_hist=dict(sorted(Counter(meta.highest_tile for meta in metas).items())),
+        engine_counts=dict(sorted(Counter(meta.engine or "" for meta in metas).items())),
+    )
 
-    def __init__(self) -> None:
-        self._lengths: list[int] = []
-        self._tiles: Counter[int] = Counter()
-        self._engines: Counter[str] = Counter()
 
-    def add(self, meta: RunMeta) -> None:
-        """Count a run."""
-        self._lengths.append(meta.steps)
-        self._tiles[meta.highest_tile] += 1
-        self._engines[meta.engine or ""] += 1
-
-    def result(self) -> PackStats:
-        """Return the statistics of the runs so far."""
-        lengths = sorted(self._lengths)
-        count, total = len(lengths), sum(lengths)
-
-        def rank(percent: int) -> int:
-            return lengths[-(-count * percent // 100) - 1] if lengths else 0
-
-        return PackStats(
-            count=count,
-            total_steps=total,
-            min_len=lengths[0] if lengths else 0,
-            max_len=lengths[-1] if lengths else 0,
-            mean_len=total / count if count else 0.0,
-            p50_len=rank(50),
-            p90_len=rank(90),
-            p99_len=rank(99),
-            highest_tile_hist=dict(sorted(self._tiles.items())),
-            engine_counts=dict(sorted(self._engines.items())),
-        )
-
-    def agrees(self, found: PackStats) -> bool:
-        """Compare a file's statistics with the runs so far, whatever its rule for percentiles."""
-        lengths = sorted(self._lengths)
-        free: dict[str, Any] = dict.fromkeys(
-            name for name in _More.__struct_fields__ if getattr(found, name) is None
-        )
-        for name, percent in _PERCENTILES.items() if lengths else ():
-            place, value = (len(lengths) - 1) * percent, getattr(found, name)
-            # Between the lengths on both sides of the exact place.
-            if not lengths[place // 100] <= value <= lengths[-(-place // 100)]:
-                return False
-            free[name] = value
-        return found == msgspec.structs.replace(self.result(), **free)
+def agrees(found: PackStats, metas: list[RunMeta]) -> bool:
+    """Compare a file's statistics with its runs, whatever its rule for percentiles."""
+    lengths = sorted(meta.steps for meta in metas)
+    free: dict[str, Any] = {name: None for name in _More.__struct_fields__ if getattr(found, name) is None}
+    for name, percent in _PERCENTILES.items() if lengths else ():
+        place, value = (len(lengths) - 1) * percent, getattr(found, name)
+        # Between the lengths on both sides of the exact place.
+        if not lengths[place // 100] <= value <= lengths[-(-place // 100)]:
+            return False
+        free[name] = value
+    return found == msgspec.structs.replace(count_stats(metas), **free)
 
 
 def stats_bytes(stats: PackStats) -> bytes:
@@ -131,15 +115,11 @@ def stats_bytes(stats: PackStats) -> bytes:
 
 
 def parse_stats(block: bytes) -> PackStats | None:
-    """Parse a stats block; return None for a JSON object of other content.
-
-    Raises:
-        FieldError: neither a JSON object, nor the postcard fields and at most a JSON object after them.
-    """
+    """Parse a stats block; return None for a JSON object of other content, FieldError for other bytes."""
     # JSON first: its brace is also the count of a postcard block of 123 runs, whose rest is no JSON.
     if _is_object(block):
         return _decode(block, PackStats)
-    cursor = Cursor(np.frombuffer(block, np.uint8), None)
+    cursor = Cursor(block, None)
     try:
         facts: list[Any] = [cursor.varint(bits) for bits in (64, 64, 32, 32)]
         facts += struct.unpack("<d", cursor.take(8, "mean_len"))

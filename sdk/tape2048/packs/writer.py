@@ -26,7 +26,7 @@ from tape2048.packs.layout import (
     footer_bytes,
     header_bytes,
 )
-from tape2048.packs.stats import PackStats, StatsCounter, stats_bytes
+from tape2048.packs.stats import PackStats, count_stats, stats_bytes
 from tape2048.runs.a2run import MAGIC as A2T1_MAGIC, parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.files import find_run_files
@@ -114,7 +114,7 @@ class PackWriter:
         self._data_crc = 0
         self._buffer = bytearray()
         self._index = bytearray()
-        self._stats = StatsCounter()
+        self._metas: list[RunMeta] = []
         self._fd = -1
         self._file = new_file(path)
         self.bytes = 0
@@ -141,7 +141,7 @@ class PackWriter:
     @property
     def stats(self) -> PackStats:
         """Statistics of the runs so far."""
-        return self._stats.result()
+        return count_stats(self._metas)
 
     def add(self, payload: bytes | memoryview) -> None:
         """Append a run's file, byte for byte.
@@ -183,7 +183,7 @@ class PackWriter:
         record = (self._length, len(entry.stored), entry.kind, flags, entry.crc, entry.raw_length, 0)
         self._index += np.array(record, INDEX_DTYPE).tobytes()
         self._put(entry.stored)
-        self._stats.add(entry.meta)
+        self._metas.append(entry.meta)
 
     def _put(self, data: bytes | memoryview) -> None:
         self._buffer += data

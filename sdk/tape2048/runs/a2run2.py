@@ -25,9 +25,8 @@ import dataclasses
 import functools
 import math
 import struct
-from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -95,39 +94,6 @@ class StepV2(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class StepsView(Sequence[StepV2]):
-    """The steps of a run as objects, each made on access."""
-
-    _run: RunV2
-    _numbers: range
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> StepV2: ...
-    @overload
-    def __getitem__(self, index: slice) -> StepsView: ...
-    def __getitem__(self, index: int | slice) -> StepV2 | StepsView:
-        if isinstance(index, slice):
-            return StepsView(self._run, self._numbers[index])
-        step = self._numbers[index]
-        run = self._run
-        branches: Any = None
-        if run.has_branches[step]:
-            legal = int(run.branch_legal[step])
-            values = run.branch_values[step].tolist()
-            branches = tuple(
-                Branch(True, values[move]) if legal >> move & 1 else Branch(False, None)  # noqa: FBT003
-                for move in range(4)
-            )
-        return StepV2(int(run.states[step]), Move(int(run.moves[step])), branches)
-
-    def __repr__(self) -> str:
-        return f"<StepsView: {len(self):,} steps of {self._run!r}>"
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RunV2(Run):
     """A run as a2run2 files hold it: a :class:`Run` that always has the branch arrays.
 
@@ -143,9 +109,17 @@ class RunV2(Run):
     has_branches: NDArray[np.bool_]
 
     @property
-    def steps(self) -> StepsView:
-        """The steps as objects, made one at a time; the arrays are the fast way."""
-        return StepsView(self, range(len(self)))
+    def steps(self) -> list[StepV2]:
+        """The steps as objects, made at each access; the arrays are the fast way."""
+        found = []
+        columns = (self.boards, self.moves, self.has_branches, self.branch_legal, self.branch_values)
+        for board, move, has, legal, values in zip(*(column.tolist() for column in columns), strict=True):
+            up, down, left, right = (
+                Branch(True, value) if legal >> m & 1 else Branch(False, None)  # noqa: FBT003
+                for m, value in enumerate(values)
+            )
+            found.append(StepV2(board, Move(move), (up, down, left, right) if has else None))
+        return found
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -180,8 +154,8 @@ class RunV2(Run):
         given = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         array = np.ascontiguousarray(given).view()
         array.flags.writeable = False  # numba compiles a kernel for each type of array: one is enough
-        cursor = Cursor(array, path)
-        meta, steps, at = _fast_head(cursor) or _slow_head(cursor)
+        cursor = Cursor(array.data, path)
+        meta, steps, at = _read_head(cursor)
         if steps != meta.steps:
             raise FieldError(
                 f"the list has {counted(steps, 'step')}; the metadata says {meta.steps}", path=path, offset=at
@@ -331,7 +305,7 @@ def _kernels() -> Any:
 class Cursor:
     """A reader of postcard values with its offset in the bytes."""
 
-    data: NDArray[np.uint8]
+    data: memoryview | bytes
     path: str | os.PathLike[str] | None
     at: int = 0
 
@@ -347,12 +321,12 @@ class Cursor:
                 f"{what} needs {count} bytes; {self.left} are left", path=self.path, offset=len(self.data)
             )
         self.at += count
-        return self.data[self.at - count : self.at].tobytes()
+        return bytes(self.data[self.at - count : self.at])
 
     def varint(self, bits: int) -> int:
         """Read an unsigned integer of at most ``bits`` bits."""
         begin = self.at
-        raw = self.data[begin : begin + -(-bits // 7)].tobytes()
+        raw = self.data[begin : begin + -(-bits // 7)]
         value = 0
         for place, byte in enumerate(raw):
             value |= (byte & 0x7F) << 7 * place
@@ -371,25 +345,7 @@ class Cursor:
         )
 
 
-def _fast_head(cursor: Cursor) -> tuple[RunMeta, int, int] | None:
-    """Do :func:`_slow_head`'s work compiled; return None for invalid bytes and leave the cursor in place."""
-    at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count = _kernels().decode_head(
-        cursor.data
-    )
-    if not at:
-        return None
-    (elapsed,) = struct.unpack_from("<f", cursor.data.data, elapsed_at)
-    try:
-        engine = cursor.data[engine_at:engine_end].tobytes().decode() if engine_end else None
-    except UnicodeDecodeError:
-        return None
-    if not math.isfinite(elapsed):
-        return None
-    cursor.at = at
-    return RunMeta(steps, start, elapsed, score, tile, engine), count, max(engine_at, engine_end)
-
-
-def _slow_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
+def _read_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
     """Read the metadata, the length of the list of steps, and that length's offset; raise at the defect."""
     steps = cursor.varint(32)
     start = cursor.varint(64)

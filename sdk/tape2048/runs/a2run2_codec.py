@@ -34,68 +34,15 @@ def _read_f32_bits(data: Any, at: Any) -> Any:
     )
 
 
-@register_jitable
-def _read_varint(data: Any, at: Any, bits: Any) -> Any:
-    """Read an unsigned integer of at most ``bits`` bits: ``(value, next)``; ``next`` is 0 where invalid."""
-    value = U64(0)
-    shift = 0
-    while shift < bits and at < data.shape[0]:
-        byte = U64(data[at])
-        at += 1
-        value |= (byte & U64(0x7F)) << U64(shift)
-        if byte < U64(0x80):
-            # The shortest form, and nothing shifted out or past the field's width.
-            fits = shift + 7 <= bits or byte >> U64(bits - shift) == U64(0)
-            return value, at if fits and (byte != U64(0) or shift == 0) else 0
-        shift += 7
-    return value, 0
-
-
-@kernel
-def decode_head(data: Any) -> Any:
-    """Decode all before the first step.
-
-    Returns:
-        ``(at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count)``: ``at`` is the first
-        step's offset, or 0 for invalid bytes (the caller then locates the defect); ``engine_end`` is 0
-        without an engine.
-    """
-    failed = (0, U64(0), U64(0), 0, U64(0), U64(0), 0, 0, U64(0))
-    steps, at = _read_varint(data, 0, 32)
-    start, elapsed_at = _read_varint(data, at, 64) if at else (U64(0), 0)
-    if elapsed_at == 0 or elapsed_at + 4 > data.shape[0]:
-        return failed
-    score, at = _read_varint(data, elapsed_at + 4, 64)
-    tile, at = _read_varint(data, at, 32) if at else (U64(0), 0)
-    if at == 0 or at >= data.shape[0] or data[at] > U8(1):
-        return failed
-    engine_at, engine_end = at + 1, 0
-    if data[at] == U8(1):
-        length, engine_at = _read_varint(data, at + 1, 64)
-        if engine_at == 0 or length > U64(data.shape[0] - engine_at):
-            return failed
-        engine_end = engine_at + np.int64(length)
-    count, at = _read_varint(data, max(engine_at, engine_end), 64)
-    return at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count
-
-
 @kernel
 def decode_steps(
     data: Any, begin: Any, boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any
 ) -> Any:
     """Decode ``len(moves)`` steps from ``data[begin:]`` into the arrays.
 
-    Args:
-        data: ``u8[bytes]``, the whole file.
-        begin: offset of the first step.
-        boards: ``u64[n]`` or longer.
-        moves: ``u8[n]``.
-        value_bits: ``u32[n, 4]``: the values' bits, 0 for no value.
-        legal: ``u8[n]``.
-        has_branches: ``bool[n]``.
-
-    Returns:
-        ``(status, offset)``: OK and the offset after the last step, or the defect and its offset.
+    ``data`` is ``u8[bytes]``, the whole file; ``boards`` is ``u64[n]`` or longer; ``value_bits`` are the
+    values' bits, ``u32[n, 4]``, 0 for no value. Return ``(status, offset)``: OK and the offset after the last
+    step, or the defect and its offset.
     """
     size = data.shape[0]
     at = begin

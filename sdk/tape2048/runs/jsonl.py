@@ -16,24 +16,25 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from tape2048.errors import FieldError, FormatError
-from tape2048.io.reading import open_regular, read_exactly, reading
+from tape2048.io.reading import open_regular, reading
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 #: Integers of 64 bits as JSON numbers or as text.
 U64: TypeAlias = Literal["number", "text"]
 
-#: Lines are read in pieces of about so many bytes.
-PIECE_BYTES = 4 * 1024 * 1024
+#: Lines are read in groups of about so many bytes.
+_GROUP_BYTES = 4 * 1024 * 1024
 
 #: Steps that are encoded together: with more, their Python objects leave the second level of cache.
 _CHUNK_STEPS = 256
@@ -41,14 +42,6 @@ _CHUNK_STEPS = 256
 _MOVES = {"UP": 0, "DOWN": 1, "LEFT": 2, "RIGHT": 3}
 _NAMES = np.array(list(_MOVES), object)
 _encoder = msgspec.json.Encoder()
-
-
-class Piece(NamedTuple):
-    """Whole lines of a file: their offset, their bytes, the number of the first line."""
-
-    offset: int
-    length: int
-    line: int
 
 
 class _RunLine(msgspec.Struct, kw_only=True):
@@ -142,42 +135,22 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
     return _encoder.encode_lines([line])
 
 
-def pieces_of(path: Path) -> list[Piece]:
-    """Cut a file into pieces of whole lines.
+def count_lines(path: Path) -> int:
+    """Count the lines of a file that are not blank."""
+    return sum(map(len, line_groups(path)))
 
-    Raises:
-        StorageError: the file cannot be read.
-    """
-    pieces = []
-    begin = line = 0
+
+def line_groups(path: Path) -> Iterator[list[tuple[int, bytes]]]:
+    """Read lines in groups of a few megabytes; yield those that are not blank, each with its number."""
+    number = 0
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
-        while lines := file.readlines(PIECE_BYTES):
-            size = sum(map(len, lines))
-            pieces.append(Piece(begin, size, line))
-            begin, line = begin + size, line + len(lines)
-    return pieces
-
-
-def read_piece(path: Path, piece: Piece) -> list[tuple[int, bytes]]:
-    """Read the lines of a piece that are not blank, each with its number, for :func:`parse_line`.
-
-    Raises:
-        StorageError: the file cannot be read.
-    """
-    content = np.empty(piece.length, np.uint8)
-    with open_regular(path) as fd:
-        read_exactly(fd, content, piece.offset, path)
-    lines = enumerate(content.tobytes().split(b"\n"), start=piece.line + 1)
-    return [(number, line) for number, line in lines if line.strip()]
+        while lines := file.readlines(_GROUP_BYTES):
+            yield [(number + i, line) for i, line in enumerate(lines, start=1) if line.strip()]
+            number += len(lines)
 
 
 def parse_line(line: bytes, path: Path, number: int) -> Run:
-    """Parse a line of one run; path and number are named in errors.
-
-    Raises:
-        FormatError: not JSON, or not a run.
-        FieldError: a value that a run cannot have.
-    """
+    """Parse a line of one run; errors name the path and the line's number."""
     try:
         fields = msgspec.json.decode(line, type=_RunLine)
         states = msgspec.convert(fields.states, list[int], strict=False)  # which takes text, too

@@ -21,7 +21,7 @@ from tape2048.io.durable import new_file
 from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -56,17 +56,7 @@ def _schema(pa: Any) -> Any:
 
 
 def write_parquet(path: str | os.PathLike[str], runs: Iterable[Run]) -> int:
-    """Write runs to a new file, which appears whole or not at all.
-
-    Returns:
-        The number of runs.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
-        NameTakenError: ``path`` exists.
-        FieldError: a value does not fit its field.
-        StorageError: the operating system could not write it.
-    """
+    """Write runs to a new file, which appears when it is complete; return their number."""
     pa, parquet = _pyarrow()
     schema = _schema(pa)
     count = 0
@@ -96,46 +86,41 @@ def _table(pa: Any, schema: Any, runs: list[Run]) -> Any:
     return pa.table(columns, schema=schema)
 
 
-def groups_of(path: Path) -> list[int]:
-    """List the numbers of a file's row groups.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
-        FormatError: not a Parquet file, or one with other columns.
-    """
-    pa, parquet = _pyarrow()
-    try:
-        file = parquet.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"not readable as Parquet: {error}", path=path) from error
-    with file:
+def count_rows(path: Path) -> int:
+    """Check a file's columns; return the number of its rows, which are runs."""
+    pa, _ = _pyarrow()
+    with _open(path) as file:
         if not file.schema_arrow.equals(_schema(pa)):
             names = ", ".join(file.schema_arrow.names)
             raise FormatError(f"columns {names}; expected {', '.join(_schema(pa).names)}", path=path)
-        return list(range(file.num_row_groups))
+        return int(file.metadata.num_rows)
 
 
-def read_group(path: Path, group: int) -> list[dict[str, Any]]:
-    """Read the rows of a row group, for :func:`parse_row`.
+def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
+    """Read rows for :func:`parse_row`, a row group at a time, with their names; or the group's error."""
+    pa, _ = _pyarrow()
+    with _open(path) as file:
+        for group in range(file.num_row_groups):
+            name = f"{path}: row group {group}"
+            try:
+                rows = file.read_row_group(group).to_pylist()
+            except (pa.ArrowException, OSError) as error:
+                found = FormatError(f"row group {group} is not readable: {error}", path=path)
+                yield [(name, found.detach())]
+            else:
+                yield [(f"{name}, row {number}", row) for number, row in enumerate(rows)]
 
-    Raises:
-        FormatError: the row group cannot be read.
-    """
+
+def _open(path: Path) -> Any:
     pa, parquet = _pyarrow()
     try:
-        with parquet.ParquetFile(path) as file:
-            rows: list[dict[str, Any]] = file.read_row_group(group).to_pylist()
+        return parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"row group {group} is not readable: {error}", path=path) from error
-    return rows
+        raise FormatError(f"not readable as Parquet: {error}", path=path) from error
 
 
 def parse_row(row: dict[str, Any], path: Path) -> Run:
-    """Make a run of a row; ``path`` is named in errors.
-
-    Raises:
-        FieldError: a list or a value that a run cannot have.
-    """
+    """Make a run of a row; errors name the path."""
     meta = RunMeta(*(row[name] for name in _META))
     check_meta(meta, path)
     lists = {name: (row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None}

@@ -63,13 +63,9 @@ class RunMeta(msgspec.Struct, frozen=True):
 def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> None:
     """Raise unless the fields of every run format can hold the metadata.
 
-    Args:
-        meta: the metadata.
-        path: named in errors.
-
     Raises:
         FieldError: a count does not fit its field, ``elapsed_s`` is not a finite float32, or ``engine`` is
-            not valid Unicode.
+            not valid Unicode. It names ``path``.
     """
     for name, highest in _UNSIGNED_MAX.items():
         value = getattr(meta, name)

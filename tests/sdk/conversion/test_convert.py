@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tape2048.conversion.dataset_build import append_dataset, build_dataset
+from tape2048.conversion.registry import FORMATS
 from tape2048.conversion.session_runs import NO_CHOICE, NO_LAST_MOVE, session_run, write_session
 from tape2048.conversion.sources import kind_of, open_source
-from tape2048.conversion.targets import TARGETS, convert, target_of
+from tape2048.conversion.targets import convert, target_of
 from tape2048.datasets.dataset import Dataset
 from tape2048.errors import (
     EmptyCorpusError,
@@ -132,7 +133,7 @@ class TestMatrix:
         assert (done.runs, done.lost, done.skipped) == (3, {}, ())
         assert_same(runs_in(tmp_path / f"2-{WHOLE[second]}"), runs_in(runs))
 
-    @pytest.mark.parametrize("kind", TARGETS)
+    @pytest.mark.parametrize("kind", FORMATS)
     def test_every_target_from_every_source(
         self, every_source: dict[str, Path], tmp_path: Path, kind: str
     ) -> None:
@@ -516,7 +517,7 @@ class TestFiles:
         done = convert(runs, tmp_path / "x.a2pack")
         assert (done.runs, [skipped.run for skipped in done.skipped]) == (3, [str(runs / "bad.a2run2")])
 
-    @pytest.mark.parametrize("kind", TARGETS)
+    @pytest.mark.parametrize("kind", FORMATS)
     def test_where_every_run_is_bad_nothing_is_written(self, tmp_path: Path, kind: str) -> None:
         (tmp_path / "runs").mkdir()
         for name in ("a.a2run", "b.a2run"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from tape2048.conversion import repack_session, repacking, session_run, write_session
+from tape2048.conversion import repack_session, repacking, session_run, session_runs, write_session
 from tape2048.errors import FormatError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import read_metadata
 from tape2048.game import last_boards
@@ -41,7 +41,8 @@ def replayer(_path: Path, facts: Mapping[str, Any]) -> Play:
 @pytest.fixture(params=[1, 300, 1 << 18], ids=["game by game", "small pieces", "one piece"])
 def piece_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repacking, "_PIECE_ROWS", request.param)
-    monkeypatch.setattr(repacking, "BLOCK_ROWS", max(90, request.param))
+    for module in (repacking, session_runs):
+        monkeypatch.setattr(module, "BLOCK_ROWS", max(90, request.param))
 
 
 @pytest.mark.usefixtures("piece_rows")

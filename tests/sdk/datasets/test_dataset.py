@@ -127,7 +127,7 @@ class TestBuild:
             build_dataset(path, one)
             assert (path / "steps.npy").read_bytes() == (built / "steps.npy").read_bytes()
             assert append_dataset(path, one).runs == source.count
-        assert repr(source) == f"<Source {runs}: runs, {source.count} runs>"
+        assert repr(source) == f"<RunSource {runs}: runs, {source.count} runs>"
         assert repr(Dataset(built).run_table).startswith(f"<RunTable: {source.count} runs, engines ")
 
     def test_bad_runs_are_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
@@ -672,7 +672,7 @@ class TestBadMetadata:
             changed[at] ^= int(rng.integers(1, 256))
             (built / "metadata.db").write_bytes(changed)
             try:
-                table, _ = read_runs_db(built / "metadata.db")
+                table = read_runs_db(built / "metadata.db")
             except TapeError:
                 continue
             assert len(table) <= 100

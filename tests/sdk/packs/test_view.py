@@ -10,7 +10,7 @@ import pytest
 
 from tape2048 import errors
 from tape2048.formats.rows import ROW_DTYPE
-from tape2048.packs import PackReader, PackView
+from tape2048.packs import PackReader
 
 from .. import run_builders as build
 from ..run_builders import ref
@@ -129,7 +129,7 @@ class TestSplit:
     def test_a_part_does_what_a_pack_does(self, pack: PackReader) -> None:
         _, view = pack.split(test_size=6, seed=9)
         chosen = view.indices.tolist()
-        assert isinstance(view, PackView)
+        assert isinstance(view, PackReader)
         assert [len(run) for run in view] == [LENGTHS[i] for i in chosen]
         assert view[np.int64(2)].equals(pack[chosen[2]])
         assert [len(run) for batch in view.iter_batches(4) for run in batch] == [LENGTHS[i] for i in chosen]
@@ -142,7 +142,7 @@ class TestSplit:
         assert sorted([*inner[0].indices, *inner[1].indices]) == chosen
         sent = pickle.loads(pickle.dumps(view))  # noqa: S301 - our own bytes
         assert [len(run) for run in sent] == [len(run) for run in view]
-        assert repr(view) == "<PackView of <PackReader x: 12 runs>: 6 runs>"
+        assert repr(view) == "<PackReader x: 6 of 12 runs>"
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

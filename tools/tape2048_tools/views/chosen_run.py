@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tape2048.conversion.sources import Source, SourceRun
+    from tape2048.conversion.sources import RunSource, SourceRun
     from tape2048.runs.run import Run
     from tape2048.session.session import Session
 
@@ -117,7 +117,7 @@ def _run_of(found: SourceRun) -> Run:
     return found.run
 
 
-def _search(source: Source, run_id: int | None, which: str) -> tuple[SourceRun, int]:
+def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRun, int]:
     """Read runs that have no table up to the one with this position, or all of them for the chosen one."""
     from tape2048_tools.progress.panel import progress_bar
 

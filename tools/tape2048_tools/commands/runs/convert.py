@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
+from tape2048.conversion.registry import FORMATS, RUN_FILES
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from tape2048.formats.dataset_layout import SkippedRun
     from tape2048_tools.sessions.jobs import Engine
 
-#: Copy of :data:`tape2048.conversion.targets.TARGETS`, whose module would load NumPy for ``--help``.
-_TARGETS = ("a2run", "a2run2", "pack", "packdat", "dataset", "session", "jsonl", "parquet")
-
-
 LOSSY = click.option(
     "--lossy",
     is_flag=True,
@@ -41,7 +38,9 @@ LOSSY = click.option(
 
 #: The flags of commands that write runs in another format.
 conversion_options = options(
-    click.option("--to", type=click.Choice(_TARGETS), help="Format to write.  [default: by TARGET's name]"),
+    click.option(
+        "--to", type=click.Choice(list(FORMATS)), help="Format to write.  [default: by TARGET's name]"
+    ),
     LOSSY,
     WORKERS,
     json_option(),
@@ -148,10 +147,10 @@ def _as_job(
 
 def _convert_one(session: Path, draft: Path, *, to: str, **how: Any) -> dict[str, Any]:
     """Convert a session as part of a job."""
-    from tape2048.conversion.targets import TARGETS, convert
+    from tape2048.conversion.targets import convert
     from tape2048_recorder.replay.playing import replayer
 
-    name = session.name if to in {"a2run", "a2run2"} else f"{session.name}{TARGETS[to]}"
+    name = session.name if to in RUN_FILES else f"{session.name}{FORMATS[to].suffix}"
     done = convert(session, draft / name, to, replayer=replayer, **how)
     return {"runs": done.runs, "lost": done.lost, "skipped": msgspec.to_builtins(done.skipped)}
 

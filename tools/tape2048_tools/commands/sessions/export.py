@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048.conversion.sources import Source
+    from tape2048.conversion.sources import RunSource
     from tape2048.export.table import Table, TableName
     from tape2048.export.write import Format
     from tape2048.formats.dataset_layout import SkippedRun
@@ -152,7 +152,7 @@ def command(
     exit_on_findings(skipped)
 
 
-def _open_run_files(paths: Sequence[Path]) -> list[Source]:
+def _open_run_files(paths: Sequence[Path]) -> list[RunSource]:
     """Open run files; return none for sessions, and for paths with nothing, which ``Corpus.open`` refuses."""
     from tape2048.conversion.sources import kind_of, open_source
 
