@@ -19,7 +19,7 @@ from tape2048._version import __version__
 from tape2048.errors import StorageError
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
-from tape2048_recorder.status.metrics import open_metrics
+from tape2048_recorder.status.metrics import Metrics
 from tape2048_recorder.status.notify import Manager
 from tape2048_recorder.status.report import Status
 from tape2048_recorder.status.status_file import Process, Snapshot, StatusFile
@@ -67,7 +67,7 @@ class Service:
         process = Process.of(os.getpid())
         assert process is not None
         self._process = process
-        self._metrics = open_metrics(config, lambda text: self.event("warning", text))
+        self._metrics = Metrics(config, lambda text: self.event("warning", text))
         self._file = StatusFile(path)
         self._lost = lost
         self._file_fails = False

@@ -1,8 +1,7 @@
 """Control of a running recorder from another process: by signals, with the answer in its status file.
 
-A request is a signal to the process that the status file names. There is no socket and no request file:
-nothing is left behind, is too long for a socket's name, or is read by the next recorder. The kernel decides
-who may send the signal.
+A request is a signal to the process that the status file names. Unlike a socket or a request file, it leaves
+nothing behind that the next recorder could read, and the kernel decides who may send it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import select
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tape2048.errors import NotRunningError, RecorderError
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
@@ -27,9 +26,6 @@ from tape2048_recorder.status.status_file import (
     snapshots,
     status_path,
 )
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 #: Polling interval of the status; the recorder writes it as soon as a request is done.
 LOOK_S = 0.1
@@ -73,13 +69,13 @@ class Running:
         if Process.of(self.process.pid) != self.process:
             self.close()
             raise self._not_running(verdict.text)
-        if _uid_of(self.process.pid) != owner:  # it would have us signal whom it may not signal itself
+        if (uid := _uid_of(self.process.pid)) != owner:  # whom the file's owner may not signal
             self.close()
             raise RecorderError(
-                f"the status file of user {_name(owner)} names a process of user {_owner(self.process.pid)} "
+                f"the status file of user {_user(owner)} names a process of user {_user(uid)} "
                 f"(pid {self.process.pid}), which has not written it; nothing was signalled",
                 path=status_path(out_dir, self._instance),
-                hint="see who wrote the file, and remove it; a recorder writes it again within a second",
+                hint="Remove the file; a recorder writes it again within a second.",
             )
 
     def _not_running(self, text: str) -> NotRunningError:
@@ -92,9 +88,7 @@ class Running:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -102,11 +96,7 @@ class Running:
         os.close(self._pidfd)
 
     def snapshot(self) -> Snapshot:
-        """Read its last status.
-
-        Raises:
-            TapeError: see :func:`~tape2048_recorder.status.status_file.read_snapshot`.
-        """
+        """Read its last status."""
         return read_snapshot(self._out_dir, self._instance)
 
     def rotate(self, patience_s: float) -> str | None:
@@ -116,8 +106,7 @@ class Running:
             The session's path; None where no block was written since the last one.
 
         Raises:
-            RecorderError: the signal is not permitted, or there was no answer in time.
-            RecorderError: it could not publish, or ended before.
+            RecorderError: the signal is not permitted, or the recorder did not publish in time.
         """
         before = self.snapshot().status
         if before.ending:
@@ -150,11 +139,7 @@ class Running:
         return rotation.path
 
     def stop(self, *, drain: bool) -> None:
-        """Have it publish and end; with ``drain``, after the games in play.
-
-        Raises:
-            RecorderError: the signal is not permitted.
-        """
+        """Have it publish and end; with ``drain``, after the games in progress."""
         self._signal(signal.SIGTERM if drain else STOP_NOW)
 
     def wait(self, patience_s: float | None) -> bool:
@@ -169,8 +154,8 @@ class Running:
             signal.pidfd_send_signal(self._pidfd, number)
         except PermissionError:
             raise RecorderError(
-                f"the recorder (pid {self.process.pid}) belongs to {_owner(self.process.pid)}, "
-                f"you are {_name(os.geteuid())}",
+                f"the recorder (pid {self.process.pid}) belongs to {_user(_uid_of(self.process.pid))}, "
+                f"you are {_user(os.geteuid())}",
                 path=self._out_dir,
                 hint="run the command as that user or as root; a service: sudo systemctl stop or reload",
             ) from None
@@ -199,13 +184,8 @@ def _uid_of(pid: int) -> int | None:
     return None
 
 
-def _owner(pid: int) -> str:
-    uid = _uid_of(pid)
-    return "another user" if uid is None else _name(uid)
-
-
-def _name(uid: int) -> str:
+def _user(uid: int | None) -> str:
     try:
-        return pwd.getpwuid(uid).pw_name
+        return "(unknown)" if uid is None else pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"

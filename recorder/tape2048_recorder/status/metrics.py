@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.status.report import State
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 #: Between two writings of the textfile: Prometheus's usual interval.
 TEXTFILE_INTERVAL_S = 15.0
 
-#: Errors that a later start may not meet: the port is taken, or (at boot) the address or its resolver is not
-#: there yet. With the exit code of a wrong setting, a service would stay down.
+#: Errors that a later start can avoid: the port is taken, or (at boot) there is no address or resolver yet. With
+#: the exit code of a wrong setting, a service would stay down.
 _TRANSIENT = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 Samples = list[tuple[dict[str, str], float]]
@@ -123,56 +123,37 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
         yield family
 
 
-class Metrics(Protocol):
-    """Exports snapshots to Prometheus."""
+class Metrics:
+    """Exports the last snapshot to Prometheus, as far as a configuration enables it.
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Export this snapshot from now on."""
-
-    def close(self) -> None:
-        """Stop exporting."""
-
-
-class _Off:
-    def show(self, snapshot: Snapshot) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def open_metrics(config: RecorderConfig, warn: Callable[[str], None]) -> Metrics:
-    """Open the metrics of a configuration; ``warn`` is called when the textfile cannot be written.
+    Args:
+        config: the recorder's configuration.
+        warn: called when the textfile cannot be written.
 
     Raises:
         MissingPackageError: prometheus-client is not installed, and metrics are enabled.
         ConfigError: the address cannot be listened on.
         RecorderError: it cannot be listened on at this moment.
     """
-    if config.metrics_listen is None and config.metrics_textfile is None:
-        return _Off()
-    if importlib.util.find_spec("prometheus_client") is None:
-        raise MissingPackageError(
-            "metrics need the package prometheus-client, which is not installed",
-            hint="pip install 'tape2048[metrics]', or set metrics_listen and metrics_textfile to \"off\"",
-        )
-    return _Served(config, warn)
-
-
-class _Served:
-    """Serves the last snapshot, and writes it every :data:`TEXTFILE_INTERVAL_S`."""
 
     def __init__(self, config: RecorderConfig, warn: Callable[[str], None]) -> None:
-        from prometheus_client import CollectorRegistry
-
         self._warn = warn
         self._warned = False
         self._snapshot: Snapshot | None = None
         self._next = 0.0
         self._textfile = config.metrics_textfile
+        self._server: MetricsServer | None = None
+        if config.metrics_listen is None and self._textfile is None:
+            return
+        if importlib.util.find_spec("prometheus_client") is None:
+            raise MissingPackageError(
+                "metrics need the package prometheus-client, which is not installed",
+                hint="pip install 'tape2048[metrics]', or set metrics_listen and metrics_textfile to \"off\"",
+            )
+        from prometheus_client import CollectorRegistry
+
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        self._server: MetricsServer | None = None
         if config.metrics_listen is not None:
             self._listen(config.metrics_listen)
 
@@ -195,7 +176,7 @@ class _Served:
         return families(self._snapshot) if self._snapshot is not None else iter(())
 
     def show(self, snapshot: Snapshot) -> None:
-        """Serve this snapshot from now on, and write the textfile when it is due."""
+        """Export this snapshot from now on, and write the textfile when it is due."""
         self._snapshot = snapshot
         now = time.monotonic()
         if self._textfile is not None and (now >= self._next or snapshot.status.state == "stopped"):
@@ -213,16 +194,15 @@ class _Served:
                 file.write(generate_latest(self._registry))
             draft.chmod(0o644)  # the collector is another user; the umask may deny it
             draft.replace(path)
+            self._warned = False
         except OSError as error:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             if not self._warned:
                 self._warn(f"metrics_textfile cannot be written: {error}")
             self._warned = True
-        else:
-            self._warned = False
 
     def close(self) -> None:
-        """Stop the server and its threads."""
+        """Stop the server."""
         if self._server is not None:
             self._server.close()

@@ -34,23 +34,25 @@ ADDRESS_BYTES_MAX = 107
 EXTEND_S = 30.0
 
 
-class Notifier:
-    """Sends to the socket that ``NOTIFY_SOCKET`` names in the environment, if it is set.
+class Manager:
+    """Notifies the service manager, if the environment names its socket in ``NOTIFY_SOCKET``.
 
     Raises:
         ConfigError: no socket can have this name; the manager would wait for messages in vain.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        address = env.get("NOTIFY_SOCKET", "")
+        self._watchdog = watchdog_is_on(env, os.getpid())
+        self._is_ready = self._is_stopping = False
         self._socket: socket.socket | None = None
+        address = env.get("NOTIFY_SOCKET", "")
         if not address.startswith(("/", "@")):
             return
         if len(os.fsencode(address)) > ADDRESS_BYTES_MAX:
             raise ConfigError(
                 f"NOTIFY_SOCKET: found a name of {len(os.fsencode(address))} bytes, expected at most "
                 f"{ADDRESS_BYTES_MAX}, which is the longest that a socket can have: {address}",
-                hint="give the service manager a directory with a shorter path, or unset NOTIFY_SOCKET",
+                hint="Give the service manager a directory with a shorter path, or unset NOTIFY_SOCKET.",
             )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.settimeout(0)  # a manager that does not read must not stop the recorder
@@ -58,12 +60,40 @@ class Notifier:
 
     def send(self, **fields: object) -> None:
         """Send these fields; recording continues without a manager."""
-        if self._socket is None:
-            return
-        with contextlib.suppress(OSError):
-            self._socket.sendto(
-                "\n".join(f"{name}={value}" for name, value in fields.items()).encode(), self._address
-            )
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                message = "\n".join(f"{name}={value}" for name, value in fields.items())
+                self._socket.sendto(message.encode(), self._address)
+
+    def starting(self, doing: str) -> None:
+        """Report a long operation before the first status."""
+        self.send(STATUS=doing, EXTEND_TIMEOUT_USEC=_microseconds(10 * EXTEND_S))
+
+    def status(self, status: Status) -> None:
+        """Send the notifications that follow from a status."""
+        fields: dict[str, object] = {}
+        if status.ending and not self._is_stopping:
+            self._is_stopping = True
+            fields["STOPPING"] = 1
+        if status.can_record and not status.ending and not self._is_ready:
+            self._is_ready = True
+            fields["READY"] = 1
+        if status.ending or not (self._is_ready or status.workers_overdue):
+            fields["EXTEND_TIMEOUT_USEC"] = _microseconds(EXTEND_S)
+        if self._watchdog and not status.workers_overdue:
+            fields["WATCHDOG"] = 1
+        self.send(**fields, STATUS=status_line(status))
+
+    @contextlib.contextmanager
+    def reloading(self) -> Iterator[None]:
+        """Report that the settings are read again; a manager expects that only after ``READY=1``."""
+        if self._is_ready:
+            self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+        try:
+            yield
+        finally:
+            if self._is_ready:
+                self.send(READY=1)
 
     def close(self) -> None:
         """Close the socket."""
@@ -83,50 +113,6 @@ def status_line(status: Status) -> str:
     session = f"session {status.session_rows / status.rotate_steps:.0%} of {status.rotate_steps:,} rows"
     workers = f"{status.workers_ready} of {counted(status.workers, 'worker')}"
     return f"{status.state}{why}, {status.steps_per_s:,.0f} steps/s, {session}, {workers}"
-
-
-class Manager:
-    """Notifies the service manager, if the environment names one."""
-
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._notifier = Notifier(env)
-        self._watchdog = watchdog_is_on(env, os.getpid())
-        self._is_ready = False
-        self._is_stopping = False
-
-    def starting(self, doing: str) -> None:
-        """Report a long operation before the first status."""
-        self._notifier.send(STATUS=doing, EXTEND_TIMEOUT_USEC=_microseconds(10 * EXTEND_S))
-
-    def status(self, status: Status) -> None:
-        """Send the notifications that follow from a status."""
-        fields: dict[str, object] = {}
-        if status.ending and not self._is_stopping:
-            self._is_stopping = True
-            fields["STOPPING"] = 1
-        if status.can_record and not status.ending and not self._is_ready:
-            self._is_ready = True
-            fields["READY"] = 1
-        if status.ending or not (self._is_ready or status.workers_overdue):
-            fields["EXTEND_TIMEOUT_USEC"] = _microseconds(EXTEND_S)
-        if self._watchdog and not status.workers_overdue:
-            fields["WATCHDOG"] = 1
-        self._notifier.send(**fields, STATUS=status_line(status))
-
-    @contextlib.contextmanager
-    def reloading(self) -> Iterator[None]:
-        """Report that the settings are read again; a manager expects that only after ``READY=1``."""
-        if self._is_ready:
-            self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
-        try:
-            yield
-        finally:
-            if self._is_ready:
-                self._notifier.send(READY=1)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._notifier.close()
 
 
 def _microseconds(seconds: float) -> int:

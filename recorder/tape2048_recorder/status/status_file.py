@@ -1,12 +1,12 @@
-"""The status file of a recorder: ``<out_dir>/.recorder/<instance>.status.json``, written each second.
+"""The status file of a recorder: ``<out_dir>/.recorder/<instance>.status.json``, written once a second.
 
-Reading it needs no answer of the recorder, which may hang or be dead: the file names the process and the
-moment it was written, and :func:`judge` derives the present state. It is not flushed: it is of no use after a
-power failure.
+Readers do not need the recorder, which can hang or be dead: the file names the process and the time of
+writing, and :func:`judge` derives the present state. The file is not flushed: after a power failure it has no
+use.
 
-Two files alternate. The spare one is written in place, padded to whole blocks, and exchanged with the other
-atomically. So a reader sees a whole file, and a full disk, when the status matters most, does not stop the
-updates: no byte is allocated after the first two writes.
+Two files alternate. The spare file is written in place, padded to whole blocks, and exchanged atomically. So
+readers see a complete file, and a full disk does not stop the updates: after the first two writes no byte is
+allocated.
 """
 
 from __future__ import annotations
@@ -136,11 +136,7 @@ class StatusFile:
 
 
 def instances(out_dir: Path) -> list[str]:
-    """List the instances that have a status in a directory.
-
-    Raises:
-        StorageError: it cannot be listed.
-    """
+    """List the instances that have a status in a directory; StorageError if it cannot be listed."""
     directory = out_dir / _DIRECTORY
     try:
         names = os.listdir(directory)  # noqa: PTH208 - a glob hides a refused listing
@@ -156,10 +152,8 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
 
     Raises:
         NotRunningError: no recorder has written one here.
-        StorageError: ``out_dir`` is a file.
         FieldError: the file is invalid.
-        StorageError: it is no regular file, or one of another user.
-        StorageError: the file cannot be read.
+        StorageError: ``out_dir`` is a file, or the status is not a regular file of this user, or unreadable.
     """
     return read_owned(out_dir, instance)[0]
 
@@ -167,55 +161,49 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
 def read_owned(out_dir: Path, instance: str) -> tuple[Snapshot, int]:
     """Read as :func:`read_snapshot`; return the uid of the file's owner too."""
     path = status_path(out_dir, instance)
-    for attempt in range(_ATTEMPTS):
+    attempt = 0
+    while True:
         try:
             with open(open_owned(path, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
                 data, owner = file.read(_FILE_BYTES_MAX), os.fstat(file.fileno()).st_uid
+            return msgspec.json.decode(data, type=Snapshot), owner
         except NotADirectoryError as error:
             raise StorageError(
                 "found a file, expected the directory that a recorder writes to",
                 path=out_dir,
-                hint="name its out_dir; a session's files are shown by `tape2048 show`",
+                hint="Pass the recorder's out_dir; `tape2048 show` shows a session's files.",
             ) from error
         except FileNotFoundError:
             raise NotRunningError(
                 f"no recorder has written its status here as instance {instance!r}",
                 path=out_dir,
                 hint=_other_instances(out_dir)
-                or "name the directory that `tape2048 record` writes to (out_dir), and its --instance",
+                or "Pass the directory that `tape2048 record` writes to (out_dir), and its --instance.",
             ) from None
         except OSError as error:
             raise storage_error(error, path, "reading the status") from error
-        try:
-            return msgspec.json.decode(data, type=Snapshot), owner
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            if attempt == _ATTEMPTS - 1:
+            attempt += 1
+            if attempt == _ATTEMPTS:
                 raise FieldError(
                     f"not the status of a recorder of this version: {error}",
                     path=path,
-                    hint="a running recorder replaces it within a second; else remove the file",
+                    hint="A running recorder replaces it within a second; otherwise remove the file.",
                 ) from error
         time.sleep(0.05)
-    raise AssertionError  # the last attempt returns or raises
 
 
 def _other_instances(out_dir: Path) -> str | None:
     """Return a hint with the instances that have a status here; None without any."""
-    try:
+    names: list[str] = []
+    with contextlib.suppress(StorageError):
         names = instances(out_dir)
-    except StorageError:
-        return None
     more = ", ..." if len(names) > _NAMES_SHOWN else ""
     return f"known instances: {', '.join(names[:_NAMES_SHOWN])}{more} (--instance)" if names else None
 
 
 def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
-    """Read the last status of one instance in a directory, or of all.
-
-    Raises:
-        NotRunningError: there is no status.
-        TapeError: as :func:`read_snapshot`.
-    """
+    """Read the last status of one instance in a directory, or of all; raise as :func:`read_snapshot`."""
     names = instances(out_dir) if instance is None else [instance]
     return [read_snapshot(out_dir, name) for name in names or ["default"]]
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tape2048.errors import ConfigError
-from tape2048_recorder.status.notify import Manager, Notifier, status_line, watchdog_is_on
+from tape2048_recorder.status.notify import Manager, status_line, watchdog_is_on
 
 from ..statuses import status_now
 
@@ -131,23 +131,23 @@ def test_a_reason_of_many_lines_is_one_line(listener: Listener, manager: Manager
 
 
 def test_a_manager_that_does_not_read_does_not_stop_anything(listener: Listener) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": listener.address})
+    manager = Manager({"NOTIFY_SOCKET": listener.address})
     for _ in range(2000):  # a socket holds some hundred
-        notifier.send(STATUS="x" * 1000)
-    notifier.close()
+        manager.send(STATUS="x" * 1000)
+    manager.close()
 
 
 @pytest.mark.parametrize("address", ["", "relative", "/nobody/listens", "@nobody-listens", "/" + "x" * 106])
 def test_a_socket_that_is_not_there_is_no_error(address: str) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": address})
-    notifier.send(READY=1)
-    notifier.close()
+    manager = Manager({"NOTIFY_SOCKET": address})
+    manager.send(READY=1)
+    manager.close()
 
 
 @pytest.mark.parametrize("first", "/@")
 def test_a_name_that_no_socket_can_have_is_refused(first: str) -> None:
     with pytest.raises(ConfigError, match="NOTIFY_SOCKET: found a name of 109 bytes, expected at most 107"):
-        Notifier({"NOTIFY_SOCKET": first + "é" * 54})
+        Manager({"NOTIFY_SOCKET": first + "é" * 54})
 
 
 @pytest.mark.parametrize(
