@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 #: Between two writings of the textfile: Prometheus's usual interval.
 TEXTFILE_INTERVAL_S = 15.0
 
-#: A later start can succeed: the port was taken, or (at boot) the address was not there yet. With the exit code
-#: of a wrong setting, a service would stay down.
+#: A later start can succeed: the port was taken, or (at boot) the address was not there yet. With the exit
+#: code of a wrong setting, a service would stay down.
 _TRANSIENT = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 Samples = list[tuple[dict[str, str], float]]
