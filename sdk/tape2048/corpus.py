@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import sys
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,13 +21,13 @@ from tape2048.batches.fields import (
     check_label_dtype,
 )
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
-from tape2048.formats.phase import ALL, Phase, make_phase
-from tape2048.formats.rows import run_ordinal, unchecked_numbers
+from tape2048.formats.rows import unchecked_numbers
 from tape2048.rows.buffers import check_corpus_load, gather_runs, open_store
-from tape2048.rows.filters import Filters, check_some, choose_runs, named_filters
 from tape2048.rows.opening import open_sessions
-from tape2048.rows.splits import assign, check_parts, explain_empty
-from tape2048.rows.view import CappedView, View
+from tape2048.rows.view import BufferView, CappedView
+from tape2048.selection.filters import Filters, choose_runs, named_filters, session_columns
+from tape2048.selection.phase import ALL, Phase, make_phase
+from tape2048.selection.view import check_some
 from tape2048.session.cache import CACHE_MAX_MB
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from tape2048.session.session import Rows, Session
 
 
-class Corpus(View):
+class Corpus(BufferView):
     """The rows and runs of many sessions, or a selection of them. Made by :meth:`open`.
 
     A row is one position of a game, a run is one game. A corpus is an immutable sequence of rows:
@@ -152,8 +151,8 @@ class Corpus(View):
             runs = gather_runs(opened)
             chosen = None
             if where is not None or filters:
-                chosen = choose_runs(where, named, runs, opened)
-                check_some(runs, chosen, "the filter")
+                chosen = choose_runs(where, named, session_columns(runs, opened), len(runs))
+                check_some(runs["rows"].astype(np.int64), chosen, "the filter")
             elif not len(runs) or not runs["rows"].any():
                 found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
                 raise EmptyCorpusError(f"{found}, and not one row")
@@ -170,6 +169,11 @@ class Corpus(View):
                     raise
             else:
                 return cls(store, skipped=tuple(damage))
+
+    @classmethod
+    def of_session(cls, session: Session) -> Corpus:
+        """Return the corpus of one open session, with its rows where they are."""
+        return cls(open_store((session,), gather_runs([session]), None, "mmap"))
 
     # -------------------------------------------------------------------------------- what is in it
 
@@ -192,33 +196,6 @@ class Corpus(View):
         return _reopen, (self.sessions, self.load, ids, self.game_phase, self.identity)
 
     # ------------------------------------------------------------------------------------- filters
-
-    @spell_out(Filters, {})
-    def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Unpack[Filters]) -> Corpus:
-        """Select the runs that satisfy a condition and all named filters.
-
-        Args:
-            where: SQL, such as ``"max_score >= 50000 AND highest_tile >= 8192"``, over the run's ``id``,
-                ``seed`` (signed, as in ``metadata.db``), ``steps``, ``max_score``, ``highest_tile`` and
-                ``rows``, and its session's ``session`` (name), ``model`` and ``started`` (such as
-                ``2026-11-21T06:00:00Z``); or a mask ``bool[R]``.
-            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
-                (inclusive bounds), ``model`` (a tag, or several), ``since`` and ``until`` (the session's
-                start, ISO 8601, UTC; ``until`` is exclusive).
-
-        Raises:
-            EmptyCorpusError: no row is left; the message has the counts before.
-            ConfigError: SQLite refuses the condition, or it does more than read the run table.
-            ValueError: a filter is unknown, a date is invalid, or a mask has another length.
-
-        Example:
-            >>> corpus = Corpus.open("selfplay")
-            >>> best = corpus.where("highest_tile >= 512", min_steps=100)
-            >>> bool((best.runs["highest_tile"] >= 512).all())
-            True
-        """
-        chosen = choose_runs(where, named_filters(filters), self.runs, self.sessions)
-        return self._of_runs(chosen, "the filter")
 
     def phase(
         self,
@@ -259,43 +236,7 @@ class Corpus(View):
         """Limit each epoch to ``per_run`` rows of each run, drawn anew; arguments as for :class:`Capped`."""
         return Capped(self, per_run, spread)
 
-    def split(self, *, salt: str = "", **parts: float) -> dict[str, Corpus]:
-        """Split the runs by a hash of their identity.
-
-        A run's identity is (``player_sha256`` of its session, ``seed``). So the same game is always in the
-        same part, wherever it is recorded or merged, and whatever sessions are added. Foreign sessions that
-        do not name their player have the empty name.
-
-        Args:
-            salt: text that selects another split.
-            **parts: name and share of each part; the sum is 1.
-
-        Returns:
-            The views by name, in the given order.
-
-        Raises:
-            EmptyCorpusError: a part has no row.
-            TypeError: a share is not a number, or the salt is not text.
-            ValueError: there is no part, a share is not positive, or the sum is not 1.
-
-        Example:
-            >>> parts = Corpus.open("selfplay").split(train=0.8, val=0.2)
-            >>> list(parts), sum(len(part.runs) for part in parts.values())
-            (['train', 'val'], 200)
-        """
-        check_parts(parts)
-        owner = assign(self.runs, self.sessions, list(parts.values()), salt)
-        try:
-            return {
-                name: self._of_runs(owner == i, f"the split's part {name}={share}")
-                for i, (name, share) in enumerate(parts.items())
-            }
-        except EmptyCorpusError as error:
-            hint = explain_empty(self.runs, self.sessions)
-            raise EmptyCorpusError(error.message, hint=hint) from None
-
-    def _of_runs(self, chosen: NDArray[np.bool_], what: str) -> Corpus:
-        check_some(self.runs, chosen, what, self.row_counts if self.game_phase != ALL else None)
+    def _of_runs(self, chosen: NDArray[np.bool_]) -> Corpus:
         ordinals = np.flatnonzero(chosen)
         if self._chosen is not None:
             ordinals = self._chosen[ordinals]
@@ -303,32 +244,10 @@ class Corpus(View):
 
     # ---------------------------------------------------------------------------------------- rows
 
-    @overload
-    def __getitem__(self, row: int | np.integer[Any]) -> np.void: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> NDArray[np.void]: ...
-
-    def __getitem__(self, row: SupportsIndex | slice) -> np.void | NDArray[np.void]:
-        """Return a row, or the rows of a slice: a read-only view if they are adjacent in memory, else a copy.
-
-        Raises:
-            IndexError: there is no such row.
-            TypeError: the argument is neither a row number nor a slice.
-        """
-        if isinstance(row, slice):
-            first, end, step = row.indices(len(self))
-            rows = self.in_place(first, end) if step == 1 and first < end else None
-            return self.get_batch(np.arange(first, end, step)) if rows is None else rows
-        try:
-            given = operator.index(row)
-        except TypeError:
-            raise TypeError(f"row {row!r}; expected a number or a slice (get_batch takes many)") from None
-        number = given + len(self) if given < 0 else given
-        if not 0 <= number < len(self):
-            raise IndexError(f"row {given}; the corpus has {len(self)}")
-        found: np.void = self.get_batch([number])[0]
-        return found
+    def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
+        """Return a read-only view of rows that are adjacent in memory, else a copy."""
+        rows = self.in_place(first, end) if step == 1 and first < end else None
+        return super()._range(first, end, step) if rows is None else rows
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.
@@ -393,16 +312,6 @@ class Corpus(View):
     def tokens(self, rows: Rows) -> NDArray[np.uint8]:
         """Return boards as exponents, ``u8[n, 16]``; arguments and errors as for :meth:`fetch`."""
         return self.fetch(rows, ("tokens",))["tokens"]
-
-    def rows_of(self, run: int) -> NDArray[np.void]:
-        """Return the view's rows of one run, in step order; without a copy if they are adjacent in memory.
-
-        Raises:
-            IndexError: there is no such run.
-            TypeError: ``run`` is not an integer.
-        """
-        run = run_ordinal(run, len(self.runs))
-        return self[int(self.row_starts[run]) : int(self.row_starts[run + 1])]
 
     def pieces(self, rows_max: int = 1 << 20) -> Iterator[NDArray[np.void]]:
         """Iterate over all rows in order, as read-only arrays of at most ``rows_max``, if possible uncopied.

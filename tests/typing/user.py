@@ -35,7 +35,6 @@ def rows(path: str) -> None:
     corpus = Corpus.open([path, *sessions(path)], "steps >= 100", model=["a", "b"], progress=counts)
     assert_type(corpus[-1], np.void)
     assert_type(corpus[3:9], NDArray[np.void])
-    corpus["steps"]  # type: ignore[call-overload]
     assert_type(corpus.fetch(slice(0, 9)), dict[str, NDArray[Any]])
     assert_type(corpus.split(train=0.9, val=0.1), dict[str, Corpus])
     validate_session(path, progress=counts)

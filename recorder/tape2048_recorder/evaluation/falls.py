@@ -106,7 +106,7 @@ def recorded_games(root: Path, games_max: int) -> Games:
                 hint="record with sample_rate = 1, or have the player play: tape2048 player analyse PLAYER",
             )
         for run in range(min(len(session.runs), games_max - len(boards))):
-            boards.append(exps_to_boards(session.tokens(session.rows_of(run))))
+            boards.append(exps_to_boards(session.tokens(session.numbers_of(run))))
             highest.append(int(session.runs["highest_tile"][run]))
     if not boards:
         raise EmptyCorpusError("no games here", path=root)

@@ -115,7 +115,7 @@ def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
     found: list[npt.NDArray[np.uint8]] = []
     for session in open_sessions(root, "raise")[0]:
         for run in np.flatnonzero(session.runs["highest_tile"] >= tile).tolist():
-            exps = session.tokens(session.rows_of(run))
+            exps = session.tokens(session.numbers_of(run))
             has = (exps >= tile.bit_length() - 1).any(axis=1)
             if has.any():
                 found.append(exps[has.argmax()])

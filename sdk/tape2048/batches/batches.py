@@ -45,7 +45,7 @@ from tape2048.batches.plan import NO_CAP, Cap, Order
 from tape2048.batches.pool import PoolReader
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
-from tape2048.rows.view import CappedView, View, check_corpus
+from tape2048.rows.view import BufferView, CappedView, check_corpus
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Batches:
 
     def __init__(
         self,
-        source: View | CappedView,
+        source: BufferView | CappedView,
         batch_size: int = 4096,
         *,
         shuffle: bool = True,
@@ -191,7 +191,7 @@ class Batches:
             raise CorpusError("embeddings are those of the boards as they are; augment turns the boards")
         check_corpus(source, or_capped=True)
         self.source = source
-        self.corpus: View
+        self.corpus: BufferView
         if isinstance(source, CappedView):
             evenly = source.spread == "even"
             self.corpus, cap = source.corpus, Cap(make_guide(source.starts), evenly, source.weights)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tape2048.batches.fields import Batch
     from tape2048.batches.plan import Cap, Pool
-    from tape2048.rows.view import View
+    from tape2048.rows.view import BufferView
     from tape2048.session.remote_session import Hold
 
 #: For orders that are not SHUFFLED.
@@ -70,7 +70,7 @@ class Gatherer:
     """
 
     def __init__(
-        self, view: View, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
+        self, view: BufferView, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
     ) -> None:
         if "action" in fields and (without := view.without_action()):
             names = ", ".join(session.name for session in without[:_NAMED])
@@ -241,7 +241,7 @@ class Gatherer:
         """Check the mapped files; see ``RowBuffers.check_files``."""
         self._store.check_files()
 
-    def _open_embeddings(self, view: View) -> None:
+    def _open_embeddings(self, view: BufferView) -> None:
         """Open the embeddings of the view's sessions, and compute each segment's address in them."""
         segments = view.segments
         made: set[tuple[str, str, int]] = set()

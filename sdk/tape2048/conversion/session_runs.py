@@ -99,10 +99,10 @@ def session_run(
 
     row = session.runs[ordinal]
     if session.tape is not None:
-        made = session.moves(session.rows_of(ordinal))
+        made = session.moves(session.numbers_of(ordinal))
         return Run(session.tape.states(ordinal), made, _meta(session, row)), True, ()
     name = f"run {row['id']}"
-    rows = session.steps[session.rows_of(ordinal)]
+    rows = session.rows_of(ordinal)
     steps = int(row["steps"])
     boards = boards_of(rows, name, session.path)
     moves = np.ascontiguousarray(rows["action"]) if "action" in (rows.dtype.names or ()) else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.rows.view import View
+    from tape2048.rows.view import BufferView
 
 
 #: The files of the critics that ship with the package, by name.
@@ -91,7 +91,7 @@ class CriticFacts(msgspec.Struct, frozen=True, kw_only=True):
     training: dict[str, Any] = {}  # the training's configuration
 
 
-def players_of(corpus: View) -> list[PlayedBy]:
+def players_of(corpus: BufferView) -> list[PlayedBy]:
     """Return the players of a corpus's games, the one with the most games first."""
     games = np.bincount(corpus.runs["session"], minlength=len(corpus.sessions))
     found: dict[str, PlayedBy] = {}

@@ -52,10 +52,10 @@ from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_records
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, RUN_ID_MAX
 from tape2048.formats.npy import check_load
-from tape2048.formats.phase import ALL
 from tape2048.io.reading import map_file, reading
 from tape2048.runs.engine_text import join_seed
 from tape2048.runs.run import Run
+from tape2048.selection.phase import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from tape2048.datasets.directory import Opened
     from tape2048.formats.npy import Load
-    from tape2048.formats.phase import Phase
+    from tape2048.selection.phase import Phase
 
 # Runs of a mapped data set whose first and last row are checked when it is opened.
 _PROBED_RUNS = 8

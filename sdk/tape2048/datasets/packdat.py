@@ -27,13 +27,13 @@ from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_rec
 from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, RUN_STEPS_MAX
 from tape2048.formats.npy import check_load
-from tape2048.formats.phase import ALL
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_path, open_regular, read_exactly, reading
 from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta
+from tape2048.selection.phase import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

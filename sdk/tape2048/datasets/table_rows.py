@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 
 from tape2048.base.guide import make_guide
-from tape2048.formats.phase import ALL, make_phase
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
+from tape2048.selection.phase import ALL, make_phase
 from tape2048.session.labels import DEFAULT_THRESHOLDS, run_labels
 
 if TYPE_CHECKING:

@@ -81,15 +81,25 @@ class RowView(ABC):
     def __getitem__(self, rows: slice | ArrayLike) -> NDArray[np.void]: ...
 
     def __getitem__(self, rows: SupportsIndex | slice | ArrayLike) -> np.void | NDArray[np.void]:
-        """Return one row as a record, or several as an array; see :meth:`get_batch`."""
+        """Return one row as a record, or several as an array; see :meth:`get_batch`.
+
+        A single negative number counts from the end.
+        """
         if isinstance(rows, slice):
-            return self.get_batch(np.arange(*rows.indices(len(self)), dtype=np.int64))
+            return self._range(*rows.indices(len(self)))
         try:
-            number = operator.index(rows)  # type: ignore[arg-type]
+            given = operator.index(rows)  # type: ignore[arg-type]
         except TypeError:
             return self.get_batch(rows)  # type: ignore[arg-type]
+        number = given + len(self) if given < 0 else given
+        if not 0 <= number < len(self):
+            raise IndexError(f"row {given}; there are {len(self)}")
         row: np.void = self.get_batch(np.array([number]))[0]
         return row
+
+    def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
+        """Return the rows ``first``, ``first + step``, ... before ``end``."""
+        return self.get_batch(np.arange(first, end, step, dtype=np.int64))
 
 
 def run_ordinal(run: SupportsIndex, count: int) -> int:

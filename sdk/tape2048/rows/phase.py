@@ -11,9 +11,9 @@ from tape2048.formats.session import SAMPLE_RATE_MAX
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.formats.phase import Phase
     from tape2048.rows.buffers import RowBuffers
     from tape2048.rows.row_map import Segments
+    from tape2048.selection.phase import Phase
     from tape2048.session.session import Session
 
 # Rows whose steps are read together: 4 MB.

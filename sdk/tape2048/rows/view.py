@@ -23,10 +23,13 @@ import numpy as np
 from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int
 from tape2048.errors import MissingPackageError
-from tape2048.formats.phase import ALL, Phase
 from tape2048.formats.session import STEP_DTYPE, step_dtype
 from tape2048.rows.phase import cut
 from tape2048.rows.row_map import NO_TAPE, RowMap, TapeMap, make_label_guide
+from tape2048.selection.filters import session_columns
+from tape2048.selection.phase import ALL, Phase
+from tape2048.selection.splits import run_hash
+from tape2048.selection.view import View, check_some
 from tape2048.session import labels
 from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of, game_facts
 
@@ -37,10 +40,11 @@ if TYPE_CHECKING:
 
     from tape2048.rows.buffers import HeldLoad, RowBuffers
     from tape2048.rows.row_map import Segments
+    from tape2048.selection.filters import Columns
     from tape2048.session.session import Session
 
 
-class View:
+class BufferView(View):
     """Some runs of a store, or a part of each; immutable.
 
     Attributes:
@@ -156,10 +160,15 @@ class View:
         starts.flags.writeable = False
         return starts
 
-    @property
-    def row_counts(self) -> NDArray[np.int64]:
-        """Rows of each run in the view: ``i64[R]``."""
-        return np.diff(self.row_starts)
+    def _columns(self) -> Columns:
+        return session_columns(self.runs, self.sessions)
+
+    def _run_hashes(self, salt: str) -> NDArray[np.uint64]:
+        return run_hash(self.runs, self.sessions, salt)
+
+    def _check_some(self, chosen: NDArray[np.bool_], what: str, hint: str | None = None) -> None:
+        rows = self.runs["rows"].astype(np.int64) if self.game_phase == ALL else self.row_counts
+        check_some(rows, chosen, what, hint)
 
     @cached_property
     def identity(self) -> str:
@@ -276,9 +285,9 @@ class CappedView:
         ValueError: ``per_run`` is below 1, or ``spread`` is invalid.
     """
 
-    corpus: View
+    corpus: BufferView
 
-    def __init__(self, corpus: View, per_run: int, spread: Literal["stratified", "even"]) -> None:
+    def __init__(self, corpus: BufferView, per_run: int, spread: Literal["stratified", "even"]) -> None:
         self.per_run = as_int("per_run", per_run)
         if self.per_run < 1:
             raise ValueError(f"per_run={per_run}; expected at least 1")
@@ -305,7 +314,7 @@ class CappedView:
 
     @property
     def identity(self) -> str:
-        """Hash of :attr:`View.identity` and the cap."""
+        """Hash of :attr:`BufferView.identity` and the cap."""
         text = f"{self.corpus.identity} capped {self.per_run} {self.spread}"
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -320,5 +329,5 @@ class CappedView:
 
 def check_corpus(source: object, *, or_capped: bool = False) -> None:
     """Raise TypeError unless ``source`` is a corpus (or a capped one)."""
-    if not isinstance(source, (View, CappedView) if or_capped else View):
+    if not isinstance(source, (BufferView, CappedView) if or_capped else BufferView):
         raise TypeError(f"found {source!r:.200}, expected a Corpus (Corpus.open takes one session, too)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,7 +13,7 @@ from tape2048.base.prompt import facts_table
 from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, ReplayError, StorageError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
-from tape2048.formats.rows import RowView, row_numbers, run_ordinal
+from tape2048.formats.rows import row_numbers, run_ordinal
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     EXPS_OFFSET,
@@ -22,6 +23,7 @@ from tape2048.formats.session import (
     STEPS_NPY,
     step_dtype,
 )
+from tape2048.selection.view import View
 from tape2048.session.directory import (
     check_directory,
     find_steps,
@@ -40,12 +42,13 @@ from tape2048.tape.reader import Tape, open_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, SupportsIndex, Unpack
 
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048.formats.npy import Load
     from tape2048.formats.session import Manifest
+    from tape2048.selection.filters import Filters
     from tape2048.session.locks import ReadLock
     from tape2048.session.row_owners import Owners
 
@@ -57,7 +60,7 @@ Rows: TypeAlias = "slice | ArrayLike"
 _PROBED_RUNS = 8
 
 
-class Session(RowView):
+class Session(View):
     """One finished session: its rows, its runs, and their labels. Made by :meth:`open`.
 
     A row is one position of a game. ``len(session)`` counts rows; ``session[7]``, ``session[10:20]`` and
@@ -92,6 +95,8 @@ class Session(RowView):
         >>> session.tokens([0, 1]).shape, session.labels([256, 512]).shape == (len(session), 2)
         ((2, 16), True)
     """
+
+    runs: NDArray[np.void]
 
     def __init__(
         self,
@@ -361,24 +366,58 @@ class Session(RowView):
         """
         return self._owners.segments()
 
-    def rows_of(self, run: int) -> slice | NDArray[np.int64]:
-        """Return the rows of one run, in step order, as an index into :attr:`steps`.
-
-        Args:
-            run: ordinal in :attr:`runs`, 0 <= run < R.
+    def numbers_of(self, run: SupportsIndex) -> slice | NDArray[np.int64]:
+        """Return the numbers of the rows of one run, in step order; arguments and errors as :meth:`rows_of`.
 
         Returns:
             A slice if the session is :attr:`contiguous`, else ascending row numbers ``i64[rows]``.
+        """
+        ordinal = run_ordinal(run, len(self.runs))
+        if not self.contiguous:
+            return self._owners.rows_of(ordinal)
+        first = int(self.runs["first_row"][ordinal])
+        return slice(first, first + int(self.runs["rows"][ordinal]))
+
+    def rows_of(self, run: SupportsIndex) -> NDArray[np.void]:
+        """Return the rows of one run, in step order; without a copy if they are adjacent in a mapped file.
+
+        Args:
+            run: ordinal in :attr:`runs`, 0 <= run < R.
 
         Raises:
             IndexError: there is no such run.
             TypeError: ``run`` is not an integer.
         """
-        run = run_ordinal(run, len(self.runs))
-        if not self.contiguous:
-            return self._owners.rows_of(run)
-        first = int(self.runs["first_row"][run])
-        return slice(first, first + int(self.runs["rows"][run]))
+        return self[self.numbers_of(run)]
+
+    def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
+        if step == 1 and self.tape is not None:
+            return self.read_rows(first, max(first, end))
+        return super()._range(first, end, step)
+
+    @property
+    def row_counts(self) -> NDArray[np.int64]:
+        """Rows of each run: ``i64[R]``."""
+        return self.runs["rows"].astype(np.int64)
+
+    def _corpus(self) -> Any:
+        """Return a corpus of this session alone. Corpora are a layer above, so this import is by name."""
+        return importlib.import_module("tape2048.corpus").Corpus.of_session(self)
+
+    def _of_runs(self, chosen: NDArray[np.bool_]) -> Any:
+        return self.where(chosen)
+
+    def where(self, where: str | NDArray[np.bool_] | None = None, /, **filters: Unpack[Filters]) -> Any:
+        """Select runs, as a corpus; arguments and errors as for :meth:`tape2048.Corpus.where`."""
+        return self._corpus().where(where, **filters)
+
+    def split(self, *, salt: str = "", **parts: float) -> Any:
+        """Split the runs into corpora; arguments and errors as for :meth:`tape2048.Corpus.split`."""
+        return self._corpus().split(salt=salt, **parts)
+
+    def batches(self, batch_size: int = 4096, **options: Any) -> Any:
+        """Serve batches of all rows, epoch after epoch; options as for :meth:`tape2048.Corpus.batches`."""
+        return self._corpus().batches(batch_size, **options)
 
     def _row_numbers(self, rows: Rows) -> NDArray[np.int64]:
         if isinstance(rows, slice):

@@ -77,7 +77,7 @@ def test_recorded_games_are_those_of_the_sessions(tmp_path: Path) -> None:
     assert len(games) == 4
     assert np.diff(games.starts).tolist() == session.runs["rows"][:4].tolist()
     assert (1 << games.highest.astype(int)).tolist() == session.runs["highest_tile"][:4].tolist()
-    boards = [reference.pack(row) for row in session.tokens(session.rows_of(3)).tolist()]
+    boards = [reference.pack(row) for row in session.tokens(session.numbers_of(3)).tolist()]
     assert games.between(3, 4).boards.tolist() == boards
     assert len(recorded_games(tmp_path, 99)) == len(session.runs)
 

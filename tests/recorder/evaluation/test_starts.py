@@ -89,7 +89,7 @@ def test_first_boards_are_those_of_each_game(tmp_path: Path) -> None:
     session = Session.open(write_ours(tmp_path / NAME))
     expected = []
     for run in range(len(session.runs)):
-        exps = session.tokens(session.rows_of(run))
+        exps = session.tokens(session.numbers_of(run))
         first = [row for row in exps.tolist() if max(row) >= 13][:1]
         expected += [sum(e << (60 - 4 * cell) for cell, e in enumerate(row)) for row in first]
     assert len(expected) == 3

@@ -85,7 +85,7 @@ def rows_by_seed(paths: list[Path]) -> dict[int, tuple[Any, ...]]:
     for path in paths:
         session = Session.open(path)
         for ordinal, run in enumerate(session.runs):
-            rows = session.steps[session.rows_of(ordinal)]
+            rows = session.rows_of(ordinal)
             assert (rows["run_id"] == run["id"]).all()
             facts = tuple(int(run[name]) for name in ("rows", "steps", "max_score", "highest_tile"))
             found[int(run["seed"])] = (facts, rows["step_idx"].tobytes(), rows["exps"].tobytes())

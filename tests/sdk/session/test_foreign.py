@@ -33,7 +33,7 @@ def check_against_rows(session: Session, rows: NDArray[np.void]) -> None:
     np.testing.assert_array_equal(session.run_index(slice(2, 9)), session.run_index(np.arange(2, 9)))
     for ordinal, run in enumerate(session.runs):
         mine = np.flatnonzero(rows["run_id"].astype(np.uint64) == run["id"])
-        np.testing.assert_array_equal(np.arange(len(rows))[session.rows_of(ordinal)], mine)
+        np.testing.assert_array_equal(np.arange(len(rows))[session.numbers_of(ordinal)], mine)
         assert run["rows"] == len(mine)
         assert run["first_row"] == (mine[0] if len(mine) else len(rows))
     assert (np.diff(session.runs["first_row"].astype(np.int64)) >= 0).all()
@@ -78,7 +78,7 @@ def test_run_without_rows_is_kept_at_the_end(tmp_path: Path) -> None:
     session = Session.open(write_foreign(tmp_path / "theirs", Spec(sql=sql)))
     assert session.runs["id"].tolist() == [11, 12, 13, 15, 14, 1, 99]
     assert session.runs["first_row"].tolist()[-2:] == [20, 20]
-    assert session.rows_of(5) == slice(20, 20)
+    assert session.numbers_of(5) == slice(20, 20)
     assert session.run_labels()[5].all()
     assert session.labels().shape == (20, 3)
     assert session.contiguous
@@ -87,7 +87,7 @@ def test_run_without_rows_is_kept_at_the_end(tmp_path: Path) -> None:
 def test_run_without_rows_among_runs_that_take_turns(tmp_path: Path) -> None:
     sql = "INSERT INTO runs VALUES (1, 0, 9, 9, 32768)"
     session = Session.open(write_foreign(tmp_path / "theirs", Spec(sql=sql, interleaved=True)))
-    rows = session.rows_of(5)
+    rows = session.numbers_of(5)
     assert isinstance(rows, np.ndarray)
     assert rows.tolist() == []
 

@@ -254,7 +254,7 @@ class TestBookkeeping:
         sql = "INSERT INTO runs VALUES (16, 0, 0, 0, 2, 5, 0), (17, 0, 0, 0, 2, 20, 0)"
         session = Session.open(write_ours(tmp_path / NAME, Spec(sql=sql, manifest=False)))
         assert session.runs["id"].tolist() == [11, 16, 12, 13, 15, 14, 17]
-        assert session.rows_of(1) == slice(5, 5)
+        assert session.numbers_of(1) == slice(5, 5)
         assert session.run_index([4, 5, 19]).tolist() == [0, 2, 5]
 
     @pytest.mark.parametrize("load", ["mmap", "ram"])
@@ -414,15 +414,15 @@ class TestRows:
 
     def test_rows_of(self, session: Session) -> None:
         for run in range(5):
-            assert session.rows_of(run) == slice(STARTS[run], STARTS[run + 1])
+            assert session.numbers_of(run) == slice(STARTS[run], STARTS[run + 1])
         for run in (-1, 5):
             with pytest.raises(IndexError, match="expected 0 <= ordinal < 5"):
-                session.rows_of(run)
-        assert session.rows_of(np.int64(2)) == session.rows_of(2)  # type: ignore[arg-type]
+                session.numbers_of(run)
+        assert session.numbers_of(np.int64(2)) == session.numbers_of(2)  # type: ignore[arg-type]
         no_number: Any
         for no_number in (1.0, "a", None, np.array([1])):
             with pytest.raises(TypeError, match=r"run ordinal .*; expected a whole number"):
-                session.rows_of(no_number)
+                session.numbers_of(no_number)
 
     def test_batch_of_a_slice(self, session: Session) -> None:
         rows: Any

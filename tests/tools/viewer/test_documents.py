@@ -106,7 +106,7 @@ def test_the_sample_tells_when_tiles_appear_and_how_often_each_move_is_made(
     session = Session.open(path)
     counts, firsts = np.zeros(4), []
     for ordinal in range(len(session.runs)):
-        rows = session.steps[session.rows_of(ordinal)]
+        rows = session.rows_of(ordinal)
         counts += np.bincount(rows["action"], minlength=4)
         firsts.append(int((rows["exps"].max(axis=1) >= 6).argmax()))
     assert found["games"] == 20
@@ -184,7 +184,7 @@ def test_the_sample_compares_what_the_critic_predicts_with_what_is_reached(
             shares, reached = [], []
             for session in sessions:
                 for ordinal, run in enumerate(session.runs):
-                    boards = session.steps[session.rows_of(ordinal)]["exps"]
+                    boards = session.rows_of(ordinal)["exps"]
                     places = np.flatnonzero((boards >= np.log2(tile) - 1).any(axis=1)) if half else [0]
                     if len(places):
                         shares.append(boards[places[0]].sum() / 240 / 2**number)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048.rows.filters import NamedFilters, choose_runs
+from tape2048.selection.filters import NamedFilters, choose_runs, session_columns
 from tape2048_tools.viewer import selection
 from tape2048_tools.viewer.collection import Entry, Games
 from tape2048_tools.viewer.selection import (
@@ -82,7 +82,12 @@ def test_numpy_finds_what_sqlite_finds(condition: str) -> None:
         patch.setattr(selection, "_PIECE_GAMES", 64)
         quick = evaluate(condition, GAMES)
     assert quick is not None
-    expected = choose_runs(condition, NamedFilters(), GAMES, GAMES.sessions)  # type: ignore[arg-type]
+    expected = choose_runs(
+        condition,
+        NamedFilters(),
+        session_columns(GAMES, GAMES.sessions),
+        len(GAMES),  # type: ignore[arg-type]
+    )
     assert np.array_equal(quick, expected), condition
 
 

@@ -67,7 +67,7 @@ def middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[
     table = session.runs[order]
     kept, rows = [], []
     for run in ids:
-        owned = session.rows_of(int(order[find_run(table, run)]))
+        owned = session.numbers_of(int(order[find_run(table, run)]))
         numbers = range(owned.start, owned.stop) if isinstance(owned, slice) else owned
         if len(numbers):
             kept.append(run)

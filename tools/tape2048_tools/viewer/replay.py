@@ -105,7 +105,7 @@ def _read(session: Session, ordinal: int, play: Any) -> Game:
         else:
             run, certain, lost = session_run(session, ordinal, lossy=True)
     except ReplayError as error:
-        rows = session.steps[session.rows_of(ordinal)]
+        rows = session.rows_of(ordinal)
         boards = boards_of(rows, f"run {session.runs['id'][ordinal]}", session.path)
         if not len(boards):
             raise

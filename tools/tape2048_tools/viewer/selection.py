@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 
-from tape2048.rows.filters import NamedFilters, choose_runs, named_filters
+from tape2048.selection.filters import NamedFilters, choose_runs, named_filters, session_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,7 +96,9 @@ def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
     quick = evaluate(selection.where, games) if selection.where else None
     slow = selection.where if selection.where and quick is None else None
     table = cast("Any", games)
-    chosen = choose_runs(slow, selection.filters, table, cast("Any", games.sessions))
+    chosen = choose_runs(
+        slow, selection.filters, session_columns(table, cast("Any", games.sessions)), len(table)
+    )
     if quick is not None:
         chosen &= quick
     if selection.session:

@@ -210,7 +210,7 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
     from tape2048.runs.run import Run, RunMeta
 
     row = session.runs[ordinal]
-    rows = session.steps[session.rows_of(ordinal)]
+    rows = session.rows_of(ordinal)
     if not len(rows):
         raise click.BadParameter(f"the session has no board of run {row['id']}", param_hint="--run")
     boards = boards_of(rows, f"run {row['id']}", session.path)

@@ -33,7 +33,7 @@ from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import publishing_file, storage_errors
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.io.training_directory import SilentView, TrainingDirectory, check_same
-from tape2048.rows.splits import parts_of_seeds
+from tape2048.selection.splits import parts_of_seeds
 from tape2048.session.labels import exponents_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, training
 from tape2048.critic.ntuple.training import Games, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
-from tape2048.rows.splits import assign, parts_of_seeds
+from tape2048.selection.splits import assign, parts_of_seeds
 
 from ...builders import Game, Spec, write_ours
 from ...corpora import IDS, OURS, PLAYERS, THEIRS, Built, build

@@ -178,7 +178,7 @@ def _best(session: Session) -> dict[str, Any] | None:
         return None
     ordinal = int(session.runs["max_score"].argmax())
     run = session.runs[ordinal]
-    rows = session.rows_of(ordinal)
+    rows = session.numbers_of(ordinal)
     last_row = [rows.stop - 1] if isinstance(rows, slice) else rows[-1:]
     has_board = run["rows"] and not isinstance(session, RemoteSession)
     last = session.get_batch(last_row)[0] if has_board else None

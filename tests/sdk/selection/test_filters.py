@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from tape2048 import Corpus, errors
 from tape2048.jit.mix import mix64
-from tape2048.rows.splits import assign, run_hash
+from tape2048.selection.splits import assign, run_hash
 from tape2048.session.labels import positive_weights, prevalence
 
 from ..builders import NAME, Game, Spec, write_foreign, write_ours
@@ -131,19 +131,19 @@ class TestSql:
         assert hint is None or (caught.value.hint is not None and hint in caught.value.hint)
 
     def test_more_work_than_a_condition_needs(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 1000)
-        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_PER_RUN", 100)
+        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_PER_RUN", 100)
         monkeypatch.setattr("tape2048.io.sqlite._OPERATIONS_PER_CALLBACK", 100)
         # A base for next to nothing, and enough for each run: more runs, more work that is let through.
-        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 1)
+        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 1)
         assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)
-        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 1000)
-        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_PER_RUN", 1)
+        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_PER_RUN", 1)
         with pytest.raises(errors.ConfigError, match="more work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
 
     def test_ctrl_c_is_no_refusal(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 10**12)
+        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 10**12)
 
         def interrupt(number: int, frame: object) -> None:
             raise KeyboardInterrupt
@@ -271,7 +271,7 @@ class TestSplit:
         assert not set(after["train"].runs["seed"].tolist()) & set(after["val"].runs["seed"].tolist())
 
     @pytest.mark.parametrize(
-        ("seed", "said"), [(0, "of 10 runs, 1 differ by player and seed"), (None, "more games")]
+        ("seed", "said"), [(0, "of 10 runs, 1 have different identities"), (None, "more games")]
     )
     def test_a_part_without_rows_says_why(self, tmp_path: Path, seed: int | None, said: str) -> None:
         games = [Game(number, 3, seed=number if seed is None else seed) for number in range(1, 11)]

@@ -10,28 +10,39 @@ import contextlib
 import datetime as dt
 import difflib
 import itertools
+import math
 import re
 import sqlite3
-from typing import TYPE_CHECKING, Any, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
 import msgspec
 import numpy as np
 
-from tape2048.base.text import counted
-from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048.errors import ConfigError
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.sqlite import insert_rows, limited_work
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048.session.session import Session
 
-#: The names in a condition: columns of the run table, then facts of the run's session.
-FILTER_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows", "session", "model", "started")
-_SESSION_COLUMNS = FILTER_COLUMNS[-3:]
+class Named(Protocol):
+    """A session: its name and its facts."""
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The facts."""
+
+
+#: The values of each run by column name, made when a filter needs them. ``started`` is in seconds since 1970.
+Columns: TypeAlias = "Mapping[str, Callable[[], NDArray[Any]]]"
 
 #: Limits of SQLite that bound one step of a condition; :func:`limited_work` counts steps. The longest text is
 #: that of a foreign session's facts with room to spare; LIKE takes text times pattern.
@@ -105,66 +116,66 @@ def named_filters(filters: Filters) -> NamedFilters:
         raise ValueError(f"filters {filters!r}: {error}; the filters are {names}") from error
 
 
-def choose_runs(
-    where: str | NDArray[np.bool_] | None,
-    filters: NamedFilters,
-    runs: NDArray[np.void],
-    sessions: Sequence[Session],
-) -> NDArray[np.bool_]:
-    """Select runs by a condition and all named filters: ``bool[R]``; errors as for ``Corpus.where``.
+def number_columns(runs: NDArray[np.void], rows: NDArray[np.int64]) -> dict[str, Callable[[], NDArray[Any]]]:
+    """Return the columns of a run table, with its numbers of rows."""
+    names = [
+        name
+        for name in ("id", "seed", "steps", "max_score", "highest_tile")
+        if name in (runs.dtype.names or ())
+    ]
+    found: dict[str, Callable[[], NDArray[Any]]] = {name: partial(runs.__getitem__, name) for name in names}
+    return {**found, "rows": lambda: rows}
 
-    Args:
-        where: SQL over :data:`FILTER_COLUMNS`, a mask ``bool[R]``, or None.
-        filters: the named filters.
-        runs: ``CORPUS_RUN_DTYPE[R]``.
-        sessions: the sessions that ``runs["session"]`` indexes.
-    """
-    chosen = np.ones(len(runs), np.bool_)
+
+def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Columns:
+    """Return the columns of runs, and the facts of the sessions that ``runs["session"]`` indexes."""
+
+    def spread(fact: Callable[[Named], Any], dtype: Any = object) -> NDArray[Any]:
+        values: NDArray[Any] = np.array([fact(session) for session in sessions], dtype)[runs["session"]]
+        return values
+
+    return {
+        **number_columns(runs, runs["rows"]),
+        "session": lambda: spread(lambda session: session.name),
+        "model": lambda: spread(_session_tag),
+        "started": lambda: spread(_session_start, np.float64),
+    }
+
+
+def choose_runs(
+    where: str | NDArray[np.bool_] | None, filters: NamedFilters, columns: Columns, count: int
+) -> NDArray[np.bool_]:
+    """Select runs by a condition, or a mask ``bool[R]``, and all named filters: ``bool[R]``."""
+    chosen = np.ones(count, np.bool_)
     for column, low, high in (
         ("max_score", filters.min_score, filters.max_score),
         ("steps", filters.min_steps, filters.max_steps),
         ("highest_tile", filters.min_tile, filters.max_tile),
     ):
         if low is not None:
-            chosen &= runs[column] >= low
+            chosen &= columns[column]() >= low
         if high is not None:
-            chosen &= runs[column] <= high
+            chosen &= columns[column]() <= high
     if filters.model is not None:
-        tags = {filters.model} if isinstance(filters.model, str) else set(filters.model)
-        chosen &= np.array([_session_tag(s) in tags for s in sessions], np.bool_)[runs["session"]]
-    if filters.since is not None or filters.until is not None:
-        since = _instant(filters.since, "since") or dt.datetime.min.replace(tzinfo=dt.UTC)
-        until = _instant(filters.until, "until") or dt.datetime.max.replace(tzinfo=dt.UTC)
-        starts = [_session_start(session) for session in sessions]
-        counts = [start is not None and since <= start < until for start in starts]
-        chosen &= np.array(counts, np.bool_)[runs["session"]]
+        chosen &= np.isin(columns["model"](), np.array([filters.model], object).reshape(-1))
+    if filters.since is not None:
+        chosen &= columns["started"]() >= _instant(filters.since, "since")
+    if filters.until is not None:
+        chosen &= columns["started"]() < _instant(filters.until, "until")
     if isinstance(where, str):
-        chosen &= _by_sql(where, runs, sessions)
+        chosen &= _by_sql(where, columns, count)
     elif where is not None:
         mask = np.asarray(where)
-        if mask.dtype != np.bool_ or mask.shape != (len(runs),):
+        if mask.dtype != np.bool_ or mask.shape != (count,):
             raise ValueError(
-                f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({len(runs)},), "
+                f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({count},), "
                 "one for each run"
             )
         chosen &= mask
     return chosen
 
 
-def check_some(
-    runs: NDArray[np.void], chosen: NDArray[np.bool_], what: str, rows: NDArray[np.int64] | None = None
-) -> None:
-    """Raise EmptyCorpusError if ``what`` leaves no row; ``rows`` of runs are by default the run table's."""
-    counts = runs["rows"].astype(np.int64) if rows is None else rows
-    left = int(counts[chosen].sum())
-    if left == 0:
-        raise EmptyCorpusError(
-            f"{what} leaves {np.count_nonzero(chosen):,} of {counted(len(runs), 'run')} and "
-            f"{left} of {counted(int(counts.sum()), 'row')}"
-        )
-
-
-def _session_tag(session: Session) -> str:
+def _session_tag(session: Named) -> str:
     """Return the model tag from the session's facts, or else from its name, or else an empty text."""
     fact = session.meta.get("model_tag")
     if isinstance(fact, str):
@@ -173,35 +184,35 @@ def _session_tag(session: Session) -> str:
     return match["tag"] if match else ""
 
 
-def _session_start(session: Session) -> dt.datetime | None:
-    """Return the start from the session's facts, or else from its name; None if neither has it."""
+def _session_start(session: Named) -> float:
+    """Return the start from the session's facts, or else from its name; NaN if neither has it."""
     match = SESSION_NAME.fullmatch(session.name)
     for text in (session.meta.get("started_at"), match["ts"] if match else None):
         if isinstance(text, str):
             with contextlib.suppress(ValueError):
-                return _aware(text)
-    return None
+                return _seconds(text)
+    return math.nan
 
 
-def _instant(value: str | None, name: str) -> dt.datetime | None:
+def _instant(value: str, name: str) -> float:
     try:
-        return None if value is None else _aware(value)
+        return _seconds(value)
     except ValueError as error:
         raise ValueError(f"{name}={value!r}; expected a date as 2026-11-21 or 2026-11-21T06:00") from error
 
 
-def _aware(text: str) -> dt.datetime:
+def _seconds(text: str) -> float:
     found = dt.datetime.fromisoformat(text)
-    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+    return (found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session]) -> NDArray[np.bool_]:
+def _by_sql(condition: str, columns: Columns, count: int) -> NDArray[np.bool_]:
     read: set[str] = set()
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(FILTER_COLUMNS)})")
+        database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(columns)})")
         for limit, value in _LIMITS.items():
             database.setlimit(limit, value)
-        # The newline ends a comment. The probe refuses a text that closes the brackets to leave the
+        # The newline ends a comment. The probe rejects a text that closes the brackets to leave the
         # expression, such as "1) LIMIT (5".
         expression = f"({_QUOTED.sub(_backquoted, condition)}\n)"
         query = f"SELECT ordinal FROM runs WHERE {expression}"  # noqa: S608 - conditions are SQL
@@ -211,14 +222,31 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
             for statement in (query, probe):
                 database.execute(f"EXPLAIN {statement}").fetchall()
             database.set_authorizer(None)
-            _fill(database, sorted(read & set(FILTER_COLUMNS)), runs, sessions)
+            names = sorted(read & columns.keys())
+            values = zip(range(count), *(_sql_values(columns[name]()) for name in names), strict=True)
+            database.execute("BEGIN")
+            insert_rows(database, "runs", ["ordinal", *names], itertools.chain.from_iterable(values))
+            database.execute("COMMIT")
             _only_reading(database, read)
-            chosen = np.zeros(len(runs), np.bool_)
-            with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * len(runs)):
+            chosen = np.zeros(count, np.bool_)
+            with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * count):
                 chosen[[row[0] for row in database.execute(query)]] = True
         except (sqlite3.Error, sqlite3.Warning, ValueError, UnicodeError) as error:
-            raise _refused(condition, error) from error
+            raise _refused(condition, error, list(columns)) from error
     return chosen
+
+
+def _sql_values(column: NDArray[Any]) -> list[Any]:
+    """Return a column as SQLite takes it: signed integers, as in metadata.db, and times as text."""
+    if column.dtype != np.float64:
+        found: list[Any] = (column if column.dtype == object else column.astype(np.int64)).tolist()
+        return found
+    moments, which = np.unique(column, return_inverse=True)
+    texts = [
+        None if math.isnan(each) else dt.datetime.fromtimestamp(each, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for each in moments.tolist()
+    ]
+    return [texts[each] for each in which.tolist()]
 
 
 def _backquoted(match: re.Match[str]) -> str:
@@ -244,39 +272,13 @@ def _only_reading(database: sqlite3.Connection, read: set[str]) -> None:
     database.set_authorizer(authorize)
 
 
-def _fill(
-    database: sqlite3.Connection, columns: list[str], runs: NDArray[np.void], sessions: Sequence[Session]
-) -> None:
-    """Copy the columns that the condition reads."""
-    values: list[list[Any]] = [list(range(len(runs)))]
-    for name in columns:
-        if name in _SESSION_COLUMNS:
-            facts = [_session_fact(session, name) for session in sessions]
-            values.append([facts[owner] for owner in runs["session"].tolist()])
-        else:
-            values.append(runs[name].astype(np.int64).tolist())  # signed, as in metadata.db
-    database.execute("BEGIN")
-    rows = zip(*values, strict=True)
-    insert_rows(database, "runs", ["ordinal", *columns], itertools.chain.from_iterable(rows))
-    database.execute("COMMIT")
-
-
-def _session_fact(session: Session, name: str) -> str | None:
-    if name == "session":
-        return session.name
-    if name == "model":
-        return _session_tag(session)
-    start = _session_start(session)
-    return None if start is None else start.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _refused(condition: str, error: Exception) -> ConfigError:
+def _refused(condition: str, error: Exception, columns: list[str]) -> ConfigError:
     message = str(error)
-    hint = f"columns: {', '.join(FILTER_COLUMNS)}"
+    hint = f"columns: {', '.join(columns)}"
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     unknown = re.match(r"no such column: \"?(\w+)", message)
     if unknown:
-        near = difflib.get_close_matches(unknown[1], FILTER_COLUMNS, 1)
+        near = difflib.get_close_matches(unknown[1], columns, 1)
         if near:
             hint = f"did you mean {near[0]}? {hint}"
         elif any((match["name"] or "").startswith(unknown[1]) for match in _QUOTED.finditer(condition)):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session.session import Session
+    from tape2048.selection.filters import Named
 
 #: Tolerance of the shares' sum: 0.7 + 0.2 + 0.1 is not 1 in floating point.
 SHARES_TOLERANCE = 1e-6
@@ -40,10 +40,8 @@ def check_parts(parts: Mapping[str, float]) -> None:
         raise ValueError(f"shares {dict(parts)}; expected positive ones that are 1 together")
 
 
-def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = "") -> NDArray[np.uint64]:
-    """Hash the identity of each run with a salt: ``u64[R]``, uniform; raise TypeError unless it is text."""
-    if not isinstance(salt, str):
-        raise TypeError(f"salt={salt!r}; expected text")
+def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
+    """Hash the identity of each run with a salt: ``u64[R]``, uniform."""
     players = [session.meta.get("player_sha256") for session in sessions]
     keys = np.array([_player_key(sha if isinstance(sha, str) else "", salt) for sha in players], np.uint64)
     # Twice: seeds are often consecutive, and the keys of two salts may be close.
@@ -52,36 +50,26 @@ def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = ""
 
 
 def assign(
-    runs: NDArray[np.void], sessions: Sequence[Session], shares: Sequence[float], salt: str = ""
+    runs: NDArray[np.void], sessions: Sequence[Named], shares: Sequence[float], salt: str = ""
 ) -> NDArray[np.int64]:
     """Return the part of each run, as an index into the shares: ``i64[R]``; see the module."""
-    return _parts_of(run_hash(runs, sessions, salt), shares)
+    return parts_of_hashes(run_hash(runs, sessions, salt), shares)
 
 
 def parts_of_seeds(
     seeds: NDArray[np.uint64], player_sha256: str, shares: Sequence[float], salt: str = ""
 ) -> NDArray[np.int64]:
     """Return the part of each game of one player, as :func:`assign` does once it is recorded: ``i64[R]``."""
-    return _parts_of(mix64(mix64(seeds + np.uint64(_player_key(player_sha256, salt)))), shares)
+    return parts_of_hashes(mix64(mix64(seeds + np.uint64(_player_key(player_sha256, salt)))), shares)
 
 
-def _parts_of(hashes: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.int64]:
+def parts_of_hashes(hashes: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.int64]:
+    """Return the part of each hash, as an index into the shares."""
     # A double holds the upper 53 bits exactly.
     position = (hashes >> np.uint64(11)).astype(np.float64) / 2**53
     ends = np.cumsum(np.asarray(shares, np.float64))
     ends[-1] = 1.0
     return np.searchsorted(ends, position, "right")
-
-
-def explain_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
-    """Explain to the user why a part of a split has no row."""
-    different = len(np.unique(run_hash(runs, sessions)))
-    if different == len(runs):
-        return "more games, or a larger share"
-    return (
-        f"of {len(runs):,} runs, {different:,} differ by player and seed, and equal ones go to one part: "
-        "a foreign session may have the same seed for all its runs"
-    )
 
 
 def _player_key(player_sha256: str, salt: str) -> int:
