@@ -32,18 +32,7 @@ M = TypeVar("M", bound=_Versioned)
 
 
 def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
-    """Read a manifest; None if there is none.
-
-    Args:
-        path: the file.
-        kind: its Struct.
-        version: the supported version.
-        what: the directory's kind, for the error.
-        bytes_max: limit of the file's size.
-
-    Raises:
-        ManifestError: it is malformed, too long, or of another version.
-    """
+    """Read a manifest; None if there is none."""
     if not os.path.lexists(path):
         return None
     with open_regular(path) as fd:
@@ -75,12 +64,7 @@ def parse_manifest(
 def file_defects(
     files: Mapping[str, FileEntry], directory: Path, is_name: Callable[[str], object]
 ) -> Iterator[ManifestError | TruncatedError | StorageError]:
-    """Compare a manifest's files with its directory by name (those that ``is_name`` allows) and size.
-
-    Yields:
-        ManifestError for a missing or too long file, or an illegal name; TruncatedError for a file that is
-        too short; StorageError if the operating system cannot tell.
-    """
+    """Compare a manifest's files with its directory by name (those that ``is_name`` allows) and size."""
     manifest = directory / MANIFEST
     for name, entry in files.items():
         if not is_name(name):
@@ -113,20 +97,7 @@ def finish_session(
     start_boards: NDArray[np.uint64] | None = None,
     anchor_rows: int | None = None,
 ) -> int:
-    """Write ``metadata.db`` and the manifest of an unpublished session, and flush them and the directory.
-
-    Args:
-        directory: the session's; its rows are written and flushed.
-        rows_files: entries of the files that hold the rows: ``steps.npy``, or tape and anchors.
-        runs: ``RUN_DTYPE[R]``.
-        blocks: ``BLOCK_DTYPE[B]``.
-        facts: content of the table ``session``, with ``rows``.
-        start_boards: ``u64[R]`` of a session on tape.
-        anchor_rows: rows between the anchors of a session on tape.
-
-    Returns:
-        The size of all files. Errors are OSError, and StorageError of ``metadata.db``.
-    """
+    """Write ``metadata.db`` and the manifest of an unpublished session, and flush them and the directory."""
     database = directory / METADATA_DB
     write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
     files = {**rows_files, METADATA_DB: flush_entry(database)}

@@ -174,11 +174,6 @@ def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the table ``session`` of a ``metadata.db`` alone; values that are not JSON stay text.
 
     Errors are those of :func:`read_metadata`.
-
-    Example:
-        >>> from pathlib import Path
-        >>> read_facts(next(Path("selfplay").glob("2*/metadata.db")))["player"]
-        'greedy'
     """
     limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
     with open_untrusted(path, _TABLES, limit) as (database, tables):

@@ -83,11 +83,7 @@ class NpyHeader(msgspec.Struct, frozen=True):
 
 
 def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
-    """Make a header of format 1.0, ``header_bytes`` long (a multiple of 64 aligns the rows).
-
-    Raises:
-        ValueError: ``rows`` is not in [0, 2**63), or the row type's description does not fit.
-    """
+    """Make a header of format 1.0, ``header_bytes`` long (a multiple of 64 aligns the rows)."""
     if not 0 <= rows < 2**63:
         raise ValueError(f"a .npy file cannot hold {rows} rows; expected 0 <= rows < 2**63")
     # Exactly NumPy's text, for other strict readers.
@@ -101,18 +97,7 @@ def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
 
 
 def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
-    """Parse a header.
-
-    Args:
-        head: the first ``12 + HEADER_TEXT_BYTES_MAX`` bytes of the file, or all of a shorter one.
-        path: for errors.
-
-    Raises:
-        NpyError: not a ``.npy`` file, or its header is malformed, in Fortran order, or not
-        one-dimensional.
-        NpyError: the rows hold pickled objects.
-        TruncatedError: the file ends within the header.
-    """
+    """Parse a header."""
     if not (head.startswith(_MAGIC) or _MAGIC.startswith(head)):
         raise NpyError(f"not a .npy file: the magic {_MAGIC!r} is missing", path=path, offset=0)
     if len(head) < 8:

@@ -51,11 +51,7 @@ class Recovered(NamedTuple):
 
 @register_jitable
 def spawn_between(board: Any, move: Any, following: Any) -> Any:
-    """Return the spawn after a move from a board to the next one, for compiled code.
-
-    Returns:
-        ``u64``: ``cell * 16 + exponent``; 0 if the move is illegal, or no single 2 or 4 explains the pair.
-    """
+    """Return the spawn after a move from a board to the next one, for compiled code."""
     after = slide(board, move)
     spawn = after ^ following
     if after == board or spawn == U64(0):

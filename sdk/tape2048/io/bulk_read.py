@@ -67,20 +67,7 @@ def read_rows(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> NDArray[np.uint8]:
-    """Read byte ranges of files into one new array, in the given order.
-
-    Args:
-        parts: path, first byte and number of bytes of each range; all are checked before memory is allocated.
-        threads: concurrent reads, >= 1.
-        progress: called with the number of bytes of each finished step, by the calling thread.
-
-    Returns:
-        ``u8[sum of bytes]``, contiguous, read-only, from :func:`allocate`.
-
-    Raises:
-        TruncatedError: a file is shorter than its range, or became so while it was read.
-        StorageError: a file is missing or cannot be read, or memory does not suffice.
-    """
+    """Read byte ranges of files into one new array, in the given order."""
     stretches = [Stretch(*part) for part in parts]
     check_lengths(stretches)
     rows = allocate(sum(stretch.bytes for stretch in stretches))
@@ -108,11 +95,6 @@ class Reader(abc.ABC):
     """A read of byte ranges by threads, which start at once; :meth:`finish` waits for all of them.
 
     Leaving its context cancels what is left, and waits for the reads in flight.
-
-    Args:
-        parts: the ranges.
-        threads: concurrent reads, >= 1.
-        unit: bytes that one step must not split; each range is a multiple.
     """
 
     def __init__(self, parts: Sequence[Stretch], *, threads: int = THREADS, unit: int = 1) -> None:
@@ -187,12 +169,7 @@ class Reading(Reader):
 
 
 def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk') -> NDArray[np.uint8]:
-    """Allocate ``u8[count]`` of zeros that begins at a huge page; pages are taken at their first write.
-
-    Args:
-        count: bytes, >= 0.
-        hint: hint of the StorageError for too little memory.
-    """
+    """Allocate ``u8[count]`` of zeros that begins at a huge page; pages are taken at their first write."""
     if count == 0:
         return np.empty(0, np.uint8)
     try:

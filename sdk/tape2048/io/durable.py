@@ -103,10 +103,6 @@ def open_owned(path: str | os.PathLike[str], flags: int) -> int:
 
     It belongs to this user, to root, or to the owner of the directory that it stands in. A link is not
     followed, and a pipe not waited for. A new file has mode 0o644.
-
-    Raises:
-        StorageError: something else stands at the path; it was not changed.
-        OSError: as the operating system gave it.
     """
     is_directory = bool(flags & os.O_DIRECTORY)
     found = "a link, a pipe or another kind of file"
@@ -188,18 +184,7 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[int]:
-    """Write a file that appears complete at ``path`` at the end of the block, or not at all.
-
-    Yields:
-        A descriptor, open for reading and writing, of a draft beside ``path`` whose name begins with a dot.
-        At the end the draft is flushed and renamed, and the directory flushed. After an error it is removed.
-
-    Raises:
-        NameTakenError: ``path`` exists (checked before and after the block); with ``replace``, it is not a
-        file
-            (a directory, a device, a pipe).
-        StorageError: the operating system refused something, within the block too.
-    """
+    """Write a file that appears complete at ``path`` at the end of the block, or not at all."""
     target = Path(path)
     if not replace and os.path.lexists(target):  # before gigabytes are written; the rename checks again
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
@@ -328,11 +313,7 @@ def rename_numbered(source: Path, target: Path) -> Path:
 
 
 def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:
-    """Exchange two names atomically. Nothing is flushed.
-
-    Raises:
-        StorageError: the file system does not support it (some network ones); nothing has changed.
-    """
+    """Exchange two names atomically. Nothing is flushed."""
     if _renameat2(one, other, _RENAME_EXCHANGE):
         raise StorageError(
             "this file system cannot exchange two names, so nothing can be replaced atomically",

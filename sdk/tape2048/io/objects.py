@@ -86,12 +86,7 @@ class Store(ABC):
         """Remove a directory, its last file first."""
 
     def get(self, key: str, bytes_max: int, size: int | None = None) -> bytes:
-        """Read a small file; ``size`` as for :meth:`chunks`.
-
-        Raises:
-            MissingPathError: there is none.
-            StoreError: it is longer than ``bytes_max``, or cannot be read.
-        """
+        """Read a small file; ``size`` as for :meth:`chunks`."""
         data = b""
         for chunk in self.chunks(key, size):
             data += chunk
@@ -110,15 +105,7 @@ def is_url(path: object) -> bool:
 
 
 def open_store(url: str) -> Store:
-    """Open a store.
-
-    Args:
-        url: ``s3://bucket/prefix``, ``file:///path`` or a path.
-
-    Raises:
-        ConfigError: another scheme.
-        MissingPackageError: S3 without its package.
-    """
+    """Open a store."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme == "file":
         return DirectoryStore(Path(os.path.abspath(rest if colon else url)))

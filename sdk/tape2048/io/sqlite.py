@@ -61,21 +61,7 @@ class WorkLimit(NamedTuple):
 def open_untrusted(
     path: str | os.PathLike[str], names: Collection[str], limit: WorkLimit
 ) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
-    """Open an untrusted file read-only.
-
-    Args:
-        path: the file.
-        names: tables that will be read, in lower case.
-        limit: bound of the work.
-
-    Yields:
-        The database, and its real tables: the ``CREATE`` statement of each by its name in lower case.
-
-    Raises:
-        SchemaError: not SQLite, damaged, being written, or with an unmerged journal; within the block too.
-        SchemaError: a view or a virtual table has a name of ``names``.
-        StorageError: the operating system could not read it.
-    """
+    """Open an untrusted file read-only."""
     size, expected, wal = _inspect(path)
     with (
         _read_errors(path),
@@ -100,20 +86,6 @@ def fresh_database(
     The caller flushes the file and publishes it by a rename; before that nobody reads it, and a crash
     discards it, so SQLite's journal and syncs would be wasted. The file is in rollback-journal mode, never
     WAL. After an error it is removed.
-
-    Args:
-        path: the file.
-        tables: rows of tables that the block creates and leaves empty, written past SQLite at its end; see
-            :func:`tape2048.io.sqlite_pages.write_table`.
-
-    Yields:
-        The database, within its transaction.
-
-    Raises:
-        NameTakenError: ``path`` exists.
-        BookkeepingError: two rows have one key.
-        StorageError: SQLite or the operating system could not write; DiskFullError for no space,
-            TooManyFilesError for no descriptor.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
@@ -254,12 +226,7 @@ def _open_to_read(path: str | os.PathLike[str], *, wal: bool) -> sqlite3.Connect
 
 @contextlib.contextmanager
 def limited_work(database: sqlite3.Connection, operations: int) -> Iterator[None]:
-    """Interrupt statements of the block (SQLITE_INTERRUPT) once all have taken this many operations.
-
-    Raises:
-        KeyboardInterrupt: a statement was interrupted before. Python drops an exception in SQLite's callback,
-            where Ctrl-C mostly arrives, and has SQLite interrupt the statement.
-    """
+    """Interrupt statements of the block (SQLITE_INTERRUPT) once all have taken this many operations."""
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 
     def too_long() -> bool:
@@ -300,11 +267,7 @@ def columns_of(
     optional: tuple[str, ...],
     path: str | os.PathLike[str],
 ) -> set[str]:
-    """Return the names of a table's columns, in lower case.
-
-    Raises:
-        SchemaError: a required column is missing, or a required or optional one is generated.
-    """
+    """Return the names of a table's columns, in lower case."""
     # A generated column, whose value is an expression in the file, is not 0 here.
     found = {
         str(name).lower(): hidden

@@ -70,16 +70,7 @@ class _File:
 
 
 def write_table(fd: int, root: int, table: NDArray[np.int64]) -> None:
-    """Fill an empty table of a closed database without auto-vacuum.
-
-    Args:
-        fd: the file, open for reading and writing.
-        root: the table's root page, ``rootpage`` in ``sqlite_master``.
-        table: ``i64[n, columns]``, at most 12 columns; the first is the ``INTEGER PRIMARY KEY``, ascending.
-
-    Raises:
-        OSError: as the operating system gave it.
-    """
+    """Fill an empty table of a closed database without auto-vacuum."""
     if not len(table):
         return
     file = _File(fd)

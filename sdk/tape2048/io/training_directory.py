@@ -75,10 +75,6 @@ class TrainingDirectory:
         """Create and lock the directory for the block, and remove drafts of killed processes.
 
         A directory that was created here and is empty at the end is removed.
-
-        Raises:
-            BusyError: another process holds the lock.
-            StorageError: it can be neither created nor opened.
         """
         made = not self.path.exists()
         try:
@@ -105,14 +101,7 @@ class TrainingDirectory:
             return path_exists(self.checkpoint)
 
     def cut_metrics(self, steps: int) -> float:
-        """Drop malformed lines, and those of steps after a checkpoint, which will be repeated.
-
-        Args:
-            steps: counter at the checkpoint; 0 without one.
-
-        Returns:
-            The counter of the last remaining line; 0 without lines.
-        """
+        """Drop malformed lines, and those of steps after a checkpoint, which will be repeated."""
         with storage_errors(self.metrics, "reading metrics"):
             if not path_exists(self.metrics):
                 return 0
@@ -161,15 +150,7 @@ def _append(path: Path, line: bytes) -> None:
 def check_same(
     found: Mapping[str, Any], expected: Mapping[str, Any], path: Path, error: type[TapeError], hint: str
 ) -> None:
-    """Refuse the checkpoint of another training.
-
-    Args:
-        found: settings of the checkpoint at ``path``, by name.
-        expected: settings of this training.
-        path: for the error.
-        error: its class; the message names all differences.
-        hint: its hint.
-    """
+    """Refuse the checkpoint of another training."""
     differing = [
         f"{name} = {found.get(name)!r}, not {expected.get(name)!r}"
         for name in {**expected, **found}

@@ -353,11 +353,7 @@ def _write_tape(
 def _copy_block(  # noqa: PLR0917 - source, target, contents
     source: int, target: int, part: _Part, block: np.void, first_row: int, table: NDArray[np.void] | None
 ) -> int:
-    """Copy one block's rows, with the ids of ``table``, if given; return the new block's checksum.
-
-    Raises:
-        ChecksumError: the rows have changed since they were written.
-    """
+    """Copy one block's rows, with the ids of ``table``, if given; return the new block's checksum."""
     from crc32c import crc32c
 
     begin, count = int(block["first_row"]), int(block["rows"])

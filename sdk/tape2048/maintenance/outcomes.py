@@ -56,18 +56,7 @@ class Outcomes(NamedTuple):
 
 
 def outcomes(rows: NDArray[np.uint8], moves: NDArray[np.int64]) -> Outcomes:
-    """Compute the outcomes of boards.
-
-    Args:
-        rows: ``u8[n, 17]``: 16 exponents up to 15, and the last move; above 3: unknown.
-        moves: ``i64[n]``, the number of moves before each.
-
-    Example:
-        >>> row = np.array([[1, 1, 2, 0] + [0] * 12 + [255]], np.uint8)
-        >>> found = outcomes(row, np.array([1]))
-        >>> found.before.tolist(), found.scores.tolist(), found.tiles.tolist()
-        ([0], [[0, 4]], [[4, 4]])
-    """
+    """Compute the outcomes of boards."""
     exps = rows[:, :16].astype(np.int64)
     tiles = np.where(exps > 0, np.int64(1) << exps, 0)
     fours = tiles.sum(axis=1) // 2 - (moves + 2)

@@ -45,9 +45,6 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
     """Move a directory of ``root``, which no other process uses, to the quarantine; return its new path.
 
     The reason is written first, so that even after a crash each directory in the quarantine has one.
-
-    Raises:
-        StorageError: an operation of the file system failed; the directory was not moved.
     """
     home = root / QUARANTINE
     name = path.name.lstrip(".")
@@ -81,12 +78,7 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
 
 
 def quarantine_session(path: Path, findings: Sequence[Finding], lock: RemovalLock, *, by: str) -> Path:
-    """Move a published session to the quarantine, unless a process reads it; return its new path.
-
-    Raises:
-        BusyError: a process reads it.
-        StorageError: an operation of the file system failed; the session was not moved.
-    """
+    """Move a published session to the quarantine, unless a process reads it; return its new path."""
     with storage_errors(path, "moving it to the quarantine"):
         locked = lock.try_lock(path)
     if locked is None:

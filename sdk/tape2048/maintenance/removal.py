@@ -78,11 +78,7 @@ def find_leftovers(root: Path) -> list[Path]:
 
 
 def clear_leftovers(root: Path, removal_lock: RemovalLock) -> list[Removed]:  # noqa: ARG001 - proves the right
-    """Remove what interrupted removals have left, and continue after a failure; return the outcomes, sorted.
-
-    Raises:
-        StorageError: the directory cannot be listed or flushed.
-    """
+    """Remove what interrupted removals have left, and continue after a failure; return the outcomes, sorted."""
     doing = "removing what was left"
     with storage_errors(root, doing):
         outcomes = [_delete(path, path, doing) for path in find_leftovers(root)]
@@ -106,20 +102,7 @@ def remove_sessions(
     *,
     still_needed: Callable[[Path], bool] = lambda _: True,
 ) -> Iterator[Removed]:
-    """Remove sessions of a directory, and continue after a failure.
-
-    Args:
-        root: the directory.
-        paths: the sessions, directly in it.
-        removal_lock: the right to remove them.
-        still_needed: called right before each session is hidden; False keeps it without an outcome.
-
-    Yields:
-        The outcomes, in the order of ``paths``.
-
-    Raises:
-        StorageError: the directory could not be flushed after the removal.
-    """
+    """Remove sessions of a directory, and continue after a failure."""
     remaining = iter(paths)
     while batch := list(itertools.islice(remaining, _BATCH)):
         hidden = [_hide(path, removal_lock) for path in batch if still_needed(path)]

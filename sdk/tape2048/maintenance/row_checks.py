@@ -49,12 +49,6 @@ class RowChecks:
     If the run table has consistent ranges of rows, each row is compared with them. Otherwise a row belongs to
     the run that it names, and is the next row of that run.
 
-    Args:
-        metadata: the run table and the session's facts.
-        rows: number of rows, N.
-        path: path of ``metadata.db``, named in errors.
-        whole: as for :func:`tape2048.session.row_owners.from_scan`.
-
     Attributes:
         rows_without_run: number of rows so far whose run is not in the table.
     """
@@ -243,17 +237,7 @@ class RowChecks:
 
 
 class BlockSums:
-    """Streaming checksums of the blocks, from the bytes of the rows in order.
-
-    Args:
-        blocks: ``BLOCK_DTYPE[B]`` by first row.
-        rows: number of rows, N.
-        row_bytes: bytes of a row.
-        path: path of ``metadata.db``, named in errors.
-
-    Raises:
-        BookkeepingError: the blocks do not cover each row exactly once.
-    """
+    """Streaming checksums of the blocks, from the bytes of the rows in order."""
 
     def __init__(self, blocks: NDArray[np.void], rows: int, row_bytes: int, path: Path) -> None:
         first = blocks["first_row"].astype(np.int64)

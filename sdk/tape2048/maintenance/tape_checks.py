@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 class TapeChecks:
-    """Comparison of tape and anchors with the rules and the run table: update piece by piece, in row order.
-
-    Args:
-        runs: ``RUN_DTYPE[R]`` by ``first_row``; they tile the rows, and no run is longer than a game can be.
-        starts: ``u64[R]``.
-        anchor_rows: K.
-        paths: tape and anchors, named in errors.
-        offsets: of the data in these files.
-    """
+    """Comparison of tape and anchors with the rules and the run table: update piece by piece, in row order."""
 
     def __init__(
         self,

@@ -81,16 +81,7 @@ class _Entry(NamedTuple):
 
 
 class SessionCache:
-    """Sessions and run tables of stores in a local directory.
-
-    Args:
-        directory: the cache; made if it is missing.
-        max_mb: bound of all that is in it, in MB (10**6 bytes); None for none.
-
-    Raises:
-        StorageError: it can be neither made nor locked.
-        ValueError: ``max_mb`` is negative.
-    """
+    """Sessions and run tables of stores in a local directory."""
 
     def __init__(self, directory: Path, max_mb: int | None) -> None:
         if max_mb is not None and max_mb < 0:
@@ -116,11 +107,7 @@ class SessionCache:
 
     @contextlib.contextmanager
     def room(self, size: int, what: str) -> Iterator[Callable[[int], None]]:
-        """Keep room for files that are written in the block, which tells the size of each.
-
-        Raises:
-            CorpusError: the cache is too small, or full of sessions in use.
-        """
+        """Keep room for files that are written in the block, which tells the size of each."""
         left, lock = size, threading.Lock()
         if size == 0:
             yield lambda _: None
@@ -143,20 +130,7 @@ class SessionCache:
     def table(
         self, store: Store, name: str, listed: int | None = None, took: Callable[[int], None] | None = None
     ) -> tuple[Manifest, Metadata]:
-        """Return a session's manifest and run table, which are fetched if they are missing or damaged.
-
-        Args:
-            store: the store.
-            name: the session.
-            listed: the size of the manifest in the store's listing.
-            took: of :meth:`room`, if that has room for the run table.
-
-        Raises:
-            MissingPathError: the session is not in the store.
-            FormatError: bytes in the store are missing, replaced or damaged.
-            CorpusError: the cache is too small, or full of sessions in use.
-            StorageError: the store, or the operating system, refused something.
-        """
+        """Return a session's manifest and run table, which are fetched if they are missing or damaged."""
         target = self.directory / _TABLES / name
         # Not there; or another process needs its room; or a power cut has left a part of it.
         with contextlib.suppress(MissingPathError, FormatError):
@@ -200,19 +174,7 @@ class SessionCache:
         return metadata
 
     def take(self, store: Store, name: str, manifest: Manifest) -> Held:
-        """Return a whole session, which is fetched if it is missing, and keep it in the cache.
-
-        Args:
-            store: the store.
-            name: the session.
-            manifest: its manifest, from :meth:`table`.
-
-        Raises:
-            CorpusError: the session has been removed from the store.
-            FormatError: bytes in the store are missing, replaced or damaged.
-            CorpusError: the cache is too small, or full of sessions in use.
-            StorageError: the store, or the operating system, refused something.
-        """
+        """Return a whole session, which is fetched if it is missing, and keep it in the cache."""
         target = self.directory / name
         draft = target.with_name(f".{name}.fetching")
         while (held := _hold(target)) is None:

@@ -52,13 +52,7 @@ _NAME_BYTES_MAX = 255  # of Linux
 
 
 def check_directory(path: str | os.PathLike[str]) -> Path:
-    """Return the directory as an absolute path.
-
-    Raises:
-        MissingPathError: nothing stands at the path.
-        NotASessionError: no directory stands at the path, or its name marks it as unfinished.
-        StorageError: the operating system refused access.
-    """
+    """Return the directory as an absolute path."""
     # Not Path.resolve: the given name counts, not the name of a link's target.
     absolute = Path(os.path.abspath(path))
     if absolute.name.startswith("."):
@@ -73,15 +67,7 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def find_steps(directory: Path) -> list[Path]:
-    """Return the files of the rows, after checking that ``metadata.db`` exists.
-
-    Returns:
-        The steps file; its shards in order; or tape and anchors.
-
-    Raises:
-        NotASessionError: no rows, no metadata, two forms of rows, a tape without anchors, or a gap in the
-            shards' numbers.
-    """
+    """Return the files of the rows, after checking that ``metadata.db`` exists."""
     names = list_names(directory)
     if METADATA_DB not in names:
         within = [name for name in names if SESSION_NAME.fullmatch(name)]
@@ -176,12 +162,7 @@ def rows_entry(manifest: Manifest | None) -> FileEntry | None:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest; None if there is none (a foreign session).
-
-    Raises:
-        ManifestError: it is malformed, or its version is unknown.
-        StorageError: the operating system could not read it.
-    """
+    """Read the manifest; None if there is none (a foreign session)."""
     path, bytes_max = directory / MANIFEST, MANIFEST_BYTES_MAX
     return read_manifest_file(
         path, Manifest, version=FORMAT_VERSION, what="session format", bytes_max=bytes_max
@@ -191,12 +172,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 def manifest_defects(
     manifest: Manifest, steps: list[Path], directory: Path
 ) -> Iterator[ManifestError | TruncatedError | StorageError]:
-    """Compare the manifest's list of files with the directory: names and sizes, not checksums.
-
-    Yields:
-        A ManifestError for each data file that is not listed, and for each listed one that is missing or too
-        long; a TruncatedError for one that is too short; a StorageError for one that cannot be examined.
-    """
+    """Compare the manifest's list of files with the directory: names and sizes, not checksums."""
     path = directory / MANIFEST
     for name in (METADATA_DB, *(part.name for part in steps)):
         if name not in manifest.files:

@@ -132,12 +132,6 @@ class Draft:
 
     Attributes:
         plan: as given, with the ``chunk_rows`` of the existing draft.
-
-    Raises:
-        BusyError: another process works on the same share.
-        ColumnError: there is a draft of other values.
-        DiskFullError: the file does not fit the disk.
-        StorageError: an operation of the file system failed.
     """
 
     def __init__(
@@ -181,12 +175,7 @@ class Draft:
         return {chunk: checksums for chunk, checksums in found.items() if chunk < self.plan.chunks}
 
     def write(self, chunk: int, values: NDArray[np.uint16]) -> None:
-        """Write a chunk, then its record.
-
-        Args:
-            chunk: 0 <= chunk < ``plan.chunks``.
-            values: bits of bfloat16, ``u16[rows of the chunk, D]``.
-        """
+        """Write a chunk, then its record."""
         rows = self.plan.rows_of(chunk)
         assert values.shape == (len(rows), self.plan.width)
         data = np.ascontiguousarray(values, "<u2").data
@@ -196,14 +185,7 @@ class Draft:
             write_all(self._journal, record + crc32c(record).to_bytes(4, "little"))
 
     def publish(self) -> list[int] | None:
-        """Rename the file to its final name if every chunk is complete.
-
-        Returns:
-            None if the session has these embeddings now; else the missing chunks.
-
-        Raises:
-            StorageError: an operation of the file system failed.
-        """
+        """Rename the file to its final name if every chunk is complete."""
         with self._storage_errors(), self._lock_directory() as exists:
             if not exists:
                 return None  # another process has published them

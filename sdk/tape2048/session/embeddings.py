@@ -67,13 +67,7 @@ def open_embeddings(session: Session) -> Embeddings:
 
 
 def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Embeddings:
-    """Map the embeddings in a session's directory, as :func:`open_embeddings`, with the same errors.
-
-    Args:
-        directory: of the session.
-        rows: N.
-        manifest: the session's, or None.
-    """
+    """Map the embeddings in a session's directory, as :func:`open_embeddings`, with the same errors."""
     path, json_path = directory / EMBEDDINGS_NPY, directory / EMBEDDINGS_JSON
     facts = _read_facts(json_path)
     if (facts.dtype, facts.dtype_bits) != ("bf16", "bf16"):

@@ -102,12 +102,7 @@ class ReadLock:
 
 
 def lock_for_reading(directory: Path) -> ReadLock | None:
-    """Keep a session from being removed; return None if there are no locks, or the directory's is taken.
-
-    Raises:
-        NotASessionError: the session is being removed.
-        MissingPathError: it has been removed.
-    """
+    """Keep a session from being removed; return None if there are no locks, or the directory's is taken."""
     # Of links, only one in place of the directory itself matters: its target has other neighbours.
     root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
     with _mutex:
@@ -172,12 +167,7 @@ def _unlock_released() -> None:
 
 
 def make_readers_lock(root: Path) -> Path:
-    """Create the file that readers lock, unless it exists.
-
-    Raises:
-        StorageError: something else stands there, or in place of its directory.
-        OSError: as the operating system gave it.
-    """
+    """Create the file that readers lock, unless it exists."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
     path.parent.mkdir(mode=0o755, exist_ok=True)
     os.close(open_owned(path.parent, os.O_RDONLY | os.O_DIRECTORY))
@@ -203,12 +193,7 @@ def _unknown_reader(root: Path, hint: str) -> BusyError:
 
 
 class RemovalLock:
-    """The exclusive right to remove sessions of the directory ``root``; a context manager.
-
-    Raises:
-        BusyError: another process is removing sessions, or a reader locks the whole directory.
-        StorageError: an operation of the file system failed.
-    """
+    """The exclusive right to remove sessions of the directory ``root``; a context manager."""
 
     def __init__(self, root: Path) -> None:
         with storage_errors(root, "locking it"), contextlib.ExitStack() as held:
@@ -250,12 +235,7 @@ class RemovalLock:
 
 
 class LockProbe:
-    """A read-only view of the readers' locks of ``root``, which creates and locks nothing; a context manager.
-
-    Raises:
-        BusyError: a reader locks the whole directory.
-        StorageError: an operation of the file system failed.
-    """
+    """A read-only view of the readers' locks of ``root``, which creates and locks nothing; a context manager."""
 
     def __init__(self, root: Path) -> None:
         self._fd: int | None = None

@@ -72,19 +72,6 @@ def put_session(store: Store, session: Path, label: str) -> str:
     """Put a published session into a store, and read it back.
 
     What is there under its name stays if it is whole and has the same bytes; else it is written again.
-
-    Args:
-        store: the store.
-        session: the session's directory, with a manifest.
-        label: goes into the name: letters, digits and ``-``.
-
-    Returns:
-        The session's name in the store, where every byte has been read and compared.
-
-    Raises:
-        ManifestError: the local manifest is missing or malformed.
-        FormatError: what was read back differs from what was written, or from the local manifest.
-        StoreError: the store refuses or does not answer.
     """
     try:
         text = read_path(session / MANIFEST).tobytes()
@@ -132,30 +119,12 @@ def list_files(store: Store) -> dict[str, dict[str, int]]:
 
 
 def read_manifest(store: Store, name: str) -> Manifest:
-    """Read a session's manifest.
-
-    Raises:
-        MissingPathError: there is no such session.
-        ManifestError: it is malformed, or not the one that the name stands for.
-    """
+    """Read a session's manifest."""
     return read_manifest_text(store, name)[0]
 
 
 def fetch_session(store: Store, name: str, root: Path) -> Path:
-    """Copy a session into a local directory; every byte is compared with its checksum.
-
-    Args:
-        store: the store.
-        name: the session, as :func:`list_sessions` names it.
-        root: the directory; the session appears in it as a whole, under the same name.
-
-    Returns:
-        The session's path, which may have been there before.
-
-    Raises:
-        MissingPathError: the session, or one of its files, is not in the store.
-        FormatError: bytes in the store are missing, replaced or damaged.
-    """
+    """Copy a session into a local directory; every byte is compared with its checksum."""
     target = root / name
     if target.is_dir():
         return target
@@ -175,18 +144,6 @@ def download(
     """Write files of a session into a directory; every byte is compared with its checksum.
 
     All of them (``files=None``) are flushed; some are for a cache that compares them again.
-
-    Args:
-        store: the store.
-        name: the session.
-        manifest: its manifest.
-        directory: it may have files of these names and sizes already.
-        files: names of the files; None for all of them.
-
-    Raises:
-        MissingPathError: a file is not in the store.
-        FormatError: bytes in the store are missing, replaced or damaged.
-        OSError: as the operating system gave it.
     """
     for file, entry in manifest.files.items():
         if files is None or file in files:

@@ -53,12 +53,7 @@ _TABLE_REQUESTS, _FETCHES = 16, 4
 
 
 class Source:
-    """A store of sessions, and the cache that they are read through; pickling sends the addresses.
-
-    Args:
-        url: of the store, of its ``sessions/``, or of one session in it.
-        cache: the cache.
-    """
+    """A store of sessions, and the cache that they are read through; pickling sends the addresses."""
 
     def __init__(self, url: str, cache: SessionCache) -> None:
         self._url = url
@@ -84,12 +79,7 @@ class Source:
         return open_source, (self._url, str(self.cache.directory), self.cache.max_mb)
 
     def sessions(self) -> list[tuple[str, RemoteSession | TapeError]]:
-        """Open all listed sessions; return the address of each, with the session or its error.
-
-        Raises:
-            EmptyCorpusError: there is none.
-            StoreError: the store refuses or does not answer.
-        """
+        """Open all listed sessions; return the address of each, with the session or its error."""
         if self._only:
             listed = {self._only: self.store.names(f"{SESSIONS}/{self._only}")}
         else:
@@ -123,19 +113,7 @@ class Source:
 
 
 def open_source(url: str, cache: str | os.PathLike[str] | None, max_mb: int | None) -> Source:
-    """Make the source of a store.
-
-    Args:
-        url: see :class:`Source`.
-        cache: the cache's directory; None for ``tape2048/sessions`` below ``$XDG_CACHE_HOME`` or
-            ``~/.cache``.
-        max_mb: bound of the cache in MB; None for none.
-
-    Raises:
-        StorageError: there is neither a home nor ``XDG_CACHE_HOME``.
-        StorageError: the cache cannot be made.
-        TapeError: as for ``open_store``.
-    """
+    """Make the source of a store."""
     if cache is None:
         from tape2048.jit.compiler import cache_base  # loads the compiler
 
@@ -338,14 +316,7 @@ class Hold:
 
     @classmethod
     def of(cls, sessions: Iterable[Session]) -> Hold:
-        """Hold sessions, of which those in stores are fetched, several at a time.
-
-        Raises:
-            CorpusError: the cache is too small for them together, or full of others.
-            CorpusError: a session is no longer in its store.
-            FormatError: bytes in the store are missing, replaced or damaged.
-            StorageError: the store, or the operating system, refused something.
-        """
+        """Hold sessions, of which those in stores are fetched, several at a time."""
         remote = [session for session in sessions if isinstance(session, RemoteSession)]
         check_fits(remote, "these rows are read together")
         hold = cls()

@@ -23,14 +23,7 @@ _SCAN_ROWS = 1 << 20
 
 
 class Owners:
-    """The run of each row, as its ordinal in the run table.
-
-    Args:
-        starts: first row of each segment, ``i64[S]``, ascending from 0.
-        runs: ordinal of each segment's run, ``i64[S]``.
-        rows: number of rows, N.
-        contiguous: whether each run has at most one segment.
-    """
+    """The run of each row, as its ordinal in the run table."""
 
     def __init__(
         self, starts: NDArray[np.int64], runs: NDArray[np.int64], rows: int, *, contiguous: bool
@@ -83,11 +76,7 @@ class Owners:
 def from_run_table(
     runs: NDArray[np.void], rows: int, path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], Owners]:
-    """Sort a run table, ``RUN_DTYPE[R]``, by ``first_row``; return it with the owners of the rows.
-
-    Raises:
-        BookkeepingError: the runs' ranges do not tile the rows.
-    """
+    """Sort a run table, ``RUN_DTYPE[R]``, by ``first_row``; return it with the owners of the rows."""
     first, ends, wrong = _tiling(runs)
     if wrong.size:
         # A run without rows comes before the run that begins at the same row.
@@ -114,24 +103,7 @@ def _tiling(runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64
 def from_scan(
     runs: NDArray[np.void], ids: NDArray[np.uint64], path: str | os.PathLike[str], *, whole: bool = True
 ) -> tuple[NDArray[np.void], Owners, NDArray[np.bool_] | None]:
-    """Find the rows of each run from every row's ``run_id``.
-
-    Args:
-        runs: the run table, ``RUN_DTYPE[R]``.
-        ids: ``u64[N]``.
-        path: the run table's, named in errors.
-        whole: whether each row has to belong to a run of the table. Otherwise the others are left out: a
-            recorder that was killed leaves rows of games that never reached the table.
-
-    Returns:
-        The completed run table, the owners of the rows, and the mask of these rows among all, ``bool[N]``;
-        None for all. The table is sorted by ``first_row``; runs without rows come last, with ``first_row`` =
-        N and ``rows`` = 0.
-
-    Raises:
-        BookkeepingError: a row's run is not in the table; or, if not ``whole``, no row's run of a table that
-            has runs.
-    """
+    """Find the rows of each run from every row's ``run_id``."""
     starts, segment_ids = _segments(ids)
     by_id = np.argsort(runs["id"], kind="stable")
     sorted_ids = runs["id"][by_id]

@@ -43,13 +43,7 @@ class Defect(NamedTuple):
     def error(
         self, run: np.void, path: str | os.PathLike[str], data_offset: int = TAPE_HEADER_BYTES
     ) -> FormatError:
-        """Make the error.
-
-        Args:
-            run: the game's row of the run table, with ``first_row`` in the file.
-            path: ``tape.npy``.
-            data_offset: offset of the file's first row.
-        """
+        """Make the error."""
         offset = data_offset + int(run["first_row"]) + self.step
         more = f" ({self.games} runs like it)" if self.games > 1 else ""
         text = f"run {run['id']}, step {self.step}: {self.text}{more}"
@@ -151,15 +145,7 @@ def anchors_of(
 
 
 def game_pieces(runs: NDArray[np.void], rows_max: int) -> Iterator[tuple[slice, slice]]:
-    """Cut a tape into pieces of whole games, so that each fits into memory.
-
-    Args:
-        runs: ``RUN_DTYPE[R]``, which tile the tape in order.
-        rows_max: rows of a piece, which only a single longer game exceeds.
-
-    Yields:
-        Games and rows of each piece.
-    """
+    """Cut a tape into pieces of whole games, so that each fits into memory."""
     ends = (runs["first_row"] + runs["rows"]).astype(np.int64)
     first = begin = 0
     while first < len(ends):
@@ -170,17 +156,7 @@ def game_pieces(runs: NDArray[np.void], rows_max: int) -> Iterator[tuple[slice, 
 
 
 def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: str | os.PathLike[str]) -> None:
-    """Check the run table of a tape, as far as it can be checked alone.
-
-    Args:
-        runs: ``RUN_DTYPE[R]``.
-        starts: ``u64[R]``.
-        path: ``metadata.db``, for errors.
-
-    Raises:
-        BookkeepingError: a run has more rows than a game can have, or not one for each step.
-        FieldError: a start board is none.
-    """
+    """Check the run table of a tape, as far as it can be checked alone."""
     rows, steps = runs["rows"], runs["steps"]
     wrong = np.flatnonzero((rows != steps) | (rows > GAME_STEPS_MAX) | (rows == 0))
     if wrong.size:

@@ -223,17 +223,7 @@ def is_start(board: Any) -> Any:
 
 @kernel
 def find_defect(tape: Any, first: Any, steps: Any, start: Any) -> tuple[Any, Any]:
-    """Return the first defect of a whole game, as its step and its kind.
-
-    Args:
-        tape: ``u8[n]``.
-        first: place of the game's first byte.
-        steps: number of its bytes.
-        start: ``u64``, the board before the first step.
-
-    Returns:
-        The step, 0-based (``steps`` for BEFORE_END), and SOUND or the kind.
-    """
+    """Return the first defect of a whole game, as its step and its kind."""
     if not is_start(start):
         return 0, BAD_START
     board = start
@@ -267,21 +257,6 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
 
     The score needs no second look at the merges: the merges of tiles add up to the board's score at the end
     less that of the start, and each spawned 4 counts 4 there that no merge made.
-
-    Args:
-        tape: ``u8[n]``.
-        first: ``i64[G]``, as for :func:`decode`.
-        steps: ``i64[G]``.
-        starts: ``u64[G]``.
-        finals: ``u64[G]``.
-        wrong: ``u8[G]``.
-        scores: the output, ``u64[G]``: the sum of the merges; meaningless for a game with a wrong step.
-        tiles: the output, ``u64[G]``: the highest tile's value.
-        kinds: the output, ``u8[G]``: SOUND or the kind of the first defect.
-        at: the output, ``i64[G]``: the step of the first defect.
-
-    Returns:
-        The number of games with a defect.
     """
     bad = 0
     for game in range(first.shape[0]):

@@ -94,12 +94,7 @@ class Tape:
         return self.data[rows] & np.uint8(MOVE_BITS)
 
     def boards(self, first: int, end: int) -> NDArray[np.uint64]:
-        """Decode the boards of the rows in [first, end), 0 <= first <= end <= N: ``u64[n]``.
-
-        Raises:
-            FormatError: a step that the rules do not allow, or an anchor that differs; of the subclasses that
-                :func:`tape2048.tape.check_games` uses.
-        """
+        """Decode the boards of the rows in [first, end), 0 <= first <= end <= N: ``u64[n]``."""
         from tape2048.tape.codec import decode
 
         if first >= end:
@@ -136,12 +131,7 @@ class Tape:
         return boards
 
     def states(self, game: int) -> NDArray[np.uint64]:
-        """Decode a whole game, by its ordinal in :attr:`runs`: ``u64[steps + 1]``, the final board last.
-
-        Raises:
-            FormatError: as for :meth:`boards`; also for a start, an end or a number of the run table that is
-                not the game's.
-        """
+        """Decode a whole game, by its ordinal in :attr:`runs`: ``u64[steps + 1]``, the final board last."""
         first = int(self.first_rows[game])
         own = slice(game, game + 1)
         tape = self.data[first : first + int(self.runs["rows"][game])]
@@ -178,22 +168,7 @@ class Tape:
 
 
 def open_tape(directory: Path, metadata: Metadata, manifest: Manifest | None, load: Load) -> Tape:
-    """Open the tape of a session, in time proportional to its runs.
-
-    Args:
-        directory: the session's.
-        metadata: its ``metadata.db``.
-        manifest: its manifest.
-        load: ``"mmap"`` or ``"ram"``.
-
-    Raises:
-        ManifestError: there is no manifest, or its ``anchor_rows`` is invalid.
-        SchemaError: the run table lacks a tape's columns, or the fact ``storage`` is not ``"tape"``.
-        BookkeepingError: a run has more rows than a game can have, or not one for each step.
-        FieldError: a start board is none.
-        FormatError: another of its subclasses, for the first defect of the two files.
-        StorageError: the operating system could not read them.
-    """
+    """Open the tape of a session, in time proportional to its runs."""
     paths = directory / TAPE_NPY, directory / ANCHORS_NPY
     anchor_rows = check_anchor_rows(directory, manifest)
     data, anchors = open_rows(paths[0], [TAPE_DTYPE], load), open_rows(paths[1], [ANCHOR_DTYPE], load)
@@ -210,16 +185,7 @@ def make_tape(  # noqa: PLR0917
     anchor_rows: int,
     offsets: tuple[int, int],
 ) -> Tape:
-    """Check that a session's parts fit together, and make its tape; errors as for :func:`open_tape`.
-
-    Args:
-        directory: the session's, for errors.
-        metadata: its ``metadata.db``.
-        data: ``u8[N]``, the tape.
-        anchors: ``u64[A]``.
-        anchor_rows: K.
-        offsets: of the data in the files of tape and anchors.
-    """
+    """Check that a session's parts fit together, and make its tape; errors as for :func:`open_tape`."""
     runs, starts = tape_runs(metadata, directory)
     path = directory / ANCHORS_NPY
     check_anchor_count(len(anchors), len(data), anchor_rows, path)
