@@ -33,7 +33,7 @@ from tape2048.formats.manifest import file_defects, parse_manifest
 from tape2048.formats.metadata import Metadata
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.formats.session import RUN_DTYPE, Manifest
-from tape2048.maintenance.tape_checks import TapeChecks
+from tape2048.maintenance.checks import TapeChecks
 from tape2048.session.directory import is_plain_name
 from tape2048.session.row_owners import from_run_table
 from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE

@@ -29,7 +29,7 @@ PLANTED = {
     ),
     "the count of anchors": Mutant(f"{READER}:check_anchor_count", "if anchors != expected:", "if False:"),
     "the distance of anchors": Mutant(f"{READER}:check_anchor_rows", "or found & (found - 1)", ""),
-    "anchors": Mutant("tape2048.maintenance.tape_checks:TapeChecks.update", "if sound.any():", "if False:"),
+    "anchors": Mutant("tape2048.maintenance.checks:TapeChecks.update", "if sound.any():", "if False:"),
     "anchors on the way": Mutant(f"{READER}:Tape.boards", "if differs.any():", "if False:"),
     "steps on the way": Mutant(f"{READER}:Tape.boards", "if wrong.any():", "if False:"),
     "runs that end early": Mutant(

@@ -30,7 +30,7 @@ from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import map_path, open_regular, read_exactly, reading
+from tape2048.io.reading import map_path, open_regular, read_exactly
 from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta
 from tape2048.selection.phase import ALL
@@ -94,7 +94,7 @@ class DataPack(TableRows):
         check_load(load)
         if load == "mmap":
             return cls.from_bytes(map_path(path).data, path)
-        with open_regular(path) as fd, reading(path):
+        with open_regular(path) as fd:
             size = os.fstat(fd).st_size
             header = read_header(os.pread(fd, HEADER_BYTES, 0), size, path)
             records = aligned_records(header.steps)

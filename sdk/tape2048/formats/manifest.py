@@ -6,20 +6,20 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
 from tape2048.io.crc import crc32c_file
-from tape2048.io.durable import fsync_dir, write_file
-from tape2048.io.reading import open_regular, read_exactly
+from tape2048.io.durable import fsync_dir, open_fd, write_file
+from tape2048.io.reading import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -36,12 +36,10 @@ def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, by
     if not os.path.lexists(path):
         return None
     with open_regular(path) as fd:
-        size = os.fstat(fd).st_size
-        if size > bytes_max:
-            raise ManifestError(f"{size} bytes; expected at most {bytes_max}", path=path)
-        content = np.empty(size, np.uint8)
-        read_exactly(fd, content, 0, path)
-    return parse_manifest(content.tobytes(), path, kind, version=version, what=what)
+        content = os.pread(fd, bytes_max + 1, 0)
+    if len(content) > bytes_max:
+        raise ManifestError(f"found more than {bytes_max} bytes", path=path)
+    return parse_manifest(content, path, kind, version=version, what=what)
 
 
 def parse_manifest(
@@ -109,7 +107,7 @@ def finish_session(
 
 def flush_entry(path: Path) -> FileEntry:
     """Flush a file, and return its size and checksum; OSError of the operating system."""
-    with open_regular(path) as fd:
+    with open_fd(path, os.O_RDONLY) as fd:
         os.fsync(fd)
         size = os.fstat(fd).st_size
         return FileEntry(size, crc32c_file(fd, size, path))

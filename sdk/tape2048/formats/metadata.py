@@ -10,6 +10,7 @@ no ``session``. They are untrusted: see :mod:`tape2048.io.sqlite`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import zlib
@@ -56,6 +57,9 @@ _OWN_COLUMNS = {
 _PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
 # Kept as bit patterns; every other column is a count.
 _BIT_PATTERNS = frozenset({"id", "seed", _START})
+
+#: Rows that are Python objects at once.
+_INSERT_ROWS = 1 << 16
 
 #: SQLite limits a value to 10**9 bytes, and holds it in memory.
 PACKED_BYTES_MAX = 900_000_000
@@ -122,14 +126,13 @@ def write_metadata(
     run_columns, schema = _columns_of(runs, RUN_DTYPE, _RUN_COLUMNS), SCHEMA
     if start_boards is not None:
         run_columns, schema = {**run_columns, _START: start_boards}, TAPE_SCHEMA
-    run_table = _signed_table(run_columns, path)
-    block_table = _signed_table(_columns_of(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS), path)
     facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
-    with fresh_database(path, {"runs": run_table}) as database:
+    with fresh_database(path) as database:
         for statement in schema.split(";"):
             database.execute(statement)
+        _insert(database, "runs", run_columns, path)
         _insert_packed(database, runs, start_boards)
-        insert_rows(database, "blocks", _BLOCK_COLUMNS, block_table.reshape(-1).tolist())
+        _insert(database, "blocks", _columns_of(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS), path)
         database.executemany("INSERT INTO session(meta_key, meta_value) VALUES (?, ?)", facts)
 
 
@@ -220,19 +223,21 @@ def _columns_of(
     return {name: rows[name] for name in names}
 
 
-def _signed_table(columns: Mapping[str, NDArray[Any]], path: str | os.PathLike[str]) -> NDArray[np.int64]:
-    """Convert columns to one ``i64[n, columns]``, sorted by the first, the table's key.
-
-    In the key's order SQLite only appends to the last page, and fills every page.
-    """
-    keys = next(iter(columns.values())).astype(np.int64)  # modulo 2**64, which keeps the bit pattern
-    order = np.argsort(keys, kind="stable")
-    table = np.empty((len(keys), len(columns)), np.int64, order="F")
-    for index, (name, column) in enumerate(columns.items()):
+def _insert(
+    database: sqlite3.Connection,
+    table: str,
+    columns: Mapping[str, NDArray[Any]],
+    path: str | os.PathLike[str],
+) -> None:
+    """Insert columns in the order of the first, the key: SQLite then only appends, and fills every page."""
+    for name, column in columns.items():
         if name not in _BIT_PATTERNS and column.size and int(column.max()) >= 2**63:
             raise BookkeepingError(f"{name} is {column.max()}; SQLite holds at most 2**63 - 1", path=path)
-        table[:, index] = column[order]
-    return table
+    # Modulo 2**64, which keeps the bit pattern.
+    values = np.stack([column.astype(np.int64) for column in columns.values()], axis=1)
+    values = values[np.argsort(values[:, 0], kind="stable")]
+    parts = (values[at : at + _INSERT_ROWS].ravel().tolist() for at in range(0, len(values), _INSERT_ROWS))
+    insert_rows(database, table, [*columns], itertools.chain.from_iterable(parts))
 
 
 def _insert_packed(

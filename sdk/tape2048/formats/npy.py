@@ -37,7 +37,7 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.io.bulk_read import Stretch, read_into
-from tape2048.io.reading import map_file, open_regular, reading
+from tape2048.io.reading import map_file, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,12 +160,10 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
         The header; ``dtype`` is the equal member of ``dtypes``.
 
     Raises:
-        NpyError: see :func:`parse_header`.
-        NpyError: the rows hold pickled objects.
-        NpyError: the rows are of another type.
+        NpyError: the header is malformed, or the rows are of another type, or hold pickled objects.
         TruncatedError: the file is shorter than its header claims; ``offset`` is its end.
         FormatError: the file is longer than its header claims; ``offset`` is its proper end.
-        StorageError: the operating system could not read it.
+        OSError: the operating system could not read it.
 
     Example:
         >>> from pathlib import Path
@@ -175,10 +173,8 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
         ...     read_header(file.fileno(), path, STEP_DTYPES).data_offset
         192
     """
-    with reading(path):
-        bytes_found = os.fstat(fd).st_size
-        head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
-    return check_header(head, bytes_found, path, dtypes)
+    head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
+    return check_header(head, os.fstat(fd).st_size, path, dtypes)
 
 
 def check_header(
@@ -230,9 +226,7 @@ def open_rows(
     with open_regular(path) as fd:
         header = read_header(fd, path, dtypes)
         if load == "mmap":
-            with reading(path):
-                mapped = map_file(fd, header.end_offset)
-            return mapped[header.data_offset :].view(header.dtype)
+            return map_file(fd, header.end_offset)[header.data_offset :].view(header.dtype)
         rows = np.empty(header.rows, header.dtype)
         read_into(rows.view(np.uint8), [Stretch(path, header.data_offset, rows.nbytes, fd)])
     rows.flags.writeable = False

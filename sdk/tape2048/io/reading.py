@@ -1,11 +1,11 @@
-"""Opening, reading and mapping of untrusted files, which may change meanwhile.
+"""Opening, reading and mapping of untrusted files, which may change at any time.
 
 ``mmap.mmap`` (and so ``np.memmap``) holds a duplicate of the descriptor while the mapping lives: a corpus of
 a thousand sessions would exhaust the usual limit of 1,024 open files. The kernel needs no descriptor for a
 mapping, so this module calls the C library directly. (Python 3.13 has ``mmap(trackfd=False)``.)
 
-Functions raise MissingPathError where nothing stands at a path, StorageError for one that is not a regular
-file or cannot be opened, read or mapped, and TruncatedError for a file that shrank while it was read.
+Functions raise MissingPathError for a missing file, StorageError for a file that is not regular or cannot be
+opened, read or mapped, and TruncatedError for a file that shrinks while it is read.
 """
 
 from __future__ import annotations
@@ -133,50 +133,41 @@ def populate(mapped: NDArray[Any]) -> None:
 
 def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     """Map a regular file as a read-only ``u8[bytes]``; no descriptor stays open."""
-    return _whole(path, read_below=0)
+    return load_path(path, read_below=0)
 
 
-def load_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read a regular file if it is small, else map it: a read-only ``u8[bytes]``."""
-    return _whole(path, read_below=_MAPPED_FROM_BYTES)
+def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """Read a regular file as a read-only ``u8[bytes]``."""
+    return load_path(path, read_below=sys.maxsize)
 
 
-def _whole(path: str | os.PathLike[str], read_below: int) -> NDArray[np.uint8]:
-    # Without open_regular and reading, whose frames cost as much as mapping a small run.
-    fd = -1
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise StorageError("not a regular file", path=path)
-        size = status.st_size
+def load_path(path: str | os.PathLike[str], read_below: int = _MAPPED_FROM_BYTES) -> NDArray[np.uint8]:
+    """Read a regular file if it is smaller than ``read_below``, else map it: a read-only ``u8[bytes]``."""
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
         if size >= max(1, read_below):
             return map_file(fd, size)
         data = np.empty(size, np.uint8)
-        done = os.preadv(fd, [data.data[:READ_BYTES_MAX]], 0)
-        if done < size:
-            read_exactly(fd, data[done:], done, path)
-    except OSError as error:
-        raise _refused(error, path) from error
-    finally:
-        if fd >= 0:
-            os.close(fd)
+        read_exactly(fd, data, 0, path)
     data.flags.writeable = False
     return data
 
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Open a regular file for reading, for the block."""
-    with reading(path):
+    """Open a regular file for reading, and translate all OSErrors of the block as :func:`reading`."""
+    fd = -1
+    try:
         # Without O_NONBLOCK, opening a FIFO would wait for a writer that may never come.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise StorageError("not a regular file", path=path)
         yield fd
+    except OSError as error:
+        raise _refused(error, path) from error
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
 
 
 def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLike[str]) -> None:
@@ -194,11 +185,6 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
                 hint="something writes to it",
             )
         done += count
-
-
-def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read a regular file as a read-only ``u8[bytes]``."""
-    return _whole(path, read_below=sys.maxsize)
 
 
 @contextlib.contextmanager

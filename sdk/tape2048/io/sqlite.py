@@ -1,8 +1,8 @@
-"""SQLite files: fresh ones are written atomically, untrusted ones read with bounds.
+"""SQLite files: new files are written atomically, untrusted files are read with bounds.
 
-An untrusted file is opened read-only and its schema checked first; only real tables and stored columns are
-read (a view or a virtual table runs code, maybe for ever), no lock is waited for, and the work is bounded by
-the file's size.
+An untrusted file is opened read-only, and its schema is checked first. Only real tables and stored columns
+are read, since a view or a virtual table runs code, maybe forever. No lock is waited for, and the file's
+size bounds the work.
 """
 
 from __future__ import annotations
@@ -17,29 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
-from tape2048.errors import (
-    BookkeepingError,
-    DiskFullError,
-    NameTakenError,
-    SchemaError,
-    StorageError,
-)
-from tape2048.io.durable import DEVICE_HINT, open_fd, storage_error
-from tape2048.io.reading import open_regular, reading
+from tape2048.errors import BookkeepingError, DiskFullError, NameTakenError, SchemaError, StorageError
+from tape2048.io.durable import DEVICE_HINT, storage_error
+from tape2048.io.reading import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _OPERATIONS_PER_CALLBACK = 10_000
 
-#: Values of one INSERT statement: 128 rows of seven columns. 85,000 runs took 85 ms with one row a statement,
-#: 41 ms with 50, 39 ms with 250, 45 ms with 4,681; 185 ms through json_each, 168 ms through substr of a BLOB
-#: (one core, SQLite 3.40). Each statement also releases the GIL, and taking it back is slow beside a busy
-#: thread: 310 ms with one row, 125 ms with 100 or more. Old builds take at most 999 values. Page size, cache
-#: size, journal and locking mode made no difference above the noise.
+#: Values of one INSERT statement: 128 rows of seven columns. Inserting 85,000 runs takes 85 ms with one row a
+#: statement and 41 ms with 50 to 250. Old builds of SQLite take at most 999 values.
 INSERT_VALUES_MAX = 896
 
 _MAGIC = b"SQLite format 3\x00"
@@ -61,11 +49,17 @@ class WorkLimit(NamedTuple):
 def open_untrusted(
     path: str | os.PathLike[str], names: Collection[str], limit: WorkLimit
 ) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
-    """Open an untrusted file read-only."""
+    """Open an untrusted file read-only; yield the database and its real tables.
+
+    ``names`` are the tables to read, in lower case. The tables are their ``CREATE`` statements, by name in
+    lower case. A damaged or busy file is a SchemaError, within the block too.
+    """
     size, expected, wal = _inspect(path)
     with (
         _read_errors(path),
-        contextlib.closing(_open_to_read(path, wal=wal)) as database,
+        # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it, unless the
+        # file is immutable. The WAL is empty, so the file is complete.
+        contextlib.closing(connect(path, "ro&immutable=1" if wal else "ro")) as database,
         limited_work(database, limit.base + limit.per_byte * size),
     ):
         database.execute("PRAGMA trusted_schema = OFF")
@@ -74,18 +68,26 @@ def open_untrusted(
         database.execute("BEGIN")
         if size < expected:
             _refuse_a_part(database, path)
-        yield database, _tables(database, names, path)
+        tables = {}
+        for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
+            if kind == "table" and isinstance(sql, str) and _CREATE_TABLE.match(sql):
+                tables[str(name).lower()] = sql
+            elif kind in {"table", "view"} and str(name).lower() in names:
+                raise SchemaError(
+                    f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",
+                    path=path,
+                    hint="views and virtual tables run code; they are never read",
+                )
+        yield database, tables
 
 
 @contextlib.contextmanager
-def fresh_database(
-    path: str | os.PathLike[str], tables: Mapping[str, NDArray[np.int64]] | None = None
-) -> Iterator[sqlite3.Connection]:
-    """Write a new database in one transaction, without journal and syncs.
+def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+    """Write a new database in one transaction, without journal and syncs; after an error it is removed.
 
-    The caller flushes the file and publishes it by a rename; before that nobody reads it, and a crash
+    The caller flushes the file and publishes it by a rename. Until then no process reads it, and a crash
     discards it, so SQLite's journal and syncs would be wasted. The file is in rollback-journal mode, never
-    WAL. After an error it is removed.
+    WAL. A duplicate key is a BookkeepingError.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
@@ -101,28 +103,10 @@ def fresh_database(
             database.execute("BEGIN")
             yield database
             database.execute("COMMIT")
-            found = database.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'")
-            roots: dict[str, int] = dict(found.fetchall())
-        for name, table in (tables or {}).items():
-            _write_pages(path, roots[name], name, table)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(path).unlink()
         raise
-
-
-def _write_pages(path: str | os.PathLike[str], root: int, name: str, table: NDArray[np.int64]) -> None:
-    from tape2048.io.sqlite_pages import write_table
-
-    twice = (table[1:, 0] <= table[:-1, 0]).nonzero()[0]
-    if twice.size:
-        key = table[twice[0], 0]
-        raise BookkeepingError(f"two rows have one key: {key} in table {name}", path=path)
-    try:
-        with open_fd(Path(path), os.O_RDWR) as fd:
-            write_table(fd, root, table)
-    except OSError as error:
-        raise storage_error(error, path, "writing its pages") from error
 
 
 def insert_rows(
@@ -159,8 +143,8 @@ def _write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
-    """Return the file's size, its least size by its header, and whether it is in WAL mode."""
-    with open_regular(path) as fd, reading(path):
+    """Return the file's size, its least size by its header (0: unknown), and whether it is in WAL mode."""
+    with open_regular(path) as fd:
         size = os.fstat(fd).st_size
         head = os.pread(fd, _HEADER_BYTES, 0)
     if not head.startswith(_MAGIC) or len(head) < 20:
@@ -171,19 +155,16 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
         msg = f"part of its content is still in {beside.name}"
         hint = f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'"
         raise SchemaError(msg, path=path, hint=hint)
-    return size, _bytes_by_header(head), wal
-
-
-def _bytes_by_header(head: bytes) -> int:
-    """Return the least size of the file by its header; 0 where it is unknown.
-
-    SQLite pads a truncated last page with zeros. See "The Database Header" in its file format: the number of
-    pages is valid where the two change counters are equal.
-    """
+    # SQLite pads a truncated last page with zeros. The header's number of pages is valid if the two change
+    # counters are equal ("The Database Header" in SQLite's file format).
     if len(head) < _HEADER_BYTES or head[24:28] != head[92:96]:
-        return 0
+        return size, 0, wal
     page_bytes = int.from_bytes(head[16:18], "big")
-    return int.from_bytes(head[28:32], "big") * (_PAGE_BYTES_MAX if page_bytes == 1 else page_bytes)
+    return (
+        size,
+        int.from_bytes(head[28:32], "big") * (_PAGE_BYTES_MAX if page_bytes == 1 else page_bytes),
+        wal,
+    )
 
 
 def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
@@ -211,19 +192,6 @@ def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
 
 
-def _open_to_read(path: str | os.PathLike[str], *, wal: bool) -> sqlite3.Connection:
-    if not wal:
-        return connect(path, "ro")
-    # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it. The WAL is
-    # empty, so the file is complete: read a copy in memory, whose header says rollback journal.
-    with reading(path):
-        content = bytearray(Path(path).read_bytes())
-    content[18:20] = b"\x01\x01"
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    database.deserialize(bytes(content))
-    return database
-
-
 @contextlib.contextmanager
 def limited_work(database: sqlite3.Connection, operations: int) -> Iterator[None]:
     """Interrupt statements of the block (SQLITE_INTERRUPT) once all have taken this many operations."""
@@ -241,23 +209,6 @@ def limited_work(database: sqlite3.Connection, operations: int) -> Iterator[None
         if _primary_code(error) == sqlite3.SQLITE_INTERRUPT and calls_left >= 0:
             raise KeyboardInterrupt from error
         raise
-
-
-def _tables(
-    database: sqlite3.Connection, names: Collection[str], path: str | os.PathLike[str]
-) -> dict[str, str]:
-    """Return the real tables for :func:`open_untrusted`; SchemaError if one of ``names`` is not one."""
-    tables = {}
-    for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
-        if kind == "table" and isinstance(sql, str) and _CREATE_TABLE.match(sql):
-            tables[str(name).lower()] = sql
-        elif kind in {"table", "view"} and str(name).lower() in names:
-            raise SchemaError(
-                f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",
-                path=path,
-                hint="views and virtual tables run code; they are never read",
-            )
-    return tables
 
 
 def columns_of(

@@ -12,7 +12,6 @@ each session. Embeddings are not copied.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +35,7 @@ from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.io.staging import Staging
-from tape2048.maintenance.row_checks import BlockSums
+from tape2048.maintenance.checks import BlockSums
 from tape2048.maintenance.validation import check_draft
 from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
@@ -82,19 +81,6 @@ class Merged(NamedTuple):
     renumbered: bool
 
 
-class _Part(NamedTuple):
-    """One session of a merge, without its rows; ``starts`` are the games' first boards on tape."""
-
-    path: Path
-    runs: NDArray[np.void]
-    blocks: NDArray[np.void]
-    facts: dict[str, Any]
-    dtype: np.dtype[np.void]
-    data_offset: int
-    rows: int
-    starts: NDArray[np.uint64] | None
-
-
 def merge_sessions(
     paths: Sequence[str | os.PathLike[str]],
     out_dir: str | os.PathLike[str],
@@ -128,27 +114,36 @@ def merge_sessions(
         MaintenanceError: found 1 path, expected at least two sessions
     """
     root = Path(os.path.abspath(out_dir))
-    with contextlib.ExitStack() as held:
-        parts = _open_parts(paths, held)
-        _check_mergeable(parts)
-        ids = np.concatenate([part.runs["id"] for part in parts])
-        renumbered = len(np.unique(ids)) != len(ids)
-        facts = _facts(parts)
-        with storage_errors(root, "writing the merged session"):
-            root.mkdir(parents=True, exist_ok=True)
-            target = root / _name(facts)
-            with Staging(target, _STAGING_SUFFIX) as staging:
-                draft = staging.path / "session"
-                draft.mkdir()
-                size = _write(draft, parts, facts, progress, renumbered=renumbered)
-                check_draft(draft, MaintenanceError)
-                published = rename_numbered(draft, target)
-                fsync_dir(root)
+    parts = _open_parts(paths)  # held, and so locked, to the end
+    _check_mergeable(parts)
+    ids = np.concatenate([part.runs["id"] for part in parts])
+    renumbered = len(np.unique(ids)) != len(ids)
+    facts = _facts(parts)
+    tables, first_row, first_id = [], 0, 0
+    for part in parts:
+        table = part.runs.copy()
+        table["first_row"] += np.uint64(first_row)
+        if renumbered:
+            table["id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
+        tables.append(table)
+        first_row, first_id = first_row + len(part), first_id + len(table)
+    write = _write_rows if parts[0].tape is None else _write_tape
+    report = progress or (lambda *_: None)
+    with storage_errors(root, "writing the merged session"):
+        root.mkdir(parents=True, exist_ok=True)
+        target = root / _name(facts)
+        with Staging(target, _STAGING_SUFFIX) as staging:
+            draft = staging.path / "session"
+            draft.mkdir()
+            size = write(draft, parts, tables, facts, report, renumbered=renumbered)
+            check_draft(draft, MaintenanceError)
+            published = rename_numbered(draft, target)
+            fsync_dir(root)
     return Merged(published, len(parts), facts["rows"], facts["runs"], size, renumbered)
 
 
-def _open_parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) -> list[_Part]:
-    """Open the sessions, by their start, and lock them until the stack is closed."""
+def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
+    """Open the sessions, by their start."""
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if len(paths) < 2:
         msg = f"found {counted(len(paths), 'path')}, expected at least two sessions"
@@ -157,6 +152,7 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitSt
         )
     seen: set[str] = set()
     parts = []
+    convert = "convert it first: tape2048 convert"
     for path in paths:
         real = os.path.realpath(path)
         if real in seen:
@@ -165,37 +161,25 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitSt
             )
         seen.add(real)
         session = Session.open(path)
-        held.callback(lambda _: None, session.read_lock)  # the lock, without the rows' mapping
-        parts.append(_part(session))
-    return sorted(parts, key=lambda part: (str(part.facts.get("started_at")), part.path.name))
+        if session.manifest is None or session.blocks is None or not session.contiguous:
+            found = "a foreign session, without a manifest or block checksums"
+            raise MaintenanceError(found, path=session.path, hint=convert)
+        if rows_entry(session.manifest) is None:
+            found = f"the rows of this session are in shards; expected one {STEPS_NPY}"
+            raise MaintenanceError(found, path=session.path, hint=convert)
+        missing = [name for name in _SHARED if session.meta.get(name) is None]
+        if missing:
+            found = f"this session has no {missing[0]}, which defines its games"
+            raise MaintenanceError(found, path=session.path, hint="leave it out")
+        parts.append(session)
+    return sorted(parts, key=lambda part: (str(part.meta.get("started_at")), part.path.name))
 
 
-def _part(session: Session) -> _Part:
-    convert = "convert it first: tape2048 convert"
-    if session.manifest is None or session.blocks is None or not session.contiguous:
-        found = "a foreign session, without a manifest or block checksums"
-        raise MaintenanceError(found, path=session.path, hint=convert)
-    entry = rows_entry(session.manifest)
-    if entry is None:
-        found = f"the rows of this session are in shards; expected one {STEPS_NPY}"
-        raise MaintenanceError(found, path=session.path, hint=convert)
-    missing = [name for name in _SHARED if session.meta.get(name) is None]
-    if missing:
-        found = f"this session has no {missing[0]}, which defines its games"
-        raise MaintenanceError(found, path=session.path, hint="leave it out")
-    starts = None if session.tape is None else session.tape.starts
-    offset = entry.bytes - len(session) * (session.dtype.itemsize if starts is None else 1)
-    blocks = np.sort(session.blocks, order="first_row")
-    return _Part(
-        session.path, session.runs, blocks, session.meta, session.dtype, offset, len(session), starts
-    )
-
-
-def _check_mergeable(parts: list[_Part]) -> None:
+def _check_mergeable(parts: list[Session]) -> None:
     first = parts[0]
     for part in parts[1:]:
-        if (part.starts is None) != (first.starts is None):
-            kinds = ("on tape", "of rows") if first.starts is None else ("of rows", "on tape")
+        if (part.tape is None) != (first.tape is None):
+            kinds = ("on tape", "of rows") if first.tape is None else ("of rows", "on tape")
             raise MaintenanceError(
                 f"this session is {kinds[0]}; {first.path.name} is one {kinds[1]}",
                 path=part.path,
@@ -209,10 +193,10 @@ def _check_mergeable(parts: list[_Part]) -> None:
                 hint="merge those with record_action and those without by themselves",
             )
         for name in _SHARED:
-            if part.facts[name] != first.facts[name]:
+            if part.meta[name] != first.meta[name]:
                 raise MaintenanceError(
-                    f"{name} is {_short(part.facts[name])}; in {first.path.name} it is "
-                    f"{_short(first.facts[name])}",
+                    f"{name} is {_short(part.meta[name])}; in {first.path.name} it is "
+                    f"{_short(first.meta[name])}",
                     path=part.path,
                     hint="merge only sessions of one player, recorded alike",
                 )
@@ -234,30 +218,30 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _facts(parts: list[_Part]) -> dict[str, Any]:
+def _facts(parts: list[Session]) -> dict[str, Any]:
     """Separate the facts that all sessions share from those of each."""
-    first = parts[0].facts
+    first = parts[0].meta
     shared = {
         name: value
         for name, value in first.items()
-        if name not in _OWN and all(name in part.facts and part.facts[name] == value for part in parts)
+        if name not in _OWN and all(name in part.meta and part.meta[name] == value for part in parts)
     }
     own = [
         {
             "name": part.path.name,
-            "rows": part.rows,
+            "rows": len(part),
             "runs": len(part.runs),
-            **{name: value for name, value in part.facts.items() if name not in shared and name not in _OWN},
-            **{name: part.facts[name] for name in _OWN[2:] if name in part.facts},
+            **{name: value for name, value in part.meta.items() if name not in shared and name not in _OWN},
+            **{name: part.meta[name] for name in _OWN[2:] if name in part.meta},
         }
         for part in parts
     ]
     return {
         **shared,
         "started_at": str(first.get("started_at")),
-        "ended_at": max(str(part.facts.get("ended_at")) for part in parts),
-        "recovered": any(part.facts.get("recovered") is True for part in parts),
-        "rows": sum(part.rows for part in parts),
+        "ended_at": max(str(part.meta.get("ended_at")) for part in parts),
+        "recovered": any(part.meta.get("recovered") is True for part in parts),
+        "rows": sum(len(part) for part in parts),
         "runs": sum(len(part.runs) for part in parts),
         "merged_from": own,
     }
@@ -274,95 +258,59 @@ def _name(facts: dict[str, Any]) -> str:
     return name
 
 
-def _write(
+def _data(part: Session) -> tuple[Path, int]:
+    """Return the file of a session's rows, and the offset of the first one."""
+    name, row_bytes = (STEPS_NPY, part.dtype.itemsize) if part.tape is None else (TAPE_NPY, 1)
+    assert part.manifest is not None
+    return part.path / name, part.manifest.files[name].bytes - len(part) * row_bytes
+
+
+def _write_rows(
     directory: Path,
-    parts: list[_Part],
+    parts: list[Session],
+    tables: list[NDArray[np.void]],
     facts: dict[str, Any],
-    progress: Callable[[int, int], object] | None,
+    report: Callable[[int, int], object],
     *,
     renumbered: bool,
 ) -> int:
     """Write and flush all files of the new session; return their size."""
-    if parts[0].starts is not None:
-        return _write_tape(directory, parts, facts, progress, renumbered=renumbered)
     from crc32c import crc32c
 
-    rows = sum(part.rows for part in parts)
-    header = session_header(parts[0].dtype, rows)
+    header = session_header(parts[0].dtype, facts["rows"])
     row_bytes = parts[0].dtype.itemsize
-    checksum = crc32c(header)
-    runs, blocks = [], []
-    first_row = first_id = 0
+    checksum, rows = crc32c(header), 0
+    blocks: list[tuple[int, int, int]] = []
     with open_fd(directory / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, header, 0)
-        for part in parts:
-            table = part.runs.copy()
-            table["first_row"] += np.uint64(first_row)
-            if renumbered:
-                table["id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
-            runs.append(table)
-            with open_regular(part.path / STEPS_NPY) as source:
-                for block in part.blocks:
-                    written = _copy_block(source, fd, part, block, first_row, table if renumbered else None)
-                    checksum = crc32c_combine(checksum, written, int(block["rows"]) * row_bytes)
-                    blocks.append((first_row + int(block["first_row"]), int(block["rows"]), written))
-                    if progress is not None:
-                        progress(first_row + int(block["first_row"]) + int(block["rows"]), rows)
-            first_row += part.rows
-            first_id += len(table)
+        for part, table in zip(parts, tables, strict=True):
+            assert part.blocks is not None
+            for block in part.blocks:
+                written = _copy_block(fd, rows, part, block, table if renumbered else None)
+                checksum = crc32c_combine(checksum, written, int(block["rows"]) * row_bytes)
+                blocks.append((rows, int(block["rows"]), written))
+                rows += int(block["rows"])
+                report(rows, facts["rows"])
         os.fsync(fd)
     steps = FileEntry(STEPS_HEADER_BYTES + rows * row_bytes, checksum)
-    all_runs = np.concatenate(runs, dtype=RUN_DTYPE)
+    all_runs = np.concatenate(tables, dtype=RUN_DTYPE)
     return finish_session(directory, {STEPS_NPY: steps}, all_runs, np.array(blocks, BLOCK_DTYPE), facts)
 
 
-def _write_tape(
-    directory: Path,
-    parts: list[_Part],
-    facts: dict[str, Any],
-    progress: Callable[[int, int], object] | None,
-    *,
-    renumbered: bool,
-) -> int:
-    """Write a session on tape as :func:`_write`; every game is decoded on the way."""
-    from crc32c import crc32c
-
-    first_id = 0
-    with TapeWriter(directory) as writer:
-        for part in parts:
-            table = part.runs.copy()
-            if renumbered:
-                table["id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
-            first_id += len(table)
-            path = part.path / TAPE_NPY
-            with open_regular(path) as source:
-                sums = BlockSums(part.blocks, part.rows, 1, part.path / METADATA_DB)
-                for games, rows in game_pieces(part.runs, _PIECE_ROWS):
-                    tape = np.empty(rows.stop - rows.start, np.uint8)
-                    read_exactly(source, tape, part.data_offset + rows.start, path)
-                    sums.update(tape.data, crc32c)
-                    for changed in sums.defects(path, part.data_offset):
-                        raise changed
-                    starts = np.empty(0, np.uint64) if part.starts is None else part.starts[games]
-                    writer.add(tape, table[games], starts)
-                    if progress is not None:
-                        progress(writer.rows, facts["rows"])
-        return writer.finish(facts)
-
-
-def _copy_block(  # noqa: PLR0917 - source, target, contents
-    source: int, target: int, part: _Part, block: np.void, first_row: int, table: NDArray[np.void] | None
+def _copy_block(
+    target: int, first_row: int, part: Session, block: np.void, table: NDArray[np.void] | None
 ) -> int:
     """Copy one block's rows, with the ids of ``table``, if given; return the new block's checksum."""
     from crc32c import crc32c
 
     begin, count = int(block["first_row"]), int(block["rows"])
-    path = part.path / STEPS_NPY
+    path, data_offset = _data(part)
     found = written = 0
     has_rows = part.runs["rows"] > 0  # a run without rows begins where another one does
     for at in range(begin, begin + count, _PIECE_ROWS):
         rows = np.empty(min(_PIECE_ROWS, begin + count - at), part.dtype)
-        read_exactly(source, rows, part.data_offset + at * part.dtype.itemsize, path)
+        with open_regular(path) as source:
+            read_exactly(source, rows, data_offset + at * part.dtype.itemsize, path)
         found = crc32c(rows.view(np.uint8).data, found)
         if table is not None:
             # Runs tile the rows in order, so a row's run is the last one that begins at or before it.
@@ -371,13 +319,41 @@ def _copy_block(  # noqa: PLR0917 - source, target, contents
             rows["run_id"] = table["id"][has_rows][owners - 1]
         data = rows.view(np.uint8).data
         written = crc32c(data, written) if table is not None else found
-        write_all(target, data, STEPS_HEADER_BYTES + (first_row + at) * part.dtype.itemsize)
+        write_all(target, data, STEPS_HEADER_BYTES + (first_row + at - begin) * part.dtype.itemsize)
     if found != int(block["crc32c"]):
         raise ChecksumError(
             f"rows {begin} to {begin + count - 1} have CRC-32C {found:08x}; the block's is "
             f"{int(block['crc32c']):08x}",
             path=path,
-            offset=part.data_offset + begin * part.dtype.itemsize,
+            offset=data_offset + begin * part.dtype.itemsize,
             hint="leave this session out, or quarantine it: tape2048 validate --quarantine",
         )
     return written
+
+
+def _write_tape(
+    directory: Path,
+    parts: list[Session],
+    tables: list[NDArray[np.void]],
+    facts: dict[str, Any],
+    report: Callable[[int, int], object],
+    *,
+    renumbered: bool,  # noqa: ARG001 - the bytes of a tape hold no ids
+) -> int:
+    """Write a session on tape as :func:`_write_rows`; every game is decoded on the way."""
+    with TapeWriter(directory) as writer:
+        for part, table in zip(parts, tables, strict=True):
+            assert part.tape is not None
+            assert part.blocks is not None
+            path, data_offset = _data(part)
+            sums = BlockSums(part.blocks, len(part), 1, part.path / METADATA_DB)
+            for games, rows in game_pieces(part.runs, _PIECE_ROWS):
+                tape = np.empty(rows.stop - rows.start, np.uint8)
+                with open_regular(path) as source:
+                    read_exactly(source, tape, data_offset + rows.start, path)
+                sums.update(tape.data)
+                for changed in sums.defects(path, data_offset):
+                    raise changed
+                writer.add(tape, table[games], part.tape.starts[games])
+                report(writer.rows, facts["rows"])
+        return writer.finish(facts)

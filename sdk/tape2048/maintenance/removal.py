@@ -78,7 +78,7 @@ def find_leftovers(root: Path) -> list[Path]:
 
 
 def clear_leftovers(root: Path, removal_lock: RemovalLock) -> list[Removed]:  # noqa: ARG001 - proves the right
-    """Remove what interrupted removals have left, and continue after a failure; return the outcomes, sorted."""
+    """Remove what interrupted removals have left; return the outcomes, sorted."""
     doing = "removing what was left"
     with storage_errors(root, doing):
         outcomes = [_delete(path, path, doing) for path in find_leftovers(root)]

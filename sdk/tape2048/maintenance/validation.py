@@ -8,6 +8,7 @@ the memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,10 +22,8 @@ from tape2048.errors import ChecksumError, ManifestError, NpyError, SchemaError,
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import MANIFEST, METADATA_DB, STEP_DTYPES
-from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular, read_exactly
-from tape2048.maintenance.row_checks import BlockSums, Place, RowChecks
-from tape2048.maintenance.tape_checks import TapeChecks
+from tape2048.maintenance.checks import BlockSums, Place, RowChecks, TapeChecks
 from tape2048.session.directory import (
     as_unsigned,
     check_directory,
@@ -40,6 +39,8 @@ from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE, TAPE_NPY
 from tape2048.tape.reader import check_anchor_count, check_anchor_rows, tape_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tape2048.formats.metadata import Metadata
@@ -51,6 +52,9 @@ Progress: TypeAlias = Callable[[int, int], object]
 
 #: Rows of a chunk: 7 MB, and about four times that in the arrays of the checks.
 CHUNK_ROWS = 1 << 18
+
+#: Bytes of a chunk of other files.
+CHUNK_BYTES = 8 * 1024 * 1024
 
 # Endings of the files that SQLite, and programs that write to a temporary name, leave behind.
 _LEFTOVER_SUFFIXES = ("-journal", "-wal", "-shm", ".tmp", ".partial")
@@ -105,11 +109,6 @@ class _Validation:
     """The state of one validation."""
 
     def __init__(self, progress: Progress | None) -> None:
-        # Imported here, since the package takes 30 ms to read its own metadata, as long as all of tape2048
-        # except NumPy.
-        from crc32c import crc32c
-
-        self._checksum: Callable[[Any, int], int] = crc32c
         self._progress = progress
         self._findings: list[Finding] = []
         self._checksums = 0
@@ -119,28 +118,40 @@ class _Validation:
         self._manifest: Manifest | None = None
         self._metadata: Metadata | None = None
         self._blocks: BlockSums | None = None
-        self._rows: RowChecks | None = None
 
     def run(self, path: str | os.PathLike[str]) -> Report:
         directory = self._collect(check_directory, path)
         if directory is None:
             return Report(os.fspath(path), 0, 0, 0, tuple(self._findings))
         self._directory = directory
+        database = directory / METADATA_DB
         parts = self._collect(find_steps, directory) or []
         self._manifest = self._collect(read_manifest, directory)
-        if os.path.lexists(directory / METADATA_DB):
-            self._metadata = self._collect(read_metadata, directory / METADATA_DB)
+        if os.path.lexists(database):
+            self._metadata = self._collect(read_metadata, database)
         if self._metadata is not None:
-            packed = self._collect(packed_defect, directory / METADATA_DB)
-            if packed is not None:
-                self._add(packed)
-        for defect in manifest_defects(self._manifest, parts, directory) if self._manifest else ():
-            self._add(defect)
-        self._plan(parts)
-        headers, rows = self._read_parts(parts)
-        self._read_others(parts)
-        self._check_names(parts)
-        left_out = self._rows.rows_without_run if self._rows else 0
+            packed = self._collect(packed_defect, database)
+            self._add(*([packed] if packed else []))
+        self._add(*(manifest_defects(self._manifest, parts, directory) if self._manifest else ()))
+        listed = [
+            directory / name
+            for name in (self._manifest.files if self._manifest else ())
+            if is_plain_name(name)
+        ]
+        self._bytes_total = sum(found.st_size for found in map(_stat, {*parts, *listed}) if found is not None)
+        on_tape = bool(parts) and parts[0].name == TAPE_NPY
+        headers = self._headers(parts, *([[TAPE_DTYPE], [ANCHOR_DTYPE]] if on_tape else [STEP_DTYPES]))
+        rows = left_out = 0
+        if headers is None:
+            self._read_plain(*parts)
+        else:
+            rows = headers[0].rows if on_tape else sum(header.rows for header in headers)
+            left_out = (self._read_tape if on_tape else self._read_rows)(parts, headers, rows)
+            self._check_counts(rows)
+        self._read_plain(*(path for path in listed if path not in parts and path.is_file()))
+        self._check_names(
+            {MANIFEST, METADATA_DB, *EMBEDDINGS_FILES, *(part.name for part in (*parts, *listed))}
+        )
         if headers is not None and any(os.path.lexists(directory / name) for name in EMBEDDINGS_FILES):
             self._collect(read_embeddings, directory, rows - left_out, self._manifest)
         notes: tuple[str, ...] = ()
@@ -148,22 +159,6 @@ class _Validation:
             notes = (f"{counted(left_out, 'row')} of games that never reached the table runs: left out",)
         runs = len(self._metadata.runs) if self._metadata else 0
         return Report(str(directory), rows, runs, self._checksums, tuple(self._findings), notes)
-
-    def _read_parts(self, parts: list[Path]) -> tuple[list[NpyHeader] | None, int]:
-        """Read and check the files of the rows; return their headers, if they are valid, and N."""
-        on_tape = bool(parts) and parts[0].name == TAPE_NPY
-        headers = self._headers(parts, *([[TAPE_DTYPE], [ANCHOR_DTYPE]] if on_tape else [STEP_DTYPES]))
-        if headers is None:
-            for part in parts:
-                self._collect(self._read_plain, part)
-            return None, 0
-        rows = headers[0].rows if on_tape else sum(header.rows for header in headers)
-        if on_tape:
-            self._read_tape(parts, headers)
-        else:
-            self._read_rows(parts, headers, rows)
-        self._check_counts(rows)
-        return headers, rows
 
     def _headers(self, parts: list[Path], *accepted: Sequence[np.dtype[Any]]) -> list[NpyHeader] | None:
         """Read the header of each part; return None if one is invalid or two differ.
@@ -182,138 +177,127 @@ class _Validation:
             headers.append(header)
         return headers or None
 
-    def _read_rows(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> None:
-        """Read the rows once, for all checksums and all checks of rows."""
-        path = self._directory / METADATA_DB
-        blocks = self._metadata.blocks if self._metadata else None
+    def _read_rows(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> int:
+        """Read the rows once, for all checksums and checks; return the number of rows without a run."""
+        checks: RowChecks | None = None
         if self._metadata is not None:
             whole = self._metadata.has_rows or self._manifest is not None
-            self._rows = RowChecks(self._metadata, rows, path, whole=whole)
-        if blocks is not None:
-            self._blocks = self._collect(BlockSums, blocks, rows, headers[0].dtype.itemsize, path)
+            checks = RowChecks(self._metadata, rows, self._directory / METADATA_DB, whole=whole)
+        self._begin_blocks(rows, headers[0].dtype.itemsize)
         first = 0
         for part, header in zip(parts, headers, strict=True):
-            if self._collect(self._read_part, part, header, first) is None:
-                return  # a part that cannot be read leaves the later rows unknown
+            if self._collect(self._read_part, part, header, first, checks) is None:
+                return checks.rows_without_run if checks else 0  # the later rows are unknown
             first += header.rows
-        for defect in self._rows.defects() if self._rows else ():
-            self._add(defect)
-        if self._blocks is not None and blocks is not None:
-            self._checksums += len(blocks)
-            offset = headers[0].data_offset if len(parts) == 1 else None
-            for changed in self._blocks.defects(parts[0], offset):
-                self._add(changed)
+        self._add(*(checks.defects() if checks else ()))
+        self._end_blocks(parts[0], headers[0].data_offset if len(parts) == 1 else None)
+        return checks.rows_without_run if checks else 0
 
-    def _read_tape(self, parts: list[Path], headers: list[NpyHeader]) -> None:
+    def _read_part(self, path: Path, header: NpyHeader, first: int, checks: RowChecks | None) -> bool:
+        with self._summed(path) as (read, _):
+            read(np.empty(header.data_offset, np.uint8))
+            buffer = np.empty(min(header.rows, CHUNK_ROWS), header.dtype)
+            place = Place(first, path, header.data_offset, header.dtype.itemsize)
+            for begin in range(0, header.rows, CHUNK_ROWS):
+                chunk = buffer[: header.rows - begin]
+                content = read(chunk)
+                if self._blocks is not None:
+                    self._blocks.update(content)
+                if checks is not None:
+                    checks.update(as_unsigned(chunk), place.plus(begin))
+        return True
+
+    def _read_tape(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> int:
         """Read tape and anchors once, side by side, for all checksums, and decode every game."""
-        checks = self._collect(self._tape_checks, parts, headers) if self._metadata else None
-        if checks is None or self._metadata is None:
-            for part in parts:
-                self._collect(self._read_plain, part)
-            return
-        blocks = self._metadata.blocks
-        if blocks is not None:
-            path = self._directory / METADATA_DB
-            self._blocks = self._collect(BlockSums, blocks, headers[0].rows, 1, path)
-        if self._collect(self._read_games, checks, parts, headers) is None:
-            return
-        for defect in checks.defects():
-            self._add(defect)
-        if self._blocks is not None and blocks is not None:
-            self._checksums += len(blocks)
-            for changed in self._blocks.defects(parts[0], headers[0].data_offset):
-                self._add(changed)
+        checks = self._collect(self._tape_checks, self._metadata, parts, headers) if self._metadata else None
+        if checks is None:
+            self._read_plain(*parts)
+            return 0
+        self._begin_blocks(rows, 1)
+        if self._collect(self._read_games, checks, parts, headers) is not None:
+            self._add(*checks.defects())
+            self._end_blocks(parts[0], headers[0].data_offset)
+        return 0
 
-    def _tape_checks(self, parts: list[Path], headers: list[NpyHeader]) -> TapeChecks:
+    def _tape_checks(self, metadata: Metadata, parts: list[Path], headers: list[NpyHeader]) -> TapeChecks:
         """Compare run table, manifest and sizes, and return the checks of the games."""
-        assert self._metadata is not None
         anchor_rows = check_anchor_rows(self._directory, self._manifest)
-        runs, starts = tape_runs(self._metadata, self._directory)
+        runs, starts = tape_runs(metadata, self._directory)
         runs, _ = from_run_table(runs, headers[0].rows, self._directory / METADATA_DB)
         check_anchor_count(headers[1].rows, headers[0].rows, anchor_rows, parts[1])
         offsets = headers[0].data_offset, headers[1].data_offset
         return TapeChecks(runs, starts, anchor_rows, (parts[0], parts[1]), offsets)
 
     def _read_games(self, checks: TapeChecks, parts: list[Path], headers: list[NpyHeader]) -> bool:
-        with open_regular(parts[0]) as tape_fd, open_regular(parts[1]) as anchors_fd:
-            fds = tape_fd, anchors_fd
-            before = [os.fstat(fd) for fd in fds]
-            sums = []
-            for fd, path, header in zip(fds, parts, headers, strict=True):
-                head = np.empty(header.data_offset, np.uint8)
-                read_exactly(fd, head, 0, path)
-                sums.append(self._checksum(head, 0))
-                self._advance(len(head))
+        with self._summed(parts[0]) as (read_tape, _), self._summed(parts[1]) as (read_anchors, _):
+            read_tape(np.empty(headers[0].data_offset, np.uint8))
+            read_anchors(np.empty(headers[1].data_offset, np.uint8))
             for games, rows, anchors in checks.pieces(CHUNK_ROWS):
-                content: list[NDArray[Any]] = []
-                for at, places in enumerate((rows, anchors)):
-                    array = np.empty(places.stop - places.start, headers[at].dtype)
-                    offset = headers[at].data_offset + places.start * array.itemsize
-                    read_exactly(fds[at], array, offset, parts[at])
-                    sums[at] = self._checksum(array.view(np.uint8).data, sums[at])
-                    self._advance(array.nbytes)
-                    content.append(array)
+                tape = np.empty(rows.stop - rows.start, TAPE_DTYPE)
+                found = np.empty(anchors.stop - anchors.start, ANCHOR_DTYPE)
+                content = read_tape(tape)
+                read_anchors(found)
                 if self._blocks is not None:
-                    self._blocks.update(content[0].data, self._checksum)
-                checks.update(games, rows, content[0], content[1])
-            for path, opened, total in zip(parts, before, sums, strict=True):
-                self._check_unchanged(path, opened)
-                self._compare(path, total)
+                    self._blocks.update(content)
+                checks.update(games, rows, tape, found)
         return True
 
-    def _read_part(self, path: Path, header: NpyHeader, first: int) -> bool:
+    def _begin_blocks(self, rows: int, row_bytes: int) -> None:
+        if self._metadata is not None and self._metadata.blocks is not None:
+            blocks, path = self._metadata.blocks, self._directory / METADATA_DB
+            self._blocks = self._collect(BlockSums, blocks, rows, row_bytes, path)
+
+    def _end_blocks(self, path: Path, offset: int | None) -> None:
+        if self._blocks is not None:
+            self._checksums += len(self._blocks)
+            self._add(*self._blocks.defects(path, offset))
+
+    @contextlib.contextmanager
+    def _summed(self, path: Path) -> Iterator[tuple[Callable[[NDArray[Any]], memoryview], int]]:
+        """Open a file to read it front to back, and compare its checksum with the manifest at the end.
+
+        Yields a function that fills an array with the next bytes and returns them, and the file's size.
+        """
+        from crc32c import crc32c  # late: it takes 30 ms
+
+        at = total = 0
+
+        def read(into: NDArray[Any]) -> memoryview:
+            nonlocal at, total
+            read_exactly(fd, into, at, path)
+            content = into.view(np.uint8).data
+            at, total = at + into.nbytes, crc32c(content, total)
+            self._bytes_done += into.nbytes
+            if self._progress is not None:
+                self._progress(self._bytes_done, self._bytes_total)
+            return content
+
         with open_regular(path) as fd:
             before = os.fstat(fd)
-            head = np.empty(header.data_offset, np.uint8)
-            read_exactly(fd, head, 0, path)
-            total = self._checksum(head, 0)
-            self._advance(len(head))
-            buffer = np.empty(min(header.rows, CHUNK_ROWS), header.dtype)
-            place = Place(first, path, header.data_offset, header.dtype.itemsize)
-            for begin in range(0, header.rows, CHUNK_ROWS):
-                chunk = buffer[: header.rows - begin]
-                read_exactly(fd, chunk, place.plus(begin).offset, path)
-                content = chunk.view(np.uint8).data
-                total = self._checksum(content, total)
-                if self._blocks is not None:
-                    self._blocks.update(content, self._checksum)
-                if self._rows is not None:
-                    self._rows.update(as_unsigned(chunk), place.plus(begin))
-                self._advance(len(content))
-            self._check_unchanged(path, before)
-        self._compare(path, total)
-        return True
-
-    def _read_plain(self, path: Path) -> None:
-        """Read a file for its checksum alone."""
-        with open_regular(path) as fd:
-            before = os.fstat(fd)
-            total = crc32c_file(fd, before.st_size, path, on_chunk=lambda chunk: self._advance(len(chunk)))
-            self._check_unchanged(path, before)
-        self._compare(path, total)
-
-    def _read_others(self, parts: list[Path]) -> None:
-        """Read the listed files other than steps, for their checksums."""
-        steps = {part.name for part in parts}
-        for path in self._listed():
-            if path.name not in steps and path.is_file():
-                self._collect(self._read_plain, path)
-
-    def _check_unchanged(self, path: Path, before: os.stat_result) -> None:
-        after, names = _stat(path), ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-        if after is None or any(getattr(after, name) != getattr(before, name) for name in names):
-            msg = "changed, or was replaced, while it was read"
-            hint = "published files never change: find the program that writes here"
-            self._add(ChecksumError(msg, path=path, hint=hint))
-
-    def _compare(self, path: Path, total: int) -> None:
+            yield read, before.st_size
+            after, names = _stat(path), ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+            if after is None or any(getattr(after, name) != getattr(before, name) for name in names):
+                msg = "changed, or was replaced, while it was read"
+                hint = "published files never change: find the program that writes here"
+                self._add(ChecksumError(msg, path=path, hint=hint))
         entry = self._manifest.files.get(path.name) if self._manifest else None
-        if entry is None:
-            return
-        self._checksums += 1
-        if entry.crc32c != total:
-            msg = f"has CRC-32C {total:08x}; the manifest says {entry.crc32c:08x}"
-            self._add(ChecksumError(msg, path=path, hint="restore the session from a copy"))
+        if entry is not None:
+            self._checksums += 1
+            if entry.crc32c != total:
+                msg = f"has CRC-32C {total:08x}; the manifest says {entry.crc32c:08x}"
+                self._add(ChecksumError(msg, path=path, hint="restore the session from a copy"))
+
+    def _read_plain(self, *paths: Path) -> None:
+        """Read files for their checksums alone."""
+
+        def read_all(path: Path) -> None:
+            with self._summed(path) as (read, size):
+                buffer = np.empty(min(size, CHUNK_BYTES), np.uint8)
+                for begin in range(0, size, CHUNK_BYTES):
+                    read(buffer[: size - begin])
+
+        for path in paths:
+            self._collect(read_all, path)
 
     def _check_counts(self, rows: int) -> None:
         if self._metadata is None:
@@ -328,15 +312,13 @@ class _Validation:
                 msg = f"the fact {name} in the table session is {fact!r}; the session has {found}"
                 self._add(SchemaError(msg, path=self._directory / METADATA_DB))
 
-    def _check_names(self, parts: list[Path]) -> None:
+    def _check_names(self, known: set[str]) -> None:
         names = self._collect(list_names, self._directory) or []
         ours = self._metadata is not None and self._metadata.has_rows and self._metadata.blocks is not None
         if ours and MANIFEST not in names:
             msg = f"no {MANIFEST}, though the recorder wrote the rest"
             hint = "restore it from a copy: without it no program can tell whether the files are complete"
             self._add(ManifestError(msg, path=self._directory, hint=hint))
-        known = {MANIFEST, METADATA_DB, *EMBEDDINGS_FILES, *(part.name for part in parts)}
-        known.update(path.name for path in self._listed())
         for name in names:
             # A foreign session may have other files, such as notes.
             leftover = ours or name.startswith(".") or name.endswith(_LEFTOVER_SUFFIXES)
@@ -353,22 +335,8 @@ class _Validation:
             self._add(error)
             return None
 
-    def _add(self, error: TapeError) -> None:
-        self._findings.append(Finding.of(error))
-
-    def _listed(self) -> list[Path]:
-        """Return the paths of the files that the manifest lists."""
-        names = self._manifest.files if self._manifest else ()
-        return [self._directory / name for name in names if is_plain_name(name)]
-
-    def _plan(self, parts: list[Path]) -> None:
-        paths = {*parts, *self._listed()}
-        self._bytes_total = sum(found.st_size for found in map(_stat, paths) if found is not None)
-
-    def _advance(self, count: int) -> None:
-        self._bytes_done += count
-        if self._progress is not None:
-            self._progress(self._bytes_done, self._bytes_total)
+    def _add(self, *errors: TapeError) -> None:
+        self._findings += [Finding.of(error) for error in errors]
 
 
 def _read_header(path: Path, accepted: Sequence[np.dtype[Any]]) -> NpyHeader:

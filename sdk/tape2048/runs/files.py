@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FormatError, MissingPathError, NotASessionError, StorageError
-from tape2048.io.reading import load_path, open_regular, reading
+from tape2048.io.reading import load_path, open_regular
 from tape2048.runs import a2run
 from tape2048.runs.a2run2 import RunV2
 
@@ -73,7 +73,7 @@ def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
     Raises:
         StorageError: it cannot be opened or read, or is not a regular file.
     """
-    with open_regular(path) as fd, reading(path):
+    with open_regular(path) as fd:
         return os.pread(fd, count, 0)
 
 

@@ -103,7 +103,7 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
         return SHARDS in names
     path = directory / STEPS_NPY
     try:
-        with open_regular(path) as fd, reading(path):
+        with open_regular(path) as fd:
             head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
         return parse_header(head, path).dtype == DATASET_ROW_DTYPE
     except TapeError:

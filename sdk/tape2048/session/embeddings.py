@@ -90,7 +90,7 @@ def _read_facts(path: Path) -> _Facts:
     if not path.exists():
         found = f"no {EMBEDDINGS_JSON}: this session has no embeddings"
         raise ColumnError(found, path=path.parent, hint="`tape2048 embed` makes them")
-    with open_regular(path) as fd, reading(path):
+    with open_regular(path) as fd:
         content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
     try:
         return msgspec.json.decode(content, type=_Facts)

@@ -235,7 +235,7 @@ class RemovalLock:
 
 
 class LockProbe:
-    """A read-only view of the readers' locks of ``root``, which creates and locks nothing; a context manager."""
+    """A view of the readers' locks of ``root``; a context manager that creates and locks nothing."""
 
     def __init__(self, root: Path) -> None:
         self._fd: int | None = None

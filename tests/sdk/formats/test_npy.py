@@ -289,9 +289,8 @@ class TestOpenRows:
 
     def test_other_row_type_names_both(self, file: Path) -> None:
         np.save(file, np.zeros(3, [("run_id", ">u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]))
-        with pytest.raises(NpyError, match=r"'>u8'.*expected .*'<u8'.* or .*action") as caught:
+        with pytest.raises(NpyError, match=r"'>u8'.*expected .*'<u8'.* or .*action"):
             open_rows(file, DTYPES)
-        assert not isinstance(caught.value, NpyError)
 
     def test_aligned_rows_are_another_type(self, file: Path) -> None:
         np.save(file, np.zeros(3, np.dtype(ACTION_STEP_DTYPE.descr, align=True)))

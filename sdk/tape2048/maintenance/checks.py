@@ -1,16 +1,17 @@
-"""Streaming checks of a session's rows, chunk by chunk, in memory bounded by the runs."""
+"""Streaming checks of a session's rows or tape, piece by piece, in memory bounded by the runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
 from tape2048.formats.session import SAMPLE_RATE_MAX
-from tape2048.maintenance.outcomes import outcomes
 from tape2048.session.row_owners import from_run_table
+from tape2048.tape.checks import Defect, anchor_error, anchors_of, check_games, game_pieces
+from tape2048.tape.layout import ANCHOR_DTYPE, anchor_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.errors import FormatError
     from tape2048.formats.metadata import Metadata
     from tape2048.session.row_owners import Owners
 
@@ -65,10 +67,10 @@ class RowChecks:
                 self._runs, self._owners = from_run_table(metadata.runs, rows, path)
             except BookkeepingError as error:
                 self._defects.append(error)
-        try:
-            self._rate = _sample_rate(metadata, path)
-        except SchemaError as error:
-            self._defects.append(error)
+        self._rate = metadata.session.get("sample_rate")
+        if self._rate is not None and (type(self._rate) is not int or not 1 <= self._rate <= SAMPLE_RATE_MAX):
+            found = f"sample_rate is {self._rate!r}; expected a whole number from 1 to {SAMPLE_RATE_MAX}"
+            self._defects.append(SchemaError(found, path=path))
             self._rate = None
         self._by_id = np.argsort(self._runs["id"], kind="stable")
         self._counts = np.zeros(len(self._runs), np.int64)
@@ -87,7 +89,10 @@ class RowChecks:
         ids, steps, exps = chunk["run_id"], chunk["step_idx"], np.ascontiguousarray(chunk["exps"])
         owner = self._owner(np.ascontiguousarray(ids), place)
         number = self._number(owner, place.first)
-        expected = number * self._learn_rate(steps, number)
+        second = np.flatnonzero(number == 1)
+        if self._rate is None and second.size:  # without the fact, the first second row of a run has the rate
+            self._rate = max(1, int(steps[second[0]]))
+        expected = number * (self._rate or 1)
         self._note(
             "step_idx",
             (owner >= 0) & (steps != expected),
@@ -106,7 +111,9 @@ class RowChecks:
             bad_action = served & (action > _ACTION_MAX)
             self._note("action", bad_action, place, lambda at: f"has action {action[at]}, above 3")
         begins = np.concatenate(([0], np.flatnonzero(owner[1:] != owner[:-1]) + 1))
-        self._see_tiles(exps, owner, begins)
+        highest = np.maximum.reduceat(exps.reshape(-1), begins * 16)
+        known = owner[begins] >= 0
+        np.maximum.at(self._highest, owner[begins][known], highest[known])
         if self._last is not None:
             ends = np.append(begins[1:], len(owner)) - 1
             self._last[owner[ends], :16] = exps[ends]
@@ -170,22 +177,6 @@ class RowChecks:
         self._counts += added
         return number
 
-    def _learn_rate(self, steps: NDArray[np.uint32], number: NDArray[np.int64]) -> int:
-        # Without a sample rate in the facts, the first row that is second in its run has it.
-        if self._rate is None:
-            second = np.flatnonzero(number == 1)
-            if second.size:
-                self._rate = max(1, int(steps[second[0]]))
-        return self._rate or 1
-
-    def _see_tiles(
-        self, exps: NDArray[np.uint8], owner: NDArray[np.int64], begins: NDArray[np.int64]
-    ) -> None:
-        """Raise each run's highest exponent to those of its rows; ``begins`` are the first rows of runs."""
-        highest = np.maximum.reduceat(exps.reshape(-1), begins * 16)
-        known = owner[begins] >= 0
-        np.maximum.at(self._highest, owner[begins][known], highest[known])
-
     def _run_defects(self) -> Iterator[BookkeepingError]:
         """Yield the defects that need all rows of a run."""
         runs, counts, rate = self._runs, self._counts, self._rate or 1
@@ -221,19 +212,15 @@ class RowChecks:
         yield from first(beyond, lambda at: f"{has_tile(at)}, but its rows get no further than {seen[at]}")
         if self._last is not None and not self._bad_rows:
             moves = (counts - 1) * rate
-            wrong = (counts == due) & (counts > 0) & ~self._explained(self._last, moves)
             last = self._last
+            explained = np.empty(len(last), np.bool_)
+            for begin in range(0, len(last), _RUNS_AT_ONCE):
+                some = slice(begin, begin + _RUNS_AT_ONCE)
+                explained[some] = outcomes(last[some], moves[some]).explain(runs[some])
+            wrong = (counts == due) & (counts > 0) & ~explained
             yield from first(
                 wrong, lambda at: outcomes(last[at : at + 1], moves[at : at + 1]).describe(runs[at])
             )
-
-    def _explained(self, last: NDArray[np.uint8], moves: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which runs have an outcome that their last rows can lead to: ``bool[R]``."""
-        explained = np.empty(len(last), np.bool_)
-        for begin in range(0, len(last), _RUNS_AT_ONCE):
-            some = slice(begin, begin + _RUNS_AT_ONCE)
-            explained[some] = outcomes(last[some], moves[some]).explain(self._runs[some])
-        return explained
 
 
 class BlockSums:
@@ -258,11 +245,17 @@ class BlockSums:
         self._sum = 0
         self._wrong: list[tuple[int, int]] = []
 
-    def update(self, content: memoryview, checksum: Callable[[Any, int], int]) -> None:
-        """Add the next bytes of the rows; ``checksum`` is CRC-32C, continued from a value."""
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return len(self._blocks)
+
+    def update(self, content: memoryview) -> None:
+        """Add the next bytes of the rows."""
+        from crc32c import crc32c  # late: it takes 30 ms
+
         while len(content) > 0:
             piece = content[: self._ends[self._at] - self._done]
-            self._sum = checksum(piece, self._sum)
+            self._sum = crc32c(piece, self._sum)
             self._done += len(piece)
             content = content[len(piece) :]
             if self._done == self._ends[self._at]:
@@ -285,10 +278,128 @@ class BlockSums:
             yield ChecksumError(msg, path=path, offset=offset, hint="restore the session from a copy")
 
 
-def _sample_rate(metadata: Metadata, path: Path) -> int | None:
-    """Return the fact ``sample_rate``, or None if it is missing; raise SchemaError if it is invalid."""
-    rate = metadata.session.get("sample_rate")
-    if rate is not None and (type(rate) is not int or not 1 <= rate <= SAMPLE_RATE_MAX):
-        found = f"sample_rate is {rate!r}; expected a whole number from 1 to {SAMPLE_RATE_MAX}"
-        raise SchemaError(found, path=path)
-    return rate
+class TapeChecks:
+    """Comparison of tape and anchors with rules and run table: update in row order, then get the defects."""
+
+    def __init__(
+        self,
+        runs: NDArray[np.void],
+        starts: NDArray[np.uint64],
+        anchor_rows: int,
+        paths: tuple[Path, Path],
+        offsets: tuple[int, int],
+    ) -> None:
+        self._runs = runs
+        self._starts = starts
+        self._anchor_rows = anchor_rows
+        self._paths = paths
+        self._offsets = offsets
+        self._games: dict[int, tuple[Defect, np.void]] = {}
+        self._anchors: tuple[FormatError, int] | None = None
+
+    def pieces(self, rows_max: int) -> Iterator[tuple[slice, slice, slice]]:
+        """Yield games, rows and anchors of each piece of :func:`game_pieces`."""
+        for games, rows in game_pieces(self._runs, rows_max):
+            first, end = (anchor_count(row, self._anchor_rows) for row in (rows.start, rows.stop))
+            yield games, rows, slice(first, end)
+
+    def update(self, games: slice, rows: slice, tape: NDArray[np.uint8], anchors: NDArray[np.uint64]) -> None:
+        """Check a piece: its bytes, ``u8[n]``, and its anchors, ``u64[m]``."""
+        runs = self._runs[games]
+        checked = check_games(tape, runs, self._starts[games])
+        for defect in checked.defects:
+            known, run = self._games.get(defect.code, (defect._replace(games=0), runs[defect.game]))
+            self._games[defect.code] = known._replace(games=known.games + defect.games), run
+        due = anchors_of(checked.boards, rows.start, self._anchor_rows)
+        at = np.flatnonzero(due != anchors)
+        numbers = (anchor_count(rows.start, self._anchor_rows) + at) * self._anchor_rows
+        owners = np.searchsorted(runs["first_row"].astype(np.int64), numbers, "right") - 1
+        sound = checked.sound[owners]  # the boards of other games are not known
+        if sound.any():
+            first = int(sound.argmax())
+            row, path = int(numbers[first]), self._paths[1]
+            offset = self._offsets[1] + row // self._anchor_rows * ANCHOR_DTYPE.itemsize
+            found, expected = int(anchors[at[first]]), int(due[at[first]])
+            error = anchor_error(row, found, expected, runs[owners[first]], path, offset)
+            known_error, count = self._anchors or (error, 0)
+            self._anchors = known_error, count + int(np.count_nonzero(sound))
+
+    def defects(self) -> Iterator[FormatError]:
+        """Yield the first defect of each kind, with their number, after the last update."""
+        for defect, run in self._games.values():
+            yield defect.error(run, self._paths[0], self._offsets[0])
+        if self._anchors is not None:
+            error, count = self._anchors
+            if count > 1:
+                error = type(error)(
+                    f"{error.message} ({count} anchors like it)",
+                    path=error.path,
+                    offset=error.offset,
+                    hint=error.hint,
+                )
+            yield error
+
+
+class Outcomes(NamedTuple):
+    """Scores and highest tiles after a last move: up or down (column 0), left or right (column 1).
+
+    The last recorded board and the number of moves before it give the score: each spawn adds a 2 or a 4 to
+    the sum of the tiles, so this sum tells the number of 4s. The score is the board score less 4 for each of
+    them. Only the last move can add to it. Lines merge alike towards both of their ends, so a board has at
+    most two outcomes.
+
+    Attributes:
+        moves: ``i64[n]``, the number of moves before each board.
+        before: ``i64[n]``, the score of each board.
+        scores: ``i64[n, 2]``, the score after the move.
+        tiles: ``i64[n, 2]``, the highest tile after it, without its spawn.
+        legal: ``bool[n, 2]``, whether there is such a move.
+    """
+
+    moves: NDArray[np.int64]
+    before: NDArray[np.int64]
+    scores: NDArray[np.int64]
+    tiles: NDArray[np.int64]
+    legal: NDArray[np.bool_]
+
+    def explain(self, runs: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Return which runs (``RUN_DTYPE[n]``) have a possible score and highest tile: ``bool[n]``.
+
+        A run that went on after its board has at least the score of its board.
+        """
+        score, tile = runs["max_score"].astype(np.int64), runs["highest_tile"].astype(np.int64)
+        fits = self.legal & (self.scores == score[:, None])
+        # On a board of 2s, the spawn can be the highest tile.
+        fits &= (self.tiles == tile[:, None]) | ((self.tiles == 2) & (tile[:, None] == 4))
+        ended: NDArray[np.bool_] = self.moves == runs["steps"].astype(np.int64) - 1
+        return np.where(ended, fits.any(axis=1), score >= self.before)
+
+    def describe(self, run: np.void) -> str:
+        """Return how the only run differs from its board."""
+        found = f"has max_score {run['max_score']} and highest_tile {run['highest_tile']}"
+        if self.moves[0] < int(run["steps"]) - 1:
+            return f"{found}, but its last row shows a score of {self.before[0]}"
+        ways = {f"{self.scores[0, way]} and {self.tiles[0, way]}" for way in range(2) if self.legal[0, way]}
+        return f"{found}, but its last row leads to {' or '.join(sorted(ways)) or 'no legal move'}"
+
+
+def outcomes(rows: NDArray[np.uint8], moves: NDArray[np.int64]) -> Outcomes:
+    """Compute the outcomes of boards."""
+    exps = rows[:, :16].astype(np.int64)
+    tiles = np.where(exps > 0, np.int64(1) << exps, 0)
+    fours = tiles.sum(axis=1) // 2 - (moves + 2)
+    before = (tiles * (exps - 1)).sum(axis=1) - 4 * fours
+    boards = exps.reshape(-1, 4, 4)
+    lines = np.stack([boards.transpose(0, 2, 1), boards], axis=1)
+    packed = np.take_along_axis(lines, np.argsort(lines == 0, axis=-1, kind="stable"), axis=-1)
+    one, other = packed[..., :-1], packed[..., 1:]
+    merges = (one == other) & (one > 0) & (one < _EXPONENT_MAX)
+    merges[..., 1] &= ~merges[..., 0]
+    merges[..., 2] &= ~merges[..., 1]
+    merged = np.where(merges, np.int64(2) << one, 0)
+    gains = merged.sum(axis=(2, 3))
+    highest = np.maximum(merged.max(axis=(2, 3)), tiles.max(axis=1)[:, None])
+    filled = (lines > 0).sum(axis=-1)
+    legal = (gains > 0) | ((filled > 0) & (filled < 4)).any(axis=-1)
+    legal &= (rows[:, 16:] > 3) | (rows[:, 16:] >> 1 == np.arange(2))
+    return Outcomes(moves, before, before[:, None] + gains, highest, legal)
