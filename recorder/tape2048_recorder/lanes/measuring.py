@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.lanes.arrays import Finished
-from tape2048_recorder.lanes.table import NullPlayer, Table
+from tape2048_recorder.lanes.table import Finished, Table
 from tape2048_recorder.players.batch import Caller, make_batch_player
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.players.batch import ArgValue
     from tape2048_recorder.players.sampling import Sampling
 
-#: The name of random moves in compiled code: the cost of lanes without a model.
+#: The name of random moves: the cost of lanes without a model.
 NULL = "null"
 
 _BLOCK_ROWS = 262_144
@@ -46,7 +45,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class _Endless:
-    """A source of games without end, which drops the finished ones."""
+    """Games without end; the finished ones are dropped."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -71,59 +70,59 @@ def measure(
 ) -> Measurement:
     """Play for a while, recording into memory, and measure.
 
-    Plays for half of ``seconds`` before the clock starts, so that games of all ages are in play.
+    Plays for half of ``seconds`` before the clock starts, so that games of all ages are in progress.
 
     Args:
-        name: of a batched player, or :data:`NULL`.
-        args: arguments of its factory.
+        name: factory of a batched player, or :data:`NULL`.
+        args: arguments of the factory.
         lanes: games in lockstep.
-        sampling: of moves from scores.
+        sampling: how moves are chosen from scores.
         seconds: duration of the measurement.
         progress: called about five times a second with the share done; its time does not count.
 
     Raises:
         PlayerError: the player failed.
     """
-    player = NullPlayer() if name == NULL else Caller(make_batch_player(name, args), name)
+    if name == NULL:
+        scores = np.zeros((lanes, 4), np.float32)
+        player = Caller(lambda boards, *_: scores[: len(boards)], name)
+        sampling = msgspec.structs.replace(sampling, method="argmax", epsilon=1.0)
+    else:
+        player = Caller(make_batch_player(name, args), name)
     finished = Finished(rows_max=_BLOCK_ROWS, runs_max=_BLOCK_RUNS, record_action=False, sample_rate=1)
 
     def new_table() -> Table:
-        return Table(player, lanes=lanes, sampling=sampling, finished=finished, source=_Endless())
+        return Table(player, lanes=lanes, sampling=sampling, finished=finished, feed=_Endless())
 
     new_table().warm_up()
     finished.drop_block()
     table = new_table()
+    total_s = 1.5 * seconds
+    done_s = begun_s = cpu_s = 0.0
+    before = np.zeros(5)
 
     def counters() -> npt.NDArray[np.float64]:
-        calls = player.calls if isinstance(player, Caller) else 0
-        return np.array([table.steps, calls, table.model_ns, table.rules_ns, table.record_ns], np.float64)
+        return np.array([table.steps, player.calls, table.model_ns, table.rules_ns, table.record_ns], float)
 
-    def play(seconds: float, done_s: float) -> tuple[float, float]:
-        """Play for ``seconds``, after ``done_s``; return the elapsed seconds and the CPU seconds."""
-        elapsed = cpu = 0.0
-        while elapsed < seconds:
-            begin, cpu_begin = time.perf_counter(), time.process_time()
-            end = begin + min(_SLICE_S, seconds - elapsed)
-            while time.perf_counter() < end:
-                table.tick()
-            elapsed += time.perf_counter() - begin
-            cpu += time.process_time() - cpu_begin
-            if progress is not None:
-                progress(min(1.0, (done_s + elapsed) / total_s))
-        return elapsed, cpu
-
-    total_s = 1.5 * seconds
-    play(seconds / 2, 0.0)
-    before = counters()
-    elapsed, cpu = play(seconds, seconds / 2)
+    while done_s < total_s:
+        if not begun_s and done_s >= seconds / 2:
+            begun_s, cpu_s, before = done_s, 0.0, counters()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        while time.perf_counter() - begin < min(_SLICE_S, total_s - done_s):
+            table.tick()
+        done_s += time.perf_counter() - begin
+        cpu_s += time.process_time() - cpu_begin
+        if progress is not None:
+            progress(min(1.0, done_s / total_s))
+    elapsed_s = done_s - begun_s
     moves, calls, *parts_ns = (counters() - before).tolist()
-    model, rules, record = (ns / elapsed / 1e9 for ns in parts_ns)
+    model, rules, record = (ns / elapsed_s / 1e9 for ns in parts_ns)
     return Measurement(
         lanes=lanes,
         moves=int(moves),
-        moves_per_s=moves / elapsed,
-        moves_per_cpu_s=moves / max(cpu, 1e-9),
-        calls_per_s=calls / elapsed,
+        moves_per_s=moves / elapsed_s,
+        moves_per_cpu_s=moves / max(cpu_s, 1e-9),
+        calls_per_s=calls / elapsed_s,
         model=model,
         rules=rules - record,
         record=record,

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tape2048.errors import BookkeepingError, PlayerError
+from tape2048_recorder.game.loop import PIECE_BYTES, BlockBuffer
 from tape2048_recorder.lanes import kernels
-from tape2048_recorder.lanes.arrays import Finished, Waiting, new_lanes, new_log
-from tape2048_recorder.lanes.choosing import choose_moves, choose_random, policy_of, stir_moves
+from tape2048_recorder.lanes.kernels import Block, Waiting, new_lanes, new_log
 from tape2048_recorder.players.batch import Caller, describe_place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from tape2048_recorder.players.batch import Views
@@ -28,11 +30,54 @@ if TYPE_CHECKING:
 _ASK_SHARE = 8
 
 
-class NullPlayer:
-    """Uniformly random legal moves in compiled code: the games of the player ``random``, bit for bit."""
+class Finished(BlockBuffer):
+    """The block buffer of lanes: whole games, in the order of their ends."""
+
+    def _allocate(self, rows_max: int) -> None:
+        rows = np.empty(rows_max * self.dtype.itemsize, dtype=np.uint8)
+        self.arrays = Block(rows, self._runs, np.zeros(2, dtype=np.uint64))
+
+    @property
+    def rows_finished(self) -> int:
+        """Rows in the buffer."""
+        return int(self.arrays.counts[0])
+
+    @property
+    def rows_max(self) -> int:
+        """Rows the buffer holds."""
+        return len(self.arrays.rows) // self.dtype.itemsize
+
+    @property
+    def runs(self) -> npt.NDArray[np.void]:
+        """``RUN_DTYPE[n]``: the games, ``first_row`` from the buffer's start (a view)."""
+        return self.arrays.runs[: int(self.arrays.counts[1])]
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """Rows of the games (a view)."""
+        return self.arrays.rows[: self.rows_finished * self.dtype.itemsize].view(self.dtype)
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield the bytes of the rows, in order (views)."""
+        size = self.rows_finished * self.dtype.itemsize
+        for first in range(0, size, PIECE_BYTES):
+            yield self.arrays.rows[first : min(first + PIECE_BYTES, size)].data
+
+    def resize(self, rows_max: int) -> None:
+        """Hold this many rows; the buffer must be empty."""
+        self._allocate(rows_max)
+
+    def grow(self) -> None:
+        """Double the capacity; the rows stay."""
+        rows = self.arrays.rows
+        self.arrays = self.arrays._replace(rows=np.concatenate([rows, np.empty_like(rows)]))
+
+    def drop_block(self) -> None:
+        """Drop the games."""
+        self.arrays.counts[:] = 0
 
 
-class Source(Protocol):
+class GameFeed(Protocol):
     """Source of a table's games, and sink of its finished ones."""
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
@@ -73,22 +118,22 @@ class Table:
     """The lanes of one player.
 
     Args:
-        player: chooses the moves; a :class:`NullPlayer` runs as compiled code.
-        lanes: games in lockstep.
-        sampling: of moves from scores.
+        player: chooses the moves.
+        lanes: number of games in lockstep.
+        sampling: how moves are chosen from scores.
         finished: receives the finished games.
-        source: of games.
+        feed: gives games, and takes the finished ones.
         generation: of the weights, counted by the daemon.
     """
 
     def __init__(
         self,
-        player: Caller | NullPlayer,
+        player: Caller,
         *,
         lanes: int,
         sampling: Sampling,
         finished: Finished,
-        source: Source,
+        feed: GameFeed,
         generation: int = 0,
     ) -> None:
         self.finished = finished
@@ -97,11 +142,10 @@ class Table:
         self.steps = 0  # moves made
         self.rules_ns = 0  # time from an answer to the next call: choosing, moving, recording
         self.record_ns = 0  # the part of it that recorded finished games
-        self._caller = player if isinstance(player, Caller) else None
-        self._needs_scores = sampling.needs_scores
-        self._stirs = sampling.epsilon > 0
-        self._policy = policy_of(sampling)
-        self._source = source
+        self._caller = player
+        self._sampling = sampling
+        self._policy = kernels.policy_of(sampling)
+        self._feed = feed
         sizes = [lanes - lanes // 2, lanes // 2] if lanes > 1 else [1]
         self._groups = [_Group(size) for size in sizes]
         self._asked: deque[_Group] = deque()  # in the order of the answers
@@ -117,18 +161,16 @@ class Table:
     @property
     def model_ns(self) -> int:
         """Nanoseconds spent in the player."""
-        return self._caller.model_ns if self._caller is not None else 0
+        return self._caller.model_ns
 
     def warm_up(self) -> None:
         """Compile the kernels, and warm the player up with first moves; do not use the table afterwards."""
-        if self._caller is not None:
-            self._caller.warm_up(len(self._groups[0].moves))
         group = self._groups[0]
+        self._caller.warm_up(len(group.moves))
         kernels.settle(group.lanes, self._log, self.finished.arrays, self._waiting, *self._recording_as)
         kernels.close_free(group.lanes)
         self.tick()
-        if self._caller is not None:
-            self._caller.drain()
+        self._caller.drain()
 
     def tick(self) -> int:
         """Make a move in every lane; return the number of moves, 0 where no game is left.
@@ -163,7 +205,7 @@ class Table:
 
     def _more(self) -> bool:
         """Request games; return whether there were any."""
-        games = self._source.more(self._ask_games) if self.refill else None
+        games = self._feed.more(self._ask_games) if self.refill else None
         if games is None or not len(games[0]):
             return False
         self.give(*games)
@@ -178,21 +220,17 @@ class Table:
         if not group.playing:
             return
         self._asked.append(group)
-        if self._caller is not None:
-            self._caller.submit(group.views)
+        self._caller.submit(group.views)
 
     def _round(self, group: _Group) -> int:
         """Collect the answer for a group, move, and submit the new boards."""
         n = group.playing
         views, moves = group.views, group.moves[:n]
-        answer = self._caller.collect() if self._caller is not None else None
+        answer = self._caller.collect()
         begin = time.perf_counter_ns()
-        if answer is None:
-            choose_random(group.lanes, moves)
-        elif answer.dtype == np.uint8:
+        if answer.dtype == np.uint8:
             self._take_moves(group, answer, views, moves)
-        elif (bad := int(choose_moves(group.lanes, answer, self._policy, moves))) >= 0:
-            assert self._caller is not None
+        elif (bad := int(kernels.choose_moves(group.lanes, answer, self._policy, moves))) >= 0:
             place = describe_place(self._caller.name, bad, views)
             raise PlayerError(
                 f"{place}: found scores {answer[bad].tolist()}; expected "
@@ -212,7 +250,6 @@ class Table:
     def _take_moves(
         self, group: _Group, answer: npt.NDArray[Any], views: Views, moves: npt.NDArray[Any]
     ) -> None:
-        assert self._caller is not None
         bad = int(kernels.first_illegal(group.lanes, answer))
         if bad >= 0:
             place = describe_place(self._caller.name, bad, views)
@@ -220,15 +257,15 @@ class Table:
                 f"{place}: found move {answer[bad]}; expected a legal one",
                 hint="answer scores (float32[n, 4]) to leave legality to the recorder",
             )
-        if self._needs_scores:
+        if self._sampling.needs_scores:
             place = describe_place(self._caller.name, 0, views)
             raise PlayerError(
                 f"{place}: found moves, expected scores, since [sampling] draws from them",
                 hint='answer float32[n, 4], or set method = "argmax"',
             )
         moves[:] = answer
-        if self._stirs:
-            stir_moves(group.lanes, self._policy, moves)
+        if self._sampling.epsilon > 0:
+            kernels.stir_moves(group.lanes, self._policy, moves)
 
     @property
     def _recording_as(self) -> tuple[np.uint64, np.uint64]:
@@ -245,7 +282,7 @@ class Table:
             if status == kernels.BLOCK_FULL and not len(self.finished.runs):
                 self.finished.grow()
             elif status == kernels.BLOCK_FULL:
-                self._source.flush(self)
+                self._feed.flush(self)
             elif status == kernels.LOG_BROKEN:
                 raise BookkeepingError("a game's log does not lead to the board that it ended with")
             elif not self._more():

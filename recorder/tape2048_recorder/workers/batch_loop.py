@@ -15,8 +15,7 @@ from tape2048.base.text import valid_text
 from tape2048.errors import PlayerError
 from tape2048_recorder.ipc.protocol import Ask, Bye, Games, WantWeights, Weights, WeightsRefused, WeightsTaken
 from tape2048_recorder.ipc.shared import DRAIN, HURRY, LOADS
-from tape2048_recorder.lanes.arrays import Finished
-from tape2048_recorder.lanes.table import Table
+from tape2048_recorder.lanes.table import Finished, Table
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.workers.loop import RUNS_MAX, SLICE_S, Worker, unexpected
@@ -58,9 +57,9 @@ class BatchWorker(Worker):
         caller.model_ns = caller.calls = 0
         return self._new_table(caller, generation, self), sha256
 
-    def _new_table(self, caller: Caller, generation: int, source: Any) -> Table:
+    def _new_table(self, caller: Caller, generation: int, feed: Any) -> Table:
         config = self._config
-        practice = isinstance(source, _Practice)
+        practice = isinstance(feed, _Practice)
         return Table(
             caller,
             lanes=config.lanes,
@@ -72,11 +71,11 @@ class BatchWorker(Worker):
                 sample_rate=config.sample_rate,
                 storage=config.storage,
             ),
-            source=source,
+            feed=feed,
             generation=generation,
         )
 
-    # The source of the tables' games.
+    # The feed of the tables.
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
         """Get the ids and seeds of games to begin, both u64[n]; None at the end."""

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tape2048.game.rules import legal_mask, slide
+from tape2048.jit.intrinsics import popcount
+from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.lanes.arrays import Finished
-from tape2048_recorder.lanes.table import NullPlayer, Table
+from tape2048_recorder.lanes.table import Finished, Table
 from tape2048_recorder.players.batch import Caller
 from tape2048_recorder.players.sampling import Sampling
 
@@ -16,6 +18,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 7
+
+
+class Lowest(NamedTuple):
+    """The legal move with the lowest number, for the loop that plays one game at a time."""
+
+    unused: np.uint64
+
+
+@chooses(Lowest)
+def _choose_lowest(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+    legal = legal_mask(board)
+    if legal == np.uint64(0):
+        return NO_MOVE, board, state
+    move = popcount(~legal & (legal - np.uint64(1)))
+    return move, slide(board, move), state
 
 
 class Kept(NamedTuple):
@@ -69,7 +86,7 @@ def make_table(
     **sampling: Any,
 ) -> Table:
     return Table(
-        player if isinstance(player, NullPlayer) else Caller(player, "python:here:player"),
+        Caller(player, "python:here:player"),
         lanes=lanes,
         sampling=Sampling(**sampling),
         finished=Finished(
@@ -79,7 +96,7 @@ def make_table(
             sample_rate=sample_rate,
             storage=storage,
         ),
-        source=games,
+        feed=games,
     )
 
 

@@ -16,7 +16,7 @@ from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ipc.protocol import Confirmed
 from tape2048_recorder.ipc.shared import HURRY, Shared
-from tape2048_recorder.lanes.arrays import new_lanes
+from tape2048_recorder.lanes.kernels import new_lanes
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay.replay import replay_session
 from tape2048_recorder.workers.batch_loop import BatchWorker

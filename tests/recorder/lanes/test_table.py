@@ -15,21 +15,20 @@ from tape2048.formats.session import step_dtype
 from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.lanes import arrays, kernels
-from tape2048_recorder.lanes.table import NullPlayer
+from tape2048_recorder.lanes import kernels
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.registry import make_player
 
 from .batched import Overlapping, failing, hashed, lowest, overlapping, scores_of
-from .tables import SEED, Games, Kept, make_table, play, play_out
+from .tables import SEED, Games, Kept, Lowest, make_table, play, play_out
 
 
 def played_one_by_one(count: int, **how: Any) -> dict[int, Kept]:
-    """The games of the player ``random``, by the loop that plays one game at a time."""
+    """The games of the lowest legal move, by the loop that plays one game at a time."""
     buffer = Buffer(rows_max=1 << 16, runs_max=count, **how)
     ids = np.arange(count, dtype=np.uint64)
     buffer.give(ids, game_seeds(SEED, ids))
-    assert play_into(buffer, make_player("random", {}), steps_max=1 << 30) == GAMES_PLAYED
+    assert play_into(buffer, Lowest(np.uint64(0)), steps_max=1 << 30) == GAMES_PLAYED
     found = {}
     for run in buffer.runs:
         rows = buffer.rows[int(run["first_row"]) :][: int(run["rows"])].tobytes()
@@ -48,11 +47,11 @@ def sixty_one_by_one(storage: str) -> dict[int, Kept]:
     [(False, 1, "rows"), (True, 1, "rows"), (True, 7, "rows"), (True, 1, "tape")],
 )
 @pytest.mark.parametrize("lanes", [1, 2, 101])
-def test_the_null_player_plays_the_games_of_random_bit_for_bit(
+def test_lanes_play_the_games_of_the_loop(
     lanes: int, record_action: bool, sample_rate: int, storage: str
 ) -> None:
     how = {"record_action": record_action, "sample_rate": sample_rate, "storage": storage}
-    assert play(NullPlayer(), 80, lanes=lanes, **how) == played_one_by_one(80, **how)
+    assert play(lowest(), 80, lanes=lanes, **how) == played_one_by_one(80, **how)
 
 
 @pytest.mark.parametrize("player", [lowest, hashed, overlapping])
@@ -102,7 +101,7 @@ def test_small_blocks_change_no_game(
     lanes: int, count: int, rows_max: int, runs_max: int, storage: str
 ) -> None:
     expected = sixty_one_by_one(storage)
-    found = play(NullPlayer(), count, lanes=lanes, rows_max=rows_max, runs_max=runs_max, storage=storage)
+    found = play(lowest(), count, lanes=lanes, rows_max=rows_max, runs_max=runs_max, storage=storage)
     assert found == {key: expected[key] for key in range(count)}
 
 
@@ -115,7 +114,7 @@ def test_long_games_fill_many_chunks_and_give_them_back() -> None:
     while table.tick():
         pass
     games.flush(table)
-    assert max(kept.steps for kept in games.kept.values()) > 2 * arrays.CHUNK_STEPS
+    assert max(kept.steps for kept in games.kept.values()) > 2 * kernels.CHUNK_STEPS
     assert len(table._log.links) > 6, "the log never grew"
     assert sorted(table._log.free.tolist()) == list(range(int(table._log.counts[0]))), "a chunk was lost"
     for kept in games.kept.values():
@@ -126,11 +125,11 @@ def test_long_games_fill_many_chunks_and_give_them_back() -> None:
 
 
 def test_the_log_grows_and_keeps_what_it_holds() -> None:
-    log = arrays.new_log(2)
+    log = kernels.new_log(2)
     log.steps[:] = np.arange(len(log.steps), dtype=np.uint8)
     log.links[:] = [1, 0]
     log.counts[0] = 0
-    grown = arrays.new_log(5, log)
+    grown = kernels.new_log(5, log)
     assert np.array_equal(grown.steps[: len(log.steps)], log.steps)
     assert grown.links[:2].tolist() == [1, 0]
     assert grown.free[: int(grown.counts[0])].tolist() == [4, 3, 2]
@@ -138,7 +137,7 @@ def test_the_log_grows_and_keeps_what_it_holds() -> None:
 
 def test_a_log_that_leads_elsewhere_is_found() -> None:
     games = Games(4)
-    table = make_table(NullPlayer(), games, lanes=2)
+    table = make_table(lowest(), games, lanes=2)
     table.tick()
     table._log.steps[:] ^= 0b111100  # other cells than the tiles went to
     with pytest.raises(BookkeepingError):
@@ -219,7 +218,7 @@ def test_a_retired_table_plays_its_games_to_the_end_and_gives_back_the_others() 
 @given(st.integers(0, 2**64 - 1))
 def test_legal_masks_and_slides_of_lanes_are_those_of_the_rules(board: int) -> None:
     """One lane on any board: its mask as shown, and its afterstate, by the tables of the rules."""
-    lanes = arrays.new_lanes(1)
+    lanes = kernels.new_lanes(1)
     packed = np.uint64(board)
     legal = int(legal_masks(np.array([packed]))[0])
     lanes.boards[0] = packed

@@ -11,8 +11,7 @@ from hypothesis import given, settings, strategies as st
 from tape2048.errors import ConfigError
 from tape2048.jit.mix import mix64
 from tape2048_recorder.config.loading import load_config
-from tape2048_recorder.lanes.arrays import Lanes, new_lanes
-from tape2048_recorder.lanes.choosing import choose_moves, policy_of
+from tape2048_recorder.lanes.kernels import Lanes, choose_moves, new_lanes, policy_of
 from tape2048_recorder.players.sampling import METHODS, Sampling, read_sampling
 
 DRAWS = 20_000
