@@ -40,12 +40,11 @@ from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players import ntuple
 from tape2048_recorder.players.registry import OF_NETWORK
-from tape2048_recorder.players.search import after_move, afterstates, worth_a_look
+from tape2048_recorder.players.search import after_move, afterstates, expectation, maximum, worth_a_look
 
 U64 = np.uint64
 F32 = np.float32
 
-_P_TWO, _P_FOUR = F32(0.9), F32(0.1)
 _NOTHING = F32(-1)
 _MOST = np.int64(1 << 62)
 
@@ -132,48 +131,19 @@ def _probability(player: Any, board: Any, goal: Any) -> Any:
     return F32(1) / (F32(1) + math.exp(-player.step * F32(least)))
 
 
-@kernel
-def _expected(player: Any, after: Any, goal: Any) -> Any:
-    """Return the expectation of the probability over the next spawns.
-
-    A board has the probability of its transpose, so afterstates of up and down stay columns.
-    """
-    spawns = empty_mask(after)
-    count = F32(popcount(spawns))
-    total = F32(0)
-    while spawns != U64(0):
-        two = spawns & (~spawns + U64(1))
-        spawns ^= two
-        total += _P_TWO * _probability(player, after | two, goal)
-        total += _P_FOUR * _probability(player, after | two << U64(1), goal)
-    return total / count
+_expected = expectation(_probability)
+_best_move_value = maximum(_expected)
 
 
-@kernel
+@register_jitable
 def _best_answer(player: Any, board: Any, goal: Any) -> Any:
     """Return the value of a board's best move; 0 without moves, 1 with the goal."""
     if max_exponent(board) >= player.exponents[goal]:
         return F32(1)
-    options = afterstates(board)
-    moves, best = options[4], F32(0)
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        best = max(best, _expected(player, after_move(bit, options), goal))
-    return best
+    return _best_move_value(player, board, goal)
 
 
-@kernel
-def _expected_twice(player: Any, after: Any, goal: Any) -> Any:
-    spawns = empty_mask(after)
-    count = F32(popcount(spawns))
-    total = F32(0)
-    while spawns != U64(0):
-        two = spawns & (~spawns + U64(1))
-        spawns ^= two
-        total += _P_TWO * _best_answer(player, after | two, goal)
-        total += _P_FOUR * _best_answer(player, after | two << U64(1), goal)
-    return total / count
+_expected_twice = expectation(_best_answer)
 
 
 @chooses(CriticPlayer)

@@ -25,15 +25,14 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.game.rules import empty_mask, row, slide, slide_rows, transpose
+from tape2048.game.rules import row, slide, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
+from tape2048_recorder.players.search import expectation, maximum
 
 U64 = np.uint64
 
 _ONE = U64(1)
-_P_TWO = np.float32(0.9)
-_P_FOUR = np.float32(0.1)
 
 #: Entries of the transposition table, for each depth: 2**15 x 12 bytes stay in the second-level cache.
 #: It makes depth 2 1.3 and depth 3 2.4 times as fast; 2**14 and 2**16 were no better, 2**19 worse.
@@ -135,25 +134,6 @@ def _best_leaf(player: Any, board: Any) -> Any:
     return max(_leaf_after(player, board), _leaf_after(player, transpose(board)))
 
 
-def _expectation(best_answer: Any) -> Any:
-    """Return a function for the mean of ``best_answer(player, board)`` over an afterstate's spawns."""
-
-    @register_jitable
-    def expect(player: Any, after: Any) -> Any:
-        empty = empty_mask(after)
-        total = np.float32(0)
-        count = np.float32(0)
-        while empty != U64(0):
-            two = empty & (~empty + _ONE)
-            empty ^= two
-            count += np.float32(1)
-            total += _P_TWO * best_answer(player, after | two)
-            total += _P_FOUR * best_answer(player, after | two << _ONE)
-        return total / count
-
-    return expect
-
-
 def _remembered(expect: Any, part: int) -> Any:
     """Return ``expect`` with a part of the transposition table in front."""
     base = U64(part << _CACHE_BITS)
@@ -171,28 +151,10 @@ def _remembered(expect: Any, part: int) -> Any:
     return recall
 
 
-def _maximum(expect: Any) -> Any:
-    """Return a function for the best of ``expect`` over a board's moves; 0 where there are none."""
-
-    @register_jitable
-    def best_answer(player: Any, board: Any) -> Any:
-        best = np.float32(0)
-        columns = transpose(board)
-        for m in range(4):
-            source = columns if m < 2 else board
-            after = slide_rows(source, U64(m & 1))
-            if after != source:
-                # A transposed board has the same value: no need to transpose back.
-                best = max(best, expect(player, after))
-        return best
-
-    return best_answer
-
-
 # One function per depth in place of recursion: numba can inline it, and caches no mutual recursion.
-_expect_1 = _expectation(_best_leaf)
-_expect_2 = _expectation(_maximum(_remembered(_expect_1, 0)))
-_expect_3 = _expectation(_maximum(_remembered(_expect_2, 1)))
+_expect_1 = expectation(_best_leaf)
+_expect_2 = expectation(maximum(_remembered(_expect_1, 0)))
+_expect_3 = expectation(maximum(_remembered(_expect_2, 1)))
 
 
 @kernel

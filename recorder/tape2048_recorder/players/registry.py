@@ -37,12 +37,13 @@ OF_NETWORK = -1
 class PlayerKind(NamedTuple):
     """One row of the registry.
 
-    The factory is ``make`` of the package's module ``name`` and takes the parameters by keyword. Raise
-    ``version`` when the same parameters choose other moves than before.
+    ``factory`` names a module of this package and the function in it that takes the parameters by keyword.
+    Raise ``version`` when the same parameters choose other moves than before.
     """
 
     name: str
     summary: str
+    factory: str
     args: type[Settings] = Settings
     version: int = 1
 
@@ -174,21 +175,26 @@ def parse_mix(text: str) -> tuple[list[int], list[int]]:
 REGISTRY: dict[str, PlayerKind] = {
     kind.name: kind
     for kind in (
-        PlayerKind("random", "uniformly random legal moves: a floor, and a test of the machinery"),
-        PlayerKind("greedy", "the best immediate merge score, ties at random"),
+        PlayerKind(
+            "random", "uniformly random legal moves: a floor, and a test of the machinery", "simple:Random"
+        ),
+        PlayerKind("greedy", "the best immediate merge score, ties at random", "simple:Greedy"),
         PlayerKind(
             "expectimax",
             "expectation over the next spawns, lines of the board valued by hand-made features",
+            "expectimax:make",
             ExpectimaxArgs,
         ),
         PlayerKind(
             "ntuple",
             "a trained n-tuple network, with a look ahead where the board is nearly full",
+            "ntuple:make",
             NTupleArgs,
         ),
         PlayerKind(
             "critic",
             "the move after which an n-tuple critic finds a tile likeliest to be reached",
+            "critic:make",
             CriticArgs,
         ),
     )
@@ -233,7 +239,8 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
             hint="`tape2048 record` and `tape2048 bench-player` play it in lanes",
         )
     full = check_player(name, args)
-    return importlib.import_module(f"{__package__}.{name}").make(**full)
+    module, _, function = REGISTRY[name].factory.partition(":")
+    return getattr(importlib.import_module(f"{__package__}.{module}"), function)(**full)
 
 
 def own(player: Any) -> Any:

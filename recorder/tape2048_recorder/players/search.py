@@ -85,6 +85,42 @@ def empty_table(spawns: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.flo
     return np.zeros((entries, 2), dtype=U64), np.zeros(entries, dtype=F32)
 
 
+def expectation(best_answer: Any) -> Any:
+    """Return a function for the mean of ``best_answer(player, board, *rest)`` over an afterstate's spawns."""
+
+    @register_jitable
+    def expect(player: Any, after: Any, *rest: Any) -> Any:
+        empty = empty_mask(after)
+        count = F32(popcount(empty))
+        total = F32(0)
+        while empty != U64(0):
+            two = empty & (~empty + U64(1))
+            empty ^= two
+            total += _P_TWO * best_answer(player, after | two, *rest)
+            total += _P_FOUR * best_answer(player, after | two << U64(1), *rest)
+        return total / count
+
+    return expect
+
+
+def maximum(expect: Any) -> Any:
+    """Return a function for the best of ``expect`` over a board's moves; 0 without moves."""
+
+    @register_jitable
+    def best_answer(player: Any, board: Any, *rest: Any) -> Any:
+        best = F32(0)
+        columns = transpose(board)
+        for m in range(4):
+            source = columns if m < 2 else board
+            after = slide_rows(source, U64(m & 1))
+            if after != source:
+                # A transposed board has the same value: no need to transpose back.
+                best = max(best, expect(player, after, *rest))
+        return best
+
+    return best_answer
+
+
 @register_jitable(forceinline=True)
 def afterstate_value(player: Any, after: Any) -> Any:
     """Return the network's value of an afterstate."""
