@@ -148,9 +148,9 @@ def _run(
             progress.cover(state.next_id)
         stack.pop_all()  # from here on the daemon ends the workers
 
-    def make_facts(started_at: str) -> Facts:
+    def make_facts(started_at: str, generation: int) -> Facts:
         assert playing.player_sha256 is not None  # a block comes from a worker that was ready
-        return Facts(
+        facts = Facts(
             format_version=FORMAT_VERSION,
             engine=f"tape2048/{__version__}",
             player=played.player,
@@ -167,12 +167,13 @@ def _run(
             config=effective(daemon.config),
             config_sha256=config_sha256(daemon.config),
         )
+        return facts if live is None else live.facts(facts, generation)
 
     daemon = Daemon(
         config=config,
         reporter=reporter,
         supervisor=supervisor,
-        recording=Recording(out_dir, config, make_facts, None if live is None else live.facts, world),
+        recording=Recording(out_dir, config, make_facts, world),
         ledger=Ledger(
             state,
             games_max=config.max_games,

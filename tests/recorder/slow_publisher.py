@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048_recorder.recording.publisher import Publisher
+from tape2048_recorder.recording.publish import Publisher
 
 if TYPE_CHECKING:
     from tape2048_recorder.recording.partial import PartialSession

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.daemon.reload import Reload
     from tape2048_recorder.daemon.supervisor import Supervisor, Worker
     from tape2048_recorder.daemon.weights import Playing
-    from tape2048_recorder.recording.publisher import Outcome
+    from tape2048_recorder.recording.publish import Outcome
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.signals import Signals
 
@@ -248,7 +248,6 @@ class Daemon:
             StorageError: a session could not be published; the next start will try again.
         """
         self._selector.register(self.signals.fd, selectors.EVENT_READ, self._on_signal)
-        self._selector.register(self.recording.publisher.wake_fd, selectors.EVENT_READ, lambda: None)
         try:
             for worker in self.supervisor.workers:
                 if worker.alive:

@@ -60,12 +60,7 @@ class _Progress(GameState, frozen=True):
 
 
 class Instance:
-    """The lock of an instance name in a directory, held until closed.
-
-    Raises:
-        BusyError: another recorder holds it; the message names its pid.
-        StorageError: the directory cannot be made or written.
-    """
+    """The lock of an instance name in a directory, held until closed."""
 
     def __init__(self, out_dir: Path, name: str, world: World = REAL) -> None:
         self._world = world
@@ -125,13 +120,7 @@ class Instance:
         )
 
     def load_state(self, seed: int, lease: int = 0) -> GameState:
-        """Read the progress of this seed's lease.
-
-        Raises:
-            ConfigError: the file is invalid.
-            StorageError: it is no regular file, or one of another user.
-            StorageError: it cannot be read.
-        """
+        """Read the progress of this seed's lease."""
         with storage_errors(self.state_path, "reading how far a seed's games went"):
             self._known = self._read()
         known = (state for state in self._known if (state.seed, state.lease) == (seed, lease))
@@ -156,12 +145,7 @@ class Instance:
         return [GameState(found.seed, found.next_id, found.free, found.lease), *found.others]
 
     def save_state(self, state: GameState) -> None:
-        """Save the progress of a seed's lease; that of others stays.
-
-        Raises:
-            StorageError: the lock is lost, and the file may be another recorder's.
-            OSError: as the operating system gave it; the old state remains.
-        """
+        """Save the progress of a seed's lease; that of others stays."""
         if (lost := self.lost()) is not None:
             raise lost
         known = self._read() if self._known is None else self._known
@@ -194,11 +178,7 @@ class ProgressFile:
         return self._instance.lost()
 
     def cover(self, next_id: int) -> None:
-        """Save ahead, before ids up to ``next_id`` are handed out; writes when half of the lead is used.
-
-        Raises:
-            StorageError: the write failed, and the saved lead is used up.
-        """
+        """Save ahead, before ids up to ``next_id`` are handed out; writes when half of the lead is used."""
         if self._seed is None or next_id + IDS_AHEAD // 2 <= self._covered:
             return
         try:
@@ -210,11 +190,7 @@ class ProgressFile:
             self._covered = next_id + IDS_AHEAD
 
     def settle(self, state: GameState) -> None:
-        """Save the exact progress, at the end of a life.
-
-        Raises:
-            StorageError: the write failed; the next life skips some ids.
-        """
+        """Save the exact progress, at the end of a life."""
         if self._seed is not None:
             with storage_errors(self._instance.state_path, _SAVING):
                 self._instance.save_state(state)

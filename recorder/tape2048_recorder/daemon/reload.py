@@ -47,12 +47,7 @@ INTERVAL_S = 1.0
 
 
 def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderConfig, list[str], list[str]]:
-    """Merge the live settings of ``wanted`` into the running ones.
-
-    Returns:
-        The settings after the reload; the names of the changed ones; the names of those that differ and have
-        to wait for the next start.
-    """
+    """Merge the live settings of ``wanted`` into the running ones."""
     differ = [name for name in settings_of(type(running)) if getattr(running, name) != getattr(wanted, name)]
     changed = [name for name in differ if name in LIVE]
     after = msgspec.structs.replace(running, **{name: getattr(wanted, name) for name in changed})
@@ -61,14 +56,7 @@ def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderCon
 
 @dataclasses.dataclass(eq=False)
 class Reload:
-    """Reads the settings again on request, at most once a second.
-
-    Args:
-        load: reads them, as at the start.
-        reporter: receives changes and refusals.
-        around: context of the reading (it notifies the service manager).
-        changed: called with the settings after the reload.
-    """
+    """Reads the settings again on request, at most once a second."""
 
     load: Callable[[], RecorderConfig]
     reporter: Reporter

@@ -37,20 +37,7 @@ INTERVAL_S = 1.0
 
 
 class Service:
-    """The reporter of one life of a recorder.
-
-    Args:
-        view: shows events and statuses.
-        config: the recorder's.
-        path: of the status file.
-        env: the environment (``NOTIFY_SOCKET``, ``WATCHDOG_USEC``).
-        lost: returns the error of a lost lock; the status file may then be another recorder's.
-
-    Raises:
-        MissingPackageError: metrics are enabled, and their package is not installed.
-        ConfigError: metrics cannot be served at their address, or ``NOTIFY_SOCKET`` is invalid.
-        RecorderError: metrics cannot be served at this moment.
-    """
+    """The reporter of one life of a recorder."""
 
     def __init__(
         self,

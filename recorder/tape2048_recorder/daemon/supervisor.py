@@ -4,23 +4,27 @@ A worker has one socket to the daemon and a slot in the shared memory. Its death
 socket, whatever killed it.
 
 A worker notes the time after each slice of play (a twentieth of a second) and after each block. One that has
-not done so for ``worker_silence_s`` is overdue: :class:`~tape2048_recorder.ipc.process.Silence` ends it, and
-its death then shows as any other. A worker that waits for the daemon is not overdue. Compiling, the first
-slice and loading a model may take :data:`~tape2048_recorder.ipc.process.START_S`. Writing a block may take
-ten times as long as a slice, since the disk determines that time.
+not done so for ``worker_silence_s`` is overdue, unless it waits for the daemon. Compiling, the first slice
+and loading a model may take :data:`START_S`. Writing a block may take ten times as long as a slice, since the
+disk determines that time.
+
+An overdue worker gets SIGABRT, on which Python's faulthandler writes the stack of each thread to the daemon's
+standard error (from Python 3.14 on the native stack too; before that the core file has it, where the system
+keeps core files), and SIGKILL :data:`ABORT_S` later. Its death then shows as any other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048_recorder.ipc.process import START_S, Silence
 from tape2048_recorder.ipc.protocol import (
     WORKER_MODULE,
     Channel,
@@ -52,6 +56,17 @@ WRITING_FACTOR = 10.0
 #: number for each worker. One event that kills all of many workers is not yet a repetition.
 DEATHS_MIN = 8
 DEATHS_PER_WORKER = 3
+
+
+#: Limit from a worker's start to the end of its first slice: a cold compiler takes a minute. Loading a model
+#: later has the same limit.
+START_S = 600.0
+
+#: From SIGABRT to SIGKILL: writing the stacks takes milliseconds, a core file seconds.
+ABORT_S = 5.0
+
+#: The most that one look adds to a silence. A daemon that was itself stopped must not blame its workers.
+LOOK_S_MAX = 1.0
 
 
 class Worker:
@@ -102,12 +117,7 @@ def exit_text(code: int) -> str:
 
 
 class Supervisor:
-    """Starts and ends workers.
-
-    Args:
-        config: the workers' settings, with the seed in effect and every parameter of the player.
-        world: the system.
-    """
+    """Starts and ends workers."""
 
     def __init__(self, config: RecorderConfig, world: World = REAL) -> None:
         self._world = world
@@ -139,9 +149,6 @@ class Supervisor:
         """Start a process in this place.
 
         Main thread only: when the thread that started a process ends, the kernel treats its parent as dead.
-
-        Raises:
-            OSError: no process could be made.
         """
         ours, theirs = self._world.socketpair()
         slot = self.shared.slots[worker.index]
@@ -229,19 +236,31 @@ class Supervisor:
         self.shared.close()
 
 
+@dataclasses.dataclass
+class _Silence:
+    """The time since a process last made progress, or since SIGABRT while it is ``ending``."""
+
+    process: subprocess.Popen[bytes]
+    steps_at_start: int
+    looked_at: float
+    mark: object = None
+    silent_s: float = 0.0
+    ending: bool = False
+
+
 class Watch:
     """Checks the workers at each tick of the daemon; ``warn`` is called for each hung worker."""
 
     def __init__(self, supervisor: Supervisor, warn: Callable[[str], None]) -> None:
         self._supervisor = supervisor
         self._warn = warn
-        self._seen: dict[int, tuple[Silence, int]] = {}  # by worker, with its steps when it started
+        self._seen: dict[int, _Silence] = {}  # by worker
         self.ended = 0
 
     @property
     def overdue(self) -> int:
         """The number of workers that were sent SIGABRT and are still there."""
-        return sum(silence.ending for silence, _ in self._seen.values())
+        return sum(silence.ending for silence in self._seen.values())
 
     def look(self, now: float, silence_s: float) -> None:
         """End the workers without progress for longer than ``silence_s``, the limit of a slice of play."""
@@ -256,18 +275,45 @@ class Watch:
     ) -> None:
         slot = self._supervisor.shared.slots[worker.index]
         heartbeat_ns, steps, busy = int(slot["heartbeat_ns"]), int(slot["steps"]), int(slot["busy"])
-        silence, steps_at_start = self._seen.get(worker.index, (None, 0))
-        if silence is None or silence.process is not process:
-            silence, steps_at_start = self._seen[worker.index] = Silence(process), steps
-        waits = worker.waiting_rows is not None or worker.unconfirmed is not None
+        seen = self._seen.get(worker.index)
+        if seen is None or seen.process is not process:
+            seen = self._seen[worker.index] = _Silence(process, steps, now)
+        seen.silent_s += min(now - seen.looked_at, LOOK_S_MAX)
+        seen.looked_at = now
+        if seen.ending:
+            if seen.silent_s >= ABORT_S:
+                process.kill()
+            return
+        # All that the limit depends on is part of the mark: a change of it resets the silence.
         mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye
-        silent_s = silence.look(now, mark, excused=waits)
+        if mark != seen.mark or worker.waiting_rows is not None or worker.unconfirmed is not None:
+            seen.mark, seen.silent_s = mark, 0.0
         if worker.range is not None:
             silence_s *= WRITING_FACTOR
-        elif not worker.ready or steps == steps_at_start or busy == LOADS:
+        elif not worker.ready or steps == seen.steps_at_start or busy == LOADS:
             silence_s = max(silence_s, START_S)
+        silent_s = seen.silent_s
         if silent_s >= silence_s:
             self.ended += 1
-            where = silence.end()
+            where = whereabouts(process.pid)
+            seen.ending, seen.silent_s = True, 0.0
+            process.send_signal(signal.SIGABRT)
+            process.send_signal(signal.SIGCONT)  # a stopped process receives SIGABRT when it continues
             what = f"worker {worker.index} (pid {process.pid}) has made no progress for {silent_s:.0f} s"
             self._warn(f"{what} ({where}): ending it, its stack follows")
+
+
+def whereabouts(pid: int) -> str:
+    """Describe a process's state, and the kernel function in which it sleeps."""
+    proc = Path("/proc") / str(pid)
+    try:
+        state = (proc / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "it is gone"
+    names = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "traced"}
+    text = f"state {state}, {names.get(state, 'ended')}"
+    try:
+        sleeps_in = (proc / "wchan").read_text().strip("\0\n 0")
+    except OSError:
+        sleeps_in = ""
+    return f"{text} in {sleeps_in}" if sleeps_in else text

@@ -61,11 +61,7 @@ class Seen(NamedTuple):
 
 
 def newest_checkpoint(model_dir: Path, pattern: str) -> Seen | None:
-    """Find the newest matching file of ``model_dir``, or None. Hidden files are unfinished and do not count.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
+    """Find the newest matching file of ``model_dir``, or None; hidden files are unfinished."""
     found = []
     os.stat(model_dir)  # noqa: PTH116 - glob reports a missing directory as empty
     for path in model_dir.glob(pattern):
@@ -85,19 +81,7 @@ class _Generation(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class LiveWeights:
-    """The checkpoints of one recorder's life.
-
-    Args:
-        model_dir: the directory of checkpoints.
-        pattern: of their names.
-        keep_dir: receives the copies; those of an earlier life are removed.
-        reporter: receives what is taken and what is refused.
-        offer: called with the number of each new generation.
-
-    Raises:
-        PlayerError: there is no checkpoint to start with.
-        StorageError: the first one cannot be copied.
-    """
+    """The checkpoints of one recorder's life."""
 
     model_dir: Path
     pattern: str
@@ -272,12 +256,7 @@ def _copy(source: Path, target: Path) -> str:
 
 
 class Playing:
-    """The player of all workers, and its weights where they change during recording.
-
-    Args:
-        supervisor: starts workers with the current weights.
-        live: weights that change during recording, or None.
-    """
+    """The player of all workers, and its weights where they change during recording."""
 
     def __init__(self, supervisor: Supervisor, live: LiveWeights | None) -> None:
         self._supervisor = supervisor

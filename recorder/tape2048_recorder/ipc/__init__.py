@@ -1,1 +1,1 @@
-"""Communication between the daemon and its child processes, their set-up, and the detection of hung ones."""
+"""Communication between the daemon and its workers."""

@@ -211,11 +211,7 @@ class Channel:
         self._socket.close()
 
     def send(self, *messages: FromWorker | FromDaemon) -> None:
-        """Send messages in one write: the other side wakes once.
-
-        Raises:
-            OSError: the other side is gone.
-        """
+        """Send messages in one write: the other side wakes once."""
         payloads = map(_encode, messages)
         self._socket.sendall(b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads))
 
@@ -237,11 +233,7 @@ class Channel:
         return [_decode_from_worker(frame) for frame in frames], is_open
 
     def receive(self) -> FromDaemon:
-        """Wait for one message from the daemon.
-
-        Raises:
-            EOFError: the daemon is gone.
-        """
+        """Wait for one message from the daemon."""
         while (frame := self._take_frame()) is None:
             data = self._socket.recv(_RECEIVE_BYTES)
             if not data:

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 class PaddedModel:
-    """Runs a model on batches of one shape, the last one padded; a subclass has the model.
-
-    Args:
-        batch: boards of a batch; 0: the number given to :meth:`warm_up`.
-    """
+    """Runs a model on batches of one shape, the last one padded; a subclass has the model."""
 
     _input: npt.NDArray[np.integer]
 
@@ -34,11 +30,7 @@ class PaddedModel:
         raise NotImplementedError
 
     def warm_up(self, n: int) -> None:
-        """Fix the shape of the batches, and warn if a board's scores depend on its place.
-
-        Raises:
-            PlayerError: the model does not return four scores a board.
-        """
+        """Fix the shape of the batches, and warn if a board's scores depend on its place."""
         self._batch = self._batch or n
         self._prepare()
         self._warm = True

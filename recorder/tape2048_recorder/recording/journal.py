@@ -84,11 +84,7 @@ class Journal:
         self._bytes = _HEADER.size
 
     def append(self, block: Block) -> None:
-        """Confirm a block.
-
-        Raises:
-            OSError: as the operating system gave it; the block is not confirmed, and may be later.
-        """
+        """Confirm a block."""
         head = _RECORD.pack(_RECORD_MAGIC, len(block.runs), block.first_row, block.rows, block.crc32c)
         body = head + block.runs.tobytes()
         record = body + _CHECK.pack(crc32c(body))
@@ -111,10 +107,6 @@ def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]
     """Read the confirmed blocks of a session that its daemon left behind.
 
     Reading stops at a record that the daemon's death truncated.
-
-    Raises:
-        FormatError: the file is not a journal of rows of this size, or has blocks that no recorder confirms.
-        StorageError: the operating system could not read it.
     """
     data = world.load_path(path).data  # not into memory: a crafted one may be of any size
     if len(data) < _HEADER.size:

@@ -24,7 +24,6 @@ import os
 import re
 import stat
 import time
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -96,10 +95,6 @@ def refuse_foreign_files(partial: Path) -> None:
     """Check that a partial session consists of real directories where they belong, and of files.
 
     A link would lead its publication to somebody else's files.
-
-    Raises:
-        FormatError: it has a link, a file with a second name, or anything else that no recorder makes.
-        OSError: as the operating system gave it.
     """
     found = [partial]
     for path in found:  # which grows
@@ -116,12 +111,7 @@ def refuse_foreign_files(partial: Path) -> None:
 
 
 def read_facts(partial: Path) -> Facts:
-    """Read the facts of a partial session.
-
-    Raises:
-        FormatError: they are missing, incomplete, or of a session of another name.
-        OSError: as the operating system gave it.
-    """
+    """Read the facts of a partial session."""
     path = partial / FACTS
     try:
         size = path.stat().st_size
@@ -136,11 +126,7 @@ def read_facts(partial: Path) -> Facts:
 
 
 def compactions(partial: Path) -> list[Path]:
-    """List the directories of compactions, from the first to the last.
-
-    Raises:
-        OSError: as the operating system gave it.
-    """
+    """List the directories of compactions, from the first to the last."""
     # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
     moved = [
         (int(match[1]), path) for path in partial.iterdir() if (match := _COMPACTED.fullmatch(path.name))
@@ -149,26 +135,12 @@ def compactions(partial: Path) -> list[Path]:
 
 
 def stage_of(partial: Path) -> Path:
-    """Return the directory whose journal and ``session/`` are current.
-
-    Raises:
-        OSError: as the operating system gave it.
-    """
+    """Return the directory whose journal and ``session/`` are current."""
     return [partial, *compactions(partial)][-1]
 
 
 class PartialSession:
-    """A session that takes blocks.
-
-    Args:
-        out_dir: the directory to publish it in.
-        facts: its facts.
-        serial: its number in this recorder's life, by which messages name it.
-        world: the system.
-
-    Raises:
-        StorageError: the directory cannot be made.
-    """
+    """A session that takes blocks."""
 
     def __init__(self, out_dir: Path, facts: Facts, serial: int, world: World = REAL) -> None:
         self._world = world
@@ -177,13 +149,15 @@ class PartialSession:
         self.file = facts.file
         self.rows_confirmed = 0
         self.runs_confirmed = 0
-        self._end = 0
+        self.rows_reserved = 0
         self._outstanding: dict[int, int] = {}
-        self._blocks: list[Block] = []
+        self.blocks: list[Block] = []  # in order of confirmation
         self._steps_fd = -1
         self._flushed = True
         with storage_errors(out_dir, "beginning a session"):
             self.path = self._make_directory(out_dir)
+            #: The file that workers write their blocks into.
+            self.steps_path = self.path / STAGED / self.file.name
             self.journal = self._begin(out_dir)
 
     def _make_directory(self, out_dir: Path) -> Path:
@@ -220,40 +194,20 @@ class PartialSession:
             raise
         return journal
 
-    @cached_property
-    def steps_path(self) -> Path:
-        """The file that workers write their blocks into."""
-        return self.path / STAGED / self.file.name
-
-    @property
-    def rows_reserved(self) -> int:
-        """Reserved rows, confirmed or not."""
-        return self._end
-
     @property
     def writing(self) -> int:
         """Row ranges that are reserved and neither confirmed nor released."""
         return len(self._outstanding)
 
-    @property
-    def blocks(self) -> list[Block]:
-        """The confirmed blocks, in order of confirmation."""
-        return self._blocks
-
     def reserve(self, rows: int) -> int:
         """Reserve a range of this many rows; return its first row."""
-        first_row = self._end
+        first_row = self.rows_reserved
         self._outstanding[first_row] = rows
-        self._end += rows
+        self.rows_reserved += rows
         return first_row
 
     def confirm(self, written: Written) -> Block:
-        """Append a written block to the journal.
-
-        Raises:
-            OSError: the journal could not be written; the block may be confirmed later.
-            FormatError: the worker's message does not match its reserved range.
-        """
+        """Append a written block to the journal."""
         runs = np.frombuffer(written.runs, dtype=RUN_DTYPE).copy()
         reserved = self._outstanding.get(written.first_row)
         if reserved != written.rows or int(runs["rows"].sum()) != written.rows:
@@ -266,7 +220,7 @@ class PartialSession:
         block = Block(written.first_row, written.rows, written.crc32c, runs)
         self.journal.append(block)
         del self._outstanding[written.first_row]
-        self._blocks.append(block)
+        self.blocks.append(block)
         self.rows_confirmed += written.rows
         self.runs_confirmed += len(runs)
         return block
@@ -274,8 +228,8 @@ class PartialSession:
     def release(self, first_row: int) -> None:
         """Release a range that will not be written."""
         rows = self._outstanding.pop(first_row)
-        if first_row + rows == self._end:
-            self._end = first_row
+        if first_row + rows == self.rows_reserved:
+            self.rows_reserved = first_row
 
     def flush(self) -> bool:
         """Flush the rows, once; False if some written rows may not be on the disk.
@@ -301,9 +255,9 @@ class PartialSession:
     @property
     def size_bytes(self) -> int:
         """Bytes of the files with all reserved rows, without metadata."""
-        return self.file.at(self._end) + self.anchor_bytes
+        return self.file.at(self.rows_reserved) + self.anchor_bytes
 
     @property
     def anchor_bytes(self) -> int:
         """Bytes of the anchors that publishing writes beside a tape."""
-        return anchor_count(self._end) * ANCHOR_DTYPE.itemsize if self.file.is_tape else 0
+        return anchor_count(self.rows_reserved) * ANCHOR_DTYPE.itemsize if self.file.is_tape else 0

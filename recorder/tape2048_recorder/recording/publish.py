@@ -10,7 +10,9 @@ import contextlib
 import fnmatch
 import functools
 import itertools
+import math
 import os
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -19,7 +21,15 @@ from crc32c import crc32c
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
-from tape2048.errors import FormatError, MissingPathError, StorageError, TapeError, error_class
+from tape2048.errors import (
+    DiskFullError,
+    FormatError,
+    MissingPathError,
+    StorageError,
+    TapeError,
+    TooManyFilesError,
+    error_class,
+)
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     RUN_DTYPE,
@@ -44,10 +54,11 @@ from tape2048_recorder.recording.tape_pass import decode_games
 from tape2048_recorder.recording.world import REAL, World, at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from tape2048_recorder.game.rows_file import RowsFile
+    from tape2048_recorder.recording.partial import PartialSession
     from tape2048_recorder.status.report import Reporter
 
 #: Bytes of a read of rows: a journal may claim blocks of any size.
@@ -56,6 +67,10 @@ _CHUNK_BYTES = 1 << 20
 #: Marks a ``steps.npy`` that could not be flushed. The kernel may have dropped pages that it could not write,
 #: and reports success for the next flush: the next try writes the blocks anew.
 _DOUBTED = "fsync-failed"
+
+
+#: Delay between two tries while the disk is full, or no descriptor is free.
+RETRY_S = 1.0
 
 
 class Published(NamedTuple):
@@ -86,26 +101,7 @@ def publish_steps(
     flush: Callable[[], bool] = lambda: True,
     world: World = REAL,
 ) -> Generator[float, None, Published]:
-    """Publish the confirmed blocks of a partial session as a whole session, one step after another.
-
-    Args:
-        out_dir: the directory to publish in.
-        partial: the directory that the session was written in; nothing writes there any more.
-        facts: its facts.
-        blocks: its confirmed blocks, in any order, not overlapping.
-        ended_at: UTC, RFC 3339.
-        recovered: whether its recorder was killed. Then all is read back, and only the blocks whose checksum
-            holds are published.
-        flush: flushes the rows; returns False if some may be lost. Then all are read back, and the blocks
-            whose checksum holds are written anew.
-        world: the system.
-
-    Yields:
-        0 between two steps, as :class:`~tape2048_recorder.recording.world.Background` takes them.
-
-    Raises:
-        StorageError: an operating system error; calling again is safe.
-    """
+    """Publish the confirmed blocks of a partial session as a whole session, one step after another."""
     with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
         world.rmtree(partial / COMPACTION_DRAFT, ignore_errors=True)
@@ -151,13 +147,7 @@ publish = at_once(publish_steps)
 
 
 def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL) -> Published:
-    """Publish a killed recorder's partial session: each confirmed block whose checksum holds.
-
-    Raises:
-        FormatError: no recorder left the directory like this, or the session would not pass ``tape2048
-            validate``; it is left alone.
-        StorageError: an operating system error; calling again is safe.
-    """
+    """Publish a killed recorder's partial session: each confirmed block whose checksum holds."""
     with storage_errors(partial, "recovering a session"):
         refuse_foreign_files(partial)
         stage = stage_of(partial)
@@ -393,3 +383,104 @@ def _remove(world: World, partial: Path, out_dir: Path) -> None:
             world.rmtree(stage / STAGED)
     world.rmtree(partial)
     world.files.fsync_dir(out_dir)
+
+
+class Outcome(NamedTuple):
+    """The outcome of a try to publish, which took ``seconds``; without ``final``, another try follows."""
+
+    session: PartialSession
+    published: Published | None
+    error: TapeError | None
+    final: bool
+    seconds: float = 0.0
+
+
+class Publisher:
+    """Publishes closed sessions beside the daemon's loop, so that fsync does not block it.
+
+    One follows another, so sessions appear in the order in which they were closed. The daemon's loop collects
+    the outcomes.
+    """
+
+    def __init__(self, out_dir: Path, world: World = REAL, load: Callable[[], object] = lambda: None) -> None:
+        self._out_dir = out_dir
+        self._load = load
+        self._world = world
+        self._queue: deque[PartialSession] = deque()
+        self._outcomes: deque[Outcome] = deque()
+        self._gives_up = self._ends = False
+        self.pending = 0
+        self._background = world.background("publisher", self._steps())
+
+    def submit(self, session: PartialSession) -> None:
+        """Publish this session, to which nothing is being written any more."""
+        # Some network file systems report a failed write only on close. The journal is for recovery: this
+        # recorder has the blocks in memory.
+        with contextlib.suppress(OSError):
+            session.journal.close()
+        self.pending += 1
+        self._queue.append(session)
+        self._background.wake()
+
+    def outcomes(self) -> list[Outcome]:
+        """Return the outcomes since the last call."""
+        done = []
+        while self._outcomes:
+            outcome = self._outcomes.popleft()
+            self.pending -= outcome.final
+            done.append(outcome)
+        return done
+
+    def give_up(self) -> None:
+        """Stop retrying; unpublished sessions stay for the next start."""
+        self._gives_up = True
+        self._background.wake()
+
+    def close(self) -> None:
+        """End the thread, once it has tried each session."""
+        self._ends = True
+        self.give_up()
+        self._background.join()
+
+    def _steps(self) -> Iterator[float]:
+        with contextlib.suppress(Exception):  # what needs it fails again, and reports it
+            self._load()
+        while True:
+            if self._queue:
+                session = self._queue.popleft()
+                yield from self._publish(session)
+                session.close()
+            elif self._ends:
+                return
+            else:
+                yield math.inf
+
+    def _publish(self, session: PartialSession) -> Iterator[float]:
+        while True:
+            begin = self._world.now
+            published: Published | None = None
+            error: TapeError | None = None
+            final = True
+            try:
+                published = yield from publish_steps(
+                    self._out_dir,
+                    session.path,
+                    session.facts,
+                    session.blocks,
+                    ended_at=utc_text(self._world.time.time()),
+                    flush=session.flush,
+                    world=self._world,
+                )
+            except (DiskFullError, TooManyFilesError) as full:
+                final, error = self._gives_up, full
+            except TapeError as refused:
+                error = refused
+            except Exception as other:  # noqa: BLE001 - the thread's edge: the daemon must be told
+                error = TapeError(f"publishing failed: {other!r}", path=session.path)
+            seconds = 0.0 if published is None else self._world.now - begin
+            self._outcomes.append(Outcome(session, published, error, final, seconds))
+            if final:
+                return
+            until = self._world.now + RETRY_S
+            while not self._gives_up and (wait_s := until - self._world.now) > 0:
+                yield wait_s

@@ -19,7 +19,7 @@ from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Facts, PartialSession, utc_text
-from tape2048_recorder.recording.publisher import Outcome, Publisher
+from tape2048_recorder.recording.publish import RETRY_S, Outcome, Publisher
 from tape2048_recorder.recording.tape_pass import load_kernels
 from tape2048_recorder.recording.world import REAL, World
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 #: Unpublished closed sessions from which on the disk counts as too slow, and workers pause.
 BACKLOG_MAX = 3
-
-#: Delay after a failed write before a worker may try again.
-RETRY_S = 1.0
 
 MEGABYTE = 10**6
 
@@ -55,21 +52,12 @@ SPOOL_FULL = "the spool is full"
 
 @dataclasses.dataclass(eq=False)
 class Recording:
-    """Reserves row ranges, confirms blocks, rotates.
-
-    Args:
-        out_dir: the directory to publish in.
-        config: the recorder's.
-        make_facts: makes the facts of a session from its start (UTC, RFC 3339).
-        for_weights: adds a generation of weights to a session's facts. Each generation has sessions of its
-            own; there is one generation where weights do not change.
-        world: the system.
-    """
+    """Reserves row ranges, confirms blocks, rotates."""
 
     out_dir: Path
     config: RecorderConfig
-    make_facts: Callable[[str], Facts]
-    for_weights: Callable[[Facts, int], Facts] | None = None
+    #: Makes a session's facts from its start (UTC, RFC 3339) and the generation of weights that plays.
+    make_facts: Callable[[str, int], Facts]
     world: World = REAL
 
     def __post_init__(self) -> None:
@@ -138,18 +126,12 @@ class Recording:
         return f"{SPOOL_FULL}: {waiting} MB of sessions in {self.out_dir} (spool_max_mb = {limit_mb})"
 
     def place(self, rows: int, generation: int = 0) -> Range:
-        """Reserve a range for a block in the open session of the weights that played it.
-
-        Raises:
-            StorageError: no session could be opened.
-        """
+        """Reserve a range for a block in the open session of the weights that played it."""
         session = self._open.get(generation)
         if session is None:
             self._serial += 1
             self.begin(generation)
-            facts = self.make_facts(self._began[generation][1])
-            if self.for_weights is not None:
-                facts = self.for_weights(facts, generation)
+            facts = self.make_facts(self._began[generation][1], generation)
             try:
                 session = PartialSession(self.out_dir, facts, self._serial, self.world)
             except StorageError as error:
@@ -159,11 +141,7 @@ class Recording:
         return Range(session.serial, str(session.steps_path), session.reserve(rows))
 
     def confirm(self, written: Written) -> Block | None:
-        """Confirm a block; None if the journal could not be written, and it has to be tried again.
-
-        Raises:
-            FormatError: the message does not match a reserved range.
-        """
+        """Confirm a block; None if the journal could not be written, and it has to be tried again."""
         session = self._session(written.session)
         if session is None:
             raise FormatError(f"a block was written into session {written.session}, which is not open")
@@ -316,11 +294,7 @@ class Recording:
         return sum(session.rows_reserved - session.rows_confirmed for session in sessions if session.writing)
 
     def free_bytes(self) -> int:
-        """Return the bytes that this user may still write to the file system of ``out_dir``.
-
-        Raises:
-            OSError: the directory is gone.
-        """
+        """Return the bytes that this user may still write to the file system of ``out_dir``."""
         stat = self.world.os.statvfs(self.out_dir)
         return int(stat.f_bavail * stat.f_frsize)
 

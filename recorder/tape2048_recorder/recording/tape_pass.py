@@ -47,20 +47,7 @@ def load_kernels() -> None:
 
 
 def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generator[float, None, Decoded]:
-    """Check the games of a staged session against its ``runs``, and write its anchors, piece by piece.
-
-    Args:
-        world: the system.
-        session: the directory with ``tape.npy``.
-        runs: ``RUN_DTYPE[R]``, in the order of their rows, which cover the tape.
-
-    Yields:
-        0 after each piece.
-
-    Raises:
-        FormatError: the first game that the rules do not allow, or that is not what its worker reported.
-        OSError: as the operating system gave it.
-    """
+    """Check the games of a staged session against its ``runs``, and write its anchors, piece by piece."""
     from tape2048.tape.checks import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.engine import start_boards
 

@@ -6,20 +6,53 @@ socket to the daemon and of their shared memory.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
 import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import msgspec
 
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
-from tape2048_recorder.ipc.process import die_first, set_up
 from tape2048_recorder.ipc.protocol import Channel, Compiles, Crashed, Ready, WorkerSpec
 from tape2048_recorder.ipc.shared import Shared
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.workers.loop import Worker
+
+_PR_SET_PDEATHSIG = 1
+
+#: Added to a worker's score for the kernel's out-of-memory killer, in thousandths of the total memory.
+OOM_SCORE_ADJ = 500
+
+
+def set_up(daemon_pid: int) -> None:
+    """Die with the daemon, write stacks on SIGABRT, and ignore SIGINT and SIGTERM."""
+    # The kernel kills this process when the daemon dies; the daemon may have died before this call.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != daemon_pid:
+        raise SystemExit(1)
+    # The daemon decides when to stop; a terminal's Ctrl-C reaches the whole process group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+
+
+def die_first() -> None:
+    """Make this process the kernel's first choice when memory runs out.
+
+    A worker is replaced, and its unrecorded games are played again. The daemon's death ends all workers, and
+    it is the largest process at times: while it publishes very many short games.
+    """
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
 
 
 def _worker_class(player: str) -> type[Worker]:

@@ -42,11 +42,7 @@ class BatchWorker(Worker):
         self._slot["oldest"] = self.generation
 
     def _make_table(self, weights: Weights | None) -> tuple[Table, str]:
-        """Make a table whose model has made moves; return it with its player's hash.
-
-        Raises:
-            PlayerError: the model cannot be used.
-        """
+        """Make a table whose model has made moves; return it with its player's hash."""
         name, args = self._config.player, self._config.player_args
         player = make_batch_player(name, args if weights is None else {**args, "model": weights.path})
         caller = Caller(player, name, answered=self._beat)

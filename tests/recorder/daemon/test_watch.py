@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from tape2048_recorder.daemon import supervisor as module
-from tape2048_recorder.daemon.supervisor import WRITING_FACTOR, Watch
-from tape2048_recorder.ipc.process import ABORT_S, START_S, whereabouts
+from tape2048_recorder.daemon.supervisor import ABORT_S, START_S, WRITING_FACTOR, Watch, whereabouts
 from tape2048_recorder.ipc.protocol import Range
 from tape2048_recorder.ipc.shared import LOADS
 

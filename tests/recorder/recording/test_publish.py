@@ -19,10 +19,9 @@ from tape2048.errors import DiskFullError, FormatError, StorageError, TooManyFil
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.io import durable
 from tape2048.session.session import Session, sessions
-from tape2048_recorder.recording import publisher
+from tape2048_recorder.recording import publish as publisher
 from tape2048_recorder.recording.partial import PartialSession, read_facts
-from tape2048_recorder.recording.publish import publish
-from tape2048_recorder.recording.publisher import Publisher
+from tape2048_recorder.recording.publish import Publisher, publish
 
 from ..checks import (
     assert_sessions_valid,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 GAME_ROWS = 10
 
 
-def facts(started_at: str) -> Facts:
+def facts(started_at: str, _generation: int = 0) -> Facts:
     return Facts(
         format_version=1,
         engine="test",  # no game of ours: its boards do not follow one another
@@ -300,7 +300,7 @@ def test_a_tape_counts_with_the_anchors_that_it_will_have(
 ) -> None:
     config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=0, storage="tape", max_disk_mb=1000)
 
-    def on_tape(started_at: str) -> Facts:
+    def on_tape(started_at: str, _generation: int) -> Facts:
         return msgspec.structs.replace(facts(started_at), storage="tape")
 
     recording = Recording(tmp_path, config, on_tape)

@@ -18,8 +18,7 @@ from tape2048.session.session import sessions
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY
 from tape2048_recorder.recording import tape_pass
 from tape2048_recorder.recording.partial import PartialSession
-from tape2048_recorder.recording.publish import publish
-from tape2048_recorder.recording.publisher import Outcome, Publisher
+from tape2048_recorder.recording.publish import Outcome, Publisher, publish
 from tape2048_recorder.recording.tape_pass import Decoded, decode_games, load_kernels
 from tape2048_recorder.recording.world import REAL, at_once
 

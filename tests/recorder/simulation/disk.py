@@ -253,7 +253,6 @@ class System:
         self._clock = clock
         self._pid = pid
         self._open: dict[int, _Open] = {}
-        self._counts: dict[int, int] = {}  # of eventfds
         self._fds = 100
         self.calls = 0
         self.crash_at: int | None = None
@@ -331,7 +330,6 @@ class System:
 
     def close(self, fd: int) -> None:
         self._open.pop(fd, None)
-        self._counts.pop(fd, None)
 
     def file_of(self, fd: int) -> File:
         return self._open[fd].file
@@ -506,23 +504,6 @@ class System:
 
     def urandom(self, count: int) -> bytes:
         return self._random.randbytes(count)
-
-    def eventfd(self, count: int, flags: int) -> int:
-        fd = self.new_fd()
-        self._counts[fd] = count
-        return fd
-
-    def eventfd_write(self, fd: int, count: int) -> None:
-        self._counts[fd] += count
-
-    def eventfd_read(self, fd: int) -> int:
-        count, self._counts[fd] = self._counts[fd], 0
-        if not count:
-            raise BlockingIOError
-        return count
-
-    def is_ready(self, fd: int) -> bool:
-        return self._counts.get(fd, 0) > 0
 
 
 for _name in ("O_CLOEXEC", "O_CREAT", "O_EXCL", "O_RDONLY", "O_RDWR", "O_TRUNC", "O_WRONLY"):

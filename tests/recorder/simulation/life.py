@@ -346,7 +346,7 @@ class Life:
         ours = self.sockets.get(fd)
         if ours is not None:
             return ours.is_ready
-        return bool(self.signals.names) if fd == self.signals.fd else self.system.is_ready(fd)
+        return fd == self.signals.fd and bool(self.signals.names)
 
     # Time.
 

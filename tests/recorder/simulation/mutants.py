@@ -31,7 +31,9 @@ MUTANTS = {
         f"{_RECORDING}.partial:PartialSession.confirm", "self.journal.append(block)", "pass"
     ),
     "rows given out twice": Mutant(
-        f"{_RECORDING}.partial:PartialSession.release", "if first_row + rows == self._end:", "if True:"
+        f"{_RECORDING}.partial:PartialSession.release",
+        "if first_row + rows == self.rows_reserved:",
+        "if True:",
     ),
     "holes stay": Mutant(f"{_RECORDING}.publish:_has_holes", "return any(", "return False and any("),
     "a lost reload": Mutant(
@@ -62,7 +64,7 @@ MUTANTS = {
         "GameState(self._seed, next_id, lease=self._lease)",
     ),
     "a full disk ends publishing": Mutant(
-        f"{_RECORDING}.publisher:Publisher._publish", "final, error = self._gives_up, full", "error = full"
+        f"{_RECORDING}.publish:Publisher._publish", "final, error = self._gives_up, full", "error = full"
     ),
     "a hung worker stays": Mutant(f"{_DAEMON}.supervisor:Watch._look_at", "silent_s >= silence_s", "False"),
 }
