@@ -43,24 +43,22 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.datasets.directory import begin_rows, check_run_ends, open_directory, open_packdat
+from tape2048.datasets.directory import check_run_ends, open_directory, open_packdat
 from tape2048.datasets.run_table import RunTable
-from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_records
+from tape2048.datasets.table_rows import ROW_BYTES, TableRows, aligned_records
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, RUN_ID_MAX
 from tape2048.formats.npy import check_load
+from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.reading import map_file, reading
-from tape2048.runs.engine_text import join_seed
-from tape2048.runs.run import Run
 from tape2048.selection.phase import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from tape2048.datasets.directory import Opened
     from tape2048.formats.npy import Load
@@ -104,6 +102,8 @@ class Dataset(TableRows):
         (True, <Dataset rows: 0 rows, 0 runs, ram, a view>)
     """
 
+    dtype = DATASET_ROW_DTYPE
+
     def __init__(
         self,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -116,26 +116,15 @@ class Dataset(TableRows):
         if not paths:
             raise ValueError("no data set; expected at least one path")
         with contextlib.ExitStack() as stack:
-            # Rows of several go into one array, whose size is known when all are open.
-            at_once = load == "ram" and len(paths) == 1
             places = [Path(os.path.abspath(one)) for one in paths]
-            opened = [
-                open_packdat(place) or open_directory(place, stack, read_rows=at_once) for place in places
-            ]
-            table, shifts = _joined_table(opened)
-            if load == "ram":
-                parts = [_in_memory(opened, shifts, stack, progress)]
-            else:
-                parts = _mapped(opened, shifts)
-        runs = table.rows[table.rows["steps"] > 0]
-        if load == "mmap" and len(runs) > _PROBED_RUNS:  # a run costs two reads on a cold disk
-            runs = runs[np.linspace(0, len(runs) - 1, _PROBED_RUNS).astype(np.int64)]
-        for part in parts:
-            check_run_ends(part, runs, opened[0].path if opened[0].pack else opened[0].path / METADATA_DB)
+            opened = [open_packdat(place) or open_directory(place, stack) for place in places]
+            table = _joined_table(opened)
+            parts = _in_memory(opened, progress) if load == "ram" else _mapped(opened)
         self.paths = [one.path for one in opened]
         self.load: Load = load
         self.manifests = [one.manifest for one in opened]
         super().__init__(parts, table)
+        self._renumbered = load == "mmap" and len(opened) > 1
 
     @classmethod
     def open(
@@ -168,145 +157,60 @@ class Dataset(TableRows):
         if self.is_view or len(self._parts) != 1:
             what = "a view" if self.is_view else "mapped from several files"
             raise ValueError(f"{self!r} is {what}, so its rows are not one array; use get_batch")
-        return self._parts[0].records.view(DATASET_ROW_DTYPE)
-
-    def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
-        """Return the rows with these numbers, in this order.
-
-        Args:
-            indices: row numbers ``[n]``, in any order, repeats allowed; or a mask ``bool[N]``. A
-                negative number is an error, not counted from the end. ``int64`` is the fast type.
-            out: ``DATASET_ROW_DTYPE[n]`` to write into, contiguous; None: a new array.
-
-        Returns:
-            ``DATASET_ROW_DTYPE[n]``.
-
-        Raises:
-            IndexError: a number outside [0, N), or a mask of another length.
-            TypeError: not integers of one dimension.
-            ValueError: an unsuitable ``out``.
-        """
-        target = None
-        if out is not None:
-            count = len(indices) if isinstance(indices, np.ndarray) else len(np.asarray(indices))
-            if out.dtype != DATASET_ROW_DTYPE or not out.flags.c_contiguous or out.shape != (count,):
-                raise ValueError(
-                    f"out is {out.dtype}{list(out.shape)}; expected {DATASET_ROW_DTYPE}[{count}]"
-                )
-            target = out.view(np.uint8)
-        rows = self._gather(indices, target).view(DATASET_ROW_DTYPE)
-        shifts = self._id_shifts(indices)
-        if shifts is not None:
-            rows["run_id"] += shifts
-        return rows
-
-    def run(self, ordinal: int, final_board: int | None = None) -> Run:
-        """Return one run of :attr:`runs` as a :class:`Run`.
-
-        Args:
-            ordinal: of the run.
-            final_board: the board after its last move; None: the stored one, or the candidate of
-                :func:`tape2048.game.moves.last_boards`.
-
-        Raises:
-            IndexError: no such run.
-        """
-        return self.run_and_losses(ordinal, final_board)[0]
-
-    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, tuple[bool, int]]:
-        """Return a run as :meth:`run`, and the uncertain parts of it.
-
-        Returns:
-            The run; whether its final board is certain; and the number of steps whose chosen move's value is
-            lost (see :func:`tape2048.datasets.records.restore_values`).
-        """
-        from tape2048.datasets.records import restore_values
-        from tape2048.game.moves import last_boards
-
-        rows = self._whole_run(ordinal).view(DATASET_ROW_DTYPE)
-        moves = np.ascontiguousarray(rows["move"])
-        values = np.ascontiguousarray(rows["ev_values"])
-        legal = np.ascontiguousarray(rows["ev_legal"])
-        has, lost = restore_values(values, legal, moves)
-        row = self.runs[ordinal]
-        certain = final_board is not None or bool(row["has_final"])
-        if final_board is None and certain:
-            final_board = int(row["final_board"])
-        elif final_board is None and len(rows):
-            finals, sure = last_boards(np.ascontiguousarray(rows["board"][-1:]), moves[-1:])
-            final_board, certain = int(finals[0]), bool(sure[0])
-        branches = {"branch_values": values, "branch_legal": legal, "has_branches": has}
-        meta = self._table.meta(ordinal)
-        if row["has_seed"]:
-            engine = join_seed(meta.engine, int(row["seed"]))
-            meta = msgspec.structs.replace(meta, engine=engine)
-        run = Run.from_boards(rows["board"], moves, final_board or 0, meta, **(branches if has.any() else {}))
-        return run, (certain, lost)
+        return self._parts[0].view(DATASET_ROW_DTYPE)
 
 
 def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None, phase: Phase) -> Dataset:
     opened = Dataset(paths, load)
     if chosen is not None:
-        opened = opened.filter_runs(np.isin(opened.runs["id"], chosen))
+        opened = opened._of_runs(np.isin(opened.runs["id"], chosen))  # noqa: SLF001 - of the same module
     return opened if phase == ALL else opened.phase(**phase._asdict())
 
 
-def _joined_table(opened: list[Opened]) -> tuple[RunTable, list[int]]:
-    """Join the runs of all, with consecutive rows and ids; return also the offset of each one's ids."""
+def _joined_table(opened: list[Opened]) -> RunTable:
+    """Join the runs of all, with consecutive rows and ids."""
     tables = []
-    shifts = []
     first_row = shift = 0
     for one in opened:
         rows = one.table.rows.copy()
         rows["id"] += np.uint64(shift)
         rows["first_row"] += np.uint64(first_row)
         tables.append(RunTable(rows, one.table.engines))
-        shifts.append(shift)
         first_row += one.row_count
         if len(rows):
             shift = int(rows["id"].max()) + 1
     table = RunTable.joined(tables)
     table.check_ids(RUN_ID_MAX, opened[-1].path)
-    return table, shifts
+    return table
 
 
-def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
+def _mapped(opened: list[Opened]) -> list[NDArray[np.uint8]]:
     parts = []
-    first_row = 0
-    for one, shift in zip(opened, shifts, strict=True):
+    for one in opened:
         if one.pack is not None:
             records = aligned_records(one.row_count)
             one.pack.fill_dataset(records)
             records.flags.writeable = False
-            parts.append(Part(records, first_row, one.row_count, shift))
-            first_row += one.row_count
+            parts.append(records)
+        runs = one.table.rows[one.table.rows["steps"] > 0]
+        if len(runs) > _PROBED_RUNS:  # a run costs two reads on a cold disk
+            runs = runs[np.linspace(0, len(runs) - 1, _PROBED_RUNS).astype(np.int64)]
+        first_row = 0
         for file in one.files:
             with reading(file.path):
                 records = map_file(file.fd, file.header.end_offset)[file.header.data_offset :]
-            parts.append(Part(records, first_row, file.header.rows, shift))
+            check_run_ends(records, first_row, runs, one.path / METADATA_DB)
+            parts.append(records)
             first_row += file.header.rows
     return parts
 
 
 def _in_memory(
-    opened: list[Opened],
-    shifts: list[int],
-    stack: contextlib.ExitStack,
-    progress: Callable[[int, int], object] | None,
-) -> Part:
-    """Read all rows into one piece of memory; make their run ids those among all data sets."""
-    ends = np.cumsum([ROW_BYTES * one.row_count for one in opened]).tolist()
-    pending = [opened[0].rows]
-    if opened[0].rows is not None:  # the only one, begun already
-        records = opened[0].rows.records
-    else:
-        records = aligned_records(ends[-1] // ROW_BYTES)
-        pieces = [records[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-        pending = [
-            None if one.pack is not None else begin_rows(one.files, stack, piece)
-            for one, piece in zip(opened, pieces, strict=True)
-        ]
-    done = 0
+    opened: list[Opened], progress: Callable[[int, int], object] | None
+) -> list[NDArray[np.uint8]]:
+    """Read all rows into one array; make their run ids those among all data sets."""
+    records = aligned_records(sum(one.row_count for one in opened))
+    done = shift = 0
 
     def advance(count: int) -> None:
         nonlocal done
@@ -314,15 +218,21 @@ def _in_memory(
         if progress is not None:
             progress(done, len(records))
 
-    for one, rows, shift, begin, end in zip(opened, pending, shifts, [0, *ends], ends, strict=False):
-        if rows is not None:
-            rows.reading.finish(advance)
-        elif one.pack is not None:
-            one.pack.fill_dataset(records[begin:end])
-            advance(end - begin)
+    for one in opened:
+        part = records[done : done + ROW_BYTES * one.row_count]
+        if one.pack is not None:
+            one.pack.fill_dataset(part)
+            advance(len(part))
+        else:
+            files = [
+                Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd)
+                for file in one.files
+            ]
+            read_into(part, files, progress=advance)
+        runs = one.table.rows[one.table.rows["steps"] > 0]
+        check_run_ends(part, 0, runs, one.path if one.pack else one.path / METADATA_DB)
         if shift:
-            from tape2048.datasets.records import shift_ids
-
-            shift_ids(records[begin:end], shift)
+            part.view(DATASET_ROW_DTYPE)["run_id"] += np.uint32(shift)
+        shift += int(one.table.rows["id"].max(initial=0)) + 1 if len(one.table) else 0
     records.flags.writeable = False
-    return Part(records, 0, len(records) // ROW_BYTES)
+    return [records]

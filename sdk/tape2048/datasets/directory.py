@@ -16,7 +16,6 @@ from tape2048.base.text import counted
 from tape2048.datasets.metadata import read_runs_db
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC
-from tape2048.datasets.table_rows import ROW_BYTES, aligned_records
 from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,
@@ -41,7 +40,6 @@ from tape2048.formats.dataset_layout import (
 from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import SESSION_NAME, SHARD_NAME as SESSION_SHARD_NAME, STEP_DTYPES
-from tape2048.io.bulk_read import Reading, Stretch
 from tape2048.io.reading import open_regular, reading
 from tape2048.runs.files import first_bytes
 
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.datasets.run_table import RunTable
-    from tape2048.datasets.table_rows import Part
     from tape2048.formats.npy import NpyHeader
 
 #: Largest accepted manifest: room for the names of some 100,000 skipped runs.
@@ -83,21 +80,13 @@ class RowsFile(NamedTuple):
     header: NpyHeader
 
 
-class PendingRows(NamedTuple):
-    """Rows on their way into memory: the array, and the reading that fills it."""
-
-    records: NDArray[np.uint8]
-    reading: Reading
-
-
 class Opened(NamedTuple):
-    """A data set with open files, or a pack.dat; ``rows`` if they are being read into memory."""
+    """A data set with open files, or a pack.dat."""
 
     path: Path
     files: list[RowsFile]
     table: RunTable
     manifest: Manifest | None
-    rows: PendingRows | None = None
     pack: DataPack | None = None
 
     @property
@@ -106,13 +95,8 @@ class Opened(NamedTuple):
         return len(self.pack) if self.pack is not None else sum(file.header.rows for file in self.files)
 
 
-def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool = False) -> Opened:
-    """Open a data set, with all checks whose cost is in proportion to its runs.
-
-    Args:
-        directory: absolute.
-        stack: closes the files.
-        read_rows: start threads that read the rows while this function reads the run table.
+def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
+    """Open a data set, with all checks whose cost is in proportion to its runs; ``stack`` closes the files.
 
     Raises:
         MissingPathError: nothing stands at the path.
@@ -126,7 +110,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
             pin = _open_pin(directory)
             files.callback(os.close, pin)
             try:
-                opened = _open_once(directory, files, read_rows=read_rows)
+                opened = _open_once(directory, files)
             except TapeError:
                 if _leads_to(directory, pin):
                     raise
@@ -155,7 +139,7 @@ def open_packdat(path: Path) -> Opened | None:
     if not is_packdat(path):
         return None
     pack = DataPack.load(path, "mmap")
-    return Opened(path, [], pack.run_table, None, pack=pack)
+    return Opened(path, [], pack.run_table, None, pack)
 
 
 def _open_pin(directory: Path) -> int:
@@ -175,31 +159,24 @@ def _leads_to(directory: Path, pin: int) -> bool:
     return False
 
 
-def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool) -> Opened:
+def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
     parts = find_parts(directory)
     manifest = read_manifest_file(
         directory / MANIFEST, Manifest, version=FORMAT_VERSION, what="data set", bytes_max=MANIFEST_BYTES_MAX
     )
-    if manifest is not None:
-        check_files(manifest, directory)
+    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch) if manifest else ():
+        raise defect
     files = []
     for part in parts:
         fd = stack.enter_context(open_regular(part))
         files.append(RowsFile(part, fd, read_header(fd, part, [DATASET_ROW_DTYPE])))
-    rows = begin_rows(files, stack) if read_rows else None
     table = read_runs_db(directory / METADATA_DB)
     check_whole(manifest, sum(file.header.rows for file in files), table, directory)
-    return Opened(directory, files, table, manifest, rows)
+    return Opened(directory, files, table, manifest)
 
 
 def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:
-    """Compare the manifest, if any, with the number of rows and the run table.
-
-    Raises:
-        ManifestError: a count of the manifest differs.
-        BookkeepingError: the runs do not cover the rows, or an id occurs twice.
-        FieldError: an id that a row cannot hold.
-    """
+    """Compare the manifest, if any, with the number of rows and the run table; raise for the first defect."""
     for name, found in (("num_steps", rows), ("num_runs", len(table))):
         claimed = getattr(manifest, name, found)
         if claimed != found:
@@ -209,12 +186,7 @@ def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory
 
 
 def find_parts(directory: Path) -> list[Path]:
-    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists.
-
-    Raises:
-        NotASessionError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
-        StorageError: the directory cannot be read.
-    """
+    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists."""
     with reading(directory):
         names = {entry.name for entry in directory.iterdir()}
         shards = sorted(
@@ -264,53 +236,24 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
     )
 
 
-def check_files(manifest: Manifest, directory: Path) -> None:
-    """Raise the first defect of the files' names and sizes in a manifest."""
-    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
-        raise defect
-
-
-def begin_rows(
-    files: Sequence[RowsFile], stack: contextlib.ExitStack, records: NDArray[np.uint8] | None = None
-) -> PendingRows:
-    """Start to read the rows of open files, one after the other; ``stack`` ends it.
-
-    Args:
-        files: to read.
-        stack: ends the reading.
-        records: ``u8[32 * rows]`` to read into; None: a new array.
-    """
-    if records is None:
-        records = aligned_records(sum(file.header.rows for file in files))
-    parts = [
-        Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd) for file in files
-    ]
-    return PendingRows(records, stack.enter_context(Reading(records, parts)))
-
-
-def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:
+def check_run_ends(records: NDArray[np.uint8], first_row: int, runs: NDArray[np.void], path: Path) -> None:
     """Compare the first and last rows of runs with the run table.
 
-    Args:
-        part: of the rows; others are not checked.
-        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each.
-        path: of the run table, named in errors.
-
-    Raises:
-        BookkeepingError: a row belongs to another run or step.
+    ``records`` are ``u8[32 * n]``, from row ``first_row``; rows elsewhere are not checked. ``runs`` have at least
+    one step each. Raise BookkeepingError, which names the table's ``path``, for a row of another run or step.
     """
-    rows = part.records.view(DATASET_ROW_DTYPE)
+    rows = records.view(DATASET_ROW_DTYPE)
     for last in (False, True):
         steps = runs["steps"].astype(np.int64) - 1 if last else np.zeros(len(runs), np.int64)
-        numbers = runs["first_row"].astype(np.int64) + steps - part.first_row
-        here = (numbers >= 0) & (numbers < part.rows)
-        ids = runs["id"][here] - np.uint64(part.id_shift)
+        numbers = runs["first_row"].astype(np.int64) + steps - first_row
+        here = (numbers >= 0) & (numbers < len(rows))
+        ids = runs["id"][here]
         found, expected, numbers = rows[numbers[here]], steps[here], numbers[here]
         bad = (found["run_id"] != ids) | (found["step_index"] != expected)
         if bad.any():
             at = int(bad.argmax())
             raise BookkeepingError(
-                f"run {ids[at]} has row {part.first_row + numbers[at]} as its step {expected[at]}, "
+                f"run {ids[at]} has row {first_row + numbers[at]} as its step {expected[at]}, "
                 f"but that row is step {found['step_index'][at]} of run {found['run_id'][at]}",
                 path=path,
                 hint="the steps belong to another data set, or one of the two files was changed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from tape2048.datasets.packdat_layout import (
     CHUNK_BYTES,
     CRC_BYTES,
     HEADER_BYTES,
-    STEP_DTYPE,
+    LEVELS,
+    PACKDAT_STEP_DTYPE,
     U32_MAX,
     check_content,
     check_fits,
@@ -23,7 +24,7 @@ from tape2048.datasets.packdat_layout import (
     read_header,
 )
 from tape2048.datasets.run_table import RunTable
-from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_records
+from tape2048.datasets.table_rows import ROW_BYTES, TableRows, aligned_records
 from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, RUN_STEPS_MAX
 from tape2048.formats.npy import check_load
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from tape2048.formats.npy import Load
 
 _LEVELS = np.float32(65535)
-_HALF_LEVEL = np.float32(32768) / _LEVELS
+_HALF_LEVEL = np.float32(32768) / LEVELS
 # Rows that are converted together: 8 MB.
 _FILL_ROWS = 1 << 18
 
@@ -68,6 +69,9 @@ class DataPack(TableRows):
         (True, 2)
     """
 
+    dtype = ROW_DTYPE
+    _half = np.float32(32768) / np.float32(65535)
+    _mask_tells = True
     normalised = 0
     padded = 0
 
@@ -130,7 +134,7 @@ class DataPack(TableRows):
         table.check_tiles(header.steps, path)
         table.check_ids(U32_MAX, path)
         padded = check_steps(records, table, path)
-        pack = cls([Part(records, 0, header.steps)], table)
+        pack = cls([records], table)
         pack.padded = padded
         return pack
 
@@ -173,7 +177,7 @@ class DataPack(TableRows):
         np.concatenate([joined[:0], *parts], out=joined)
         joined.flags.writeable = False
         more = RunTable.of_metas(metas).renumbered(first_id, begin)
-        pack = cls([Part(joined, 0, rows)], RunTable.joined([table, more]))
+        pack = cls([joined], RunTable.joined([table, more]))
         pack.normalised = normalised
         return pack
 
@@ -204,9 +208,9 @@ class DataPack(TableRows):
             end = begin + ROW_BYTES * len(pack)
             pack._gather(np.arange(len(pack)), records[begin:end])  # noqa: SLF001 - of the same class
             begin = end
-        records.view(STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
+        records.view(PACKDAT_STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         records.flags.writeable = False
-        merged = cls([Part(records, 0, len(records) // ROW_BYTES)], table)
+        merged = cls([records], table)
         merged.padded = sum(pack.padded for pack in packs)
         return merged
 
@@ -222,7 +226,7 @@ class DataPack(TableRows):
         """
         if self.is_view:
             raise ValueError("cannot append to a view; append to its source")
-        grown = self._of_parts([part.records for part in self._parts], self._table, runs)
+        grown = self._of_parts(list(self._parts), self._table, runs)
         grown.normalised += self.normalised
         grown.padded = self.padded
         vars(self).update(vars(grown))
@@ -292,11 +296,11 @@ class DataPack(TableRows):
     def _file_parts(self) -> list[memoryview]:
         """Encode the file in pieces; a view's runs are renumbered."""
         self.refuse_phase()
-        table, records = self._table, self._parts[0].records
+        table, records = self._table, self._parts[0]
         if self.is_view:
             table = table.renumbered()
             records = self._gather(np.arange(len(self)))
-            records.view(STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
+            records.view(PACKDAT_STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
         pieces = [
             memoryview(encode_header(len(table), len(self))),
@@ -310,70 +314,16 @@ class DataPack(TableRows):
         return f"<DataPack: {named}{'' if self.game_phase == ALL else f'; {self.game_phase}'}>"
 
     def records(self, indices: ArrayLike) -> NDArray[np.void]:
-        """Return rows as in the file, ``STEP_DTYPE[n]``; arguments and errors as :meth:`get_batch`."""
-        return self._gather(indices).view(STEP_DTYPE)
+        """Return rows as in the file, ``PACKDAT_STEP_DTYPE[n]``; arguments and errors as :meth:`get_batch`."""
+        return self._gather(self._numbers(indices)).view(PACKDAT_STEP_DTYPE)
 
-    def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
-        """Return the rows with these numbers, in this order.
-
-        Args:
-            indices: row numbers ``[n]``, or a mask ``bool[N]``.
-            out: ``ROW_DTYPE[n]`` to write into; None: a new array.
-
-        Returns:
-            ``ROW_DTYPE[n]``. ``ev_values`` are ``ev_q / 65535``, at most ``1 - 2**-23``.
-
-        Raises:
-            IndexError: a number outside [0, N), or a mask of another length.
-            TypeError: not integers of one dimension.
-            ValueError: an unsuitable ``out``.
-        """
-        records = self.records(indices)
-        if out is None:
-            out = np.empty(len(records), ROW_DTYPE)
-        elif out.dtype != ROW_DTYPE or out.shape != records.shape:
-            raise ValueError(f"out is {out.dtype}{list(out.shape)}; expected {ROW_DTYPE}{[len(records)]}")
-        out["board"] = records["board"]
-        out["move"] = records["move_dir"]
-        out["ev_legal"] = records["ev_mask"]
-        out["ev_values"] = _values(records)
-        out["run_id"] = records["run_id"]
-        out["step_index"] = records["index_in_run"]
-        return out
-
-    def run(self, ordinal: int, final_board: int | None = None) -> Run:
-        """Return one run of :attr:`runs` as a :class:`Run`.
-
-        Args:
-            ordinal: of the run.
-            final_board: the board after its last move, which this format does not hold; None: the candidate
-                of :func:`tape2048.game.moves.last_boards`.
-
-        Raises:
-            IndexError: no such run.
-        """
-        return self.run_and_losses(ordinal, final_board)[0]
-
-    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, tuple[bool, int]]:
-        """Return a run and its uncertain parts, as :meth:`tape2048.datasets.Dataset.run_and_losses`."""
-        from tape2048.datasets.records import restore_values
-        from tape2048.game.moves import last_boards
-
-        records = self._whole_run(ordinal).view(STEP_DTYPE)
-        moves = np.ascontiguousarray(records["move_dir"])
-        certain, lost = final_board is not None or not len(records), 0
-        if final_board is None and len(records):
-            finals, sure = last_boards(np.ascontiguousarray(records["board"][-1:]), moves[-1:])
-            final_board, certain = int(finals[0]), bool(sure[0])
-        mask = np.ascontiguousarray(records["ev_mask"])
-        branches: dict[str, Any] = {}
-        if mask.any():
-            values, has = _values(records), mask != 0
-            _, lost = restore_values(values, mask, moves, has, _HALF_LEVEL)
-            branches = {"branch_values": values, "branch_legal": mask, "has_branches": has}
-        meta = self._table.meta(ordinal)
-        run = Run.from_boards(records["board"], moves, final_board or 0, meta, **branches)
-        return run, (certain, lost)
+    def _decode(self, records: NDArray[np.uint8], out: NDArray[np.void] | None = None) -> NDArray[np.void]:
+        steps = records.view(PACKDAT_STEP_DTYPE)
+        rows = np.empty(len(steps), ROW_DTYPE) if out is None else out
+        rows["board"], rows["move"], rows["ev_legal"] = steps["board"], steps["move_dir"], steps["ev_mask"]
+        rows["ev_values"] = _values(steps)
+        rows["run_id"], rows["step_index"] = steps["run_id"], steps["index_in_run"]
+        return rows
 
     def fill_dataset(self, out: NDArray[np.uint8]) -> None:
         """Write all rows as those of a data set, ``u8[32 * N]``.
@@ -392,22 +342,18 @@ class DataPack(TableRows):
         rows = out.view(DATASET_ROW_DTYPE)
         for begin in range(0, len(self), _FILL_ROWS):
             part = rows[begin : begin + _FILL_ROWS]
-            records = self._gather(np.arange(begin, begin + len(part))).view(STEP_DTYPE)
-            part["board"] = records["board"]
-            part["move"] = records["move_dir"]
-            part["ev_legal"] = legal_masks(records["board"])
-            values = _values(records)
-            with_chosen = np.flatnonzero(records["ev_mask"] >> records["move_dir"] & 1)
-            values[with_chosen, records["move_dir"][with_chosen]] = 1
-            part["ev_values"] = values
-            part["run_id"] = records["run_id"]
-            part["step_index"] = records["index_in_run"]
+            found = self.get_batch(np.arange(begin, begin + len(part)))
+            chosen = np.flatnonzero(found["ev_legal"] >> found["move"] & 1)
+            found["ev_values"][chosen, found["move"][chosen]] = 1
+            found["ev_legal"] = legal_masks(found["board"])
+            for name in part.dtype.names or ():
+                part[name] = found[name]
 
 
 def _values(records: NDArray[np.void]) -> NDArray[np.float32]:
     """Return branch values, ``f32[n, 4]``: at most the float32 below 1, and 0 where the mask has none."""
     has = (records["ev_mask"][:, None] >> np.arange(4, dtype=np.uint8)) & 1
-    values = records["ev_q"].astype(np.float32) / _LEVELS
+    values = records["ev_q"].astype(np.float32) / LEVELS
     np.minimum(values, np.float32(1 - 2**-23), out=values)
     values *= has
     return values

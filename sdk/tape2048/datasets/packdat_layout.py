@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 MAGIC = b"2048"
 VERSION = 1
 
-#: A step in the file.
-STEP_DTYPE = np.dtype(
+#: A step of a pack.dat.
+PACKDAT_STEP_DTYPE = np.dtype(
     [
         ("board", "<u8"),
         ("run_id", "<u4"),
@@ -73,7 +73,9 @@ STEP_DTYPE = np.dtype(
         ("padding", "u1", (6,)),
     ]
 )
-assert STEP_DTYPE.itemsize == ROW_BYTES
+
+#: Values are multiples of 1 / 65535.
+LEVELS = np.float32(65535)
 
 _HEADER = struct.Struct("<4sIIQQ")
 HEADER_BYTES = 28
@@ -202,7 +204,7 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
     Returns:
         The number of steps whose padding is not zero.
     """
-    steps = records.view(STEP_DTYPE)
+    steps = records.view(PACKDAT_STEP_DTYPE)
     padded = 0
     lengths = table.rows["steps"].astype(np.int64)
     for begin in range(0, len(table), _RUNS_AT_ONCE):

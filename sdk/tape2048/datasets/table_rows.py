@@ -1,22 +1,29 @@
 """Base of pack.dat and the data set directory: rows of 32 bytes with a run table.
 
-A filter chooses runs, a phase a part of each, and makes a view, which is itself a source of rows that can be
-filtered again. It shares the rows and holds a few numbers for each chosen run, or for each stretch of rows
-with the chosen numbers of empty cells: no row is copied, and no list of rows is made.
+A filter chooses runs, a phase a part of each, and makes a view, which can be filtered again. It shares the rows
+and holds a few numbers for each chosen run, or for each span of rows with the chosen numbers of empty cells: no
+row is copied, and no list of rows is made.
 """
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from tape2048.base.guide import make_guide
-from tape2048.formats.rows import RowView, row_numbers, run_ordinal
-from tape2048.selection.phase import ALL, make_phase
+from tape2048.formats.rows import row_numbers, run_ordinal
+from tape2048.jit.mix import mix64
+from tape2048.runs.engine_text import identity_of, join_seed
+from tape2048.runs.run import Run
+from tape2048.selection.filters import number_columns
+from tape2048.selection.phase import ALL, Phase, make_phase
+from tape2048.selection.splits import player_key
+from tape2048.selection.view import View
 from tape2048.session.labels import DEFAULT_THRESHOLDS, run_labels
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
     from tape2048.base.guide import Guide
     from tape2048.datasets.run_table import RunTable
+    from tape2048.selection.filters import Columns
     from tape2048.session.session import Rows
 
 ROW_BYTES = 32
@@ -36,65 +44,64 @@ TABLE_FIELDS = ("tokens", "labels", "row", "run", "step", "move", "legal", "valu
 _CACHE_LINE_BYTES = 64
 # Rows whose empty cells are counted together: 8 MB.
 _SCAN_ROWS = 1 << 18
+_FACTS = ["steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s"]
 
 
-class Part(NamedTuple):
-    """Consecutive rows in one piece of memory.
+class _Spans(NamedTuple):
+    """Spans of consecutive rows, each of one run, run after run; all ``i64[S]``."""
 
-    Attributes:
-        records: ``u8[32 * rows]``, read-only.
-        first_row: number of the first one.
-        rows: number of rows.
-        id_shift: offset to add to each ``run_id``, so that ids differ among several sets.
-    """
-
-    records: NDArray[np.uint8]
-    first_row: int
-    rows: int
-    id_shift: int = 0
-
-
-class _Segments(NamedTuple):
-    """Stretches of consecutive rows, each of one run, run after run.
-
-    Attributes:
-        first: ``i64[S]``, number of the first row in the source.
-        rows: ``i64[S]``.
-        run: ``i64[S]``, ordinal of the run.
-    """
-
-    first: NDArray[np.int64]
+    first: NDArray[np.int64]  # number of the first row in the source
     rows: NDArray[np.int64]
-    run: NDArray[np.int64]
+    run: NDArray[np.int64]  # ordinal of the run
 
-    def take(self, chosen: NDArray[Any]) -> _Segments:
-        """Return those of a mask or of ordinals."""
-        return _Segments(*(column[chosen] for column in self))
+    def take(self, chosen: NDArray[Any]) -> _Spans:
+        """Return the spans of a mask or of ordinals."""
+        return _Spans(*(column[chosen] for column in self))
 
 
-class TableRows(RowView):
+class TableRows(View):
     """A source of 32-byte rows with a run table, or a view of some of its runs.
 
     Args:
-        parts: the rows, one part after the other.
+        parts: the records, ``u8[32 * n]`` each, one part after the other, read-only.
         table: the runs in the order of their rows, which they cover.
 
     Attributes:
         game_phase: the part of each game that is in the view.
+        dtype: the type of a row.
     """
 
-    def __init__(self, parts: Sequence[Part], table: RunTable) -> None:
+    dtype: ClassVar[np.dtype[Any]]
+    #: The value 0.5 of a branch as the rows hold it.
+    _half: ClassVar[np.float32] = np.float32(0.5)
+    #: Whether ``ev_legal`` is 0 at steps without values.
+    _mask_tells: ClassVar[bool] = False
+
+    def __init__(self, parts: Sequence[NDArray[np.uint8]], table: RunTable) -> None:
         self._parts = tuple(parts)
+        self._part_starts = np.cumsum([0, *(len(part) // ROW_BYTES for part in parts)])
+        self._renumbered = False  # whether the run table has other ids than the rows
+        self._become(table, ALL, None)
+
+    def _become(self, table: RunTable, phase: Phase, spans: _Spans | None) -> None:
         self._table = table
-        self._rows = sum(part.rows for part in parts)
+        self.game_phase = phase
+        self._cut = spans  # None: whole runs
         self._is_view = False
-        self.game_phase = ALL
-        self._segments: _Segments | None = None  # of a phase; None: whole runs
-        self._places: tuple[Guide, NDArray[np.int64]] | None = None
+
+    def _view(self, table: RunTable, phase: Phase, spans: _Spans | None) -> Self:
+        """Make a view that shares the rows."""
+        view = object.__new__(type(self))
+        vars(view).update(vars(self))
+        for name in ("_spans", "row_starts", "_guide"):  # cached of this one
+            vars(view).pop(name, None)
+        view._become(table, phase, spans)
+        view._is_view = True
+        return view
 
     def __len__(self) -> int:
         """Number of rows, N."""
-        return self._rows
+        return int(self.row_starts[-1])
 
     @property
     def run_table(self) -> RunTable:
@@ -111,142 +118,175 @@ class TableRows(RowView):
         """Whether a filter made this."""
         return self._is_view
 
-    @property
-    def row_counts(self) -> NDArray[np.int64]:
-        """Rows of each run in the view: ``i64[R]``."""
-        segments = self._stretches()
-        counts = np.zeros(len(self.runs), np.int64)
-        np.add.at(counts, segments.run, segments.rows)
-        return counts
+    @cached_property
+    def row_starts(self) -> NDArray[np.int64]:
+        """First row of each run in this view, then the number of rows: ``i64[R + 1]``."""
+        counts = np.bincount(self._spans.run, self._spans.rows, len(self.runs)).astype(np.int64)
+        return np.concatenate(([0], np.cumsum(counts)))
 
-    @abstractmethod
+    @cached_property
+    def _spans(self) -> _Spans:
+        """The spans of the view's rows."""
+        if self._cut is not None:
+            return self._cut
+        first, steps = (self.runs[name].astype(np.int64) for name in ("first_row", "steps"))
+        return _Spans(first, steps, np.arange(len(self.runs)))
+
+    @cached_property
+    def _guide(self) -> tuple[Guide, NDArray[np.int64]]:
+        """The guide over the spans' rows, and the offset from each span's rows to the source's."""
+        starts = np.concatenate(([0], np.cumsum(self._spans.rows)))
+        return make_guide(starts), self._spans.first - starts[:-1]
+
     def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
-        """Return the rows with these numbers, in this order; see :meth:`RowView.get_batch`."""
+        """Return the rows with these numbers, in this order.
 
-    def _gather(self, indices: ArrayLike, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """Return the records with these numbers, one after the other: ``u8[32 * n]``."""
+        Args:
+            indices: row numbers ``[n]``, in any order, repeats allowed; or a mask ``bool[N]``. A
+                negative number is an error, not counted from the end. ``int64`` is the fast type.
+            out: ``dtype[n]`` to write into, contiguous; None: a new array.
+
+        Returns:
+            ``dtype[n]``.
+
+        Raises:
+            IndexError: a number outside [0, N), or a mask of another length.
+            TypeError: not integers of one dimension.
+            ValueError: an unsuitable ``out``.
+        """
+        numbers = self._numbers(indices)
+        if out is not None and (
+            out.dtype != self.dtype or not out.flags.c_contiguous or out.shape != numbers.shape
+        ):
+            raise ValueError(f"out is {out.dtype}{list(out.shape)}; expected {self.dtype}[{len(numbers)}]")
+        rows = self._decode(self._gather(numbers, out), out)
+        if self._renumbered:
+            rows["run_id"] = self.runs["id"][self.run_index(numbers)]
+        return rows
+
+    def _decode(self, records: NDArray[np.uint8], out: NDArray[np.void] | None = None) -> NDArray[np.void]:
+        """Return records as rows."""
+        return records.view(self.dtype)
+
+    def _numbers(self, indices: ArrayLike) -> NDArray[np.int64]:
         fast = type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1
-        numbers = np.ascontiguousarray(indices if fast else row_numbers(indices, len(self)))
-        if out is None:
-            out = np.empty(ROW_BYTES * len(numbers), np.uint8)
-        if self._is_view:
-            _, rows, bad = self._locate(numbers)
+        return np.ascontiguousarray(indices if fast else row_numbers(indices, len(self)))
+
+    def _gather(self, numbers: NDArray[np.int64], out: NDArray[Any] | None = None) -> NDArray[np.uint8]:
+        """Return the records with these numbers, ``u8[32 * n]``; in ``out``, if its rows have 32 bytes."""
+        if out is not None and out.itemsize == ROW_BYTES:
+            records = out.view(np.uint8)
         else:
-            rows, bad = numbers, -1
+            records = np.empty(ROW_BYTES * len(numbers), np.uint8)
+        rows, bad = self._locate(numbers) if self._is_view else (numbers, -1)
         if bad < 0:
-            bad = self._copy(rows, out)
+            bad = self._copy(rows, records)
         if bad >= 0:
             raise IndexError(f"row {numbers[bad]}; expected 0 <= row < {len(self)}")
-        return out
+        return records
 
     def _copy(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
         """Copy rows of the source; return the position in ``rows`` of an invalid number, or -1."""
-        from tape2048.datasets.records import gather, gather_scattered
+        from tape2048.datasets.records import gather
 
         if len(self._parts) == 1:
-            part = self._parts[0]
-            return int(gather(part.records, rows, part.rows, out))
-        copied = 0
-        for part in self._parts:
-            copied += gather_scattered(part.records, rows, part.first_row, part.rows, out)
-        if copied == len(rows):
-            return -1
-        return int(np.flatnonzero((rows < 0) | (rows >= sum(part.rows for part in self._parts)))[0])
+            return int(gather(self._parts[0], rows, self._part_starts[-1], out))
+        owner = np.searchsorted(self._part_starts, rows, side="right") - 1
+        bad = (owner < 0) | (owner >= len(self._parts))
+        if bad.any():
+            return int(bad.argmax())
+        whole = np.dtype((np.void, ROW_BYTES))
+        for i, part in enumerate(self._parts):
+            here = np.flatnonzero(owner == i)
+            found = np.empty(ROW_BYTES * len(here), np.uint8)
+            gather(part, rows[here] - self._part_starts[i], len(part) // ROW_BYTES, found)
+            out.view(whole)[here] = found.view(whole)
+        return -1
 
-    def _whole_run(self, ordinal: int) -> NDArray[np.uint8]:
-        """Return all records of a run, ``u8[32 * steps]``, also of a phase; errors as :meth:`rows_of`."""
-        run = self.runs[run_ordinal(ordinal, len(self.runs))]
-        first, steps = int(run["first_row"]), int(run["steps"])
-        out = np.empty(ROW_BYTES * steps, np.uint8)
-        self._copy(np.arange(first, first + steps), out)
-        return out
-
-    def _id_shifts(self, indices: ArrayLike) -> NDArray[np.uint32] | None:
-        """Return the offset of each row's ``run_id``; None where all are 0."""
-        if not any(part.id_shift for part in self._parts):
-            return None
-        rows = self.source_rows(indices)
-        begins = [part.first_row for part in self._parts]
-        owner = np.searchsorted(begins, rows, side="right") - 1
-        return np.array([part.id_shift for part in self._parts], np.uint32)[owner]
-
-    def source_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the rows' numbers in the source of this view: ``i64[n]``."""
-        numbers = row_numbers(indices, len(self))
-        if not self._is_view:
-            return numbers
-        return self._locate(numbers)[1]
-
-    def run_index(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the ordinal, in :attr:`runs`, of each row's run: ``i64[n]``; errors as :meth:`get_batch`."""
-        found = self._locate(row_numbers(indices, len(self)))[0]
-        return found if self._segments is None else self._segments.run[found]
-
-    def _stretches(self) -> _Segments:
-        """Return the stretches of rows of the view."""
-        if self._segments is not None:
-            return self._segments
-        runs = self.runs
-        return _Segments(
-            runs["first_row"].astype(np.int64), runs["steps"].astype(np.int64), np.arange(len(runs))
-        )
-
-    def _guide(self) -> tuple[Guide, NDArray[np.int64]]:
-        """Return the guide over the stretches' rows, and the offset from each one's rows to the source's."""
-        if self._places is None:
-            segments = self._stretches()
-            starts = np.concatenate(([0], np.cumsum(segments.rows)))
-            self._places = make_guide(starts), segments.first - starts[:-1]
-        return self._places
-
-    def _locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Return each row's stretch and number in the source, and the position of a bad number, or -1."""
+    def _locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+        """Return the rows' numbers in the source, and the position of a bad number, or -1."""
         from tape2048.datasets.records import locate
 
-        return locate(numbers, *self._guide())
+        return locate(numbers, *self._guide)
 
-    def rows_of(self, run: int) -> slice:
-        """Return the rows of one run of :attr:`runs`, as a slice of this source.
+    def _of_runs(self, chosen: NDArray[np.bool_]) -> Self:
+        spans = self._cut
+        if spans is not None:
+            spans = spans.take(chosen[spans.run])
+            spans = spans._replace(run=(np.cumsum(chosen) - 1)[spans.run])
+        return self._view(self._table.choose(chosen), self.game_phase, spans)
+
+    def _columns(self) -> Columns:
+        engines = np.array(self._table.engine_names(), object)
+        start = self.runs["start_unix_s"].astype(np.float64)
+        return {
+            **number_columns(self.runs, self.row_counts),
+            "engine": lambda: engines,
+            "model": lambda: engines,
+            "started": lambda: np.where(start > 0, start, np.nan),
+        }
+
+    def _run_hashes(self, salt: str) -> NDArray[np.uint64]:
+        """Hash recorded games by player and seed, as a corpus does, and others by their metadata."""
+        keys: dict[str, int] = {}
+        found = np.zeros((2, len(self.runs)), np.uint64)
+        facts = self.runs[_FACTS].tolist()
+        seeds = zip(self.runs["seed"].tolist(), self.runs["has_seed"].tolist(), strict=True)
+        for i, (engine, (seed, known)) in enumerate(zip(self._table.engine_names(), seeds, strict=True)):
+            identity = identity_of(join_seed(engine, seed if known else None))
+            if identity is None:
+                digest = hashlib.sha256(repr((engine, facts[i])).encode()).digest()
+                player, seed = "", int.from_bytes(digest[:8], "little")
+            else:
+                player, seed = identity.player_sha256, identity.seed
+            found[:, i] = seed, keys.setdefault(player, player_key(player, salt))
+        hashes: NDArray[np.uint64] = mix64(mix64(found[0] + found[1]))
+        return hashes
+
+    def run(self, ordinal: int, final_board: int | None = None) -> Run:
+        """Return one run of :attr:`runs` as a :class:`Run`.
+
+        Args:
+            ordinal: of the run.
+            final_board: the board after its last move; None: the stored one, or the candidate of
+                :func:`tape2048.game.moves.last_boards`.
 
         Raises:
             IndexError: no such run.
-            TypeError: not an integer.
         """
-        run = run_ordinal(run, len(self.runs))
-        if self._segments is not None:
-            ends = np.searchsorted(self._segments.run, [run, run + 1])
-            return slice(*self._guide()[0].starts[ends].tolist())
-        steps = self.runs["steps"]
-        first = int(steps[:run].sum(dtype=np.int64)) if self.is_view else int(self.runs["first_row"][run])
-        return slice(first, first + int(steps[run]))
+        return self.run_and_losses(ordinal, final_board)[0]
 
-    def filter_runs(self, chosen: ArrayLike) -> Self:
-        """Make a view of the runs of a mask, ``bool[R]``.
+    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, tuple[bool, int]]:
+        """Return a run as :meth:`run`, and the uncertain parts of it.
 
-        Raises:
-            ValueError: not such a mask.
+        Returns:
+            The run; whether its final board is certain; and the number of steps whose chosen move's value is
+            lost (see :func:`tape2048.datasets.records.restore_values`).
         """
-        mask = np.asarray(chosen)
-        if mask.dtype != np.bool_ or mask.shape != (len(self.runs),):
-            raise ValueError(f"a mask of {mask.dtype}{list(mask.shape)}; expected bool[{len(self.runs)}]")
-        view = copy.copy(self)
-        view._choose(mask)  # noqa: SLF001 - of the same class
-        return view
+        from tape2048.datasets.records import restore_values
+        from tape2048.game.moves import last_boards
 
-    def _choose(self, mask: NDArray[np.bool_]) -> None:
-        segments = self._segments
-        if segments is not None:
-            segments = segments.take(mask[segments.run])
-            segments = segments._replace(run=(np.cumsum(mask) - 1)[segments.run])
-        self._table = self._table.choose(mask)
-        self._show(segments)
-
-    def _show(self, segments: _Segments | None) -> None:
-        """Become a view of these stretches, or of whole runs."""
-        self._segments = segments
-        self._places = None
-        self._is_view = True
-        self._rows = int(self._stretches().rows.sum())
+        record = self.runs[run_ordinal(ordinal, len(self.runs))]
+        first, steps = int(record["first_row"]), int(record["steps"])
+        records = np.empty(ROW_BYTES * steps, np.uint8)
+        self._copy(np.arange(first, first + steps), records)  # the whole run, also of a phase
+        rows = self._decode(records)
+        boards, moves, values, legal = (
+            np.ascontiguousarray(rows[name]) for name in ("board", "move", "ev_values", "ev_legal")
+        )
+        has, lost = restore_values(values, legal, moves, legal != 0 if self._mask_tells else None, self._half)
+        certain = final_board is not None or bool(record["has_final"]) or not steps
+        if final_board is None and record["has_final"]:
+            final_board = int(record["final_board"])
+        elif final_board is None and steps:
+            finals, sure = last_boards(boards[-1:], moves[-1:])
+            final_board, certain = int(finals[0]), bool(sure[0])
+        meta = self._table.meta(ordinal)
+        if record["has_seed"]:
+            meta = msgspec.structs.replace(meta, engine=join_seed(meta.engine, int(record["seed"])))
+        branches = {"branch_values": values, "branch_legal": legal, "has_branches": has}
+        run = Run.from_boards(boards, moves, final_board or 0, meta, **(branches if has.any() else {}))
+        return run, (certain, lost)
 
     def phase(
         self,
@@ -277,28 +317,19 @@ class TableRows(RowView):
             >>> len(pack), late[:]["step_index"].tolist()
             (12, [6, 7, 8, 9, 10, 11])
         """
-        view = copy.copy(self)
-        view.game_phase = make_phase(self.game_phase, steps, fraction, empties)
-        view._show(view._cut())  # noqa: SLF001 - of the same class
-        if view.game_phase.empties is not None:
-            view._show(view._with_empties(*view.game_phase.empties))  # noqa: SLF001
-        return view
+        phase = make_phase(self.game_phase, steps, fraction, empties)
+        lengths, starts = (self.runs[name].astype(np.int64) for name in ("steps", "first_row"))
+        low, high = phase.step_ranges(lengths)
+        rows = np.maximum(np.minimum(high, lengths) - low, 0)
+        view = self._view(self._table, phase, _Spans(starts + low, rows, np.arange(len(rows))).take(rows > 0))
+        return view if phase.empties is None else view._with_empties(*phase.empties)  # noqa: SLF001
 
-    def _cut(self) -> _Segments:
-        """Return the stretches of the runs' rows within the phase's steps and fraction."""
-        steps = self.runs["steps"].astype(np.int64)
-        low, high = self.game_phase.step_ranges(steps)
-        rows = np.maximum(np.minimum(high, steps) - low, 0)
-        first = self.runs["first_row"].astype(np.int64) + low
-        return _Segments(first, rows, np.arange(len(rows))).take(rows > 0)
-
-    def _with_empties(self, low: int, high: int) -> _Segments:
-        """Return the stretches of the view's rows whose board has ``low <= empty cells < high``."""
-        run = self._stretches().run
-        found = [self._stretches().take(np.zeros(0, np.int64))]
+    def _with_empties(self, low: int, high: int) -> Self:
+        """Make a view of the rows of this one whose board has ``low <= empty cells < high``."""
+        found = [self._spans.take(np.zeros(0, np.int64))]
         for begin in range(0, len(self), _SCAN_ROWS):
             numbers = np.arange(begin, min(begin + _SCAN_ROWS, len(self)))
-            owner, rows, _ = self._locate(numbers)
+            owner, rows = self.run_index(numbers), self._locate(numbers)[0]
             boards = self._gather(numbers).view("<u8")[:: ROW_BYTES // 8]
             filled = boards | boards >> np.uint64(1)
             filled = (filled | filled >> np.uint64(2)) & np.uint64(0x1111111111111111)
@@ -309,8 +340,9 @@ class TableRows(RowView):
             begins = np.flatnonzero(edge)
             lengths = np.diff(begins, append=len(rows))
             kept = inside[begins]
-            found.append(_Segments(rows[begins], lengths, run[owner[begins]]).take(kept))
-        return _Segments(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            found.append(_Spans(rows[begins], lengths, owner[begins]).take(kept))
+        spans = _Spans(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        return self._view(self._table, self.game_phase, spans)
 
     def refuse_phase(self) -> None:
         """Raise ValueError for a phase, which no file holds."""
@@ -386,20 +418,20 @@ class TableRows(RowView):
 
     def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
         """Make a view of the runs with ``max_score`` between the two, both included."""
-        return self.filter_runs(_between(self.runs["max_score"], min_score, max_score))
+        return self._of_runs(_between(self.runs["max_score"], min_score, max_score))
 
     def filter_by_length(self, min_steps: int | None = None, max_steps: int | None = None) -> Self:
         """Make a view of the runs with a number of steps between the two, both included."""
-        return self.filter_runs(_between(self.runs["steps"], min_steps, max_steps))
+        return self._of_runs(_between(self.runs["steps"], min_steps, max_steps))
 
     def filter_by_highest_tile(self, min_tile: int | None = None, max_tile: int | None = None) -> Self:
         """Make a view of the runs with a highest tile (its value, as 8192) between the two, both included."""
-        return self.filter_runs(_between(self.runs["highest_tile"], min_tile, max_tile))
+        return self._of_runs(_between(self.runs["highest_tile"], min_tile, max_tile))
 
     def filter_by_engine(self, *engines: str | None) -> Self:
         """Make a view of the runs of these engines; None: of the runs without one."""
         known = np.array([name in engines for name in (*self._table.engines, None)], np.bool_)
-        return self.filter_runs(known[self.runs["engine"]])
+        return self._of_runs(known[self.runs["engine"]])
 
     def filter_by_time(
         self, since: float | dt.datetime | None = None, until: float | dt.datetime | None = None
@@ -420,7 +452,7 @@ class TableRows(RowView):
             mask &= start >= _seconds(since)
         if until is not None:
             mask &= start < _seconds(until)
-        return self.filter_runs(mask)
+        return self._of_runs(mask)
 
 
 def check_table_fields(fields: Sequence[str]) -> tuple[str, ...]:

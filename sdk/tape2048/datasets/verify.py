@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numba.extending import register_jitable
 
 from tape2048.base.findings import Finding, Report
 from tape2048.base.threads import map_ordered
@@ -21,17 +20,15 @@ from tape2048.datasets.directory import is_packdat, open_directory
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
 from tape2048.formats.dataset_layout import METADATA_DB
-from tape2048.game.rules import empty_mask, legal_mask, legal_masks, slide
+from tape2048.game.moves import recover
+from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular
-from tape2048.jit.compiler import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
-
-U64 = np.uint64
 
 #: Runs that are checked together, on one thread.
 _JOB_RUNS = 32
@@ -39,83 +36,15 @@ _JOB_RUNS = 32
 #: Rows that are named of each kind of defect; others are counted.
 _NAMED_MAX = 5
 
-_RUN_ID, _STEP_INDEX, _MOVE, _LEGAL, _VALUES, _NEXT = range(1, 7)
+#: The defects of a row, from number 1; the first one counts.
 _DEFECTS = {
-    _RUN_ID: (BookkeepingError, "belongs to another run"),
-    _STEP_INDEX: (BookkeepingError, "has another step_index than its place in the run"),
-    _MOVE: (FieldError, "has a move that is not legal on its board"),
-    _LEGAL: (FieldError, "has an ev_legal that is not the board's"),
-    _VALUES: (FieldError, "has ev_values that are neither all 0, nor in [0, 1] with the chosen one 1"),
-    _NEXT: (FieldError, "does not lead to the next row's board by one spawn"),
+    1: (BookkeepingError, "belongs to another run"),
+    2: (BookkeepingError, "has another step_index than its place in the run"),
+    3: (FieldError, "has a move that is not legal on its board"),
+    4: (FieldError, "has an ev_legal that is not the board's"),
+    5: (FieldError, "has ev_values that are neither all 0, nor in [0, 1] with the chosen one 1"),
+    6: (FieldError, "does not lead to the next row's board by one spawn"),
 }
-
-
-@register_jitable
-def _values_fit(values: Any, mask: Any, move: Any) -> Any:
-    """Check that values are in [0, 1], 0 for illegal moves, and either all 0 or 1 for the chosen move."""
-    any_value = False
-    for m in range(4):
-        value = values[m]
-        any_value |= value != np.float32(0)
-        legal = mask >> U64(m) & U64(1)
-        if not (value == np.float32(0) or (legal and np.float32(0) <= value <= np.float32(1))):
-            return False
-    return not any_value or values[move] == np.float32(1)
-
-
-@register_jitable
-def _leads_to(after: Any, board: Any) -> Any:
-    """Check that a board is an afterstate and one spawned tile, a 2 or a 4."""
-    spawn = board ^ after
-    empty = empty_mask(after)
-    return (
-        spawn != U64(0)
-        and spawn & (spawn - U64(1)) == U64(0)
-        and (spawn & (empty | empty << U64(1)) == spawn)
-    )
-
-
-@kernel
-def _defect(rows: Any, i: int, last: Any) -> int:
-    """Return the kind of defect of row ``i`` of a run, or 0."""
-    boards, moves, legal, values = rows
-    mask = legal_mask(boards[i])
-    move = U64(moves[i])
-    if move > U64(3) or not mask >> move & U64(1):
-        return _MOVE
-    if U64(legal[i]) != mask:
-        return _LEGAL
-    if not _values_fit(values[i], mask, move):
-        return _VALUES
-    if not last and not _leads_to(slide(boards[i], move), boards[i + 1]):
-        return _NEXT
-    return 0
-
-
-@kernel
-def _check_rows(rows: Any, places: Any, runs: Any, found: Any) -> int:
-    """Check whole runs: fill ``found`` with (kind, row, run ordinal) of bad rows, return their number."""
-    ids, steps = places
-    run_ids, lengths = runs
-    row = 0
-    count = 0
-    for run in range(len(run_ids)):
-        for step in range(lengths[run]):
-            kind = 0
-            if ids[row] != run_ids[run]:
-                kind = _RUN_ID
-            elif steps[row] != step:
-                kind = _STEP_INDEX
-            else:
-                kind = _defect(rows, row, step + 1 == lengths[run])
-            if kind:
-                if count < len(found):
-                    found[count, 0] = kind
-                    found[count, 1] = row
-                    found[count, 2] = run
-                count += 1
-            row += 1
-    return count
 
 
 def verify_dataset(
@@ -184,36 +113,33 @@ def verify_dataset(
 def row_findings(
     source: Dataset | DataPack, path: Path, table: Path, progress: Callable[[int, int], object] | None = None
 ) -> Iterator[Finding]:
-    """Check every row against the run table and the rules.
+    """Check every row of a whole source against the run table and the rules.
 
-    Args:
-        source: whole, not a view.
-        path: of the source, named in findings.
-        table: file of the run table, named in findings.
-        progress: called with the rows checked and all rows.
+    Findings name ``path``, or ``table`` as the file of the run table. ``progress`` is called with the rows
+    checked and all rows.
     """
     runs = source.runs
     done = 0
     counts = dict.fromkeys(_DEFECTS, 0)
-    jobs = [range(first, min(first + _JOB_RUNS, len(runs))) for first in range(0, len(runs), _JOB_RUNS)]
-    for job, (bad, total, tiles) in zip(
+    jobs = [slice(first, min(first + _JOB_RUNS, len(runs))) for first in range(0, len(runs), _JOB_RUNS)]
+    for job, (kinds, owners, tiles) in zip(
         jobs, map_ordered(lambda job: _check_job(source, job), jobs), strict=True
     ):
-        done += int(runs["steps"][job.start : job.stop].sum())
-        if progress is not None:
-            progress(done, len(source))
-        for kind, row, run in bad:
+        first = int(runs["first_row"][job.start])
+        for row in np.flatnonzero(kinds).tolist():
+            error, text = _DEFECTS[kind := int(kinds[row])]
             counts[kind] += 1
             if counts[kind] <= _NAMED_MAX:
-                error, text = _DEFECTS[kind]
-                where = f"run {runs['id'][run]}, from row {runs['first_row'][run]}"
-                yield Finding.of(error(f"row {row} {text} ({where})", path=path))
-        if total > len(bad):
-            yield Finding.of(FieldError(f"{total - len(bad)} more bad rows", path=path))
-        for run, tile in tiles:
-            claimed = runs["highest_tile"][run]
-            text = f"run {runs['id'][run]} has highest_tile {claimed}, but its rows show a {tile}"
-            yield Finding.of(BookkeepingError(text, path=table))
+                run = runs[owners[row]]
+                where = f"run {run['id']}, from row {run['first_row']}"
+                yield Finding.of(error(f"row {first + row} {text} ({where})", path=path))
+        for run, tile in zip(runs[job], tiles.tolist(), strict=True):
+            if tile > run["highest_tile"]:
+                text = f"run {run['id']} has highest_tile {run['highest_tile']}, but its rows show a {tile}"
+                yield Finding.of(BookkeepingError(text, path=table))
+        done += len(kinds)
+        if progress is not None:
+            progress(done, len(source))
     for kind, count in counts.items():
         if count > _NAMED_MAX:
             error, text = _DEFECTS[kind]
@@ -221,31 +147,32 @@ def row_findings(
 
 
 def _check_job(
-    source: Dataset | DataPack, job: range
-) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int]]]:
-    """Check some runs: bad rows, their number, and the runs with a higher tile than they claim."""
-    runs = source.runs[job.start : job.stop]
-    first, last = source.rows_of(job.start).start, source.rows_of(job.stop - 1).stop
-    rows = source.get_batch(np.arange(first, last))
-    if isinstance(source, DataPack):  # has no mask of all legal moves, and values of 16 bits
-        rows["ev_legal"], rows["ev_values"] = legal_masks(rows["board"]), 0
+    source: Dataset | DataPack, job: slice
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Check some runs: each row's defect, 0 for none, and run; and the highest tile on each run's boards."""
+    runs = source.runs[job]
     lengths = runs["steps"].astype(np.int64)
-    columns: tuple[NDArray[Any], ...] = tuple(
-        np.ascontiguousarray(rows[name]) for name in ("board", "move", "ev_legal", "ev_values")
-    )
-    found = np.zeros((1000, 3), np.int64)
-    ids, steps = (rows[name].astype(np.uint32) for name in ("run_id", "step_index"))
-    count = int(_check_rows(columns, (ids, steps), (runs["id"].astype(np.uint32), lengths), found))
-    bad = [(int(kind), first + int(row), job.start + int(run)) for kind, row, run in found[:count].tolist()]
-    tiles = []
-    if len(rows):
-        boards = columns[0]
-        nibbles = [(boards >> U64(4 * cell) & U64(15)).astype(np.uint8) for cell in range(16)]
-        highest = np.maximum.reduce(nibbles)
-        filled = np.flatnonzero(lengths)
-        begins = (np.cumsum(lengths) - lengths)[filled]
-        shown = 1 << np.maximum.reduceat(highest, begins).astype(np.int64)
-        for run, tile in zip(filled.tolist(), shown.tolist(), strict=True):
-            if tile > int(runs["highest_tile"][run]):
-                tiles.append((job.start + run, tile))
-    return bad, count, tiles
+    begins = np.cumsum(lengths) - lengths
+    first = int(runs["first_row"][0])
+    rows = source.get_batch(np.arange(first, first + int(lengths.sum())))
+    owners = np.repeat(np.arange(len(runs)), lengths)
+    boards, moves = np.ascontiguousarray(rows["board"]), np.minimum(rows["move"], 3)
+    masks = legal_masks(boards)
+    legal, values = rows["ev_legal"], rows["ev_values"]
+    if isinstance(source, DataPack):  # has no mask of all legal moves, and values of 16 bits
+        legal, values = masks, np.zeros((len(rows), 4), np.float32)
+    bits = (masks[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    unfit = ~((values == 0) | (bits & (values >= 0) & (values <= 1))).all(axis=1)
+    unfit |= (values != 0).any(axis=1) & (values[np.arange(len(rows)), moves] != 1)
+    astray = np.zeros(len(rows), np.bool_)
+    if len(rows) > 1:
+        astray[:-1] = (recover(boards, moves[:-1]).moves != moves[:-1]) & (owners[1:] == owners[:-1])
+    steps = np.arange(len(rows)) - begins[owners]
+    illegal = (rows["move"] > 3) | (masks >> moves & 1 == 0)
+    defects = [
+        rows["run_id"] != runs["id"][owners], rows["step_index"] != steps, illegal, legal != masks, unfit, astray,
+    ]  # fmt: skip
+    kinds = np.select(defects, list(_DEFECTS), 0)
+    tiles = np.zeros(len(runs), np.int64)
+    np.maximum.at(tiles, owners, 1 << boards_to_exps(boards).max(axis=1, initial=0).astype(np.int64))
+    return kinds, owners + job.start, tiles

@@ -26,6 +26,7 @@ from tape2048.packs.stats import PackStats, agrees, count_stats, parse_stats
 from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX, parse_run
 from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX, RunV2
 from tape2048.runs.run import RunRows
+from tape2048.selection.view import shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -268,7 +269,7 @@ class PackReader:
             FormatError: as :meth:`decode`, when the run is reached.
         """
         batch_size = _at_least_1("batch_size", batch_size)
-        order = _shuffled(len(self), seed).tolist() if shuffle else range(len(self))
+        order = shuffled(len(self), _key(seed)).tolist() if shuffle else range(len(self))
         runs = map_ordered(self.decode, order, workers)
         return iter(lambda: list(itertools.islice(runs, batch_size)), [])
 
@@ -376,7 +377,7 @@ class PackReader:
             sizes[:] = list(map_ordered(lambda i: len(self.decode(i)), range(len(self))))
         if test_pct is not None:
             target = max(1, int(test_pct * int(sizes.sum())))
-        drawn = _shuffled(len(self), seed) if order == "random" else np.arange(len(self))
+        drawn = shuffled(len(self), _key(seed)) if order == "random" else np.arange(len(self))
         in_test = np.zeros(len(self), np.bool_)
         # The first whole runs that have so many together.
         in_test[drawn[: int(np.searchsorted(np.cumsum(sizes[drawn]), target)) + 1]] = True
@@ -516,6 +517,10 @@ def _reopen(path: str, verify: bool, indices: NDArray[np.int64] | None) -> PackR
     return pack if indices is None else pack._choose(indices)  # noqa: SLF001 - of the same module
 
 
+def _key(seed: int | None) -> int:
+    return secrets.randbits(64) if seed is None else seed
+
+
 def _at_least_1(name: str, value: int) -> int:
     value = as_int(name, value)
     if value < 1:
@@ -544,16 +549,6 @@ def _shuffled_steps(
     runs: Iterator[NDArray[np.void]], batch_size: int, seed: int | None
 ) -> Iterator[NDArray[np.void]]:
     rows = np.concatenate([np.empty(0, ROW_DTYPE), *runs])
-    order = _shuffled(len(rows), seed)
+    order = shuffled(len(rows), _key(seed))
     for begin in range(0, len(rows), batch_size):
         yield rows.take(order[begin : begin + batch_size])  # a ninth of the time of rows[...]
-
-
-def _shuffled(count: int, seed: int | None) -> NDArray[np.int64]:
-    """Permute [0, count) by a hash of seed and number, independent of NumPy's generators."""
-    key = secrets.randbits(64) if seed is None else seed & (2**64 - 1)
-    # SplitMix64's sequence and finaliser (Steele, Lea, Flood 2014), a bijection: no two are equal.
-    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return np.argsort(z ^ z >> np.uint64(31))

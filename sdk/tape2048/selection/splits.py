@@ -43,7 +43,7 @@ def check_parts(parts: Mapping[str, float]) -> None:
 def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
     """Hash the identity of each run with a salt: ``u64[R]``, uniform."""
     players = [session.meta.get("player_sha256") for session in sessions]
-    keys = np.array([_player_key(sha if isinstance(sha, str) else "", salt) for sha in players], np.uint64)
+    keys = np.array([player_key(sha if isinstance(sha, str) else "", salt) for sha in players], np.uint64)
     # Twice: seeds are often consecutive, and the keys of two salts may be close.
     hashed: NDArray[np.uint64] = mix64(mix64(runs["seed"] + keys[runs["session"]]))
     return hashed
@@ -60,7 +60,7 @@ def parts_of_seeds(
     seeds: NDArray[np.uint64], player_sha256: str, shares: Sequence[float], salt: str = ""
 ) -> NDArray[np.int64]:
     """Return the part of each game of one player, as :func:`assign` does once it is recorded: ``i64[R]``."""
-    return parts_of_hashes(mix64(mix64(seeds + np.uint64(_player_key(player_sha256, salt)))), shares)
+    return parts_of_hashes(mix64(mix64(seeds + np.uint64(player_key(player_sha256, salt)))), shares)
 
 
 def parts_of_hashes(hashes: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.int64]:
@@ -72,6 +72,6 @@ def parts_of_hashes(hashes: NDArray[np.uint64], shares: Sequence[float]) -> NDAr
     return np.searchsorted(ends, position, "right")
 
 
-def _player_key(player_sha256: str, salt: str) -> int:
+def player_key(player_sha256: str, salt: str) -> int:
     text = f"tape2048 split 1\0{salt}\0{player_sha256}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
