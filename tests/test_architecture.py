@@ -59,7 +59,6 @@ HEAVY = {
         "sdk/tape2048/rows/tape_rows.py",
         "sdk/tape2048/tape/codec.py",
         "sdk/tape2048/datasets/records.py",
-        "sdk/tape2048/datasets/verify.py",
         "sdk/tape2048/batches/",
         "recorder/tape2048_recorder/game/",
         "recorder/tape2048_recorder/players/",

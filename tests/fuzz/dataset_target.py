@@ -31,7 +31,6 @@ from tests.sdk import run_builders as build
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE
 from tape2048.datasets.directory import check_files, check_run_ends, check_whole
 from tape2048.datasets.metadata import table_of_columns
-from tape2048.datasets.table_rows import Part
 from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import Manifest
 from tape2048.formats.manifest import parse_manifest
@@ -106,7 +105,7 @@ def decode(data: bytes) -> Parts:
     check_whole(manifest, header.rows, table, directory)
     records = np.frombuffer(steps, np.uint8)[header.data_offset :]
     filled = table.rows[table.rows["steps"] > 0]
-    check_run_ends(Part(records, 0, header.rows), filled, cast("Path", "metadata.db"))
+    check_run_ends(records, 0, filled, cast("Path", "metadata.db"))
     return Parts(data, header, table, manifest)
 
 

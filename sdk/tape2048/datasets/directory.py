@@ -164,8 +164,8 @@ def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
     manifest = read_manifest_file(
         directory / MANIFEST, Manifest, version=FORMAT_VERSION, what="data set", bytes_max=MANIFEST_BYTES_MAX
     )
-    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch) if manifest else ():
-        raise defect
+    if manifest is not None:
+        check_files(manifest, directory)
     files = []
     for part in parts:
         fd = stack.enter_context(open_regular(part))
@@ -236,11 +236,17 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
     )
 
 
+def check_files(manifest: Manifest, directory: Path) -> None:
+    """Raise the first defect of the files' names and sizes in a manifest."""
+    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
+        raise defect
+
+
 def check_run_ends(records: NDArray[np.uint8], first_row: int, runs: NDArray[np.void], path: Path) -> None:
     """Compare the first and last rows of runs with the run table.
 
-    ``records`` are ``u8[32 * n]``, from row ``first_row``; rows elsewhere are not checked. ``runs`` have at least
-    one step each. Raise BookkeepingError, which names the table's ``path``, for a row of another run or step.
+    ``records`` are ``u8[32 * n]``, from row ``first_row``; rows elsewhere are not checked. ``runs`` have at
+    least one step each. Raise BookkeepingError, which names ``path``, for a row of another run or step.
     """
     rows = records.view(DATASET_ROW_DTYPE)
     for last in (False, True):

@@ -206,7 +206,7 @@ class DataPack(TableRows):
         for pack in packs:
             pack.refuse_phase()
             end = begin + ROW_BYTES * len(pack)
-            pack._gather(np.arange(len(pack)), records[begin:end])  # noqa: SLF001 - of the same class
+            pack._gather(np.arange(len(pack)), records[begin:end].view(PACKDAT_STEP_DTYPE))  # noqa: SLF001 - of the same class
             begin = end
         records.view(PACKDAT_STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         records.flags.writeable = False
@@ -229,6 +229,7 @@ class DataPack(TableRows):
         grown = self._of_parts(list(self._parts), self._table, runs)
         grown.normalised += self.normalised
         grown.padded = self.padded
+        vars(self).clear()
         vars(self).update(vars(grown))
 
     def append_from_directory(
@@ -314,7 +315,7 @@ class DataPack(TableRows):
         return f"<DataPack: {named}{'' if self.game_phase == ALL else f'; {self.game_phase}'}>"
 
     def records(self, indices: ArrayLike) -> NDArray[np.void]:
-        """Return rows as in the file, ``PACKDAT_STEP_DTYPE[n]``; arguments and errors as :meth:`get_batch`."""
+        """Return rows as in the file, ``PACKDAT_STEP_DTYPE[n]``; errors as of :meth:`get_batch`."""
         return self._gather(self._numbers(indices)).view(PACKDAT_STEP_DTYPE)
 
     def _decode(self, records: NDArray[np.uint8], out: NDArray[np.void] | None = None) -> NDArray[np.void]:

@@ -1,8 +1,8 @@
 """Base of pack.dat and the data set directory: rows of 32 bytes with a run table.
 
-A filter chooses runs, a phase a part of each, and makes a view, which can be filtered again. It shares the rows
-and holds a few numbers for each chosen run, or for each span of rows with the chosen numbers of empty cells: no
-row is copied, and no list of rows is made.
+A filter chooses runs, a phase a part of each, and makes a view, which can be filtered again. It shares the
+rows and holds a few numbers for each chosen run, or for each span of rows with the chosen numbers of empty
+cells: no row is copied, and no list of rows is made.
 """
 
 from __future__ import annotations
@@ -164,7 +164,11 @@ class TableRows(View):
             rows["run_id"] = self.runs["id"][self.run_index(numbers)]
         return rows
 
-    def _decode(self, records: NDArray[np.uint8], out: NDArray[np.void] | None = None) -> NDArray[np.void]:
+    def _decode(
+        self,
+        records: NDArray[np.uint8],
+        out: NDArray[np.void] | None = None,  # noqa: ARG002 - of a subclass
+    ) -> NDArray[np.void]:
         """Return records as rows."""
         return records.view(self.dtype)
 
@@ -209,6 +213,11 @@ class TableRows(View):
 
         return locate(numbers, *self._guide)
 
+    def source_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return the rows' numbers in the source of this view: ``i64[n]``; errors as :meth:`get_batch`."""
+        numbers = row_numbers(indices, len(self))
+        return self._locate(numbers)[0] if self._is_view else numbers
+
     def _of_runs(self, chosen: NDArray[np.bool_]) -> Self:
         spans = self._cut
         if spans is not None:
@@ -234,12 +243,10 @@ class TableRows(View):
         seeds = zip(self.runs["seed"].tolist(), self.runs["has_seed"].tolist(), strict=True)
         for i, (engine, (seed, known)) in enumerate(zip(self._table.engine_names(), seeds, strict=True)):
             identity = identity_of(join_seed(engine, seed if known else None))
-            if identity is None:
-                digest = hashlib.sha256(repr((engine, facts[i])).encode()).digest()
-                player, seed = "", int.from_bytes(digest[:8], "little")
-            else:
-                player, seed = identity.player_sha256, identity.seed
-            found[:, i] = seed, keys.setdefault(player, player_key(player, salt))
+            player = "" if identity is None else identity.player_sha256
+            digest = hashlib.sha256(repr((engine, facts[i])).encode()).digest()
+            number = int.from_bytes(digest[:8], "little") if identity is None else identity.seed
+            found[:, i] = number, keys.setdefault(player, player_key(player, salt))
         hashes: NDArray[np.uint64] = mix64(mix64(found[0] + found[1]))
         return hashes
 

@@ -169,9 +169,8 @@ def _check_job(
         astray[:-1] = (recover(boards, moves[:-1]).moves != moves[:-1]) & (owners[1:] == owners[:-1])
     steps = np.arange(len(rows)) - begins[owners]
     illegal = (rows["move"] > 3) | (masks >> moves & 1 == 0)
-    defects = [
-        rows["run_id"] != runs["id"][owners], rows["step_index"] != steps, illegal, legal != masks, unfit, astray,
-    ]  # fmt: skip
+    foreign = rows["run_id"] != runs["id"][owners]
+    defects = [foreign, rows["step_index"] != steps, illegal, legal != masks, unfit, astray]
     kinds = np.select(defects, list(_DEFECTS), 0)
     tiles = np.zeros(len(runs), np.int64)
     np.maximum.at(tiles, owners, 1 << boards_to_exps(boards).max(axis=1, initial=0).astype(np.int64))

@@ -73,5 +73,6 @@ def parts_of_hashes(hashes: NDArray[np.uint64], shares: Sequence[float]) -> NDAr
 
 
 def player_key(player_sha256: str, salt: str) -> int:
+    """Return the number that a player and a salt add to the seeds of the player's games."""
     text = f"tape2048 split 1\0{salt}\0{player_sha256}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

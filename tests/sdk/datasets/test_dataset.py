@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import sqlite3
-import threading
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,6 @@ from tape2048 import Session, sessions
 from tape2048.conversion import dataset_build as build_module
 from tape2048.conversion.dataset_build import append_dataset, build_dataset, write_view
 from tape2048.conversion.sources import open_source
-from tape2048.datasets import directory
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
 from tape2048.datasets.metadata import read_runs_db
 from tape2048.datasets.verify import verify_dataset
@@ -40,7 +37,6 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
-from tape2048.io import bulk_read
 from tape2048.io.staging import lock_directory
 from tape2048_tools.cli import run
 
@@ -806,7 +802,7 @@ class TestViews:
     def test_bad_masks(self, built: Path) -> None:
         for bad in (np.ones(4, np.bool_), np.ones(3, np.int64), np.ones((3, 1), np.bool_)):
             with pytest.raises(ValueError, match="expected bool"):
-                Dataset(built).filter_runs(bad)
+                Dataset(built).where(bad)
 
 
 def test_a_file_system_without_hard_links(
@@ -828,31 +824,3 @@ def test_the_database_of_a_copy_that_was_changed(tmp_path: Path, built: Path) ->
     shutil.copytree(built, tmp_path / "copy")
     change_database(tmp_path / "copy/metadata.db", "UPDATE runs SET max_score = 5")
     assert {found.error for found in verify_dataset(tmp_path / "copy").findings} == {"ChecksumError"}
-
-
-def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
-    built: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_database(built / "metadata.db", "DROP TABLE runs")
-    begun, refused, ended = (threading.Event() for _ in range(3))
-    real = bulk_read.Reading._read_piece
-
-    def held(*args: Any) -> None:
-        begun.set()
-        refused.wait(30)
-        time.sleep(0.2)  # whoever does not wait for the reading is gone by now
-        real(*args)
-        ended.set()
-
-    def refuse(path: Path) -> Any:
-        assert begun.wait(30)  # the rows are under way while the table is read
-        refused.set()
-        return read_runs_db(path)
-
-    monkeypatch.setattr(bulk_read.Reading, "_read_piece", held)
-    monkeypatch.setattr(directory, "read_runs_db", refuse)
-    before, threads = open_files(), threading.active_count()
-    with pytest.raises(SchemaError):
-        Dataset(built)
-    assert ended.is_set()
-    assert (open_files(), threading.active_count()) == (before, threads)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048.conversion.sources import open_source
 from tape2048.datasets import packdat_layout as module
-from tape2048.datasets.packdat import STEP_DTYPE, DataPack
+from tape2048.datasets.packdat import DataPack
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -50,7 +50,8 @@ def path(tmp_path: Path) -> Path:
 
 class TestBytes:
     def test_a_step_is_where_the_description_has_it(self) -> None:
-        offsets = {name: STEP_DTYPE.fields[name][1] for name in STEP_DTYPE.names}
+        fields = module.PACKDAT_STEP_DTYPE.fields
+        offsets = {name: field[1] for name, field in fields.items()}
         assert offsets == {
             "board": 0, "run_id": 8, "index_in_run": 12, "move_dir": 16, "ev_mask": 17, "ev_q": 18,
             "padding": 26,
@@ -276,13 +277,13 @@ class TestFilters:
         view, chosen = pack, list(range(len(games)))
         for _ in range(2):
             mask = data.draw(st.lists(st.booleans(), min_size=len(chosen), max_size=len(chosen)))
-            view = view.filter_runs(np.array(mask, np.bool_))
+            view = view._of_runs(np.array(mask, np.bool_))
             chosen = [run for run, keep in zip(chosen, mask, strict=True) if keep]
         expected = rows[np.isin(rows["run_id"], chosen)]
         np.testing.assert_array_equal(view.get_batch(np.arange(len(view))), expected)
         assert view.runs["id"][view.run_index(np.arange(len(view)))].tolist() == expected["run_id"].tolist()
         for ordinal, run in enumerate(chosen):
-            assert view[view.rows_of(ordinal)]["run_id"].tolist() == [run] * len(games[run].moves)
+            assert view.rows_of(ordinal)["run_id"].tolist() == [run] * len(games[run].moves)
 
     def test_a_view_is_saved_with_ids_of_its_own(self, path: Path) -> None:
         DataPack.build(runs_of()).filter_by_score(900).save(path)

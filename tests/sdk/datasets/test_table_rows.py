@@ -94,7 +94,7 @@ class TestPhase:
         np.testing.assert_array_equal(view.run_index(np.arange(len(view))), owner)
         np.testing.assert_array_equal(view.row_counts, np.bincount(owner, minlength=len(source.runs)))
         for run in range(len(source.runs)):
-            np.testing.assert_array_equal(view[view.rows_of(run)], rows[inside][owner == run])
+            np.testing.assert_array_equal(view.rows_of(run), rows[inside][owner == run])
         with pytest.raises(IndexError):
             view.get_batch([len(view)])
 
@@ -154,7 +154,7 @@ class TestPhase:
         mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(games), max_size=len(games))))
         inside = expected(rows, np.repeat(pack.runs["steps"], pack.runs["steps"]), phase)
         inside &= np.repeat(mask, pack.runs["steps"])
-        np.testing.assert_array_equal(pack.phase(**phase).filter_runs(mask)[:], rows[inside])
+        np.testing.assert_array_equal(pack.phase(**phase)._of_runs(mask)[:], rows[inside])
 
     def test_as_a_corpus_has_it(self, tmp_path: Path) -> None:
         """The same words and the same rows as of the session that the set was made of."""
