@@ -41,7 +41,6 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.datasets.run_table import RunTable
-from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.errors import (
     BookkeepingError,
     FieldError,
@@ -74,6 +73,7 @@ PACKDAT_STEP_DTYPE = np.dtype(
     ]
 )
 
+ROW_BYTES = PACKDAT_STEP_DTYPE.itemsize
 #: Values are multiples of 1 / 65535.
 LEVELS = np.float32(65535)
 
