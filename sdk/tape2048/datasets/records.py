@@ -62,7 +62,7 @@ def _within_one(run: Run, masks: NDArray[np.uint8]) -> tuple[NDArray[np.float32]
         return np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.uint8), 0
     legal = np.where(run.has_branches, masks & run.branch_legal, 0).astype(np.uint8)
     values = np.where(_bits(legal), run.branch_values, np.float32(0))
-    outside: NDArray[np.bool_] = ~((values >= 0) & (values <= 1)).all(axis=1)
+    outside: NDArray[np.bool_] = np.logical_or.reduce(~((values >= 0) & (values <= 1)), axis=1)
     if outside.any():
         values[outside] = normalize(np.where(outside[:, None], values, 0), legal)[outside]
     return values, legal, int(outside.sum())
