@@ -14,7 +14,7 @@ import pytest
 from tape2048.conversion import write_session
 from tape2048.game.rules import boards_to_exps
 from tape2048.runs.run import Run, RunMeta
-from tape2048_tools.viewer.replay import read_game
+from tape2048_tools.viewer.games import read_game
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,7 +198,7 @@ def test_a_planted_blunder_comes_first_in_the_list(
     """A board at which one move loses the corner, and that move made."""
     from tape2048.game.moves import recover
     from tape2048_recorder.replay.judging import Judge
-    from tape2048_tools.viewer.boards import play_on
+    from tape2048_tools.viewer.games import play_on
 
     judge = Judge.of_player("ntuple", {"weights": "fast"})
     game = play_on(0x0000000012345678, judge, seed=1)

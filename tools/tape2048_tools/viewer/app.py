@@ -1,30 +1,34 @@
-"""The web application: routes, who may ask, and answers to what cannot be answered.
+"""The web server: routes, access control, error answers, the printed link, and an immediate end on Ctrl-C.
 
-Only GET; the ``Host`` has to be one of a list, so that no other site's name can point here; a token of the
-printed link becomes a cookie that no script reads and no other site's link carries. Links hold ids, never
-paths, and files are served from a list made at start.
+Only GET is allowed. The ``Host`` header must be on a list, so that another site's name cannot point here. The
+token of the printed link becomes a cookie that no script reads and no other site's link carries. Links hold
+ids, never paths, and static files are served from a list made at start.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import http
 import importlib.resources
 import secrets
+import socket
 import sys
 import threading
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048.errors import ConfigError, FormatError, MissingPathError, TapeError
+from tape2048.errors import ConfigError, FormatError, MissingPackageError, MissingPathError, TapeError
+from tape2048_tools.terminal.background import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
     from typing import TypeVar
 
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,15 +36,23 @@ if TYPE_CHECKING:
     from tape2048_tools.viewer.data import Data
 
     T = TypeVar("T")
+    _Make = Callable[[Mapping[str, str]], dict[str, Any] | bytes]
 
-#: Seconds between two looks at status files.
+#: Interval of the messages of ``/api/live``.
 LIVE_S = 1.0
 
 #: Computations at a time; others wait.
 _JOBS_MAX = 4
 
-_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html", "svg": "image/svg+xml"}
+#: Interval of the checks whether all sessions are read.
+_READING_S = 0.2
 
+#: Switch interval of the interpreter. An answer takes many short turns. With Python's 5 ms, a running
+#: computation would delay each of them.
+_TURN_S = 0.0005
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html", "svg": "image/svg+xml"}
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -63,62 +75,86 @@ def make_app(data: Data, token: str, hosts: Collection[str], cookie: str) -> ASG
     """Return the application.
 
     Args:
-        data: what the pages show.
-        token: of the printed link.
+        data: content of the pages.
+        token: token of the printed link.
         hosts: allowed values of the header ``Host``.
         cookie: name of the cookie; viewers on two ports of one host have two names.
     """
     from starlette.applications import Starlette
-    from starlette.responses import StreamingResponse
+    from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
-    files = static_files()
-    jobs = _Jobs()
-
-    def answering(make: Callable[[Mapping[str, str]], dict[str, Any] | bytes]) -> Any:
-        async def answer(request: Request) -> Response:
-            try:
-                found = await jobs.run(lambda: _encoded(make(request.query_params)))
-            except Exception as error:  # noqa: BLE001 - no request ends the server
-                return refusal_of(request.url.path, error)
-            return _response(*found)
-
-        return answer
+    files, free = static_files(), asyncio.Semaphore(_JOBS_MAX)
 
     async def page(_: Request) -> Response:
-        response = _response(files["index.html"], "text/html")
+        response = Response(files["index.html"], media_type="text/html")
         response.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
         return response
 
     async def static(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in files or name == "index.html":
-            return _refusal(404, "nothing here has this name")
-        return _response(files[name], _TYPES[name.rpartition(".")[2]])
+            return _refusal(404, "no file has this name")
+        return Response(files[name], media_type=_TYPES[name.rpartition(".")[2]])
 
     async def live(_: Request) -> Response:
-        return StreamingResponse(_events(data, jobs), media_type="text/event-stream")
+        return StreamingResponse(_events(data, free), media_type="text/event-stream")
 
-    routes: dict[str, Callable[[Mapping[str, str]], Any]] = {
+    async def missing(_: Request, __: Exception) -> Response:
+        return _refusal(404, "no page or document has this address")
+
+    documents: dict[str, _Make] = {
         "about": data.about, "overview": data.overview, "sample": data.sample, "sessions": data.sessions,
         "games": data.games, "replay": data.replay, "twins": data.twins, "choices": data.choices,
         "judges": data.judge_list, "opinions": data.opinions, "latest": data.latest, "board": data.board,
         "play-on": data.play_on, "training": data.training, "examination": data.examination,
     }  # fmt: skip
-    app: Starlette = Starlette(
-        routes=[
-            Route("/", page, methods=["GET"]),
-            Route("/static/{name}", static, methods=["GET"]),
-            Route("/api/live", live, methods=["GET"]),
-            *(Route(f"/api/{name}", answering(make), methods=["GET"]) for name, make in routes.items()),
-        ],
-        exception_handlers={404: _on_missing},
+    routes: dict[str, Any] = {"/": page, "/static/{name}": static, "/api/live": live}
+    routes |= {f"/api/{name}": _answering(make, free) for name, make in documents.items()}
+    app = Starlette(
+        routes=[Route(path, endpoint) for path, endpoint in routes.items()],
+        exception_handlers={404: missing},
     )
     return _Guard(app, token, hosts, cookie)
 
 
+async def _computed(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
+    async with free:
+        return await asyncio.wrap_future(in_background(work))
+
+
+def _answering(make: _Make, free: asyncio.Semaphore) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that computes a document from the parameters of a link."""
+    from starlette.responses import Response
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await _computed(free, lambda: respond(request.query_params))
+        except Exception as error:  # noqa: BLE001 - no request ends the server
+            return _failure(request.url.path, error)
+
+    def respond(given: Mapping[str, str]) -> Response:
+        found = make(given)
+        if isinstance(found, bytes):
+            return Response(found, media_type="application/octet-stream")
+        return Response(msgspec.json.encode(found), media_type="application/json")
+
+    return answer
+
+
+async def _events(data: Data, free: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    """Yield the state of recorders and trainings once a second, as server-sent events."""
+    while True:
+        try:
+            document = await _computed(free, data.live)
+        except (TapeError, OSError) as error:
+            document = {"error": str(error)}
+        yield b"data: " + msgspec.json.encode(document) + b"\n\n"
+        await asyncio.sleep(LIVE_S)
+
+
 class _Guard:
-    """Lets only requests to this host with the token pass, and only GET; adds the headers of every answer."""
+    """Lets only GET requests to this host with the token pass; adds the headers of every answer."""
 
     def __init__(self, app: ASGIApp, token: str, hosts: Collection[str], cookie: str) -> None:
         self._app = app
@@ -127,11 +163,8 @@ class _Guard:
         self._cookie = cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-                return
-            await self._app(scope, receive, send)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
             return
 
         async def send_with_headers(message: Any) -> None:
@@ -140,17 +173,16 @@ class _Guard:
                 message["headers"] = [*message.get("headers", []), *added]
             await send(message)
 
-        refused = self._refused(scope)
-        await (refused or self._app)(scope, receive, send_with_headers)
+        await (self._refused(scope) or self._app)(scope, receive, send_with_headers)
 
     def _refused(self, scope: Scope) -> Response | None:
         from starlette.requests import Request
 
         request = Request(scope)
         if request.headers.get("host", "").lower() not in self._hosts:
-            return _refusal(421, "this host name is not served here (--allow-host NAME adds one)")
+            return _refusal(421, "this host name is not allowed; --allow-host NAME allows it")
         if request.method != "GET":
-            return _refusal(405, "only GET is answered")
+            return _refusal(405, "only GET is allowed")
         given = request.cookies.get(self._cookie, "")
         if request.url.path == "/":
             given = request.query_params.get("token", given)
@@ -161,84 +193,97 @@ class _Guard:
         return None
 
 
-class _Jobs:
-    """Threads for computations; they end with the process, so that Ctrl-C never waits for one."""
-
-    def __init__(self) -> None:
-        self._free: asyncio.Semaphore | None = None
-
-    async def run(self, work: Callable[[], T]) -> T:
-        self._free = self._free or asyncio.Semaphore(_JOBS_MAX)
-        async with self._free:
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[T] = loop.create_future()
-
-            def settle(result: T | None, error: BaseException | None) -> None:
-                if future.cancelled():
-                    return
-                if error is not None:
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)  # type: ignore[arg-type]
-
-            def job() -> None:
-                result, error = None, None
-                try:
-                    result = work()
-                except BaseException as raised:  # noqa: BLE001 - it is raised again where the answer is awaited
-                    error = raised
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(settle, result, error)
-
-            threading.Thread(target=job, daemon=True).start()
-            return await future
-
-
-def _encoded(found: dict[str, Any] | bytes) -> tuple[bytes, str]:
-    if isinstance(found, bytes):
-        return found, "application/octet-stream"
-    return msgspec.json.encode(found), "application/json"
-
-
-async def _events(data: Data, jobs: _Jobs) -> AsyncIterator[bytes]:
-    """Yield the state of recorders and trainings, each second, as server-sent events."""
-    while True:
-        try:
-            document = await jobs.run(data.live)
-        except (TapeError, OSError) as error:
-            document = {"error": str(error)}
-        yield b"data: " + msgspec.json.encode(document) + b"\n\n"
-        await asyncio.sleep(LIVE_S)
-
-
-def _response(body: bytes, media_type: str) -> Response:
-    from starlette.responses import Response
-
-    return Response(body, media_type=media_type)
-
-
 def _refusal(code: int, message: str, error: str = "", hint: str | None = None) -> Response:
-    document = {"error": error or http.HTTPStatus(code).phrase, "message": message, "hint": hint}
     from starlette.responses import Response
 
+    document = {"error": error or http.HTTPStatus(code).phrase, "message": message, "hint": hint}
     return Response(msgspec.json.encode(document), code, media_type="application/json")
 
 
-async def _on_missing(_: Request, __: Exception) -> Response:
-    return _refusal(404, "nothing stands here")
-
-
-def refusal_of(path: str, error: Exception) -> Response:
-    """Return the answer to a request that failed: a known error by name, any other one as our defect."""
-    if isinstance(error, MissingPathError):
-        return _refusal(404, str(error), type(error).__name__, error.advice)
-    if isinstance(error, ConfigError | FormatError):
-        return _refusal(422, str(error), type(error).__name__, error.advice)
+def _failure(path: str, error: Exception) -> Response:
+    """Return the answer to a request that failed; an unknown error is a defect of the viewer."""
     if isinstance(error, TapeError):
-        return _refusal(409, str(error), type(error).__name__, error.advice)
+        kinds = {MissingPathError: 404, ConfigError: 422, FormatError: 422}
+        code = next((code for kind, code in kinds.items() if isinstance(error, kind)), 409)
+        return _refusal(code, str(error), type(error).__name__, error.advice)
     if isinstance(error, ValueError):
         return _refusal(400, str(error))
     if isinstance(error, OSError):
         return _refusal(409, error.strerror or str(error), type(error).__name__)
     traceback.print_exception(error, file=sys.stderr)
     return _refusal(500, f"the viewer has a defect: {path}: {error}")
+
+
+def require_server() -> Any:
+    """Return uvicorn; raise MissingPackageError if it or starlette is not installed."""
+    try:
+        import starlette  # noqa: F401 - a clear message before anything is read
+        import uvicorn
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the viewer needs starlette and uvicorn ({error})", hint="pip install 'tape2048[view]'"
+        ) from error
+    return uvicorn
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; ConfigError for a port in use or an address of another machine."""
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(128)
+    except (OSError, OverflowError) as error:
+        found.close()
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise ConfigError(
+            f"port {port} of {host} cannot be listened on ({getattr(error, 'strerror', None) or error})",
+            hint="--port 0 takes a free one" if in_use else "--host names an address of this machine",
+        ) from error
+    return found
+
+
+def serve(
+    data: Data, host: str, port: int, *, allowed: Sequence[str] = (), started: Callable[[str], object]
+) -> None:
+    """Serve the viewer until the process is interrupted.
+
+    Args:
+        data: content of the pages.
+        host: address to listen on.
+        port: port to listen on; 0: a free port.
+        allowed: further allowed host names.
+        started: called with the link when the socket listens.
+
+    Raises:
+        MissingPackageError: starlette or uvicorn is not installed.
+        ConfigError: the port is in use, or the address is not an address of this machine.
+    """
+    uvicorn = require_server()
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    named = f"[{host}]" if ":" in host else host
+    hosts = {f"{one}:{port}" for one in (*_LOOPBACK, named, *allowed)}
+    if port == 80:  # browsers leave it out
+        hosts |= {one.rpartition(":")[0] for one in hosts}
+    app = make_app(data, token, hosts, f"tape2048_view_{port}")
+    config = uvicorn.Config(
+        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=0,
+        server_header=False, date_header=False,
+    )  # fmt: skip
+    wildcard = host in {"0.0.0.0", "::"}  # noqa: S104 - only where the user asks for it
+    sys.setswitchinterval(_TURN_S)
+    threading.Thread(target=_prepare, args=(data,), daemon=True).start()
+    # The socket listens already: a browser that is faster than the server waits for it.
+    started(f"http://{'127.0.0.1' if wildcard else named}:{port}/?token={token}")
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _prepare(data: Data) -> None:
+    """Read the sessions, then judge one game, so that the first requested game waits for no loading."""
+    while data.collection.games().waiting:
+        time.sleep(_READING_S)
+    with contextlib.suppress(TapeError, OSError):  # the request that needs it reports the error
+        data.warm_up()

@@ -1,7 +1,7 @@
-"""The sessions that a viewer shows: found again and again, read once each, known by ids instead of paths.
+"""The sessions that a viewer shows: listed repeatedly, read once each, known by ids instead of paths.
 
 A thread lists the directories and reads the run table of each new session, so that the first page does not
-wait for ten thousand of them. Rows are read only for a game that is shown.
+wait for ten thousand sessions. Rows are read only for a game that is shown.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import math
 import os
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,12 +31,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Seconds for which a listing of the directories is taken for current, and where none of them has changed: a
-#: copied session appears before its files do.
-LISTED_S, UNCHANGED_LISTED_S = 1.0, 10.0
-
-#: The same for directories of trainings, for which a page asks each second.
-TRAININGS_LISTED_S = 10.0
+#: Seconds for which a listing of sessions, and of trainings, counts as current. A listing of 10,000 sessions
+#: takes 0.1 s.
+LISTED_S, TRAININGS_LISTED_S = 1.0, 10.0
 
 #: Columns of the run table that pages need.
 COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
@@ -47,14 +45,11 @@ def id_of(text: str) -> str:
 
 
 def brief_player(facts: Mapping[str, Any]) -> str:
-    """Return the player of a session's facts with the parameters that are not its defaults."""
+    """Return the player of a session's facts with the parameters that differ from its defaults."""
     name, args = facts.get("player"), facts.get("player_args")
     if not isinstance(name, str) or not isinstance(args, dict):
         return player_text(facts)
-    try:
-        normal = _defaults(name)
-    except ConfigError:
-        normal = {}
+    normal = _defaults(name)
     return player_text({"player": name, "player_args": {k: v for k, v in args.items() if normal.get(k) != v}})
 
 
@@ -62,19 +57,22 @@ def brief_player(facts: Mapping[str, Any]) -> str:
 def _defaults(name: str) -> Mapping[str, Any]:
     from tape2048_recorder.players.registry import check_player
 
-    return check_player(name, {})
+    try:
+        return check_player(name, {})
+    except ConfigError:
+        return {}
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Entry:
     """A session with its run table.
 
     Attributes:
-        id: in links.
+        id: its id in links.
         path: the directory.
         meta: its facts.
         runs: ``RUN_DTYPE[R]``, by id.
         bytes: size of its files.
-        stamp: tells it from another session that takes its place; see :func:`_identity`.
     """
 
     id: str
@@ -82,7 +80,6 @@ class Entry(NamedTuple):
     meta: dict[str, Any]
     runs: NDArray[np.void]
     bytes: int
-    stamp: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -96,8 +93,25 @@ class Entry(NamedTuple):
 
     @property
     def player(self) -> str:
-        """The player with the parameters that are not its defaults."""
+        """The player with the parameters that differ from its defaults."""
         return brief_player(self.meta)
+
+    def game(self, run: int) -> np.void:
+        """Return the run table's row of a run; MissingPathError for an unknown run."""
+        row: np.void = self.runs[find_run(self.runs, run)]
+        return row
+
+    def document(self, row: np.void) -> dict[str, Any]:
+        """Return what lists show of a game."""
+        return {
+            "session": self.id,
+            "name": self.name,
+            "player": self.player,
+            "run": str(row["id"]),
+            "score": int(row["max_score"]),
+            "steps": int(row["steps"]),
+            "tile": int(row["highest_tile"]),
+        }
 
 
 class Games:
@@ -107,9 +121,9 @@ class Games:
         sessions: the sessions, by name.
         starts: ``i64[S + 1]``, number of each session's first game.
         waiting: number of sessions that are not read yet.
-        waiting_rows: their rows, as far as their manifests say.
+        waiting_rows: their rows, according to their manifests.
         waiting_games: their games.
-        broken: the unreadable ones.
+        broken: the unreadable sessions.
     """
 
     def __init__(
@@ -146,9 +160,11 @@ class Games:
                     self._columns[name] = np.concatenate(parts)
             return self._columns[name]
 
-    def session(self, session_id: str) -> Entry:
-        """Return a session by its id; MissingPathError if it is gone."""
-        return self.sessions[self.number(session_id)]
+    def at(self, number: int) -> tuple[Entry, np.void]:
+        """Return the session of a game, and the game's row of the run table."""
+        owner = int(np.searchsorted(self.starts, number, "right")) - 1
+        entry = self.sessions[owner]
+        return entry, entry.runs[number - int(self.starts[owner])]
 
     def number(self, session_id: str) -> int:
         """Return the number of a session by its id; MissingPathError if it is gone."""
@@ -168,44 +184,38 @@ class Collection:
 
     def __init__(self, roots: Iterable[Path]) -> None:
         self.roots = [Path(os.path.abspath(root)) for root in roots]
+        self._lock, self._listing = threading.Lock(), threading.Lock()
+        self._listed = self._trainings_listed = -math.inf
+        self._trainings: dict[str, Path] = {}
+        self._reading = False
+        self._games: Games | None = None  # None after a change
+        # By id: each listed session's path with its identity; those read; unreadable ones; rows and games.
+        self._paths: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._read: dict[str, Entry] = {}
         self._broken: dict[str, dict[str, str | None]] = {}
         self._briefs: dict[str, tuple[int, int]] = {}
-        self._games: tuple[tuple[int, int, int], Games] | None = None
-        self._lock, self._listing = threading.Lock(), threading.Lock()
-        self._listed = self._looked = self._trainings_listed = -math.inf
-        self._stamps: list[int] = []
-        self._trainings: dict[str, Path] = {}
-        self._paths: dict[str, str] = {}
-        self._identities: dict[str, tuple[int, ...]] = {}
-        self._changes = 0
-        self._reading = False
 
     def games(self) -> Games:
-        """Return what is read so far; list the directories again if that is a second ago and they changed."""
+        """Return the games read so far; list the directories again after a second."""
         with self._listing:
-            if (now := time.monotonic()) - self._looked > LISTED_S:
-                if now - self._listed > UNCHANGED_LISTED_S or self._stamps != self._stamps_now():
-                    self._list()
-                self._looked = time.monotonic()
+            if time.monotonic() - self._listed > LISTED_S:
+                self._list()
         with self._lock:
-            if len(self._paths) > len(self._read) + len(self._broken) and not self._reading:
+            waiting = [one for one in self._paths if one not in self._read and one not in self._broken]
+            if waiting and not self._reading:
                 self._reading = True
                 threading.Thread(target=self._read_new, daemon=True).start()
-            state = (self._changes, len(self._read), len(self._paths))
-            if self._games is None or self._games[0] != state:
-                waiting = [one for one in self._paths if one not in self._read and one not in self._broken]
-                rows = [self._briefs.get(one, (0, 0)) for one in waiting]
-                made = Games(
+            if self._games is None:
+                sizes = [self._briefs.get(one, (0, 0)) for one in waiting]
+                self._games = Games(
                     [self._read[one] for one in self._paths if one in self._read],
-                    len(waiting), sum(row for row, _ in rows), sum(game for _, game in rows),
+                    len(waiting), sum(rows for rows, _ in sizes), sum(games for _, games in sizes),
                     [self._broken[one] for one in self._paths if one in self._broken],
                 )  # fmt: skip
-                self._games = state, made
-            return self._games[1]
+            return self._games
 
     def session(self, session_id: str) -> Entry:
-        """Return a session by its id; one that is not read yet is read in this thread.
+        """Return a session by its id; a session that is not read yet is read in this thread.
 
         Raises:
             MissingPathError: it is gone.
@@ -213,13 +223,12 @@ class Collection:
         """
         self.games()
         with self._lock:
-            path, known = self._paths.get(session_id), self._read.get(session_id)
-            stamp = self._identities.get(session_id, ())
+            known, listed = self._read.get(session_id), self._paths.get(session_id)
         if known is not None:
             return known
-        if path is None:
+        if listed is None:
             raise MissingPathError(f"no session has the id {session_id:.20}", hint="it was removed")
-        return read_entry(session_id, Path(path), stamp)
+        return read_entry(session_id, Path(listed[0]))
 
     def whole(self) -> Games:
         """Return all sessions, read in this thread."""
@@ -228,28 +237,14 @@ class Collection:
         return self.games()
 
     def trainings(self) -> dict[str, Path]:
-        """Return the directories of trainings, by id: the roots and what stands directly in them."""
+        """Return the training directories by id: roots, and directories directly below them."""
         if time.monotonic() - self._trainings_listed > TRAININGS_LISTED_S:
-            found = {}
-            for root in self.roots:
-                for path in [root, *_other_directories(root)]:
-                    if (path / METRICS).is_file():
-                        found[id_of(str(path))] = path
-            self._trainings, self._trainings_listed = found, time.monotonic()
+            paths = [path for root in self.roots for path in (root, *_other_directories(root))]
+            self._trainings = {id_of(str(path)): path for path in paths if (path / METRICS).is_file()}
+            self._trainings_listed = time.monotonic()
         return self._trainings
 
-    def _stamps_now(self) -> list[int]:
-        """Return when each root changed, in nanoseconds; -1 for one that is gone."""
-        found = []
-        for root in self.roots:
-            try:
-                found.append(root.stat().st_mtime_ns)
-            except OSError:
-                found.append(-1)
-        return found
-
     def _list(self) -> None:
-        stamps = self._stamps_now()
         found = {}
         for root in self.roots:
             if (root / METADATA_DB).exists():
@@ -258,44 +253,46 @@ class Collection:
             try:
                 found |= {f"{root}{os.sep}{name}": name for name in session_names(root)}
             except TapeError:
-                continue  # gone, or not readable now; its sessions are shown no more
-        paths = {id_of(path): path for path, _ in sorted(found.items(), key=lambda one: (one[1], one[0]))}
-        identities = {one: _identity(path) for one, path in paths.items()}
+                continue  # gone, or unreadable now; its sessions are no longer shown
+        order = sorted(found, key=lambda path: (found[path], path))
+        paths = {id_of(path): (path, _identity(path)) for path in order}
         with self._lock:
-            if identities != self._identities:  # sessions that came, went, or were replaced
-                self._changes += 1
-                for one, stamp in self._identities.items():
-                    if identities.get(one) != stamp:
-                        for table in (self._read, self._broken, self._briefs):
-                            table.pop(one, None)
-            self._paths, self._identities = paths, identities
-            self._stamps, self._listed = stamps, time.monotonic()
+            if paths != self._paths:  # sessions were added, removed or replaced
+                self._games = None
+            for one, listed in self._paths.items():
+                if paths.get(one) != listed:
+                    for table in (self._read, self._broken, self._briefs):
+                        table.pop(one, None)
+            self._paths, self._listed = paths, time.monotonic()
             new = [one for one in paths if one not in self._briefs]
         for one in new:
-            if (known := brief(paths[one], Path(paths[one]).name)) is not None:
+            path = paths[one][0]
+            if (known := brief(path, found[path])) is not None:
                 self._briefs[one] = known.rows, known.games
 
     def _read_new(self) -> None:
         try:
-            for one, path in list(self._paths.items()):
+            for one, listed in list(self._paths.items()):
                 if one in self._read or one in self._broken:
                     continue
-                stamp = self._identities.get(one, ())
+                path = Path(listed[0])
+                entry: Entry | None = None
                 try:
-                    entry = read_entry(one, Path(path), stamp)
+                    entry = read_entry(one, path)
                 except (TapeError, OSError) as error:
                     known = error if isinstance(error, TapeError) else MissingPathError(str(error))
-                    with self._lock:
-                        if self._identities.get(one) == stamp:
-                            self._broken[one] = described(Path(path), known)
-                            self._changes += 1
-                else:
-                    with self._lock:
-                        if self._identities.get(one) == stamp:
-                            self._read[one] = entry
+                    broken = described(path, known)
+                with self._lock:
+                    if self._paths.get(one) != listed:
+                        continue  # removed or replaced meanwhile
+                    self._games = None
+                    if entry is None:
+                        self._broken[one] = broken
+                    else:
+                        self._read[one] = entry
             games = self.games()
             for name in (*COLUMNS, "session"):
-                _ = games[name]  # before a page asks for it: a second, for ten million games
+                _ = games[name]  # before a page needs it: a second, for ten million games
         finally:
             self._reading = False
 
@@ -311,7 +308,7 @@ def _other_directories(root: Path) -> list[Path]:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Return what changes when another session takes the place of one, or the same is written again."""
+    """Return numbers that change when a session is replaced or written again."""
     try:
         found = os.stat(f"{path}/{METADATA_DB}")  # noqa: PTH116 - ten thousand of them, each second
     except OSError:
@@ -319,35 +316,24 @@ def _identity(path: str) -> tuple[int, ...]:
     return found.st_ino, found.st_ctime_ns, found.st_size
 
 
-def read_entry(session_id: str, path: Path, stamp: tuple[int, ...] = ()) -> Entry:
-    """Read a session's run table and facts, without its rows where the table says where they lie.
-
-    Args:
-        session_id: its id.
-        path: the directory.
-        stamp: as it was before.
+def read_entry(session_id: str, path: Path) -> Entry:
+    """Read a session's run table and facts; its rows only if the table lacks their places.
 
     Raises:
-        TapeError: it is damaged, or gone.
-        OSError: it is gone.
+        TapeError: the session is damaged, or gone.
+        OSError: the session is gone.
     """
     metadata = read_metadata(path / METADATA_DB)
     runs = metadata.runs
     if not metadata.has_rows:
         runs = Session.open(path).runs
     runs = runs[np.argsort(runs["id"], kind="stable")]
-    return Entry(session_id, path, metadata.session, runs, directory_bytes(path), stamp)
+    return Entry(session_id, path, metadata.session, runs, directory_bytes(path))
 
 
 def find_run(runs: NDArray[np.void], run: int) -> int:
-    """Return the position of the run with an id in a table ordered by id; MissingPathError without one."""
+    """Return the position of a run in a table ordered by id; MissingPathError for an unknown run."""
     at = int(np.searchsorted(runs["id"], np.uint64(run))) if 0 <= run < 1 << 64 else len(runs)
     if at == len(runs) or int(runs["id"][at]) != run:
         raise MissingPathError(f"no game has the id {run}", hint=f"the session has {len(runs):,} games")
     return at
-
-
-def facts_of(entry: Entry) -> Mapping[str, Any]:
-    """Return the facts of a session that its page shows."""
-    shown = ("started_at", "ended_at", "host", "model_tag", "engine", "sample_rate", "recovered")
-    return {name: entry.meta[name] for name in shown if entry.meta.get(name) is not None}

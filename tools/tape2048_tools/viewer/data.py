@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,26 +12,26 @@ from tape2048._version import __version__
 from tape2048.errors import MissingPathError
 from tape2048.session.labels import REACH_TILES
 from tape2048_tools.sessions.summary import reach
-from tape2048_tools.viewer.boards import (
+from tape2048_tools.viewer.games import (
     MOVES,
     MOVES_MAX,
+    Game,
     board_document,
     choices,
+    pack,
     parse_board,
     play_on,
     player_documents,
     player_of,
+    read_game,
 )
-from tape2048_tools.viewer.collection import facts_of, find_run
+from tape2048_tools.viewer.judges import opinions, sample_of
 from tape2048_tools.viewer.live import live_document, recorder_of, training_document
-from tape2048_tools.viewer.opinions import opinions, sample_of
 from tape2048_tools.viewer.overview import overview, sample
-from tape2048_tools.viewer.replay import Game, pack, read_game
 from tape2048_tools.viewer.selection import PAGE_ROWS, SORTS, Selection, choose, page_of_games
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import TypeVar
 
     from numpy.typing import NDArray
 
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
     from tape2048_tools.viewer.collection import Collection, Entry, Games
     from tape2048_tools.viewer.judges import Judges
 
-    T = TypeVar("T")
-
-#: Answers kept, since pages ask for them again: of selections (with 10 MB for ten million games), and games.
+#: Cached answers: of selections (each takes 10 MB for ten million games), and packed games.
 _TABLES_MAX, _REPLAYS_MAX = 12, 64
 
 _SESSION_SORTS = {
@@ -56,36 +53,13 @@ _SESSION_SORTS = {
 }
 
 
-class _Kept:
-    """The answers that were asked for last, by what they depend on."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[object, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: object, make: Callable[[], T]) -> T:
-        """Return a kept answer, or make it, and forget the oldest one."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                found: T = self._kept[key]
-                return found
-        made = make()
-        with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return made
-
-
 class Data:
-    """What the pages show of a collection.
+    """The documents of a collection.
 
     Args:
         collection: the sessions.
         judges: the judges and the critic.
-        examine: examines the critic on the sessions and returns the document; None: no page of it.
+        examine: evaluates the critic on the sessions and returns the document; None: no such page.
     """
 
     def __init__(
@@ -97,31 +71,39 @@ class Data:
         self.collection = collection
         self.judges = judges
         self._examine = examine
-        self._tables: tuple[Games, _Kept] | None = None
-        self._replays = _Kept(_REPLAYS_MAX)
         self._examining = threading.Lock()
+        self._last: Games | None = None
+        self._chosen = functools.lru_cache(_TABLES_MAX)(choose)
+        self._overview = functools.lru_cache(_TABLES_MAX)(self._make_overview)
+        self._sample = functools.lru_cache(_TABLES_MAX)(self._make_sample)
+        self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
+        self._packed = functools.lru_cache(_REPLAYS_MAX)(self.packed)
 
-    def _of(self, games: Games) -> _Kept:
-        """Return the answers that depend on these games; those of earlier ones are forgotten."""
-        if self._tables is None or self._tables[0] is not games:
-            self._tables = games, _Kept(_TABLES_MAX)
-        return self._tables[1]
+    def _games(self) -> Games:
+        """Return the games; clear the caches after a change, as old run tables take much memory."""
+        games = self.collection.games()
+        if games is not self._last:
+            for cached in (self._chosen, self._overview, self._sample, self._opinions):
+                cached.cache_clear()
+            self._last = games
+        return games
+
+    def _make_overview(self, games: Games, selections: tuple[Selection, ...]) -> dict[str, Any]:
+        return overview(games, [self._chosen(games, one) for one in selections])
+
+    def _make_sample(self, games: Games, selection: Selection) -> dict[str, Any]:
+        return sample(games, self._chosen(games, selection), self.judges)
 
     def warm_up(self) -> None:
-        """Judge the shortest game, which loads all that a replay takes.
-
-        Raises:
-            TapeError: the judge, the critic or the game cannot be read.
-            OSError: the game is gone.
-        """
+        """Judge the shortest game, which loads all that a replay needs; TapeError or OSError if it fails."""
         games = self.collection.games()
         if not len(games):
             _ = self.judges[0].name, self.judges.critic
             return
-        number = int(games["steps"].argmin())
-        self.packed(games.sessions[games["session"][number]], int(games["id"][number]), 0)
+        entry, row = games.at(int(games["steps"].argmin()))
+        self.packed(entry, int(row["id"]), 0)
 
-    # ---------------------------------------------------------------------------------- run tables
+    # --- run tables
 
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:
         """Return what every page needs."""
@@ -134,21 +116,12 @@ class Data:
 
     def overview(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the overview of one selection, or of two (``b.where`` and so on, with ``two=1``)."""
-        games = self.collection.games()
-        selections = [Selection.of(given)]
-        if given.get("two"):
-            selections.append(Selection.of(given, "b."))
-        return self._of(games).get(
-            ("overview", *selections),
-            lambda: overview(games, [choose(games, one) for one in selections]),
-        )
+        prefixes = ("", "b.") if given.get("two") else ("",)
+        return self._overview(self._games(), tuple(Selection.of(given, prefix) for prefix in prefixes))
 
     def sample(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a few games tell: when tiles appear, and the shares of the moves."""
-        games, selection = self.collection.games(), Selection.of(given)
-        return self._of(games).get(
-            ("sample", selection), lambda: sample(games, choose(games, selection), self.judges)
-        )
+        """Return statistics of a few games: when tiles appear, and the shares of the moves."""
+        return self._sample(self._games(), Selection.of(given))
 
     def sessions(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return a page of the sessions: sorted (``sort``, ``desc``), named like ``q``, page ``page``."""
@@ -164,11 +137,11 @@ class Data:
 
     def games(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return a page of the games of a selection: sorted (``sort``, ``desc``), page ``page``."""
-        games, selection = self.collection.games(), Selection.of(given)
+        games, selection = self._games(), Selection.of(given)
         sort = given.get("sort", "max_score")
         if sort not in SORTS:
             raise ValueError(f"sort: found {sort!r:.40}, expected one of {', '.join(SORTS)}")
-        chosen = self._of(games).get(("chosen", selection), lambda: choose(games, selection))
+        chosen = self._chosen(games, selection)
         total = len(games) if chosen is None else int(np.count_nonzero(chosen))
         numbers = page_of_games(
             games, chosen, sort, _number(given, "page"), descending=given.get("desc", "1") == "1"
@@ -176,11 +149,7 @@ class Data:
         return {"total": total, "rows": _game_rows(games, numbers), "waiting": games.waiting}
 
     def opinions(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the critic says of games halfway through, or of some games of sessions.
-
-        Args:
-            given: ``of``: ids of sessions, or session/run for a game, at most a page of them, with commas.
-        """
+        """Return the critic's opinions of games halfway through (``of``: session/run, or a session, ...)."""
         keys = given.get("of", "").split(",")
         if len(keys) > PAGE_ROWS:
             raise ValueError(f"of: found {len(keys)} games, expected at most {PAGE_ROWS}")
@@ -188,12 +157,13 @@ class Data:
         for key in keys:
             session_id, _, run = key.partition("/")
             entry = self.collection.session(session_id)
-            wanted.append((entry, [_number({"run": run}, "run")] if run else sample_of(entry.runs)))
-        made = ("opinions", *keys, *(entry.stamp for entry, _ in wanted))
-        return self._of(self.collection.games()).get(made, lambda: opinions(wanted, self.judges))
+            ids = [_number({"run": run}, "run")] if run else sample_of(entry.runs)
+            wanted.append((entry, tuple(ids)))
+        self._games()
+        return self._opinions(tuple(wanted))
 
     def latest(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the critic says of the games that a recorder (``id``) published last, and their end."""
+        """Return the critic's opinion of the games that a recorder (``id``) published last."""
         games = self.collection.games()
         for entry in reversed(games.sessions):
             if len(entry.runs) and recorder_of(entry) == given.get("id", ""):
@@ -209,14 +179,12 @@ class Data:
             "reached": reached, **found,
         }  # fmt: skip
 
-    # --------------------------------------------------------------------------------------- games
+    # --- games
 
     def replay(self, given: Mapping[str, str]) -> bytes:
         """Return a game for the page that replays it: ``session`` (id), ``run`` (id), ``judge`` (number)."""
         entry = self.collection.session(given.get("session", ""))
-        run, number = _number(given, "run"), _number(given, "judge")
-        key = ("replay", entry.id, entry.stamp, run, number)
-        return self._replays.get(key, lambda: self.packed(entry, run, number))
+        return self._packed(entry, _number(given, "run"), _number(given, "judge"))
 
     def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the moves that a player (``player``) would make in a game (``session``, ``run``)."""
@@ -229,20 +197,20 @@ class Data:
         """Return the other games with the seed of a game (``session``, ``run``): of other players."""
         games = self.collection.games()
         entry = self.collection.session(given.get("session", ""))
-        row = entry.runs[find_run(entry.runs, _number(given, "run"))]
+        row = entry.game(_number(given, "run"))
         found = _game_rows(games, np.flatnonzero(games["seed"] == row["seed"])[: PAGE_ROWS + 1])
         own = (entry.id, str(row["id"]))
         return {"rows": [one for one in found if (one["session"], one["run"]) != own]}
 
     def packed(self, entry: Entry, run: int, number: int, *, small: bool = False) -> bytes:
-        """Return a game of a session, packed; see :func:`tape2048_tools.viewer.replay.pack`."""
+        """Return a game of a session, packed; see :func:`tape2048_tools.viewer.games.pack`."""
         game, judged, facts = self.judged(entry, run, number)
         critic = self.judges.opinion(game.states)
         return pack(facts, game, judged, critic, small=small)
 
     def judged(self, entry: Entry, run: int, number: int) -> tuple[Game, Judged | None, dict[str, Any]]:
         """Return a game of a session, its judgement, and the facts for its page."""
-        row = entry.runs[find_run(entry.runs, run)]
+        row = entry.game(run)
         (game,) = read_game(entry.path, [run], replayed=True)
         facts = {
             "session": entry.id,
@@ -273,7 +241,7 @@ class Data:
             "players": player_documents(),
         }
 
-    # --------------------------------------------------------------------------------------- board
+    # --- board
 
     def board(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the values of a board (``board``, as text) by a judge (``judge``, its number)."""
@@ -296,7 +264,7 @@ class Data:
         facts["player"] = text or facts["judge"]["name"]
         return pack(facts, game, judged, self.judges.opinion(game.states))
 
-    # --------------------------------------------------------------------------- live, and the critic
+    # --- live, and the critic
 
     def live(self) -> dict[str, Any]:
         """Return the state of recorders and trainings."""
@@ -331,6 +299,7 @@ def _number(given: Mapping[str, str], name: str) -> int:
 
 def _session_row(entry: Entry) -> dict[str, Any]:
     runs = entry.runs
+    facts = ("started_at", "ended_at", "host", "model_tag", "engine", "sample_rate", "recovered")
     return {
         "id": entry.id,
         "name": entry.name,
@@ -342,25 +311,9 @@ def _session_row(entry: Entry) -> dict[str, Any]:
         "best_score": int(runs["max_score"].max()) if len(runs) else None,
         "reach": {str(tile): share for tile, share in reach(runs, REACH_TILES).items()},
         "bytes": entry.bytes,
-        **facts_of(entry),
+        **{name: entry.meta[name] for name in facts if entry.meta.get(name) is not None},
     }
 
 
 def _game_rows(games: Games, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
-    owners = np.searchsorted(games.starts, numbers, "right") - 1
-    found = []
-    for number, owner in zip(numbers.tolist(), owners.tolist(), strict=True):
-        entry = games.sessions[owner]
-        row = entry.runs[number - int(games.starts[owner])]
-        found.append(
-            {
-                "session": entry.id,
-                "name": entry.name,
-                "player": entry.player,
-                "run": str(row["id"]),
-                "score": int(row["max_score"]),
-                "steps": int(row["steps"]),
-                "tile": int(row["highest_tile"]),
-            }
-        )
-    return found
+    return [entry.document(row) for entry, row in map(games.at, numbers.tolist())]

@@ -1,4 +1,4 @@
-"""The judges and the critic of a viewer: made at first use, once, and known by their numbers."""
+"""The judges and the critic of a viewer, made at first use; and the critic's opinions of games in lists."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048.conversion.session_runs import boards_of
 from tape2048.critic.facts import PlayedBy, strangers
-from tape2048.errors import MissingPathError
+from tape2048.errors import MissingPathError, ModelError, TapeError
+from tape2048.session.session import Session
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
-from tape2048_tools.viewer.collection import brief_player
+from tape2048_tools.viewer.collection import brief_player, find_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.options.critic import AnyCritic
+    from tape2048_tools.viewer.collection import Entry
 
 #: The judge unless told.
 DEFAULT_JUDGE = "ntuple"
@@ -46,11 +49,7 @@ class Judges:
 
     @functools.cached_property
     def critic(self) -> AnyCritic:
-        """The critic.
-
-        Raises:
-            ModelError: there is none, or it is damaged.
-        """
+        """The critic; ModelError if it is missing or damaged."""
         with self._lock:
             return open_critic(self._critic_path, "cpu")
 
@@ -59,12 +58,7 @@ class Judges:
         return len(self._players) + len(self.critic.thresholds)
 
     def __getitem__(self, number: int) -> Judge:
-        """Return a judge.
-
-        Raises:
-            MissingPathError: there is none of this number.
-            ConfigError: the player is no judge.
-        """
+        """Return a judge; MissingPathError for an unknown number, ConfigError for another player."""
         from tape2048_recorder.replay.judging import Judge
 
         if not 0 <= number < len(self):
@@ -141,3 +135,78 @@ def _named(name: str, args: Mapping[str, Any]) -> str:
     given = ",".join(f"{key}={value}" for key, value in args.items() if key != "ahead")
     spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
     return f"{name}{':' if given else ''}{given}, {spawns} ahead"
+
+
+# --- opinions of games in lists
+
+#: Games of a session that stand for it.
+SAMPLE_GAMES = 8
+
+
+def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> dict[str, Any]:
+    """Return the mean probability of each tile over games halfway through.
+
+    Args:
+        wanted: for each answer a session, and the ids of its runs.
+        judges: has the critic.
+
+    Returns:
+        ``thresholds``; ``odds``, for each of ``wanted`` a probability for each tile, or None; ``remark`` on
+        players that the critic does not judge; ``unread``: the error of the first unreadable session.
+    """
+    runs: dict[Entry, list[int]] = {}
+    for entry, ids in wanted:
+        runs.setdefault(entry, []).extend(ids)
+    found: dict[Entry, dict[int, NDArray[np.float32]]] = {}
+    unread = None
+    for entry, every in runs.items():
+        try:
+            ids, boards = _middle_boards(entry, every)
+        except (TapeError, OSError) as error:
+            unread = unread or str(error)
+            continue
+        found[entry] = dict(zip(ids, require_opinion(judges, boards), strict=True))
+    return {
+        "thresholds": list(judges.critic.thresholds),
+        "odds": [_mean(found.get(entry, {}), ids) for entry, ids in wanted],
+        "remark": judges.remark([entry.meta for entry in runs]),
+        "unread": unread,
+    }
+
+
+def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[np.uint64]]:
+    """Return those of some runs that have rows, and the board in the middle of each, ``u64[n]``."""
+    session = Session.open(entry.path)
+    order = np.argsort(session.runs["id"], kind="stable")
+    table = session.runs[order]
+    kept, rows = [], []
+    for run in ids:
+        owned = session.numbers_of(int(order[find_run(table, run)]))
+        numbers = range(owned.start, owned.stop) if isinstance(owned, slice) else owned
+        if len(numbers):
+            kept.append(run)
+            rows.append(numbers[len(numbers) // 2])
+    records = session.get_batch(np.array(rows, np.int64))
+    return kept, boards_of(records, "a row", session.path)
+
+
+def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Return the critic's probabilities ``f32[n, T]``; raise ModelError where it takes no boards."""
+    found = judges.opinion(boards)
+    if found is None:
+        raise ModelError("this critic takes embeddings, and the pages have boards")
+    return found
+
+
+def _mean(found: Mapping[int, NDArray[np.float32]], ids: Sequence[int]) -> list[float] | None:
+    known = [found[run] for run in ids if run in found]
+    return np.mean(known, axis=0).tolist() if known else None
+
+
+def sample_of(runs: NDArray[np.void], *, newest: bool = False) -> list[int]:
+    """Return the ids of a few runs of a table: evenly spread, or the last ones."""
+    last = len(runs) - 1
+    first = max(0, len(runs) - SAMPLE_GAMES) if newest else 0
+    places = np.linspace(first, last, min(SAMPLE_GAMES, len(runs))).round().astype(np.int64)
+    found: list[int] = runs["id"][places].tolist()
+    return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048.errors import StorageError, TapeError
-from tape2048.io.reading import read_path
+from tape2048.errors import TapeError
 from tape2048.io.training_directory import METRICS
 from tape2048_tools.viewer.collection import id_of
 
@@ -23,7 +24,7 @@ POINTS_MAX = 400
 #: What can count the progress of a training: the first of these in a line is the axis of its curves.
 AXES = ("step", "moves", "rows")
 
-#: Bytes of the end of a file of metrics in which its last line stands.
+#: Bytes at the end of a file of metrics that hold its last line.
 _TAIL_BYTES = 65_536
 
 
@@ -73,51 +74,39 @@ def _recorder(root: Path, instance: str) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file of metrics that are JSON objects; a line in the making is left out."""
-    try:
-        text = read_path(path).tobytes()
-    except (StorageError, OSError):
-        return []
+def _lines(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of metrics that are JSON objects; an incomplete line is skipped."""
+    with path.open("rb") as file:
+        if last_bytes is not None:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
+        lines = file.read().splitlines()
     found = []
-    for line in text.splitlines():
-        try:
-            decoded = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue
-        if isinstance(decoded, dict):
-            found.append(decoded)
+    for line in lines:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            found.append(msgspec.json.decode(line, type=dict[str, Any]))
     return found
 
 
 def _last_line(path: Path) -> dict[str, Any]:
-    """Return the last line of metrics, and when the file was written."""
+    """Return the last line of metrics, and the time of its writing."""
     try:
-        status = path.stat()
-        with path.open("rb") as file:
-            file.seek(max(0, status.st_size - _TAIL_BYTES))
-            lines = file.read().splitlines()
+        written_at, lines = path.stat().st_mtime, _lines(path, _TAIL_BYTES)
     except OSError as error:
         return {"error": error.strerror or str(error)}
-    last: dict[str, Any] = {}
-    for line in reversed(lines):
-        try:
-            last = msgspec.json.decode(line, type=dict[str, Any])
-            break
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue
-    plain = {name: value for name, value in last.items() if isinstance(value, int | float | str)}
-    return {"written_at": status.st_mtime, "last": plain}
+    last = lines[-1] if lines else {}
+    return {
+        "written_at": written_at,
+        "last": {name: value for name, value in last.items() if isinstance(value, int | float | str)},
+    }
 
 
 def training_document(path: Path) -> dict[str, Any]:
-    """Return the curves of a training: each number of its metrics by step, thinned.
-
-    Args:
-        path: the directory.
-    """
+    """Return the curves of a training directory: each number of its metrics by step, thinned."""
     curves: dict[str, list[tuple[float, float]]] = {}
-    for line in _lines(path / METRICS):
+    lines = []
+    with contextlib.suppress(OSError):
+        lines = _lines(path / METRICS)
+    for line in lines:
         at = next((line[name] for name in AXES if _is_number(line.get(name))), None)
         if at is None:
             continue

@@ -11,7 +11,8 @@ from tape2048.base.intervals import wilson
 from tape2048.errors import TapeError
 from tape2048.session.labels import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import parse_moment, quantiles
-from tape2048_tools.viewer.opinions import require_opinion
+from tape2048_tools.viewer.games import read_game
+from tape2048_tools.viewer.judges import require_opinion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,12 +48,7 @@ _EXPONENTS = 32
 
 
 def overview(games: Games, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
-    """Return the overview of one or several selections, with the same bins for all.
-
-    Args:
-        games: all games.
-        choices: the games of each selection, ``bool[R]``; None: all.
-    """
+    """Return the overview of one or several selections, ``bool[R]`` or None for all, with the same bins."""
     parts = [_Part(games, chosen) for chosen in choices]
     score_max = max((int(part.scores.max(initial=0)) for part in parts), default=0)
     steps_max = max((int(part.steps.max(initial=0)) for part in parts), default=0)
@@ -195,8 +191,6 @@ def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> di
         chosen: those of a selection; None: all. A few are taken, evenly spread.
         judges: has the critic.
     """
-    from tape2048_tools.viewer.replay import read_game
-
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
     if len(numbers) > SAMPLE_GAMES:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]
@@ -231,15 +225,10 @@ def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> di
 
 
 def _predictions(games: Games, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:
-    """Return for each tile of the critic what it predicts of games, and how many of them reach the tile.
+    """Return for each tile of the critic its predictions of some games, and how many of them reach the tile.
 
-    Of the first board of each game, and of the board on which half the tile first appears, in the games that
-    come so far. Neither board depends on how its game goes on, as one halfway through would.
-
-    Args:
-        games: all games.
-        read: some of them.
-        judges: has the critic.
+    The predictions are for the first board of each game, and for the first board with half the tile. Neither
+    board depends on the later game, as the board halfway through would.
     """
     try:
         tiles = judges.critic.thresholds

@@ -20,8 +20,8 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.errors import TapeError
 from tape2048_tools.viewer.app import static_files
+from tape2048_tools.viewer.games import pack
 from tape2048_tools.viewer.overview import overview, sample
-from tape2048_tools.viewer.replay import pack
 from tape2048_tools.viewer.selection import page_of_games
 
 if TYPE_CHECKING:
@@ -57,12 +57,7 @@ _KINDS = (("best", "max_score", True), ("worst", "max_score", False), ("longest"
 
 
 def bundle(files: Mapping[str, bytes], entry: str) -> str:
-    """Return a module and what it imports as one script; the modules' names are all different.
-
-    Args:
-        files: the modules by name.
-        entry: name of the first one.
-    """
+    """Return a module and its imports as one script; all names of the modules differ."""
     parts: dict[str, str] = {}
 
     def visit(name: str) -> None:
@@ -77,12 +72,11 @@ def bundle(files: Mapping[str, bytes], entry: str) -> str:
 
 
 def one_file(title: str, document: Mapping[str, Any]) -> bytes:
-    """Return an HTML file that shows a document by the code of the viewer, without any request.
+    """Return an HTML file that shows a document with the code of the viewer, without any request.
 
     Args:
-        title: of the page.
-        document: what ``report.js`` shows: ``overview``, ``samples``, ``games`` and ``packs``, or
-            ``examination``.
+        title: title of the page.
+        document: for ``report.js``: ``overview``, ``samples``, ``games`` and ``packs``, or ``examination``.
     """
     files = static_files()
     script, style = bundle(files, "report.js"), files["style.css"].decode()
@@ -124,21 +118,14 @@ def make_report(
     ranks = [sum(one[0] == why for one in chosen[:at]) for at, (why, _, _) in enumerate(chosen)]
     rows, packs, used = [], {}, 0
     for _, (why, number, packed) in sorted(zip(ranks, chosen, strict=True), key=lambda one: one[0]):
-        owner = int(np.searchsorted(table.starts, number, "right")) - 1
-        entry = table.sessions[owner]
-        row = entry.runs[number - int(table.starts[owner])]
-        key = f"{entry.id}/{row['id']}"
         spelled = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
         if used + len(spelled) > _GAMES_BYTES:
             continue
         used += len(spelled)
+        entry, row = table.at(number)
+        key = f"{entry.id}/{row['id']}"
         packs[key] = spelled
-        rows.append(
-            {
-                "key": key, "why": why, "name": entry.name, "player": entry.player, "run": str(row["id"]),
-                "score": int(row["max_score"]), "steps": int(row["steps"]), "tile": int(row["highest_tile"]),
-            }
-        )  # fmt: skip
+        rows.append({"key": key, "why": why, **entry.document(row)})
     roots = ", ".join(root.name or str(root) for root in data.collection.roots)
     document = {
         "title": roots,
@@ -184,10 +171,7 @@ def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[
 
 def _judged(data: Data, number: int) -> tuple[float, bytes]:
     """Return the loss of a game for each of its moves, and the game packed."""
-    table = data.collection.games()
-    owner = int(np.searchsorted(table.starts, number, "right")) - 1
-    entry = table.sessions[owner]
-    run = int(entry.runs["id"][number - int(table.starts[owner])])
-    game, judged, facts = data.judged(entry, run, 0)
+    entry, row = data.collection.games().at(number)
+    game, judged, facts = data.judged(entry, int(row["id"]), 0)
     loss = 0.0 if judged is None or not len(judged.loss) else float(np.nanmean(judged.loss))
     return loss, pack(facts, game, judged, data.judges.opinion(game.states), small=True)

@@ -72,7 +72,7 @@ def command(
     that is printed holds a token, without which nothing is answered. Ctrl-C ends it at once.
     """
     from tape2048_tools.terminal.output import print_json, print_text
-    from tape2048_tools.viewer.serving import require_server, serve
+    from tape2048_tools.viewer.app import require_server, serve
 
     require_server()
     data = make_data(roots, judges, critic)
