@@ -17,7 +17,7 @@ from tests.tools.on_terminal import OnTerminal
 from tape2048 import errors
 from tape2048.runs.files import read_run_file
 from tape2048_tools.commands.sessions import play
-from tape2048_tools.views.chosen_run import choose_run
+from tape2048_tools.views.run import choose_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

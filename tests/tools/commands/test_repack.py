@@ -17,7 +17,7 @@ from tape2048.conversion import repacking
 from tape2048.maintenance import validate_session
 from tape2048.session.locks import make_readers_lock
 from tape2048_tools.cli import run
-from tape2048_tools.views.chosen_run import choose_run
+from tape2048_tools.views.run import choose_run
 
 from ..conftest import write_session
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,16 @@ from tests import reference
 
 from tape2048.runs.run import Run, RunMeta
 from tape2048_recorder.replay.judging import Judged
-from tape2048_tools.views.chosen_run import ChosenRun
+from tape2048_tools.terminal.background import in_background
 from tape2048_tools.views.game_screen import (
-    ChanceView,
-    Later,
+    CriticView,
+    GameView,
     ReplayScreen,
-    View,
     move_table,
     points,
     scores_of,
 )
+from tape2048_tools.views.run import ChosenRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,13 +60,13 @@ def view(name: str = "a judge", tile: int | None = None) -> Any:
         values[i, MOVES[i]] -= loss[i]
     judged = Judged(values, np.full(steps + 1, 0.5), loss, np.zeros(steps), np.zeros(steps))
     judge = SimpleNamespace(name=name, tile=tile, unit="points" if tile is None else "probability")
-    return View(judge, judged, judged.largest_losses())
+    return GameView(judge, judged, judged.largest_losses())
 
 
-def ready(value: Any) -> Later[Any]:
-    later = Later(lambda: value)
-    later.get(timeout_s=10)
-    return later
+def ready(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
 
 
 def replay(every: int = 1, ended: bool = True, **how: Any) -> ReplayScreen:
@@ -77,9 +77,9 @@ def replay(every: int = 1, ended: bool = True, **how: Any) -> ReplayScreen:
         unknown = np.full(len(moves), np.nan)
         values = np.full((len(moves), 4), np.nan, np.float32)
         judged = Judged(values, np.zeros(len(boards)), unknown, unknown, unknown)
-        how = {"by_player": ready(View(view().judge, judged, judged.largest_losses()))} | how
+        how = {"by_player": ready(GameView(view().judge, judged, judged.largest_losses()))} | how
     chances = np.full((len(boards), 2), 0.25, np.float32)
-    by_critic = ChanceView(
+    by_critic = CriticView(
         (2048, 4096), chances, [view("critic, P(2048)", 2048), view("critic, P(4096)", 4096)], ""
     )
     found = ChosenRun(run, {}, np.arange(len(boards)) * every, ended)
@@ -176,24 +176,21 @@ def test_the_last_board_is_the_final_one_or_the_last_recorded_one() -> None:
     assert "the last recorded board" in text_of(replay(position=len(MOVES), ended=False))
 
 
-def test_what_is_being_computed_is_awaited_without_stopping() -> None:
-    lock = threading.Event()
-    waiting = {"by_player": Later(lock.wait), "by_critic": Later(lock.wait)}
-    screen = replay(**waiting)
+def test_keys_work_during_computations() -> None:
+    screen = replay(by_player=Future(), by_critic=Future())
     assert press(screen, ["right", "c", "]"]) == 1
     assert "the game is being judged" in text_of(screen)
     press(screen, ["left"])
     assert "being judged" in text_of(screen)
     assert "the critic is being loaded" in text_of(screen)
-    lock.set()
 
 
-def test_what_could_not_be_computed_is_raised() -> None:
+def test_errors_of_computations_are_raised() -> None:
     def fail() -> None:
         raise ValueError("no such thing")
 
-    failed = Later(fail)
-    failed._thread.join(10)
+    failed = in_background(fail)
+    assert isinstance(failed.exception(10), ValueError)
     with pytest.raises(ValueError, match="no such thing"):
         replay(by_critic=failed).lines((60, 24))
 
@@ -203,7 +200,7 @@ def test_what_could_not_be_computed_is_raised() -> None:
 def test_lines_fit_the_terminal(size: tuple[int, int], position: int) -> None:
     note = "the critic judges \x1b[0m games of another player; " * 3
     chances = np.full((len(BOARDS), 3), 1.0, np.float32)
-    by_critic = ready(ChanceView((8192, 16384, 32768), chances, [view()], note))
+    by_critic = ready(CriticView((8192, 16384, 32768), chances, [view()], note))
     by_player = ready(view("ntuple:weights=/a/long/path " * 3))
     for every in (1, 4):
         how = {} if every > 1 else {"by_player": by_player, "by_critic": by_critic}

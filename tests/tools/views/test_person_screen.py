@@ -41,7 +41,7 @@ def advised(shown: PersonScreen, key: str) -> None:
     """Ask for advice, and wait for it."""
     shown.press(key)
     if shown._critic is not None:
-        shown._critic._thread.join(10)
+        shown._critic.exception(10)
 
 
 @pytest.mark.parametrize("keys", [KEYS, LETTERS])

@@ -1,4 +1,4 @@
-"""Plans of retention: the sessions to remove, from names and sizes alone, so that ten thousand are fast."""
+"""Removal of sessions: plans of retention, from names and sizes alone; and of originals after a copy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048.errors import TapeError
+from tape2048.errors import MaintenanceError, TapeError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
-from tape2048.maintenance.removal import explain_refusal
+from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refusal, remove_sessions
+from tape2048.session.locks import RemovalLock
 from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import sessions
 from tape2048_tools.sessions.roots import directory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from tape2048.io.objects import Store
@@ -54,7 +55,7 @@ class Going(NamedTuple):
     why: str
 
 
-class Plan(NamedTuple):
+class PrunePlan(NamedTuple):
     """The effect of retention on a directory.
 
     Attributes:
@@ -73,11 +74,7 @@ class Plan(NamedTuple):
 
 
 def free_bytes(root: Path) -> int:
-    """Return the bytes that this user may still write to a directory's file system.
-
-    Raises:
-        StorageError: the operating system gave no answer.
-    """
+    """Return the bytes that this user may still write to a directory's file system."""
     with storage_errors(root, "asking for free space"):
         status = os.statvfs(root)
     return status.f_bavail * status.f_frsize
@@ -161,16 +158,16 @@ def make_plan(
     now_s: float,
     free: int,
     is_held: Callable[[Candidate], bool],
-) -> Plan:
+) -> PrunePlan:
     """Choose the sessions to remove.
 
     Args:
         found: the candidates, the oldest first.
         retention: the limits.
         now_s: the time, Unix seconds.
-        free: bytes that are free on the file system.
-        is_held: whether a process reads a session; called only for sessions that would be removed. A held
-            session stays, and limits of size and count remove the next one instead.
+        free: free bytes of the file system.
+        is_held: whether a process reads a session. A held session stays, and limits of size and count remove
+            the next session instead.
     """
     planner = _Planner(found, retention, functools.cache(is_held))
     planner.apply(retention.general, found, "", now_s)
@@ -182,7 +179,7 @@ def make_plan(
         planner.shed(found, missing, _session_bytes, FREE_SPACE, f"{limit} MB are to be free")
     left = [session for session in found if session not in planner.gone]
     held = [session.name for session in found if session in planner.held]
-    return Plan(planner.going, len(left), sum(map(_session_bytes, left)), held, planner.unmet)
+    return PrunePlan(planner.going, len(left), sum(map(_session_bytes, left)), held, planner.unmet)
 
 
 def _session_bytes(session: Candidate) -> int:
@@ -250,3 +247,56 @@ class _Planner:
     def _remove(self, session: Candidate, rule: str, why: str) -> None:
         self.gone.add(session)
         self.going.append(Going(session, rule, why))
+
+
+# --- originals
+
+
+def check_removable(path: Path, doing: str) -> None:
+    """Refuse a session that could not be removed, before anything is written; a missing path passes.
+
+    Raises:
+        MaintenanceError: it is not safe to remove, or has embeddings, which no copy has.
+    """
+    if not os.path.lexists(path):
+        return
+    why = explain_refusal(path.absolute())
+    if why is None and (path / "embeddings.json").exists():
+        why = "it has embeddings, which the new session would lack"
+    if why is not None:
+        raise MaintenanceError(
+            f"this session cannot be removed: {why}; nothing was written",
+            path=path,
+            hint=f"{doing} without --remove, or leave it out",
+        )
+
+
+def remove_originals(paths: Sequence[Path]) -> list[Removed]:
+    """Remove sessions, directory by directory, and continue after a failure; return the outcomes."""
+    done: list[Removed] = []
+    absolute = [path.absolute() for path in paths]
+    for root in sorted({path.parent for path in absolute}):
+        here = [path for path in absolute if path.parent == root]
+        try:
+            with RemovalLock(root) as upkeep:
+                clear_leftovers(root, upkeep)  # `prune` reports its failures
+                done += remove_sessions(root, here, upkeep)
+        except TapeError as error:
+            # Removals that are not durable yet count as failed, too.
+            done = [outcome for outcome in done if outcome.path not in here]
+            done += [Removed(path, gone=False, error=error) for path in here]
+    return done
+
+
+def not_removed(removed: Sequence[Removed]) -> list[dict[str, str]]:
+    """Return the sessions that were not removed, with the reasons."""
+    return [
+        {"path": str(one.path), "why": "it is being read" if one.error is None else str(one.error)}
+        for one in removed
+        if not one.gone
+    ]
+
+
+def kept_lines(kept: Sequence[dict[str, str]]) -> list[str]:
+    """Return lines on the sessions that were not removed."""
+    return [f"not removed: {one['path']}: {one['why']}" for one in kept]

@@ -10,22 +10,26 @@ import msgspec
 import numpy as np
 
 from tape2048.base.intervals import wilson
+from tape2048.errors import TapeError
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, Manifest
 from tape2048.session.directory import MANIFEST_BYTES_MAX
 from tape2048.session.labels import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.remote_session import RemoteSession
+from tape2048.session.session import sessions
 from tape2048.settings.fields import show_plain
 from tape2048.tape.layout import ROWS, TAPE, TAPE_NPY
 from tape2048_tools.sessions.roots import directory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeVar
 
     from numpy.typing import NDArray
 
     from tape2048.session.session import Session
 
-_NO_REACH: dict[int, float | None] = dict.fromkeys(REACH_TILES)
+    T = TypeVar("T")
 
 _decode_manifest = msgspec.json.Decoder(Manifest).decode
 
@@ -47,17 +51,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         storage: ``"tape"`` or ``"rows"``; None for several sessions of both.
     """
 
-    name: str
-    path: str
+    name: str = ""
+    path: str = ""
     rows: int
     games: int
-    mean_score: float | None
-    best_score: int | None
-    highest_tile: int | None
-    reach: dict[int, float | None]
+    mean_score: float | None = None
+    best_score: int | None = None
+    highest_tile: int | None = None
+    reach: dict[int, float | None] = dict.fromkeys(REACH_TILES)
     bytes: int
-    recovered: bool | None
-    storage: str | None
+    recovered: bool | None = None
+    storage: str | None = None
 
 
 class Tile(msgspec.Struct, frozen=True):
@@ -70,15 +74,10 @@ class Tile(msgspec.Struct, frozen=True):
 
 
 def brief(path: str, name: str) -> Summary | None:
-    """Summarize a session from its manifest alone: rows, games and bytes, without scores.
+    """Summarize a session from its manifest alone, without scores.
 
-    Args:
-        path: its directory.
-        name: the last part of the path.
-
-    Returns:
-        None if the manifest is missing or invalid, or the files have other sizes: opening the session reports
-        any defect.
+    Return None if the manifest is missing or invalid, or the files have other sizes: opening the session
+    reports any defect.
     """
     # Plain strings and calls: with paths and context managers this takes three times as long.
     sizes = {}
@@ -104,19 +103,9 @@ def brief(path: str, name: str) -> Summary | None:
     for file, listed in files.items():
         if sizes.get(file) != listed.bytes:
             return None
-    return Summary(
-        name=name,
-        path=path,
-        rows=manifest.rows,
-        games=manifest.runs,
-        mean_score=None,
-        best_score=None,
-        highest_tile=None,
-        reach=_NO_REACH,
-        bytes=sum(sizes.values()),
-        recovered=None,
-        storage=TAPE if rows_file == TAPE_NPY else ROWS,
-    )
+    storage = TAPE if rows_file == TAPE_NPY else ROWS
+    size = sum(sizes.values())
+    return Summary(name=name, path=path, rows=manifest.rows, games=manifest.runs, bytes=size, storage=storage)
 
 
 def session_bytes(session: Session) -> int:
@@ -129,6 +118,13 @@ def session_place(session: Session) -> str:
     return session.address if isinstance(session, RemoteSession) else str(session.path)
 
 
+def scores(runs: NDArray[np.void]) -> dict[str, Any]:
+    """Return the number of games, their mean score and the best score; None without games."""
+    values = runs["max_score"]
+    mean, best = (float(values.mean()), int(values.max())) if len(runs) else (None, None)
+    return {"games": len(runs), "mean_score": mean, "best_score": best}
+
+
 def summarize(session: Session) -> Summary:
     """Summarize a session from its run table."""
     runs = session.runs
@@ -137,15 +133,27 @@ def summarize(session: Session) -> Summary:
         name=session.path.name,
         path=session_place(session),
         rows=len(session),
-        games=len(runs),
-        mean_score=float(runs["max_score"].mean()) if len(runs) else None,
-        best_score=int(runs["max_score"].max()) if len(runs) else None,
+        **scores(runs),
         highest_tile=int(runs["highest_tile"].max()) if len(runs) else None,
         reach=reach(runs, REACH_TILES),
         bytes=session_bytes(session),
         recovered=recovered if isinstance(recovered, bool) else None,
         storage=ROWS if session.tape is None else TAPE,
     )
+
+
+def read_each(root: Path, read: Callable[[Path], T]) -> list[tuple[Path, T | TapeError]]:
+    """Read every session of a directory; return the error of each unreadable session."""
+    found: list[tuple[Path, T | TapeError]] = []
+    for path in sessions(root):
+        try:
+            found.append((path, read(path)))
+        except TapeError as error:
+            if os.path.lexists(path):  # otherwise it was removed meanwhile
+                found.append((path, error))
+        except FileNotFoundError:
+            continue
+    return found
 
 
 def reach(runs: NDArray[np.void], thresholds: Sequence[int]) -> dict[int, float | None]:
@@ -176,42 +184,36 @@ def quantiles(values: NDArray[Any]) -> dict[str, float]:
 
 
 def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | None]]:
-    """Return for each label the number of games that have it, and the shares of games and rows.
-
-    The two shares differ, as longer games have more rows.
-    """
+    """Return for each label the number of games that have it, and the shares of games and of rows."""
     rows = int(runs["rows"].sum(dtype=np.uint64))
-    found: list[dict[str, float | int | None]] = []
-    for threshold in DEFAULT_THRESHOLDS:
-        positive = runs["highest_tile"] >= threshold
-        positive_rows = int(runs["rows"][positive].sum(dtype=np.uint64))
-        found.append(
-            {
-                "threshold": threshold,
-                "games": int(positive.sum()),
-                "game_share": float(positive.mean()) if len(runs) else None,
-                "row_share": positive_rows / rows if rows else None,
-            }
-        )
-    return found
+    return [
+        {
+            "threshold": threshold,
+            "games": int(positive.sum()),
+            "game_share": float(positive.mean()) if len(runs) else None,
+            "row_share": int(runs["rows"][positive].sum(dtype=np.uint64)) / rows if rows else None,
+        }
+        for threshold in DEFAULT_THRESHOLDS
+        for positive in [runs["highest_tile"] >= threshold]
+    ]
 
 
-def sum_up(sessions: Sequence[Session]) -> dict[str, Any]:
+def sum_up(several: Sequence[Session]) -> dict[str, Any]:
     """Sum up all games of sessions, for ``show``: counts, time span, players, scores, tiles, labels."""
-    runs = np.concatenate([session.runs for session in sessions])
+    runs = np.concatenate([session.runs for session in several])
     by_player: dict[str, list[Session]] = {}
-    for session in sessions:
+    for session in several:
         by_player.setdefault(player_text(session.meta), []).append(session)
     started, ended = (
-        [moment for session in sessions if (moment := parse_moment(session.meta.get(key))) is not None]
+        [moment for session in several if (moment := parse_moment(session.meta.get(key))) is not None]
         for key in ("started_at", "ended_at")
     )
     return {
-        "sessions": len(sessions),
-        "rows": sum(len(session) for session in sessions),
+        "sessions": len(several),
+        "rows": sum(len(session) for session in several),
         "games": len(runs),
-        "bytes": sum(map(session_bytes, sessions)),
-        "on_tape": sum(session.tape is not None for session in sessions),
+        "bytes": sum(map(session_bytes, several)),
+        "on_tape": sum(session.tape is not None for session in several),
         "started_at": min(started).isoformat() if started else None,
         "ended_at": max(ended).isoformat() if ended else None,
         "players": [_of_player(player, its) for player, its in by_player.items()],
@@ -222,19 +224,17 @@ def sum_up(sessions: Sequence[Session]) -> dict[str, Any]:
     }
 
 
-def _of_player(player: str, sessions: Sequence[Session]) -> dict[str, Any]:
-    runs = np.concatenate([session.runs for session in sessions])
+def _of_player(player: str, several: Sequence[Session]) -> dict[str, Any]:
+    runs = np.concatenate([session.runs for session in several])
     # A set: a player whose weights are replaced while it plays has a checksum for each of them.
-    hashes = {str(sha) for session in sessions if (sha := session.meta.get("player_sha256")) is not None}
+    hashes = {str(sha) for session in several if (sha := session.meta.get("player_sha256")) is not None}
     reached = {tile: int((runs["highest_tile"] >= tile).sum()) for tile in REACH_TILES}
     return {
         "player": player,
         "player_sha256": sorted(hashes),
-        "sessions": len(sessions),
-        "games": len(runs),
-        "rows": sum(len(session) for session in sessions),
-        "mean_score": float(runs["max_score"].mean()) if len(runs) else None,
-        "best_score": int(runs["max_score"].max()) if len(runs) else None,
+        "sessions": len(several),
+        "rows": sum(len(session) for session in several),
+        **scores(runs),
         "reach": {str(tile): wilson(count, len(runs))._asdict() for tile, count in reached.items()}
         if len(runs)
         else {},

@@ -17,39 +17,51 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class _LatePath(click.Path):
-    """A path as :class:`pathlib.Path`, which is imported with the first one."""
+class _Path(click.Path):
+    """A path, as :class:`pathlib.Path`, which is imported with the first value.
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Check a value and make it a path; ConfigError for the address of a store."""
+    Args:
+        exists: whether a missing path is refused, before a command imports or reads anything.
+        hint: what to do about a missing path.
+        completed: the kind of completion: ``file``, ``dir`` or ``session``.
+        may_be_address: whether the address of a store is allowed; it stays text.
+    """
+
+    def __init__(
+        self,
+        *,
+        exists: bool = False,
+        hint: str | None = None,
+        completed: str = "file",
+        may_be_address: bool = False,
+    ) -> None:
+        super().__init__()
+        self.must_exist, self.hint = exists, hint
+        self.completed, self.may_be_address = completed, may_be_address
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check a value; ConfigError for the address of a store, MissingPathError for a missing path."""
         from pathlib import Path
 
         if isinstance(value, str) and "://" in value:
+            if self.may_be_address:
+                return value
             from tape2048.errors import ConfigError
 
             hint = "list, show, critic train, critic eval and fleet take addresses: tape2048 COMMAND --help"
             raise ConfigError(f"found the address {value}, expected a path on this machine", hint=hint)
-        return Path(os.fsdecode(super().convert(value, param, ctx)))
-
-
-class _ExistingPath(_LatePath):
-    """A path at which something has to stand: refused before a command imports or reads anything."""
-
-    def __init__(self, hint: str | None = None) -> None:
-        super().__init__()
-        self.hint = hint
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Check a value and make it a path; MissingPathError where nothing stands."""
-        path = super().convert(value, param, ctx)
-        refuse_missing(path, self.hint)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self.must_exist:
+            refuse_missing(path, self.hint)
         return path
 
     def shell_complete(self, _ctx: object, _param: object, incomplete: str) -> list[CompletionItem]:
-        """Complete sessions of the directory begun, or of ``selfplay``; files where there are none."""
-        from pathlib import Path
-
+        """Complete sessions of the typed directory, or of ``selfplay``; files where there are none."""
         from click.shell_completion import CompletionItem
+
+        if self.completed != "session":
+            return [CompletionItem(incomplete, type=self.completed)]
+        from pathlib import Path
 
         parent, _, name = incomplete.rpartition("/")
         root = parent or ("/" if incomplete.startswith("/") else "selfplay")
@@ -61,24 +73,6 @@ class _ExistingPath(_LatePath):
             names = []
         found = [CompletionItem(f"{root}/{each}") for each in names if each.startswith(name)]
         return found or [CompletionItem(incomplete, type="file")]
-
-
-class _Root(_ExistingPath):
-    """A directory of sessions."""
-
-    def shell_complete(self, _: object, __: object, incomplete: str) -> list[CompletionItem]:
-        """Complete directories."""
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="dir")]
-
-
-class _Place(_ExistingPath):
-    """A path to read, or the address of a store, which stays text."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check a value and make it a path, unless it has a scheme."""
-        return value if isinstance(value, str) and "://" in value else super().convert(value, param, ctx)
 
 
 def refuse_missing(path: Path, hint: str | None = None) -> None:
@@ -93,11 +87,24 @@ def refuse_missing(path: Path, hint: str | None = None) -> None:
         pass
 
 
-#: A path to write, or one with a check of its own.
-PATH = _LatePath()
+_ROOT_HINT = "name the directory that `tape2048 record` writes to (--out-dir), or record"
+
+#: A path to write, or with a check in the command.
+PATH = _Path()
 
 #: A path to read.
-EXISTING = _ExistingPath()
+EXISTING = _Path(exists=True, completed="session")
+
+#: A directory of sessions.
+ROOT = _Path(exists=True, hint=_ROOT_HINT, completed="dir")
+
+#: A directory of sessions, a session, or the address of a store of sessions.
+PLACE = _Path(
+    exists=True,
+    hint=f"{_ROOT_HINT}; or name a store: s3://bucket/prefix",
+    completed="session",
+    may_be_address=True,
+)
 
 
 def tower(value: str) -> str:
@@ -122,7 +129,7 @@ def critic_or_name(value: str) -> Path:
 
 
 class _Shard(click.ParamType["tuple[int, int]"]):
-    """The parameter type of ``i/n``, with 1 <= i <= n; the value's index begins at 0."""
+    """The parameter type of ``I/N``, with 1 <= I <= N; the index of the value begins at 0."""
 
     name = "I/N"
 
@@ -130,25 +137,13 @@ class _Shard(click.ParamType["tuple[int, int]"]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
         """Parse a shard."""
-        index, slash, count = value.partition("/")
-        if not (slash and _DIGITS.fullmatch(index) and _DIGITS.fullmatch(count)):
-            self.fail(f"found {value!r}, expected I/N, such as 1/4", param, ctx)
-        if not 1 <= int(index) <= int(count):
+        match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", value)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             self.fail(f"found {value!r}, expected I/N with I from 1 to N, such as 1/4", param, ctx)
-        return int(index) - 1, int(count)
+        return int(match[1]) - 1, int(match[2])
 
-
-_DIGITS = re.compile(r"[0-9]{1,6}")
 
 SHARD = _Shard()
-
-#: A directory of sessions.
-ROOT = _Root("name the directory that `tape2048 record` writes to (--out-dir), or record")
-
-#: A directory of sessions, a session, or the address of a store of them.
-PLACE = _Place(
-    "name the directory that `tape2048 record` writes to (--out-dir), or a store: s3://bucket/prefix"
-)
 
 #: Exit code of a command that did its work and found something wrong.
 EXIT_FINDINGS = 1

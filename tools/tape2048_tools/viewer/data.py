@@ -11,7 +11,7 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.errors import MissingPathError
 from tape2048.session.labels import REACH_TILES
-from tape2048_tools.sessions.summary import reach
+from tape2048_tools.sessions.summary import reach, scores
 from tape2048_tools.viewer.games import (
     MOVES,
     MOVES_MAX,
@@ -41,16 +41,6 @@ if TYPE_CHECKING:
 
 #: Cached answers: of selections (each takes 10 MB for ten million games), and packed games.
 _TABLES_MAX, _REPLAYS_MAX = 12, 64
-
-_SESSION_SORTS = {
-    "name": lambda entry: entry.name,
-    "games": lambda entry: len(entry.runs),
-    "rows": lambda entry: int(entry.runs["rows"].sum(dtype=np.uint64)),
-    "mean_score": lambda entry: float(entry.runs["max_score"].mean()) if len(entry.runs) else -1.0,
-    "best_score": lambda entry: int(entry.runs["max_score"].max(initial=0)),
-    "player": lambda entry: entry.player,
-    "bytes": lambda entry: entry.bytes,
-}
 
 
 class Data:
@@ -126,9 +116,9 @@ class Data:
     def sessions(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return a page of the sessions: sorted (``sort``, ``desc``), named like ``q``, page ``page``."""
         games = self.collection.games()
-        sort, query = given.get("sort", "name"), given.get("q", "").lower()
+        query, sort = given.get("q", "").lower(), given.get("sort", "name")
         found = [one for one in games.sessions if query in one.name.lower() or query in one.player.lower()]
-        found.sort(key=_SESSION_SORTS.get(sort, _SESSION_SORTS["name"]), reverse=given.get("desc") == "1")
+        found.sort(key=lambda one: _session_key(one, sort), reverse=given.get("desc") == "1")
         first = _number(given, "page") * PAGE_ROWS
         rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
         return {
@@ -297,6 +287,18 @@ def _number(given: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
+def _totals(entry: Entry) -> dict[str, Any]:
+    return {"rows": int(entry.runs["rows"].sum(dtype=np.uint64)), **scores(entry.runs)}
+
+
+def _session_key(entry: Entry, sort: str) -> Any:
+    """Return the value by which the list of sessions is sorted."""
+    if sort in {"rows", "games", "mean_score", "best_score"}:
+        value = _totals(entry)[sort]
+        return -1 if value is None else value
+    return getattr(entry, sort if sort in {"player", "bytes"} else "name")
+
+
 def _session_row(entry: Entry) -> dict[str, Any]:
     runs = entry.runs
     facts = ("started_at", "ended_at", "host", "model_tag", "engine", "sample_rate", "recovered")
@@ -305,10 +307,7 @@ def _session_row(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "player": entry.player,
         "player_id": entry.player_id,
-        "games": len(runs),
-        "rows": int(runs["rows"].sum(dtype=np.uint64)),
-        "mean_score": float(runs["max_score"].mean()) if len(runs) else None,
-        "best_score": int(runs["max_score"].max()) if len(runs) else None,
+        **_totals(entry),
         "reach": {str(tile): share for tile, share in reach(runs, REACH_TILES).items()},
         "bytes": entry.bytes,
         **{name: entry.meta[name] for name in facts if entry.meta.get(name) is not None},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import textwrap
-import threading
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tape2048_tools.terminal.display import large_board, number, share, spark
 from tape2048_tools.terminal.output import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from concurrent.futures import Future
 
     import numpy as np
     from numpy.typing import NDArray
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.replay.judging import Judge, Judged
     from tape2048_tools.terminal.screen import Screen
-    from tape2048_tools.views.chosen_run import ChosenRun
-
-T = TypeVar("T")
+    from tape2048_tools.views.run import ChosenRun
 
 MOVES = ("UP", "DOWN", "LEFT", "RIGHT")
 
@@ -33,34 +31,7 @@ _LEAP = 100  # moves of PgUp and PgDn
 _LOOK_S = 0.25  # without a key: for another size of the terminal, and for what was computed
 
 
-class Later(Generic[T]):
-    """A value that a thread computes. The thread ends with the process.
-
-    Args:
-        compute: returns the value.
-    """
-
-    def __init__(self, compute: Callable[[], T]) -> None:
-        self._found: list[T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(compute,), daemon=True)
-        self._thread.start()
-
-    def _run(self, compute: Callable[[], T]) -> None:
-        try:
-            self._found.append(compute())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the value is asked for
-            self._error = error
-
-    def get(self, timeout_s: float = 0) -> T | None:
-        """Return the value; None while it is being computed. Raises what the computation raised."""
-        self._thread.join(timeout_s)
-        if self._error is not None:
-            raise self._error
-        return self._found[0] if self._found else None
-
-
-class View(NamedTuple):
+class GameView(NamedTuple):
     """A game as one judge sees it.
 
     Attributes:
@@ -74,7 +45,7 @@ class View(NamedTuple):
     largest: NDArray[np.int64]
 
 
-class ChanceView(NamedTuple):
+class CriticView(NamedTuple):
     """A game as a critic sees it.
 
     Attributes:
@@ -86,14 +57,14 @@ class ChanceView(NamedTuple):
 
     tiles: Sequence[int]
     chances: NDArray[np.float32]
-    views: list[View]
+    views: list[GameView]
     note: str
 
 
-def view_of(judge: Judge, boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> View:
+def view_of(judge: Judge, boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> GameView:
     """Judge a game."""
     judged = judge.game(boards, moves)
-    return View(judge, judged, judged.largest_losses())
+    return GameView(judge, judged, judged.largest_losses())
 
 
 def points(value: float, unit: str, *, sign: bool = False) -> str:
@@ -171,8 +142,8 @@ class ReplayScreen:
         self,
         title: str,
         found: ChosenRun,
-        by_player: Later[View],
-        by_critic: Later[ChanceView],
+        by_player: Future[GameView],
+        by_critic: Future[CriticView],
         *,
         position: int = 0,
     ) -> None:
@@ -194,15 +165,18 @@ class ReplayScreen:
         """Position of the last board."""
         return len(self.boards) - 1
 
-    def view(self) -> View | None:
+    def view(self) -> GameView | None:
         """Return the game as the chosen judge sees it; None while it is being judged."""
         if self._judge == 0:
-            return self._by_player.get()
-        critic = self._by_critic.get()
+            return self._by_player.result() if self._by_player.done() else None
+        critic = self._critic()
         return None if critic is None else critic.views[self._judge - 1]
 
+    def _critic(self) -> CriticView | None:
+        return self._by_critic.result() if self._by_critic.done() else None
+
     def press(self, key: str) -> bool:
-        """Act on a key; return whether the screen is to stay."""
+        """Act on a key; return whether the screen stays."""
         self._said = ""
         if self._typed is not None:
             self._type(key)
@@ -265,7 +239,7 @@ class ReplayScreen:
             self._said = f"no large loss {'after' if forward else 'before'} this move"
 
     def _next_judge(self) -> None:
-        critic = self._by_critic.get()
+        critic = self._critic()
         if critic is None:
             self._said = "the critic is being loaded"
             return
@@ -285,7 +259,7 @@ class ReplayScreen:
             *self._move_lines(view),
         ]
         below = []
-        critic = self._by_critic.get()
+        critic = self._critic()
         if critic is not None:
             chances = zip(critic.tiles, critic.chances[at].tolist(), strict=True)
             below.append(Text("   ".join(f"P({tile}) {share(chance)}" for tile, chance in chances)))
@@ -305,7 +279,7 @@ class ReplayScreen:
             return f"go to move: {self._typed}_   (Enter goes, Esc stays)"
         return self._said or self.keys
 
-    def _move_lines(self, view: View | None) -> list[Text]:
+    def _move_lines(self, view: GameView | None) -> list[Text]:
         """Return what is to say of the move from this board."""
         from rich.text import Text
 
@@ -334,7 +308,7 @@ class ReplayScreen:
             *move_table(judged.values[at].tolist(), unit, move),
         ]
 
-    def _loss_lines(self, view: View) -> list[Text]:
+    def _loss_lines(self, view: GameView) -> list[Text]:
         """Return a list of the large losses, the largest first."""
         from rich.text import Text
 
@@ -348,7 +322,7 @@ class ReplayScreen:
             lines.append(Text(line, "bold" if at == self.position else ""))
         return lines
 
-    def _curve(self, view: View, columns: int) -> list[Text]:
+    def _curve(self, view: GameView, columns: int) -> list[Text]:
         from rich.text import Text
 
         name, most = ("value  ", None) if view.judge.tile is None else ("P      ", 1.0)

@@ -6,11 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from tape2048.errors import TapeError
+from tape2048_tools.terminal.background import in_background
 from tape2048_tools.terminal.display import large_board, number
-from tape2048_tools.views.game_screen import LARGE_ROWS, MOVES, Later, compose, move_table, points, wrapped
+from tape2048_tools.views.game_screen import LARGE_ROWS, MOVES, compose, move_table, points, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     import numpy as np
     from numpy.typing import NDArray
@@ -105,7 +107,7 @@ class PersonScreen:
         self.playing = False
         self._player = player
         self._load_critic = load_critic
-        self._critic: Later[list[Judge]] | None = None
+        self._critic: Future[list[Judge]] | None = None
         self._shown = ""  # the key of the advice
         self._said = ""
 
@@ -118,7 +120,7 @@ class PersonScreen:
         if key in {"p", "c"}:
             self._shown = "" if self._shown == key else key
             if key == "c" and self._critic is None:
-                self._critic = Later(self._load_critic)
+                self._critic = in_background(self._load_critic)
         elif key in arrows and not self.game.move(arrows[key]):
             self._said = f"{MOVES[arrows[key]]} moves nothing"
         return True
@@ -134,9 +136,9 @@ class PersonScreen:
         """
         if self._shown == "p":
             return self._player
-        judges = self._critic.get() if self._critic is not None and self._shown else None
-        if not judges:
+        if not self._shown or self._critic is None or not self._critic.done():
             return None
+        judges = self._critic.result()
         highest = 1 << max(self.game.exps)
         return next((judge for judge in judges if judge.tile is None or judge.tile > highest), judges[-1])
 

@@ -1,16 +1,239 @@
-"""One run as text and as documents: its facts, its moves, its boards."""
+"""One run: chosen from a path that may hold many, as a document, and as text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import click
+
+from tape2048.base.text import counted
+from tape2048_tools.terminal.click_extras import options
 from tape2048_tools.terminal.display import board, number
 from tape2048_tools.terminal.output import cell, columns
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import RenderableType
 
+    from tape2048.conversion.sources import Source, SourceRun
     from tape2048.runs.run import Run
+    from tape2048.session.session import Session
+
+#: Options that choose the run.
+RUN_CHOICE = options(
+    click.option("--run", "run_id", type=click.IntRange(0), metavar="ID", help="The run with this id."),
+    click.option("--best", "which", flag_value="best", help="The run with the highest score (default)."),
+    click.option("--worst", "which", flag_value="worst", help="The run with the lowest score."),
+    click.option("--longest", "which", flag_value="longest", help="The run with the most moves."),
+)
+
+
+class ChosenRun(NamedTuple):
+    """A run, and what its source says of it."""
+
+    run: Run
+    facts: dict[str, Any]
+    steps: NDArray[np.int64]  # number of the move before which each board stood; the last one may be final
+    ended: bool = True  # whether the last board is the final one
+
+    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+        """Return copies of the boards, ``u64[n + 1]``, and moves, ``u8[n]``; unknown moves are above 3."""
+        import numpy as np
+
+        return np.array(self.run.states, np.uint64), np.array(self.run.moves, np.uint8)
+
+    def position(self, step: int) -> int:
+        """Return the position of the board before a move; of the last board for -1."""
+        if step == -1:
+            return len(self.steps) - 1
+        position = int(self.steps.searchsorted(step))
+        if position == len(self.steps) or self.steps[position] != step:
+            first, last = self.steps[0], self.steps[-1]
+            apart = self.steps[1] - first if len(self.steps) > 1 else 1
+            every = f", every {apart}th" if apart > 1 else ""
+            message = f"{step}; the run has boards {first} to {last}{every}"
+            raise click.BadParameter(message, param_hint="--step")
+        return position
+
+
+def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: bool = False) -> ChosenRun:
+    """Read one run of a file or a directory.
+
+    Args:
+        path: a run's file, or anything that holds several.
+        run_id: the run with this id; None: ``which``.
+        which: ``best``, ``worst`` or ``longest``; None: the best.
+        replay: whether to play a session's game again for what was not recorded, if its player is here.
+
+    Raises:
+        click.UsageError: both were given, or there is no such run.
+        TapeError: as for the reader of the file.
+    """
+    if run_id is not None and which is not None:
+        raise click.UsageError(f"--run and --{which} both select a run: give one of them")
+    which = which or "best"
+    from itertools import islice
+
+    import numpy as np
+
+    from tape2048.conversion.sources import kind_of, open_source
+    from tape2048.errors import MagicError
+    from tape2048.runs.files import read_run_file
+
+    try:
+        kind = kind_of(path)
+    except MagicError:
+        kind = "run"  # read_run_file recognises the content, not the name
+    facts: dict[str, Any] = {}
+    if kind == "run":
+        if run_id:
+            raise click.BadParameter("the file has a single run, 0", param_hint="--run")
+        run = read_run_file(path)
+    elif kind in {"session", "sessions"}:
+        return _of_sessions(path, kind, run_id, which, replay=replay)
+    elif kind == "pack" and run_id is not None:
+        from tape2048.packs import PackReader
+
+        reader = PackReader.open(path)
+        run, facts = reader.decode(_chosen(np.arange(len(reader)), run_id)), {"run": run_id}
+    elif kind in {"dataset", "packdat"}:
+        from tape2048.datasets import DataPack, Dataset
+
+        table = (Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)).runs
+        position = _choose(table["id"], table["max_score"], table["steps"], run_id, which)
+        (read,) = islice(open_source(path, lossy=True).runs(workers=1), position, position + 1)
+        run, facts = _run_of(read), {"run": int(table["id"][position])}
+    else:
+        read, position = _search(open_source(path, lossy=True), run_id, which)
+        run, facts = _run_of(read), {"run": position}
+        facts |= {"path": read.name} if kind == "runs" else {}
+    return ChosenRun(run, facts, np.arange(len(run) + 1))
+
+
+def _run_of(found: SourceRun) -> Run:
+    if found.run is None:
+        raise found.failure
+    return found.run
+
+
+def _search(source: Source, run_id: int | None, which: str) -> tuple[SourceRun, int]:
+    """Read runs that have no table up to the one with this position, or all of them for the chosen one."""
+    from tape2048_tools.progress.panel import progress_bar
+
+    best: tuple[float, SourceRun, int] | None = None
+    count = 0
+    with progress_bar(f"reading {source.path.name}") as progress:
+        for position, found in enumerate(source.runs()):
+            count = position + 1
+            if position == run_id:
+                return found, position
+            if progress is not None:
+                progress(count, max(count, source.count))
+            if found.run is None:
+                value = -math.inf  # a damaged one is chosen only where all are
+            else:
+                meta = found.run.meta
+                value = {"best": meta.max_score, "worst": -meta.max_score, "longest": meta.steps}[which]
+            if best is None or value > best[0]:
+                best = value, found, position
+    if run_id is not None or best is None:
+        _refuse(run_id, count, 0, count - 1)
+    return best[1:]
+
+
+def _choose(
+    ids: NDArray[Any], scores: NDArray[Any], steps: NDArray[Any], run_id: int | None, which: str
+) -> int:
+    """Return the position of the run with this id, or else of the first one that is the best."""
+    if run_id is not None or not len(ids):
+        return _chosen(ids, run_id)
+    return int({"best": scores.argmax, "worst": scores.argmin, "longest": steps.argmax}[which]())
+
+
+def _chosen(ids: NDArray[Any], run_id: int | None) -> int:
+    found = (ids == run_id).nonzero()[0]
+    if not len(found):
+        _refuse(run_id, len(ids), *((int(ids.min()), int(ids.max())) if len(ids) else (0, 0)))
+    return int(found[0])
+
+
+def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
+    if not count:
+        raise click.BadParameter("there is no run", param_hint="RUN")
+    message = f"{run_id}; there is no such run: {counted(count, 'run')}, {first} to {last}"
+    raise click.BadParameter(message, param_hint="--run")
+
+
+def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
+    import numpy as np
+
+    from tape2048.session.session import Session, sessions
+
+    opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]
+    runs = np.concatenate([one.runs for one in opened])
+    owners = np.repeat(np.arange(len(opened)), [len(one.runs) for one in opened])
+    if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
+        message = f"{run_id}; {len(names)} sessions have it: name one of them ({min(names)})"
+        raise click.BadParameter(message, param_hint="--run")
+    position = _choose(runs["id"], runs["max_score"], runs["steps"], run_id, which)
+    owner = int(owners[position])
+    ordinal = position - int((owners < owner).sum())
+    whole = replay or opened[owner].tape is not None
+    return (whole and _whole_run(opened[owner], ordinal)) or _of_session(opened[owner], ordinal)
+
+
+def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
+    """Return the whole game, from its tape or played again; None if that is not possible here."""
+    import numpy as np
+
+    from tape2048.conversion import session_run
+    from tape2048.errors import ReplayError
+    from tape2048_recorder.replay.playing import replayer
+
+    try:
+        play = replayer(session.path, session.meta) if session.tape is None else None
+        run, _, _ = session_run(session, ordinal, play)
+    except ReplayError:
+        return None
+    row = session.runs[ordinal]
+    facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}
+    return ChosenRun(run, facts, np.arange(len(run) + 1))
+
+
+def _of_session(session: Session, ordinal: int) -> ChosenRun:
+    """Return the recorded boards of a game; recover its moves if they were not recorded."""
+    import numpy as np
+
+    from tape2048.conversion.session_runs import boards_of
+    from tape2048.game.moves import recover
+    from tape2048.runs.run import Run, RunMeta
+
+    row = session.runs[ordinal]
+    rows = session.steps[session.rows_of(ordinal)]
+    if not len(rows):
+        raise click.BadParameter(f"the session has no board of run {row['id']}", param_hint="--run")
+    boards = boards_of(rows, f"run {row['id']}", session.path)
+    names = rows.dtype.names or ()
+    moves = np.ascontiguousarray(rows["action"][:-1]) if "action" in names else recover(boards).moves
+    engine = session.meta.get("player")
+    meta = RunMeta(
+        steps=len(boards) - 1,
+        max_score=int(row["max_score"]),
+        highest_tile=int(row["highest_tile"]),
+        engine=engine if isinstance(engine, str) else None,
+    )
+    # The moves made, which are more than those between recorded boards.
+    facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}
+    facts["steps"] = int(row["steps"])
+    return ChosenRun(Run(boards, moves, meta), facts, rows["step_idx"].astype(np.int64), ended=False)
+
+
+# --- documents and text
 
 
 def exps_of(packed: int) -> list[int]:
@@ -19,14 +242,12 @@ def exps_of(packed: int) -> list[int]:
 
 
 def run_document(run: Run, last: str = "final") -> dict[str, Any]:
-    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown ones.
+    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown facts.
 
     Args:
         run: the run.
-        last: the name of its last board: ``final``, or ``last`` where the final one was not recorded.
+        last: name of the last board: ``final``, or ``last`` if the final board was not recorded.
     """
-    import datetime as dt
-
     import numpy as np
 
     from tape2048.runs.a2run2 import Move

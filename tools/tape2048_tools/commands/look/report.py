@@ -20,7 +20,7 @@ from tape2048_tools.terminal.click_extras import (
 )
 
 if TYPE_CHECKING:
-    from tape2048_tools.sessions.jobs import Engine
+    from tape2048_tools.sessions.jobs import Engine, Job
 
 
 @new_command(
@@ -65,8 +65,11 @@ def command(
     With --shard or --engine, each session has a report of its own in the directory --out.
     """
     if shard or engine:
-        run = {"shard": shard, "engine": engine, "as_json": as_json, "quiet": quiet}
-        _as_job(roots, out, judges, critic, games=games, **run)
+        from tape2048_tools.commands.jobs import do_job
+        from tape2048_tools.sessions.roots import expand_all
+
+        job = _job(out, games, judges, critic)
+        do_job(job, expand_all(roots), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
         return
     from tape2048.errors import NameTakenError
     from tape2048.io.durable import publishing_file
@@ -86,13 +89,9 @@ def command(
     print_result(document, lambda: [cell(f"{out}: {size(len(page))}")], as_json=as_json)
 
 
-def _as_job(
-    roots: tuple[Path, ...], out: Path, judges: tuple[str, ...], critic: Path, *, games: int, **run: Any
-) -> None:
+def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
     from tape2048.critic.facts import SHIPPED
-    from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.sessions.roots import expand_all
     from tape2048_tools.viewer.judges import DEFAULT_JUDGE, Judges
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
@@ -101,7 +100,7 @@ def _as_job(
     identities = [made[number].identity for number in range(len(players))]
     parameters = {"games": games, "judges": identities, "critic": made.critic.sha256}
     work = functools.partial(_report_one, games=games, judges=judges, critic=path)
-    do_job(Job("report", parameters, work, out), expand_all(roots), **run)
+    return Job("report", parameters, work, out)
 
 
 def _report_one(

@@ -50,16 +50,15 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
     checksums while they are copied, and the new session is read back before it is published. With --remove
     the exit code is 1 if an original could not be removed or is being read.
     """
-    from tape2048.errors import MaintenanceError
     from tape2048.maintenance.merging import merge_sessions
-    from tape2048_tools.sessions.originals import check_removable, describe_kept, remove_originals
+    from tape2048_tools.sessions.pruning import check_removable, kept_lines, not_removed, remove_originals
 
     for path in sessions if remove else ():
-        check_removable(path, MaintenanceError, "merge")
+        check_removable(path, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
         merged = merge_sessions(sessions, out_dir, progress=progress)
     removed = remove_originals(sessions) if remove else []
-    staying = [outcome for outcome in removed if not outcome.gone]
+    staying = not_removed(removed)
     document = {
         "path": str(merged.path),
         "sessions": merged.sessions,
@@ -68,13 +67,12 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
         "bytes": merged.bytes,
         "renumbered": merged.renumbered,
         "removed": [str(outcome.path) for outcome in removed if outcome.gone],
-        "not_removed": [{"path": str(outcome.path), "why": describe_kept(outcome)} for outcome in staying],
+        "not_removed": staying,
     }
     counts = (merged.sessions, "session"), (merged.runs, "game"), (merged.rows, "row")
     what = ", ".join(counted(count, noun) for count, noun in counts)
     ids = "; games are renumbered" if merged.renumbered else ""
     gone = f"; {counted(len(removed) - len(staying), 'original')} removed" if remove else ""
-    lines = [f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}"]
-    lines += [f"not removed: {outcome.path}: {describe_kept(outcome)}" for outcome in staying]
+    lines = [f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}", *kept_lines(staying)]
     print_result(document, lambda: map(cell, lines), as_json=as_json)
     exit_on_findings(staying)

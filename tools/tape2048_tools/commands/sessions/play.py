@@ -17,7 +17,7 @@ from tape2048_tools.terminal.click_extras import (
     int_option,
     new_command,
 )
-from tape2048_tools.views.chosen_run import RUN_CHOICE, choose_run
+from tape2048_tools.views.run import RUN_CHOICE, choose_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.options.critic import AnyCritic
     from tape2048_tools.terminal.screen import Screen
-    from tape2048_tools.views.chosen_run import ChosenRun
-    from tape2048_tools.views.game_screen import ChanceView
+    from tape2048_tools.views.game_screen import CriticView
     from tape2048_tools.views.person_screen import PersonGame, PersonScreen
+    from tape2048_tools.views.run import ChosenRun
 
 _SUFFIXES = (".a2run", ".a2run2")
 
@@ -96,9 +96,10 @@ def command(
     from tape2048.jit.compiler import announced
     from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.options.recorder import parse_player
+    from tape2048_tools.terminal.background import in_background
     from tape2048_tools.terminal.output import complain
     from tape2048_tools.terminal.screen import Screen
-    from tape2048_tools.views.game_screen import Later, ReplayScreen, show, view_of
+    from tape2048_tools.views.game_screen import ReplayScreen, show, view_of
     from tape2048_tools.views.person_screen import PersonGame, PersonScreen
 
     if path is None and (run_id, which, step) != (None, None, None):
@@ -122,8 +123,8 @@ def command(
     shown = ReplayScreen(
         _title(path, found),
         found,
-        Later(lambda: view_of(judge, *found.arrays())),
-        Later(lambda: _by_critic(critic, found)),
+        in_background(lambda: view_of(judge, *found.arrays())),
+        in_background(lambda: _by_critic(critic, found)),
         position=0 if step is None else found.position(step),
     )
     with screen:
@@ -135,11 +136,11 @@ def _title(path: Path, found: ChosenRun) -> str:
     return number + str(found.facts.get("path", path)).rstrip("/").rpartition("/")[2]
 
 
-def _by_critic(path: Path, found: ChosenRun) -> ChanceView:
+def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     """Load a critic, and have it judge a game."""
     from tape2048.critic.facts import PlayedBy, strangers
     from tape2048.runs.engine_text import identity_of
-    from tape2048_tools.views.game_screen import ChanceView, view_of
+    from tape2048_tools.views.game_screen import CriticView, view_of
 
     critic, judges = _critic_judges(path)
     boards, moves = found.arrays()
@@ -150,7 +151,7 @@ def _by_critic(path: Path, found: ChosenRun) -> ChanceView:
         whose = "another player" if identity else "a player that its file does not name"
         note = f"the critic judges games of {judged}; this one is of {whose}"
     views = [view_of(judge, boards, moves) for judge in judges]
-    return ChanceView(critic.thresholds, critic(boards), views, note)
+    return CriticView(critic.thresholds, critic(boards), views, note)
 
 
 def _critic_judges(path: Path) -> tuple[AnyCritic, list[Judge]]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tape2048.maintenance.removal import Removed
     from tape2048.session.locks import LockProbe, RemovalLock
-    from tape2048_tools.sessions.pruning import Candidate, Plan
+    from tape2048_tools.sessions.pruning import Candidate, PrunePlan
 
 
 @new_command(
@@ -121,7 +121,7 @@ def _is_read(upkeep: LockProbe | RemovalLock, root: Path, session: Candidate) ->
 
 
 def _remove(
-    root: Path, plan: Plan, upkeep: RemovalLock, keep_free_mb: int | None, *, quiet: bool
+    root: Path, plan: PrunePlan, upkeep: RemovalLock, keep_free_mb: int | None, *, quiet: bool
 ) -> list[Removed]:
     from tape2048.maintenance.removal import remove_sessions
     from tape2048_tools.sessions.pruning import FREE_SPACE, MEGABYTE, free_bytes
@@ -147,7 +147,7 @@ class _Pruned(NamedTuple):
     """The result of pruning a directory."""
 
     root: Path
-    plan: Plan
+    plan: PrunePlan
     done: list[Removed]
     leftovers: list[Removed]
     skipped: list[tuple[Path, str]]

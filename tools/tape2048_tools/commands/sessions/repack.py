@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tape2048.conversion.repacking import Repacked
     from tape2048.tape.layout import Storage
     from tape2048_tools.sessions.jobs import Engine
 
@@ -82,114 +83,66 @@ def command(
     originals, and those that are in --out already are not made again.
     """
     if shard or engine:
+        if out_dir is None or remove:
+            raise click.UsageError("--shard and --engine need --out, and keep the originals (no --remove)")
         run = {"shard": shard, "engine": engine, "as_json": as_json, "quiet": quiet}
-        _as_job(sessions, out_dir, storage, remove=remove, lossy=lossy, **run)
+        _as_job(sessions, out_dir, storage=storage, lossy=lossy, **run)
         return
     from tape2048.errors import TapeError
+    from tape2048_tools.sessions.pruning import check_removable, kept_lines, not_removed, remove_originals
     from tape2048_tools.sessions.roots import refuse_session
 
     if out_dir is not None:
         refuse_session(out_dir, "name a directory for the new sessions, as its parent")
-    document: dict[str, Any] = {"storage": storage, "sessions": [], "failed": [], "removed": []}
-    document["not_removed"] = []
+    done: dict[str, list[Any]] = {"sessions": [], "failed": [], "removed": [], "not_removed": []}
     originals = list(dict.fromkeys(path.absolute() for path in sessions))
     for count, path in enumerate(originals, start=1):
         lines: list[Any] = []
         try:
-            done, removed = _repack(
-                path, out_dir, storage, f"{count}/{len(originals)}", remove=remove, lossy=lossy, quiet=quiet
-            )
+            if remove:
+                check_removable(path, "repack")
+            with progress_bar(f"{count}/{len(originals)} repacking", unit="rows", quiet=quiet) as progress:
+                made = _repack(path, out_dir or path.parent, storage, lossy=lossy, progress=progress)
         except TapeError as error:
             failure = {"error": type(error).__name__, "message": str(error), "hint": error.advice}
-            document["failed"].append({"path": str(path), **failure})
+            done["failed"].append({"path": str(path), **failure})
             lines.append(finding(type(error).__name__, str(error), error.advice))
         else:
-            document["sessions"].append(done)
-            counts = f"{counted(done['games'], 'game')}, {counted(done['rows'], 'row')}"
-            sizes = f"{size(done['bytes_before'])} -> {size(done['bytes'])}"
-            gone = "; original removed" if any(outcome.gone for outcome in removed) else ""
-            if not quiet:
-                lines.append(cell(f"{done['path']}: {counts}, {sizes}{gone}"))
-            lines += _note_removal(document, path, removed)
+            removed = remove_originals([path]) if remove else []
+            done["sessions"].append({"source": str(path), "path": str(made.path), **_sizes(made)})
+            done["removed"] += [str(path) for outcome in removed if outcome.gone]
+            done["not_removed"] += (kept := not_removed(removed))
+            counts = f"{counted(made.runs, 'game')}, {counted(made.rows, 'row')}"
+            gone = "; original removed" if removed and not kept else ""
+            text = f"{made.path}: {counts}, {size(made.bytes_before)} -> {size(made.bytes)}{gone}"
+            lines += map(cell, [*([] if quiet else [text]), *kept_lines(kept)])
         if not as_json:
             print_human(*lines)
     if as_json:
-        print_json(document)
-    exit_on_findings(document["failed"] or document["not_removed"])
+        print_json({"storage": storage, **done})
+    exit_on_findings(done["failed"] or done["not_removed"])
 
 
-def _note_removal(document: dict[str, Any], path: Path, removed: list[Any]) -> list[Any]:
-    """Note in the document what became of an original; return lines on those that stay."""
-    from tape2048_tools.sessions.originals import describe_kept
-
-    lines = []
-    for outcome in removed:
-        if outcome.gone:
-            document["removed"].append(str(path))
-        else:
-            why = describe_kept(outcome)
-            document["not_removed"].append({"path": str(path), "why": why})
-            lines.append(cell(f"not removed: {path}: {why}"))
-    return lines
-
-
-def _repack(
-    path: Path,
-    out_dir: Path | None,
-    storage: Storage,
-    which: str,
-    *,
-    remove: bool,
-    lossy: bool,
-    quiet: bool,
-) -> tuple[dict[str, Any], list[Any]]:
-    """Repack one session; return the new one, and the outcome of the original's removal."""
-    from tape2048.conversion.repacking import repack_session
-    from tape2048.errors import MaintenanceError
-    from tape2048_recorder.replay.playing import replayer
-    from tape2048_tools.sessions.originals import check_removable, remove_originals
-
-    if remove:
-        check_removable(path, MaintenanceError, "repack")
-    with progress_bar(f"{which} repacking", unit="rows", quiet=quiet) as progress:
-        made = repack_session(
-            path, out_dir or path.parent, storage, replayer=replayer, lossy=lossy, progress=progress
-        )
-    done = {
-        "source": str(path),
-        "path": str(made.path),
-        "rows": made.rows,
-        "games": made.runs,
-        "bytes_before": made.bytes_before,
-        "bytes": made.bytes,
-    }
-    return done, remove_originals([path]) if remove else []
-
-
-def _as_job(
-    sources: Sequence[Path],
-    out: Path | None,
-    storage: Storage,
-    *,
-    remove: bool,
-    lossy: bool,
-    **run: Any,
-) -> None:
-    if out is None or remove:
-        raise click.UsageError("--shard and --engine need --out, and keep the originals (no --remove)")
+def _as_job(sources: Sequence[Path], out: Path, *, storage: Storage, lossy: bool, **run: Any) -> None:
     from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
     from tape2048_tools.sessions.roots import expand_all
 
     work = functools.partial(_repack_one, storage=storage, lossy=lossy)
-    job = Job("repack", {"storage": storage, "lossy": lossy}, work, out)
-    do_job(job, expand_all(sources), **run)
+    do_job(Job("repack", {"storage": storage, "lossy": lossy}, work, out), expand_all(sources), **run)
+
+
+def _repack(path: Path, out: Path, storage: Storage, *, lossy: bool, progress: Any = None) -> Repacked:
+    from tape2048.conversion.repacking import repack_session
+    from tape2048_recorder.replay.playing import replayer
+
+    return repack_session(path, out, storage, replayer=replayer, lossy=lossy, progress=progress)
+
+
+def _sizes(made: Repacked) -> dict[str, Any]:
+    return {"rows": made.rows, "games": made.runs, "bytes_before": made.bytes_before, "bytes": made.bytes}
 
 
 def _repack_one(session: Path, draft: Path, *, storage: Storage, lossy: bool) -> dict[str, Any]:
     """Repack a session as part of a job."""
-    from tape2048.conversion.repacking import repack_session
-    from tape2048_recorder.replay.playing import replayer
-
-    made = repack_session(session, draft, storage, replayer=replayer, lossy=lossy)
-    return {"rows": made.rows, "games": made.runs, "bytes_before": made.bytes_before, "bytes": made.bytes}
+    return _sizes(_repack(session, draft, storage, lossy=lossy))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
@@ -44,46 +44,30 @@ def command(*, path: Path | str, cache: str | None, cache_max_mb: int, as_json: 
     Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows; the best
     game comes without its board.
     """
+    found: Sequence[tuple[Path | str, Session | TapeError]] = []
     if isinstance(path, str):
-        _show_remote(path, cache, cache_max_mb, as_json=as_json)
+        from tape2048.session.remote_session import open_source
+
+        source = open_source(path, cache, cache_max_mb)
+        found, is_root = source.sessions(), not source.is_session
+        session: Session | TapeError = found[0][1]
+        if not is_root and isinstance(session, Exception):
+            raise session
+    else:
+        from tape2048.formats.session import METADATA_DB
+        from tape2048.io.reading import reading
+        from tape2048.session.session import Session
+        from tape2048_tools.sessions.summary import read_each
+
+        with reading(path):
+            is_root = path.is_dir() and not (path / METADATA_DB).exists()
+        found = read_each(path, Session.open) if is_root else []
+        is_root = bool(found)
+        session = found[0][1] if is_root else Session.open(path)
+    if is_root:
+        _show_root(path, found, as_json=as_json)
         return
-    from tape2048.formats.session import METADATA_DB
-    from tape2048.io.reading import reading
-    from tape2048.session.session import Session, sessions
-
-    with reading(path):
-        is_root = path.is_dir() and not (path / METADATA_DB).exists()
-    if is_root and (paths := sessions(path)):
-        _show_root(path, [(one, _try_open(one)) for one in paths], as_json=as_json)
-        return
-    document = _document(Session.open(path))
-    print_result(document, lambda: _parts(document), as_json=as_json)
-
-
-def _try_open(path: Path) -> Session | TapeError:
-    from tape2048.errors import TapeError
-    from tape2048.session.session import Session
-
-    try:
-        return Session.open(path)
-    except TapeError as error:
-        return error
-
-
-def _show_remote(url: str, cache: str | None, cache_max_mb: int, *, as_json: bool) -> None:
-    """Show a store, or a session in it."""
-    from tape2048.errors import TapeError
-    from tape2048.session.remote_session import open_source
-
-    source = open_source(url, cache, cache_max_mb)
-    found = source.sessions()
-    (_, first), *_ = found
-    if not source.is_session:
-        _show_root(url, found, as_json=as_json)
-        return
-    if isinstance(first, TapeError):
-        raise first
-    document = _document(first)
+    document = _document(cast("Session", session))
     print_result(document, lambda: _parts(document), as_json=as_json)
 
 
@@ -121,8 +105,8 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
         "started_at": document["started_at"],
         "ended_at": document["ended_at"],
     }
-    facts = {key: value for key, value in shown.items() if value is not None}
-    parts: list[RenderableType] = [cell(document["root"], style="bold"), columns(facts)]
+    shown = {key: value for key, value in shown.items() if value is not None}
+    parts: list[RenderableType] = [cell(document["root"], style="bold"), columns(shown)]
     if document["games"]:
         parts += ["", _players(document), "", _quantiles(document), "", _tiles(document), ""]
         parts += [_labels(document), "", *_best_parts(document["best"])]

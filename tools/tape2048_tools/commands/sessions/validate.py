@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import os
@@ -140,7 +141,12 @@ def command(
 
     With --out it is a job: a session whose result is in DIR is not checked again.
     """
-    _refuse_half_a_job(out, put_away=put_away, is_part=bool(shard or engine))
+    if out is None and (shard or engine):
+        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
+    if out is not None and put_away:
+        raise click.UsageError(
+            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
+        )
     if not paths and config_path is None:
         raise click.UsageError("Missing argument 'PATHS...' (or --config).")
     given = list(paths)
@@ -172,27 +178,15 @@ def command(
     exit_on_findings(bad)
 
 
-def _refuse_half_a_job(out: Path | None, *, put_away: bool, is_part: bool) -> None:
-    if out is None and is_part:
-        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
-    if out is not None and put_away:
-        raise click.UsageError(
-            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
-        )
-
-
 def _as_job(sessions: Sequence[Path], out: Path, *, replay: bool, quiet: bool, **run: Any) -> None:
     from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
 
+    def show(result: dict[str, Any]) -> None:
+        _print(msgspec.convert(result, Checked), quiet=quiet)
+
     job = Job("validate", {"replay": replay}, functools.partial(_check_one, replay=replay), out)
-    do_job(
-        job,
-        sessions,
-        quiet=quiet,
-        show=lambda result: _print(msgspec.convert(result, Checked), quiet=quiet),
-        **run,
-    )
+    do_job(job, sessions, quiet=quiet, show=show, **run)
 
 
 def _check_one(session: Path, draft: Path, *, replay: bool) -> dict[str, Any]:
@@ -213,17 +207,14 @@ def _is_due(path: Path, older: int | None, share: int) -> bool:
 
 
 def _began(path: Path) -> float:
-    """Return a session's start; of a foreign name, the time of the directory's last change."""
+    """Return a session's start; for a third-party name, the time of the directory's last change."""
     match = SESSION_NAME.fullmatch(path.name)
-    try:
+    with contextlib.suppress(ValueError):  # no time, such as a 13th month
         if match is not None:
             return dt.datetime.strptime(f"{match['ts']}+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
-    except ValueError:
-        pass  # no time, such as a 13th month
-    try:
+    with contextlib.suppress(OSError):
         return path.stat().st_mtime
-    except OSError:
-        return 0.0  # old: its check tells
+    return 0.0  # old: its check reports the error
 
 
 def _identify(path: Path) -> os.stat_result:
@@ -247,18 +238,8 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
     if replay and report.ok:  # damaged games prove nothing about the player
         replayed, not_replayed, found = _replay(path, which, quiet=quiet)
         findings += found
-    return Checked(
-        name=Path(report.path).name,
-        path=report.path,
-        ok=not findings,
-        rows=report.rows,
-        runs=report.runs,
-        checksums=report.checksums,
-        replayed=replayed,
-        not_replayed=not_replayed,
-        findings=findings,
-        notes=report.notes,
-    )
+    counts = (report.rows, report.runs, report.checksums, replayed, not_replayed)
+    return Checked(Path(report.path).name, report.path, not findings, *counts, findings, report.notes)
 
 
 def _put_away(result: Checked) -> Checked:

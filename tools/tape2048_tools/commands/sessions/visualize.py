@@ -8,14 +8,14 @@ import click
 
 from tape2048_tools.terminal.click_extras import EXISTING, json_option, new_command
 from tape2048_tools.terminal.output import cell, print_result
-from tape2048_tools.views.chosen_run import RUN_CHOICE, choose_run
+from tape2048_tools.views.run import RUN_CHOICE, choose_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import RenderableType
 
-    from tape2048_tools.views.chosen_run import ChosenRun
+    from tape2048_tools.views.run import ChosenRun
 
 
 @new_command(

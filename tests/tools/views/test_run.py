@@ -8,7 +8,7 @@ import numpy as np
 from tests import reference
 
 from tape2048.session.session import Session, sessions
-from tape2048_tools.views.chosen_run import choose_run
+from tape2048_tools.views.run import choose_run
 
 if TYPE_CHECKING:
     from pathlib import Path
