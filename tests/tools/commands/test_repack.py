@@ -215,7 +215,7 @@ def test_a_session_that_cannot_be_repacked_costs_itself_only(
     assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == [NAME]
     plain = tape("repack", there, unsure, "--storage", "tape", "--out", out)
     assert plain.code == 1
-    assert [line[:11] for line in plain.out.splitlines() if "hint" not in line] == ["MaintenanceError"] * 2
+    assert [line[:16] for line in plain.out.splitlines() if "hint" not in line] == ["MaintenanceError"] * 2
     lossy = tape("repack", unsure, "--storage", "tape", "--out", out, "--lossy")
     assert lossy.code == 0
     assert lossy.out.startswith(f"{out / NAME}-2: 2 games, {len(UNCERTAIN.tape)} rows, ")

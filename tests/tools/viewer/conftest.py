@@ -99,7 +99,11 @@ def start_viewer() -> Iterator[Callable[..., Viewer]]:
         process = subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, text=True)
         running.append(process)
         assert process.stdout is not None
-        text = "".join(iter(process.stdout.readline, "}\n")) + "}"
+        text = ""
+        while not text.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, "the viewer ended without a link"
+            text += line
         return Viewer(process, json.loads(text)["link"])
 
     yield start

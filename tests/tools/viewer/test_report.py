@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tape2048.errors import NameTakenError
 from tape2048_tools.viewer.app import static_files
 from tape2048_tools.viewer.report import bundle, one_file
 
@@ -120,7 +121,7 @@ def test_a_report_is_not_replaced_unasked(tape: Tape, recorded: Path, tmp_path: 
     out = tmp_path / "report.html"
     out.write_text("mine")
     done = tape("report", recorded, "-o", out)
-    assert done.code == 33
+    assert done.code == NameTakenError.exit_code
     assert "--force" in done.err
     assert out.read_text() == "mine"
 

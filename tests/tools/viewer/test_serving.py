@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tape2048.errors import MissingPathError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -257,5 +259,5 @@ def test_a_signal_ends_it_at_once_although_a_page_listens(
 
 def test_no_page_is_served_from_a_path_that_is_not_there(process: Any) -> None:
     done = process("view", "nowhere")
-    assert done.returncode == 38
+    assert done.returncode == MissingPathError.exit_code
     assert "nowhere" in done.stderr

@@ -58,7 +58,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     mean_score: float | None = None
     best_score: int | None = None
     highest_tile: int | None = None
-    reach: dict[int, float | None] = dict.fromkeys(REACH_TILES)
+    reach: dict[int, float | None] = msgspec.field(default_factory=lambda: dict.fromkeys(REACH_TILES))
     bytes: int
     recovered: bool | None = None
     storage: str | None = None

@@ -141,12 +141,7 @@ def command(
 
     With --out it is a job: a session whose result is in DIR is not checked again.
     """
-    if out is None and (shard or engine):
-        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
-    if out is not None and put_away:
-        raise click.UsageError(
-            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
-        )
+    _check_options(out, put_away=put_away, is_part=bool(shard or engine))
     if not paths and config_path is None:
         raise click.UsageError("Missing argument 'PATHS...' (or --config).")
     given = list(paths)
@@ -176,6 +171,15 @@ def command(
         part = f" of {total}" if is_part else ""
         print_human(f"{len(checked)}{part} sessions, {bad or 'none'} with findings")
     exit_on_findings(bad)
+
+
+def _check_options(out: Path | None, *, put_away: bool, is_part: bool) -> None:
+    if out is None and is_part:
+        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
+    if out is not None and put_away:
+        raise click.UsageError(
+            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
+        )
 
 
 def _as_job(sessions: Sequence[Path], out: Path, *, replay: bool, quiet: bool, **run: Any) -> None:
