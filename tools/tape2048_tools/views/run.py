@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
-    from tape2048.conversion.sources import Source, SourceRun
+    from tape2048.conversion.sources import RunSource, SourceRun
     from tape2048.runs.run import Run
     from tape2048.session.session import Session
 
@@ -121,7 +121,7 @@ def _run_of(found: SourceRun) -> Run:
     return found.run
 
 
-def _search(source: Source, run_id: int | None, which: str) -> tuple[SourceRun, int]:
+def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRun, int]:
     """Read runs that have no table up to the one with this position, or all of them for the chosen one."""
     from tape2048_tools.progress.panel import progress_bar
 
@@ -214,7 +214,7 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
     from tape2048.runs.run import Run, RunMeta
 
     row = session.runs[ordinal]
-    rows = session.steps[session.rows_of(ordinal)]
+    rows = session.rows_of(ordinal)
     if not len(rows):
         raise click.BadParameter(f"the session has no board of run {row['id']}", param_hint="--run")
     boards = boards_of(rows, f"run {row['id']}", session.path)
