@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,7 +162,7 @@ def _run(
             record_action=played.record_action,
             storage=played.storage,
             model_tag=played.tag,
-            host=world.os.uname().nodename,
+            host=platform.node(),
             instance=played.instance,
             started_at=started_at,
             config=effective(daemon.config),

@@ -508,7 +508,7 @@ class Daemon:
             rows=self.tally.rows,
             elapsed_s=0.0 if self.first_step_s is None else now - self.begun - self.first_step_s,
             disk_bytes=self.recording.size_bytes(now),
-            pids=[self.world.os.getpid(), *self.supervisor.pids],
+            pids=[os.getpid(), *self.supervisor.pids],
         )
         if met is not None:
             self.stop(met)

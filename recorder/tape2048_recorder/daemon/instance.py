@@ -93,7 +93,7 @@ class Instance:
             )
         with storage_errors(self._lock_path, "writing the lock file"):
             self._world.os.ftruncate(self._fd, 0)
-            self._world.files.write_all(self._fd, f"{self._world.os.getpid()}\n".encode(), 0)
+            self._world.files.write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def lost(self) -> StorageError | None:
         """Return the error of a lock that no longer excludes others; None while it does.

@@ -79,9 +79,14 @@ class Reload:
         return self._asked and now >= self._next
 
     def read(self, running: RecorderConfig, now: float) -> RecorderConfig:
-        """Read the settings; return those in force from now on."""
+        """Read the settings; return those in effect from now on."""
         self._asked = False
         self._next = now + INTERVAL_S
+        settings = settings_of(type(running))
+
+        def shown(name: str, config: RecorderConfig) -> str:
+            return settings[name].show(getattr(config, name))
+
         with self.around():
             try:
                 wanted = self.load()
@@ -91,21 +96,11 @@ class Reload:
                 return running
             after, changed, refused = merged(running, wanted)
             self.changed(after)
-            self._say(running, wanted, changed, refused)
-        return after
-
-    def _say(
-        self, running: RecorderConfig, wanted: RecorderConfig, changed: list[str], refused: list[str]
-    ) -> None:
-        settings = settings_of(type(running))
-
-        def shown(name: str, config: RecorderConfig) -> str:
-            return settings[name].show(getattr(config, name))
-
-        for name in refused:
+            for name in refused:
+                stays = f"reload: {name} stays {shown(name, running)}"
+                self.reporter.event("warning", f"{stays}; {shown(name, wanted)} needs a restart")
+            news = [f"{name} = {shown(name, wanted)} (was {shown(name, running)})" for name in changed]
             self.reporter.event(
-                "warning",
-                f"reload: {name} stays {shown(name, running)}; {shown(name, wanted)} needs a restart",
+                "info", f"reload: {', '.join(news) or 'nothing that may change now has changed'}"
             )
-        said = ", ".join(f"{name} = {shown(name, wanted)} (was {shown(name, running)})" for name in changed)
-        self.reporter.event("info", f"reload: {said or 'nothing that may change now has changed'}")
+        return after

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
@@ -159,7 +160,7 @@ class Supervisor:
         slot["flushed"] = slot["flush"]
         spec = WorkerSpec(
             worker.index,
-            self._world.os.getpid(),
+            os.getpid(),
             theirs.fileno(),
             self.shared.fd,
             self._settings,
@@ -174,7 +175,7 @@ class Supervisor:
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self.shared.fd),
                 process_group=0,  # out of reach of a terminal's Ctrl-C while Python starts
-                env={**self._world.os.environ, **threads},
+                env={**os.environ, **threads},
             )
         except BaseException:
             ours.close()

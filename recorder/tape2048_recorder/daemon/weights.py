@@ -72,16 +72,19 @@ def newest_checkpoint(model_dir: Path, pattern: str) -> Seen | None:
     return max(found, key=lambda seen: (seen.mtime_ns, seen.path.name), default=None)
 
 
-class _Generation(NamedTuple):
-    """A copied checkpoint: the message to workers, and its file's name."""
+@dataclasses.dataclass
+class _Generation:
+    """A copied checkpoint; ``player_sha256`` is known once a worker has loaded it."""
 
     weights: Weights
     name: str
+    player_sha256: str | None = None
+    refused: bool = False
 
 
 @dataclasses.dataclass(eq=False)
 class LiveWeights:
-    """The checkpoints of one recorder's life."""
+    """The checkpoints of one recorder's life, copied to ``keep_dir``; ``offer`` announces each new one."""
 
     model_dir: Path
     pattern: str
@@ -93,14 +96,9 @@ class LiveWeights:
         self._next_poll = 0.0
         self._trouble: str | None = None
         self._generations: dict[int, _Generation] = {}
-        self._sha256: dict[int, str] = {}  # of players, by generation
-        self._refused: set[int] = set()
         self._seen: Seen | None = None  # at the last poll
         self._taken: Seen | None = None  # the newest that was copied, good or not
         shutil.rmtree(self.keep_dir, ignore_errors=True)
-        self._begin()
-
-    def _begin(self) -> None:
         try:
             first = newest_checkpoint(self.model_dir, self.pattern)
         except OSError as error:
@@ -122,10 +120,13 @@ class LiveWeights:
             raise storage_error(error, where, "copying the first checkpoint") from error
 
     @property
+    def _good(self) -> list[_Generation]:
+        return [one for one in self._generations.values() if not one.refused]
+
+    @property
     def current(self) -> Weights:
         """The newest weights that no worker has refused: those to play."""
-        good = [number for number in self._generations if number not in self._refused]
-        return self._generations[max(good)].weights
+        return self._good[-1].weights
 
     @property
     def proven(self) -> Weights:
@@ -134,31 +135,33 @@ class LiveWeights:
         A new worker starts with these, and takes newer ones as the others do: it then refuses bad ones,
         instead of failing to start.
         """
-        good = [number for number in self._generations if number not in self._refused]
-        loaded = [number for number in good if number in self._sha256]
-        return self._generations[max(loaded, default=good[0])].weights
+        good = self._good
+        return [*good[:1], *(one for one in good if one.player_sha256 is not None)][-1].weights
 
     def on_ready(self, generation: int, player_sha256: str) -> str | None:
         """Note a worker's player; return a text where it differs from others' of the same generation."""
-        if self._sha256 and generation not in self._sha256:
-            name = self._generations[generation].name
-            self.reporter.event("info", f"{name} is loaded: games that begin now are played by it")
-        known = self._sha256.setdefault(generation, player_sha256)
-        if known == player_sha256:
+        found = self._generations[generation]
+        if found.player_sha256 is None:
+            if any(one.player_sha256 is not None for one in self._generations.values()):
+                self.reporter.event("info", f"{found.name} is loaded: games that start now are played by it")
+            found.player_sha256 = player_sha256
+        if found.player_sha256 == player_sha256:
             return None
-        return f"one worker plays {player_sha256[:12]}, another {known[:12]}, from one checkpoint"
+        return (
+            f"one worker plays {player_sha256[:12]}, another {found.player_sha256[:12]}, from one checkpoint"
+        )
 
     def on_message(self, message: WeightsTaken | WeightsRefused) -> str | None:
         """Note that a worker has taken or refused weights; return a text as :meth:`on_ready`."""
-        name = self._generations[message.generation].name
         if isinstance(message, WeightsTaken):
             return self.on_ready(message.generation, message.player_sha256)
-        if message.generation not in self._refused:
-            self._refused.add(message.generation)
+        found = self._generations[message.generation]
+        if not found.refused:
+            found.refused = True
             self.reporter.event(
                 "warning",
-                f"{self.model_dir / name} cannot be used: {message.error}; recording continues with "
-                f"{self._generations[self.current.generation].name}",
+                f"{self.model_dir / found.name} cannot be used: {message.error}; recording continues with "
+                f"{self._good[-1].name}",
             )
         return None
 
@@ -171,7 +174,7 @@ class LiveWeights:
         tag = f"{facts.model_tag}.{stem}"[: _TAG_MAX - len(ending)] + ending
         return msgspec.structs.replace(
             facts,
-            player_sha256=self._sha256[generation],
+            player_sha256=known.player_sha256,
             player_args={**facts.player_args, "model": known.name, "model_sha256": digest},
             model_tag=tag,
         )
@@ -196,12 +199,16 @@ class LiveWeights:
         if self._trouble is not None:
             self._trouble = None
             self.reporter.event("info", f"checkpoints of {self.model_dir} can be taken again")
-        self._forget(oldest)
+        # Forget generations that no worker plays or will load.
+        keep = min(oldest, self.proven.generation)
+        for number in [number for number in self._generations if number < keep]:
+            with contextlib.suppress(OSError):
+                Path(self._generations[number].weights.path).unlink(missing_ok=True)
+            del self._generations[number]
 
     def _complain(self, what: str) -> None:
         if self._trouble is None:
-            name = self._generations[self.current.generation].name
-            self.reporter.event("warning", f"{what}; recording continues with {name}")
+            self.reporter.event("warning", f"{what}; recording continues with {self._good[-1].name}")
         self._trouble = what
 
     def _take(self, seen: Seen) -> None:
@@ -221,16 +228,6 @@ class LiveWeights:
             return
         self._generations[number] = _Generation(Weights(number, str(copy), digest), name)
         self.offer(number)
-
-    def _forget(self, oldest: int) -> None:
-        """Forget generations that no worker plays or will load, and remove their copies."""
-        keep = min(oldest, self.proven.generation)
-        for number in [number for number in self._generations if number < keep]:
-            with contextlib.suppress(OSError):
-                Path(self._generations[number].weights.path).unlink(missing_ok=True)
-            del self._generations[number]
-            self._sha256.pop(number, None)
-            self._refused.discard(number)
 
     def close(self) -> None:
         """Remove the copies."""

@@ -54,13 +54,7 @@ def make(*, model: str, batch: int = 0, device: str = "auto") -> OnnxPlayer:
 
 
 class OnnxPlayer(PaddedModel):
-    """A model in onnxruntime, on one thread.
-
-    Args:
-        path: its file.
-        batch: as for :func:`make`.
-        device: as for :func:`make`.
-    """
+    """A model in onnxruntime, on one thread."""
 
     def __init__(self, path: Path, *, batch: int = 0, device: str = "auto") -> None:
         options = onnxruntime.SessionOptions()

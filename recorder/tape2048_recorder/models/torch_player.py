@@ -112,12 +112,7 @@ def make(
 
 
 def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[torch.nn.Module, str]:
-    """Load a model; return it with the SHA-256 of its file.
-
-    Raises:
-        ConfigError: ``module`` is missing for weights, or given for another kind of file.
-        PlayerError: the file cannot be loaded.
-    """
+    """Load a model; return it with the SHA-256 of its file."""
     is_weights = path.suffix == ".safetensors"
     if is_weights != bool(module):
         need = "module=package.module:factory, which returns the module for the weights"
@@ -173,16 +168,7 @@ def _with_weights(path: Path, module: str, module_args: dict[str, Any]) -> torch
 
 
 class TorchPlayer(PaddedModel):
-    """A model on the CPU.
-
-    Args:
-        net: from ``i64[B, 16]`` to scores ``[B, 4]``.
-        device: torch's name of the device.
-        dtype: of its floating-point parameters.
-        batch: boards of a batch; 0: the number given to :meth:`warm_up`.
-        compiled: whether to use ``torch.compile``.
-        sha256: the player's identity.
-    """
+    """A model on the CPU."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import make_readers_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -68,21 +68,17 @@ class System(Protocol):
     """The functions of :mod:`os` that a recorder uses."""
 
     @property
-    def environ(self) -> Mapping[str, str]: ...
-    @property
     def path(self) -> Existence: ...
     def close(self, fd: int, /) -> None: ...
     def fstat(self, fd: int, /) -> os.stat_result: ...
     def fsync(self, fd: int, /) -> None: ...
     def ftruncate(self, fd: int, length: int, /) -> None: ...
-    def getpid(self) -> int: ...
     def listdir(self, path: Path, /) -> list[str]: ...
     def open(self, path: AnyPath, flags: int, mode: int, /) -> int: ...
     def pread(self, fd: int, length: int, offset: int, /) -> bytes: ...
     def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int, /) -> int: ...
     def statvfs(self, path: AnyPath, /) -> Statistics: ...
     def sync(self) -> None: ...
-    def uname(self) -> os.uname_result: ...
     def urandom(self, size: int, /) -> bytes: ...
 
 
@@ -102,13 +98,10 @@ class Files(Protocol):
 
 
 class Steps(Protocol):
-    """Steps that are taken beside the daemon's loop."""
+    """Steps beside the daemon's loop; ``wake`` ends the present or next wait, ``join`` awaits the end."""
 
-    def wake(self) -> None:
-        """End a wait, the present one or the next."""
-
-    def join(self) -> None:
-        """Wait for the last step."""
+    def wake(self) -> None: ...
+    def join(self) -> None: ...
 
 
 def at_once(job: Callable[P, Generator[float, None, T]]) -> Callable[P, T]:
@@ -121,8 +114,7 @@ def at_once(job: Callable[P, Generator[float, None, T]]) -> Callable[P, T]:
             try:
                 next(steps)
             except StopIteration as end:
-                result: T = end.value
-                return result
+                return end.value  # type: ignore[no-any-return]
 
     return take_all
 
