@@ -1,7 +1,7 @@
-"""The agent of a node: keeps a recorder at work, ships what it publishes, and says so in the store.
+"""The agent of a node: keeps a recorder running, ships its sessions, and sends heartbeats to the store.
 
-The recorder is a process of nobody and goes on if the agent is killed; the next agent attaches to it. The
-agent's main thread looks after the recorder and writes a beat every few seconds; another thread ships.
+The recorder is a detached process. It survives the agent, and the next agent attaches to it. The agent's main
+thread watches the recorder and writes a heartbeat every few seconds; another thread ships.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from tape2048_recorder.fleet.spool import Spool
     from tape2048_recorder.status.report import Level
 
-#: Interval of beats, and of looking whether the fleet is to drain.
+#: Interval of heartbeats, and of checking whether the fleet drains.
 BEAT_S = 3.0
 
-#: A node without a beat for this long is lost. With two beats more, by which another clock is told from
-#: silence, a look at the fleet names it within 20 s.
+#: A node without a heartbeat for this long is lost. Two more intervals tell clock skew from silence, so that
+#: `fleet status` reports it within 20 s.
 LOST_S = 10.0
 
-#: States of an agent that has ended: everything is shipped, or it raised an error.
+#: States of an agent that has ended: everything is shipped, or an error stopped it.
 ENDED: Final = "ended"
 FAILED: Final = "failed"
 
@@ -52,46 +52,30 @@ _LOOK_S = 0.2
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """The last words of a node's agent.
-
-    Attributes:
-        agent: random, names this life of the agent.
-        number: grows with each beat.
-        state: the recorder's, or what the agent does without one: shipping, ``ENDED``, ``FAILED``.
-        why: what explains the state.
-        games, rows: recorded in this life of the recorder.
-        sessions, session_rows, bytes: shipped from the spool.
-        spool_sessions, spool_bytes: wait to be shipped.
-        lag_s: age of the oldest session that waits.
-        error: why the last try to ship failed.
-    """
+    """A heartbeat of a node's agent."""
 
     lease: int
-    agent: str
-    number: int
+    agent: str  # random, identifies this run of the agent
+    number: int  # grows with each heartbeat
     host: str
     pid: int
     written_at: float
-    state: str
+    state: str  # the recorder's, or without a recorder: shipping, ENDED or FAILED
     why: str | None = None
-    games: int = 0
+    games: int = 0  # recorded in this run of the recorder
     rows: int = 0
     steps_per_s: float = 0.0
-    sessions: int = 0
+    sessions: int = 0  # shipped from the spool
     session_rows: int = 0
     bytes: int = 0
-    spool_sessions: int = 0
+    spool_sessions: int = 0  # waiting to be shipped
     spool_bytes: int = 0
-    lag_s: float = 0.0
-    error: str | None = None
+    lag_s: float = 0.0  # age of the oldest waiting session
+    error: str | None = None  # why the last attempt to ship failed
 
 
 def read_beat(store: Store, lease: int) -> Beat | None:
-    """Read the last beat of a lease; None without one.
-
-    Raises:
-        StoreError: the store refuses or does not answer.
-    """
+    """Read the last heartbeat of a lease; None without one."""
     try:
         return msgspec.json.decode(store.get(_beat_key(lease), SMALL_BYTES_MAX), type=Beat)
     except (MissingPathError, msgspec.MsgspecError):
@@ -99,16 +83,10 @@ def read_beat(store: Store, lease: int) -> Beat | None:
 
 
 class Shipper:
-    """Ships sessions of a spool in a thread of its own, and tries again what fails.
-
-    Args:
-        spool: the spool.
-        report: receives events.
-    """
+    """Ships sessions of a spool in a separate thread, and retries what fails."""
 
     def __init__(self, spool: Spool, report: Callable[[Level, str], None]) -> None:
-        self._spool = spool
-        self._report = report
+        self._spool, self._report = spool, report
         self._wake = threading.Event()
         self._ends = False
         self._said: set[str] = set()
@@ -124,19 +102,17 @@ class Shipper:
             self._wake.clear()
 
     def ship_all(self) -> bool:
-        """Ship every session that waits now; return False where one has to wait for another try."""
+        """Ship every waiting session; return False if one of them failed."""
         failed = None
         try:
             for session in self._spool.sessions():
                 if self._ends:
                     break
                 try:
-                    name = self._spool.ship(session)
+                    self._report("info", f"shipped {self._spool.ship(session)}")
                 except OF_A_SESSION as error:
                     failed = self._fail(error)
-                else:
-                    self._report("info", f"shipped {name}")
-        except StorageError as error:  # of the store, or of the spool: the next one would fail alike
+        except StorageError as error:  # of the store, or of the spool: the next session would fail too
             failed = self._fail(error)
         if failed is None and self.error is not None:
             self._said.clear()
@@ -154,15 +130,15 @@ class Shipper:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is at work; it ends early by a defect alone, whose traceback it prints."""
+        """Whether the thread runs; only a bug ends it early, with a traceback."""
         return self._thread.is_alive()
 
     def hurry(self) -> None:
-        """Try again now what waits for another try."""
+        """Retry now."""
         self._wake.set()
 
     def close(self) -> None:
-        """End after the session in work; it is shipped whole, or will be by the next agent."""
+        """End after the current session, or leave it to the next agent."""
         self._ends = True
         self._wake.set()
         self._thread.join(RETRY_S_MAX)
@@ -173,13 +149,13 @@ class Agent:
     """The agent of one node.
 
     Args:
-        store: the fleet's.
-        spool: the node's, with its lease.
-        config: the recorder's; its ``out_dir`` is the spool. None: nothing is recorded, only shipped.
-        command: what runs ``tape2048``.
+        store: the fleet's store.
+        spool: the node's spool, with its lease.
+        config: the recorder's settings, with the spool as ``out_dir``; None: ship only.
+        command: command line of ``tape2048``.
         report: receives events.
-        stop: set to end it: the recorder drains, and what it publishes is shipped.
-        leave: set to end it at once; the recorder drains, and the next agent ships.
+        stop: set to end: the recorder drains, and its sessions are shipped.
+        leave: set to end at once: the recorder drains, and the next agent ships.
     """
 
     store: Store
@@ -206,9 +182,8 @@ class Agent:
         """Record and ship until the recorder has ended and the spool is empty; return the reason.
 
         Raises:
-            FleetError: another agent has this lease, or a recorder with other settings is at work here.
-            RecorderError: the recorder ended with an error; what it published is shipped.
-            StoreError: it was told to leave, and sessions wait in the spool.
+            FleetError: another agent has this lease, a recorder with other settings runs here, the recorder
+                ended with an error, or sessions wait in the spool that must be left.
         """
         self._refuse_second_agent()
         self._shipper = Shipper(self.spool, self.report)
@@ -228,7 +203,7 @@ class Agent:
         return self._why or "everything is shipped"
 
     def _refuse_second_agent(self) -> None:
-        """Refuse a lease whose agent is at work, on a copy of this spool."""
+        """Raise FleetError if the agent of this lease runs elsewhere, on a copy of this spool."""
         lease = self.spool.member.lease
         before = read_beat(self.store, lease)
         if before is None or before.state in {ENDED, FAILED} or abs(time.time() - before.written_at) > LOST_S:
@@ -242,10 +217,8 @@ class Agent:
                 raise FleetError(
                     f"an agent on {now.host} (pid {now.pid}) has this spool's lease, {lease_label(lease)}",
                     path=self.spool.path,
-                    hint="a copied spool plays the same games again: begin with an empty one",
+                    hint="A copied spool plays the same games again: start with an empty spool.",
                 )
-
-    # The recorder.
 
     def _record(self, config: RecorderConfig) -> None:
         self._attach(config)
@@ -255,18 +228,19 @@ class Agent:
                 self._drain("the fleet is stopped", games=False)
             elif self.stop.is_set() and not self._drains:
                 self._drain("it was asked to end")
-            if self._has_ended() and not self._start_again(config):
+            ended = self._recorder is None or self._recorder.wait(0.0)
+            if ended and not self._start_again(config):
                 return
             self.leave.wait(_LOOK_S)
         if not self._drains:
             self._drain("it was asked to leave")
 
     def _attach(self, config: RecorderConfig) -> None:
-        """Take the recorder that is at work in the spool, or start one."""
+        """Attach to the recorder that runs in the spool, or start one."""
         try:
             self._recorder = Running(self.spool.path, config.instance)
         except NotRunningError:
-            with contextlib.suppress(NotRunningError):  # it has done its work already
+            with contextlib.suppress(NotRunningError):  # it has reached its limit already
                 self._recorder = start_recorder(config, self.command)
                 self.report("info", f"started a recorder (pid {self._recorder.process.pid})")
             return
@@ -275,26 +249,22 @@ class Agent:
             wanted = getattr(config, name)
             if found.get(name) != wanted:
                 raise FleetError(
-                    f"a recorder with {name} = {found.get(name)!r} is at work; the fleet has {wanted!r}",
+                    f"a recorder with {name} = {found.get(name)!r} runs here; the fleet has {wanted!r}",
                     path=self.spool.path,
-                    hint="stop it (tape2048 stop), or name another --spool",
+                    hint="Stop it (tape2048 stop), or choose a different --spool.",
                 )
         self.report("info", f"attached to the recorder (pid {self._recorder.process.pid})")
 
     def _drain(self, why: str, *, games: bool = True) -> None:
-        """Have the recorder end, after the games in play or with what it has confirmed."""
-        self._drains = True
-        self._why = why
+        """End the recorder, after the games in progress or with the committed rows."""
+        self._drains, self._why = True, why
         self.report("info", f"{why}: the recorder {'drains' if games else 'publishes and ends'}")
         if self._recorder is not None:
             with contextlib.suppress(NotRunningError):
                 self._recorder.stop(drain=games)
 
-    def _has_ended(self) -> bool:
-        return self._recorder is None or self._recorder.wait(0.0)
-
     def _start_again(self, config: RecorderConfig) -> bool:
-        """Start another recorder for one that died; return False if it ended by itself."""
+        """Replace a recorder that died; return False if it ended by itself."""
         if self._recorder is None:
             return False
         last = self._recorder.snapshot()
@@ -310,7 +280,7 @@ class Agent:
                 )
             return False
         if self._drains:
-            self._why = "the recorder died while it drained; the next start publishes what it had confirmed"
+            self._why = "the recorder died while it drained; the next start publishes the committed rows"
             return False
         self.report("warning", f"the recorder died; another one starts in {self._restart_s:g} s")
         until = time.monotonic() + self._restart_s
@@ -320,10 +290,8 @@ class Agent:
         self._attach(config)
         return True
 
-    # Shipping.
-
     def _ship_rest(self) -> None:
-        """Wait until the spool is empty; raise the recorder's error then, if it ended with one."""
+        """Wait until the spool is empty, then raise the recorder's error, if any."""
         self._phase = "shipping"
         self._shipper.hurry()
         while left := self.spool.sessions():
@@ -332,38 +300,31 @@ class Agent:
                 raise FleetError(
                     f"{counted(len(left), 'session')} not shipped: {why}",
                     path=self.spool.path,
-                    hint=f"nothing is lost: tape2048 fleet join {self.store.url} --ship-only",
+                    hint=f"Nothing is lost: run `tape2048 fleet join {self.store.url} --ship-only`.",
                 )
             self._beat_if_due()
             self.leave.wait(_LOOK_S)
         if self._error is not None:
             raise self._error
 
-    # Beats.
-
     def _beat_if_due(self) -> None:
         if not self._shipper.alive:
             raise FleetError("the shipper has died; its traceback is above", path=self.spool.path)
-        if time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + BEAT_S
-            self._beat()
-            for log in (AGENT_LOG, *([] if self.config is None else [f"{self.config.instance}.log"])):
-                trim_log(self.spool.path / ".recorder" / log)
-            with contextlib.suppress(TapeError):
-                if self.config is not None and (drain := read_drain(self.store)) is not None:
-                    if drain.now and not self._stops_now:
-                        self._stops_now, self._drains = True, False  # one that drains already is hurried
-                    self.stop.set()
+        if time.monotonic() < self._next_beat:
+            return
+        self._next_beat = time.monotonic() + BEAT_S
+        self._beat()
+        for log in (AGENT_LOG, "default.log" if self.config is None else f"{self.config.instance}.log"):
+            trim_log(self.spool.path / ".recorder" / log)
+        with contextlib.suppress(TapeError):
+            if self.config is not None and (drain := read_drain(self.store)) is not None:
+                if drain.now and not self._stops_now:
+                    self._stops_now, self._drains = True, False  # also hurries a recorder that drains
+                self.stop.set()
 
     def _beat(self) -> None:
         self._number += 1
         member, waiting = self.spool.member, self.spool.sessions()
-        state, why, games, rows, rate = self._phase, self._why, 0, 0, 0.0
-        if self._recorder is not None and self._phase == "recording":
-            with contextlib.suppress(TapeError):
-                status = self._recorder.snapshot().status
-                state, why, rate = status.state, status.why, status.steps_per_s  # type: ignore[assignment]
-                games, rows = status.recorded_games, status.recorded_rows
         beat = Beat(
             lease=member.lease,
             agent=self._agent,
@@ -371,11 +332,8 @@ class Agent:
             host=platform.node(),
             pid=os.getpid(),
             written_at=time.time(),
-            state=state,
-            why=why,
-            games=games,
-            rows=rows,
-            steps_per_s=rate,
+            state=self._phase,
+            why=self._why,
             sessions=member.sessions,
             session_rows=member.rows,
             bytes=member.bytes,
@@ -384,14 +342,24 @@ class Agent:
             lag_s=max((time.time() - _published_at(path) for path in waiting), default=0.0),
             error=self._shipper.error,
         )
+        if self._recorder is not None and self._phase == "recording":
+            with contextlib.suppress(TapeError):
+                status = self._recorder.snapshot().status
+                beat = msgspec.structs.replace(
+                    beat,
+                    state=status.state,
+                    why=status.why,
+                    games=status.recorded_games,
+                    rows=status.recorded_rows,
+                    steps_per_s=status.steps_per_s,
+                )
         try:
             self.store.put(_beat_key(member.lease), pretty_json(beat))
+            self._beat_fails = False
         except StorageError as error:
             if not self._beat_fails:
-                self.report("warning", f"the store hears nothing of this node: {error}")
+                self.report("warning", f"the store receives no heartbeat from this node: {error}")
             self._beat_fails = True
-        else:
-            self._beat_fails = False
 
 
 def _beat_key(lease: int) -> str:

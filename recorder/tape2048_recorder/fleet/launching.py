@@ -1,15 +1,14 @@
-"""Starts a recorder, or an engine's agent, as a process of nobody, so that it outlives whoever asked for it.
+"""Starts a detached recorder, or an engine's agent, that survives its parent.
 
-A process that is a child of an engine's worker dies with it, a recorder's session unpublished. So this
-module runs as a process between the two (``python -m tape2048_recorder.fleet.launching LOG COMMAND...``): it
-undoes what the engine made its children inherit, starts the command in a session of its own, prints its pid
-and ends; the command's parent is then the system's first process.
+A child of an engine's worker dies with the worker, and a recorder's session would stay unpublished. So this
+module runs as a process between the two (``python -m tape2048_recorder.fleet.launching LOG COMMAND...``). It
+resets what the engine's children inherit, starts the command in a new session, prints its pid and ends. The
+command's parent is then init.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -21,13 +20,15 @@ from typing import TYPE_CHECKING
 
 from tape2048.errors import FleetError, NotRunningError, RecorderError, TapeError
 from tape2048.io.durable import replace_file, storage_errors
-from tape2048.settings.fields import ENV_PREFIX, settings_of
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048.settings.fields import ENV_PREFIX
+from tape2048.settings.sample import settings_toml
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.status_file import Process, read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tape2048_recorder.config.schema import RecorderConfig
 
 #: Variables of an engine's workers; Ray allows its workers one thread of OpenMP.
 _OF_AN_ENGINE = ("RAY_", "OMP_NUM_THREADS")
@@ -46,23 +47,21 @@ _LOG_BYTES_MAX = 5_000_000
 
 
 def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
-    """Start a recorder, and wait for its first status.
+    """Start a detached recorder, and wait for its first status.
 
     Args:
         config: its settings, which it reads from ``<out_dir>/.recorder/<instance>.recorder.toml``.
-        command: what runs ``tape2048``.
-
-    Returns:
-        The recorder, which does not end with this process.
+        command: command line of ``tape2048``.
 
     Raises:
-        FleetError: it ended at once; the message has the end of its log.
+        FleetError: it ended at once; the hint has the end of its log.
+        NotRunningError: it has ended without an error.
         StorageError: its files cannot be written.
     """
     directory = Path(config.out_dir, ".recorder")
     file, log = directory / f"{config.instance}.recorder.toml", directory / f"{config.instance}.log"
     with storage_errors(file, "writing the recorder's settings"):
-        replace_file(file, _toml(config).encode())
+        replace_file(file, settings_toml(config).encode())
     process = _launch([*command, "record", "--config", str(file)], log, without=_NOT_FOR_A_RECORDER)
     deadline = time.monotonic() + _START_S
     while process is not None and process.is_there and time.monotonic() < deadline:
@@ -72,7 +71,7 @@ def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
                 return running
             running.close()
         time.sleep(0.1)
-    with contextlib.suppress(TapeError):  # one that has done its work already
+    with contextlib.suppress(TapeError):  # it has reached its limit already
         snapshot = read_snapshot(Path(config.out_dir), config.instance)
         if snapshot.process == process and snapshot.status.error is None:
             raise NotRunningError("it has ended", path=config.out_dir)
@@ -80,11 +79,7 @@ def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
 
 
 def start_agent(command: Sequence[str], log: Path) -> Process | None:
-    """Start an agent for an engine, whose end it outlives; None if it has ended already.
-
-    Raises:
-        StorageError: its log cannot be written.
-    """
+    """Start an agent that survives its engine; None if it has ended already."""
     trim_log(log)
     return _launch(command, log, without=_OF_AN_ENGINE)
 
@@ -103,31 +98,15 @@ def _launch(command: Sequence[str], log: Path, *, without: tuple[str, ...]) -> P
 
 
 def trim_log(log: Path) -> None:
-    """Move what a long log says to ``<name>.1``; who writes it appends to the same file."""
+    """Move the content of a long log to ``<name>.1``; its writer appends to the same file."""
     with contextlib.suppress(OSError):
         if log.stat().st_size >= _LOG_BYTES_MAX:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
             os.truncate(log, 0)
 
 
-def _toml(config: RecorderConfig) -> str:
-    """Format the settings that are not the defaults; tables come last, as TOML wants it."""
-    lines, tables = [], []
-    for setting in settings_of(RecorderConfig).values():
-        value = getattr(config, setting.name)
-        if value == setting.default:
-            continue
-        if setting.has_text:
-            shown = setting.none if value is None else value
-            lines.append(f"{setting.name} = {json.dumps(shown, ensure_ascii=False)}")
-        else:
-            tables.append(f"[{setting.name}]")
-            tables += [f"{key} = {json.dumps(each, ensure_ascii=False)}" for key, each in value.items()]
-    return "\n".join([*lines, *tables, ""])
-
-
 def end_of(log: Path) -> str:
-    """Return what a log ends with, for messages."""
+    """Return the end of a log, for messages."""
     try:
         text = log.read_bytes()[-_LOG_BYTES_SHOWN:].decode(errors="replace").strip()
     except OSError:

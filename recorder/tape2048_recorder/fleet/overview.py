@@ -1,4 +1,4 @@
-"""The state of a fleet, as its store tells it: the nodes' beats, and the sessions."""
+"""The state of a fleet, as its store shows it: the nodes' heartbeats, and the sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048_recorder.fleet.agent import BEAT_S, ENDED, FAILED, LOST_S, Beat, read_beat
-from tape2048_recorder.fleet.plan import AGENTS, Plan, lease_label, read_drain, read_plan
+from tape2048_recorder.fleet.plan import AGENTS, FleetPlan, lease_label, read_drain, read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,19 +19,12 @@ if TYPE_CHECKING:
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node of a fleet.
+    """A node of a fleet."""
 
-    Attributes:
-        beat: its last words.
-        state: ``lost`` without a beat for ``LOST_S``, or the beat's.
-        silent_s: time without a beat by this machine's clock; negative where the node's clock is ahead.
-        stored: its sessions in the store.
-    """
-
-    beat: Beat
-    state: str
-    silent_s: float
-    stored: int
+    beat: Beat  # the last one
+    state: str  # ``lost`` without a heartbeat for ``LOST_S``; else the state in the heartbeat
+    silent_s: float  # time since the heartbeat by this machine's clock; negative if the node's clock is ahead
+    stored: int  # its sessions in the store
 
     @property
     def name(self) -> str:
@@ -40,15 +33,15 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def is_going(self) -> bool:
-        """Whether it is at work, as far as is known."""
+        """Whether it runs, as far as is known."""
         return self.state not in {"lost", ENDED, FAILED}
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet at one moment: sums over its nodes, and the ``sessions`` that a reader of the store sees."""
+    """A fleet at one moment: sums over its nodes, and the number of ``sessions`` in the store."""
 
     url: str
-    plan: Plan
+    plan: FleetPlan
     draining: bool
     nodes: list[Node]
     sessions: int
@@ -60,30 +53,28 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Onlooker:
-    """Looks at a fleet again and again, and tells silent nodes from nodes with another clock.
-
-    Args:
-        store: the fleet's.
-        sleep: waits some seconds; for tests.
-
-    Raises:
-        FleetError: there is no fleet.
-        StoreError: the store refuses or does not answer.
-    """
+    """Watches a fleet, and tells silent nodes from nodes with clock skew; FleetError if there is no fleet."""
 
     def __init__(self, store: Store, sleep: Callable[[float], object] = time.sleep) -> None:
-        self._store = store
-        self._sleep = sleep
+        self._store, self._sleep = store, sleep
         self._plan = read_plan(store)
-        #: By lease: the beat that was seen last, and when it was seen first (monotonic).
+        #: By lease: the last heartbeat, and when it was seen first (monotonic).
         self._seen: dict[int, tuple[tuple[str, int], float]] = {}
 
     def look(self) -> Overview:
-        """Return the present state; the first look takes some seconds where a node seems to be silent."""
+        """Return the present state; the first call takes some seconds if a node seems to be silent."""
         known = set(self._seen)
         beats = self._beats()
-        if doubtful := [beat for beat in beats if beat.lease not in known and self._is_doubtful(beat)]:
-            # Where a clock is ahead, the beat's own time does not say how old it is.
+        # A node is silent, or its clock is wrong.
+        doubtful = [
+            beat
+            for beat in beats
+            if beat.lease not in known
+            and beat.state not in {ENDED, FAILED}
+            and abs(time.time() - beat.written_at) > LOST_S
+        ]
+        if doubtful:
+            # With a clock that is ahead, the time in a heartbeat does not show its age.
             is_ahead = any(beat.written_at > time.time() for beat in doubtful)
             self._sleep(LOST_S if is_ahead else 2 * BEAT_S)
             beats = self._beats()
@@ -113,20 +104,13 @@ class Onlooker:
             key = beat.agent, beat.number
             if self._seen.get(beat.lease, (None, 0.0))[0] != key:
                 is_first = beat.lease not in self._seen
-                # Of a beat that was there before, its own time says how old it is; a new one is new.
+                # The first heartbeat is as old as its time says; a later one is new.
                 age_s = max(time.time() - beat.written_at, 0.0) if is_first else 0.0
                 self._seen[beat.lease] = key, time.monotonic() - age_s
         return beats
 
-    def _is_doubtful(self, beat: Beat) -> bool:
-        """Whether a beat that is seen first is of a silent node, or of one with another clock."""
-        return beat.state not in {ENDED, FAILED} and abs(time.time() - beat.written_at) > LOST_S
-
-    def _silent_s(self, beat: Beat) -> float:
-        return time.monotonic() - self._seen[beat.lease][1]
-
     def _node(self, beat: Beat, stored: int) -> Node:
-        state = beat.state
-        if beat.state not in {ENDED, FAILED} and self._silent_s(beat) >= LOST_S:
+        state, silent_s = beat.state, time.monotonic() - self._seen[beat.lease][1]
+        if state not in {ENDED, FAILED} and silent_s >= LOST_S:
             state = "lost"
         return Node(beat, state, time.time() - beat.written_at, stored)

@@ -1,13 +1,15 @@
-"""Ray as a fleet's engine: one actor a node reserves its CPUs, and keeps the node's agent at work.
+"""Ray as the engine of fleets and jobs: connecting to a cluster, and one actor for each node of a fleet.
 
-An actor's children die with it, with its raylet, and with Ray. So an agent is a process of nobody, as its
-recorder is: the actor watches it from outside by a pidfd, and starts another one if it dies. No rows pass
-through Ray, whose end no recorder notices; who asks for the nodes again attaches to the agents at work.
+An actor reserves the CPUs of its node and keeps the node's agent running. An actor's children die with it,
+with its raylet, and with Ray. So an agent is a detached process, as its recorder is. The actor watches it
+from outside by a pidfd, and replaces it if it dies. No rows pass through Ray, and no recorder notices its
+end; the next `fleet record` attaches to the running agents.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import select
@@ -31,27 +33,27 @@ from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differ
 from tape2048_recorder.fleet.spool import AGENT_LOG, Spool, agent_at_work, read_member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tape2048_recorder.status.report import Level
     from tape2048_recorder.status.status_file import Process
 
 _LOOK_S = 0.5
 
-#: The longest that a machine may take to accept a connection.
+#: Time limit for a machine to accept a connection.
 _CONNECT_S = 10.0
 
-#: What a node's name stands for in ``--spool``.
+#: Placeholder of a node's name in ``--spool``.
 NODE = "{node}"
 
 
 class NodeActor:
-    """Keeps the agent of one node at work; Ray makes an actor of it.
+    """Keeps the agent of one node running, as an actor of Ray.
 
     Args:
-        url: the fleet's store.
+        url: address of the fleet's store.
         spool: the spool's path; ``{node}`` in it is Ray's name of the node.
-        flags: settings of the node that were given, as text.
+        flags: settings of the node, as text.
         config_path: a file with settings, on the node.
         command: arguments of Python that run ``tape2048 fleet join``.
     """
@@ -64,24 +66,25 @@ class NodeActor:
         here = ray.get_runtime_context().get_node_id()
         self.node = next(node["NodeName"] for node in ray.nodes() if node["NodeID"] == here)
         self._spool = Path(spool.replace(NODE, self.node))
-        self._url, self._flags, self._config_path = url, flags, config_path
+        self._url, self._flags = url, flags
+        self._config_path = None if config_path is None else Path(config_path)
         config = [] if config_path is None else ["--config", config_path]
         given = [f"{settings_of(RecorderConfig)[name].flag}={value}" for name, value in flags.items()]
         self._command = [sys.executable, *command, url, "--spool", str(self._spool), *config, *given]
         self._pidfd: int | None = None
-        self._told: int | None = None  # the agent that was told to end, which a second signal would hurry
+        self._told: int | None = None  # the agent that got SIGTERM; a second signal would hurry it
 
     def place(self) -> tuple[str, str, str]:
-        """Return the node's name, its host, and where its spool is."""
+        """Return the node's name, its host, and the path of its spool."""
         return self.node, platform.node(), str(self._spool.resolve())
 
     def drain(self) -> None:
-        """Have the agent finish and end, if it is at work: one that starts yet would die of the signal."""
+        """Have the agent finish and end, if it runs; the signal would kill an agent that still starts."""
         if (found := agent_at_work(self._spool)) is None:
             return
         process, pidfd = found
         try:
-            if process.pid not in {self._told, os.getpid()}:  # it has the spool itself before it starts one
+            if process.pid not in {self._told, os.getpid()}:  # the actor holds the spool before it starts one
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGTERM)
                 self._told = process.pid
@@ -89,7 +92,7 @@ class NodeActor:
             os.close(pidfd)
 
     def keep(self) -> str | None:
-        """Keep an agent at work until one has ended with everything shipped; return why it has.
+        """Keep an agent running until one ends with everything shipped; return the reason of its end.
 
         Raises:
             TapeError: the node, its spool or its settings do not fit the fleet.
@@ -99,7 +102,12 @@ class NodeActor:
             begun = time.monotonic()
             try:
                 process = self._start_or_attach()
-                self._wait()
+                if self._pidfd is not None:
+                    poll = select.poll()
+                    poll.register(self._pidfd, select.POLLIN)
+                    poll.poll()
+                    pidfd, self._pidfd = self._pidfd, None
+                    os.close(pidfd)
                 if process is not None and (why := self._ended(process)) is not None:
                     return why
                 problem = f"the agent ended; {end_of(self._spool / '.recorder' / AGENT_LOG)}"
@@ -112,8 +120,7 @@ class NodeActor:
     def _start_or_attach(self) -> Process | None:
         store = open_store(self._url)
         plan = read_plan(store)
-        path = _path(self._config_path)
-        given = merge_sources(self._flags, os.environ, path)
+        given = merge_sources(self._flags, os.environ, self._config_path)
         refuse_differences(plan, given)
         for is_last in (False, True):
             if (found := agent_at_work(self._spool)) is not None:
@@ -123,16 +130,16 @@ class NodeActor:
                     raise FleetError(
                         f"the agent with pid {process.pid} ships from this spool for another fleet",
                         path=self._spool,
-                        hint="name another --spool",
+                        hint="Choose a different --spool.",
                     )
                 self._say(f"attached to the agent with pid {process.pid}")
                 return process
             try:
-                with Spool(self._spool, store, plan) as held:  # what would be refused is refused here
+                with Spool(self._spool, store, plan) as held:  # errors of the spool appear here
                     settings = node_settings(plan, given, held.path, held.member.lease)
-                    load_config({**self._flags, **settings}, os.environ, path)
+                    load_config({**self._flags, **settings}, os.environ, self._config_path)
                 break
-            except BusyError:  # one that has just started; else one of another machine
+            except BusyError:  # an agent that has just started, or an agent of another machine
                 if is_last:
                     raise
                 time.sleep(2 * _LOOK_S)
@@ -143,23 +150,16 @@ class NodeActor:
                 self._say(f"started an agent with pid {started.pid}")
         return started
 
-    def _wait(self) -> None:
-        if self._pidfd is not None:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            poll.poll()
-            pidfd, self._pidfd = self._pidfd, None
-            os.close(pidfd)
-
     def _ended(self, process: Process) -> str | None:
         """Return why an agent has ended, if it has shipped everything."""
         member = read_member(self._spool)
         beat = None if member is None else read_beat(open_store(self._url), member.lease)
-        is_its = beat is not None and beat.state == ENDED and beat.pid == process.pid
-        return (beat.why or "everything is shipped") if beat is not None and is_its else None
+        if beat is None or beat.state != ENDED or beat.pid != process.pid:
+            return None
+        return beat.why or "everything is shipped"
 
     def _say(self, text: str) -> None:
-        sys.stderr.write(f"{self.node}: {text}\n")  # Ray shows it where the nodes were asked for
+        sys.stderr.write(f"{self.node}: {text}\n")  # Ray forwards it to the driver
         sys.stderr.flush()
 
 
@@ -174,24 +174,24 @@ def record_on_ray(
     stop: threading.Event,
     leave: threading.Event,
 ) -> None:
-    """Keep agents at work on nodes of a Ray cluster until all of them have ended.
+    """Keep agents running on nodes of a Ray cluster until all of them have ended.
 
     Args:
-        actor_args: of :class:`NodeActor`.
-        address: the cluster's; None: ``RAY_ADDRESS``, or the one of this machine.
-        nodes: how many.
-        cpus: reserved on each, and its workers if nothing is said of them; None: all.
-        timeout_s: the longest to wait for the nodes.
+        actor_args: arguments of :class:`NodeActor`.
+        address: the cluster's address; None: ``RAY_ADDRESS``, or the cluster of this machine.
+        nodes: number of nodes.
+        cpus: CPUs to reserve on each, and default of its workers; None: all.
+        timeout_s: time limit to wait for the nodes.
         report: receives events.
         stop: set to have the agents finish and end.
-        leave: set to return at once; the agents go on.
+        leave: set to return at once; the agents continue.
 
     Raises:
         FleetError: no cluster answers, it has fewer nodes, or two of them share a spool.
         MissingPackageError: Ray is not installed.
-        TapeError: what the first node said that does not fit its fleet; the others have ended.
+        TapeError: the error of the first node that does not fit its fleet; the others have ended.
     """
-    with _connected(address) as ray:
+    with connected(address or "auto", log_to_driver=True) as ray:
         group, sizes = _reserve(ray, nodes, cpus, timeout_s)
         actors = [_start_actor(ray, group, index, size, actor_args) for index, size in enumerate(sizes)]
         is_told = False
@@ -201,9 +201,9 @@ def record_on_ray(
         while going and not leave.is_set():
             if stop.is_set():
                 if not is_told:
-                    report("info", "the nodes finish, ship everything and end; once more to leave them to it")
+                    report("info", "the nodes finish, ship and end; a second signal exits at once")
                 is_told = True
-                for actor in going.values():  # again and again: an agent may have started, or died, since
+                for actor in going.values():  # repeated: an agent may have started or died since
                     actor.drain.remote()
             done, _ = ray.wait(list(going), timeout=_LOOK_S)
             for task in done:
@@ -219,7 +219,7 @@ def record_on_ray(
 
 
 def _reserve(ray: Any, nodes: int, cpus: int | None, timeout_s: float) -> tuple[Any, list[int]]:
-    """Reserve CPUs of so many nodes; return the placement group, and the CPUs on each."""
+    """Reserve CPUs on nodes; return the placement group, and the CPUs on each."""
     there = sorted(
         (int(node["Resources"].get("CPU", 0)), node["NodeName"]) for node in ray.nodes() if node["Alive"]
     )[::-1]
@@ -231,7 +231,7 @@ def _reserve(ray: Any, nodes: int, cpus: int | None, timeout_s: float) -> tuple[
     found = ", ".join(f"{name} ({count} CPUs)" for count, name in there)
     raise FleetError(
         f"found {found or 'no node'}; expected {counted(nodes, 'node')} with {cpus or 'all'} CPUs free",
-        hint="lower --nodes or --cpus, or raise --timeout-s; `ray status` shows who uses the nodes",
+        hint="Lower --nodes or --cpus, or raise --timeout-s; `ray status` shows how the nodes are used.",
     )
 
 
@@ -256,51 +256,66 @@ def _refuse_shared_spools(places: Sequence[tuple[str, str, str]]) -> None:
             raise FleetError(
                 f"the nodes {other} and {node} of {host} have one spool",
                 path=spool,
-                hint=f"put {NODE} into --spool: Ray's name of a node (ray start --node-name)",
+                hint=f"Put {NODE} into --spool: Ray's name of a node (ray start --node-name).",
             )
 
 
 @contextlib.contextmanager
-def _connected(address: str | None) -> Any:
-    """Connect to a cluster until the block ends, with an error of ours if there is none."""
+def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
+    """Connect to a cluster of Ray until the block ends, unless this process is connected already.
+
+    Args:
+        address: ``HOST:PORT``; ``auto`` for the cluster of ``RAY_ADDRESS`` or of this machine; ``local`` to
+            start a cluster on this machine.
+        log_to_driver: whether to print the output of the nodes.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+        FleetError: there is no cluster, it rejects this process, or it fails later.
+    """
     try:
         import ray
     except ImportError as error:
-        raise MissingPackageError(
-            "--engine ray needs the package ray", hint="pip install 'tape2048[ray]'"
-        ) from error
-    where = address or "the cluster of RAY_ADDRESS, or of this machine"
+        hint = "pip install 'tape2048[ray]'"
+        raise MissingPackageError("--engine ray needs the package ray", hint=hint) from error
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    where = "the cluster of RAY_ADDRESS, or of this machine" if address == "auto" else address
     try:
-        where = find_cluster(address or "auto")
+        where = address if address == "local" else find_cluster(address)
         on_sigterm = signal.getsignal(signal.SIGTERM)
-        ray.init(address=where, logging_level="WARNING", log_to_driver=True)
+        ray.init(where, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=log_to_driver)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has one of its own
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray installs its own handler
     except ray.exceptions.AuthenticationError as error:
         raise FleetError(
-            f"{where}: Ray refuses the token of this process, or its lack",
-            hint="RAY_AUTH_MODE=token, and the cluster's token in the file that RAY_AUTH_TOKEN_PATH names",
+            f"{where}: Ray rejects the token of this process, or it has none",
+            hint="Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file with the cluster's token.",
         ) from error
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        why = str(error).partition("\n")[0]
         raise FleetError(
-            f"{where}: no cluster of Ray: {error}",
-            hint="run this on a machine of the cluster (ray start), and name it by --address HOST:6379",
+            f"{where}: no cluster of Ray: {why}",
+            hint="Run this on a machine of the cluster, or set --address or RAY_ADDRESS to HOST:6379.",
         ) from error
     try:
         yield ray
+    except ray.exceptions.RayTaskError:
+        raise  # a bug, with the task's traceback
     except ray.exceptions.RayError as error:
-        raise FleetError(
-            f"Ray has failed: {error}", hint="the agents go on; ask for the nodes again"
-        ) from error
+        hint = "Run the command again; agents of a fleet continue."
+        raise FleetError(f"Ray has failed: {error}", hint=hint) from error
     finally:
         ray.shutdown()
 
 
 def find_cluster(address: str) -> str:
-    """Return a cluster's address once it has answered; ray.init would wait for minutes, and not say for what.
+    """Return a cluster's address once it has answered; ray.init would wait for minutes without a reason.
 
     Raises:
-        OSError, ValueError, ray.exceptions.RayError: there is none, or it refuses the token.
+        OSError, ValueError, ray.exceptions.RayError: there is none, or it rejects the token.
     """
     try:
         from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
@@ -314,7 +329,3 @@ def find_cluster(address: str) -> str:
     ensure_token_if_auth_enabled(None, create_token_if_missing=False)
     GcsClient(address=where)
     return where
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.io.objects import Store
-    from tape2048_recorder.fleet.plan import Plan
+    from tape2048_recorder.fleet.plan import FleetPlan
 
 _DIRECTORY = ".recorder"
 _MEMBER, _LOCK = "agent.fleet.json", "agent.fleet.lock"
@@ -49,11 +49,7 @@ _MEGABYTE = 10**6
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """What a spool belongs to, and what was shipped from it.
-
-    Attributes:
-        last: the session that was shipped last, by its name in the store; it is counted.
-    """
+    """The fleet of a spool, its lease, and sums over the sessions shipped from it."""
 
     fleet: str
     lease: int
@@ -62,16 +58,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     games: int = 0
     rows: int = 0
     bytes: int = 0
-    last: str = ""
+    last: str = ""  # name in the store of the last session that was shipped and counted
 
 
 def read_member(spool: Path) -> Member | None:
-    """Read what a spool belongs to; None if no agent was at work there.
-
-    Raises:
-        FleetError: the file is damaged.
-        StorageError: it cannot be read.
-    """
+    """Read the membership of a spool; None if no agent ever ran there, FleetError if the file is damaged."""
     path = spool / _DIRECTORY / _MEMBER
     try:
         with storage_errors(path, "reading it"):
@@ -81,12 +72,12 @@ def read_member(spool: Path) -> Member | None:
             raise
         return None
     except msgspec.MsgspecError as error:
-        hint = "restore it; without it nobody knows which games were played here"
+        hint = "Restore it; it records which games were played here."
         raise FleetError(f"not the facts of a spool: {error}", path=path, hint=hint) from error
 
 
 def agent_at_work(spool: Path) -> tuple[Process, int] | None:
-    """Return the agent that is at work in a spool, and a pidfd that holds it; None without one."""
+    """Return the agent that runs in a spool, and a pidfd that holds it; None without an agent."""
     try:
         pid, ticks = (spool / _DIRECTORY / _LOCK).read_text().split()
         process = Process(int(pid), int(ticks))
@@ -102,22 +93,14 @@ def agent_at_work(spool: Path) -> tuple[Process, int] | None:
 class Spool:
     """A spool of a fleet, locked until it is closed; a context manager.
 
-    Args:
-        path: the directory, made if it does not exist.
-        store: the fleet's.
-        plan: the fleet's.
-
     Raises:
         BusyError: another agent has it.
-        FleetError: it is another fleet's, or holds sessions of no fleet.
-        StorageError: it cannot be used.
-        StoreError: no lease could be taken.
+        FleetError: it belongs to another fleet, or holds sessions of no fleet.
     """
 
-    def __init__(self, path: Path, store: Store, plan: Plan) -> None:
-        self._store = store
-        self._plan = plan
-        self.closed = False
+    def __init__(self, path: Path, store: Store, plan: FleetPlan) -> None:
+        self._store, self._plan = store, plan
+        self.closed = self._taken = False
         self._shipped: dict[str, str] = {}  # sessions that a reader keeps here
         with storage_errors(path, "preparing the spool"):
             path.mkdir(parents=True, exist_ok=True)
@@ -126,10 +109,6 @@ class Spool:
             self._lock = open_owned(self.path / _DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             self._take()
-        except BaseException:
-            os.close(self._lock)
-            raise
-        try:
             self.member = self._join()
         except BaseException:
             self.close()
@@ -141,8 +120,9 @@ class Spool:
             raise BusyError(
                 f"the agent with pid {holder} ships from this spool",
                 path=self.path,
-                hint="stop that one, or give this one a --spool of its own",
+                hint="Stop that agent, or choose a different --spool.",
             )
+        self._taken = True
         with storage_errors(self.path, "writing the lock file"):
             os.ftruncate(self._lock, 0)
             me = Process.of(os.getpid())
@@ -150,14 +130,14 @@ class Spool:
             write_all(self._lock, f"{me.pid} {me.start_ticks}\n".encode(), 0)
 
     def _join(self) -> Member:
-        """Return what the spool belongs to; a new one gets a lease."""
+        """Return the spool's membership; a new spool gets a lease."""
         member = read_member(self.path)
         if member is None:
             if left := self.sessions():
                 raise FleetError(
                     f"found {left[0].name}, which is of no fleet; expected an empty spool",
                     path=self.path,
-                    hint="name another --spool",
+                    hint="Choose a different --spool.",
                 )
             claim = secrets.token_hex(8)
             member = Member(fleet=self._plan.fleet, lease=claim_lease(self._store, claim), claim=claim)
@@ -167,7 +147,7 @@ class Spool:
             raise FleetError(
                 f"it belongs to the fleet {member.fleet}; that of {self._store.url} is {self._plan.fleet}",
                 path=self.path,
-                hint="name another --spool, or the address of its own fleet, which has to get its sessions",
+                hint="Choose a different --spool, or pass the address of the spool's own fleet.",
             )
         return member
 
@@ -188,11 +168,12 @@ class Spool:
         if not self.closed:
             self.closed = True
             with contextlib.suppress(OSError):
-                os.ftruncate(self._lock, 0)  # this process may live on, and is no agent any more
+                if self._taken:  # this process can continue, and is no agent any more
+                    os.ftruncate(self._lock, 0)
             os.close(self._lock)
 
     def sessions(self) -> list[Path]:
-        """List the published sessions that wait, the oldest first."""
+        """List the sessions that wait, oldest first."""
         with storage_errors(self.path, "listing the spool"):
             return sorted(path for path in self.path.iterdir() if SESSION_NAME.fullmatch(path.name))
 
@@ -201,7 +182,7 @@ class Spool:
         return sum(_size(path) for path in self.sessions())
 
     def make_room(self, spool_max_mb: int | None) -> None:
-        """Ship until a recorder may write; DiskFullError if the spool is full and nothing can be shipped."""
+        """Ship until a recorder can write; DiskFullError if the spool is full and nothing can be shipped."""
         for session in self.sessions():
             size = self.size_bytes()
             if spool_max_mb is None or size < spool_max_mb * _MEGABYTE:
@@ -212,43 +193,35 @@ class Spool:
                 raise DiskFullError(
                     f"{size // _MEGABYTE} MB wait to be shipped (spool_max_mb = {spool_max_mb}): {error}",
                     path=self.path,
-                    hint=error.hint or "mend that, or raise spool_max_mb",
+                    hint=error.hint or "Repair that, or raise spool_max_mb.",
                 ) from error
 
     def ship(self, session: Path) -> str:
-        """Put a session into the store, and remove it here once every byte was read back.
-
-        Returns:
-            Its name in the store.
+        """Upload a session, remove it here once every byte was read back, and return its name in the store.
 
         Raises:
             FleetError: it is not of this fleet and lease, or the store now holds another fleet.
-            FormatError: it is damaged, here or after its way.
-            StoreError: the store refuses, does not answer, or contradicts itself.
+            FormatError: it is damaged, here or in the store.
             BusyError: a process reads it; it is shipped, and stays.
         """
         games, rows = self._check(session)
         if read_plan(self._store).fleet != self._plan.fleet:
-            hint = "an unmounted directory, or another fleet in its place? nothing is shipped to it"
+            hint = "Check whether the directory is mounted; nothing was shipped."
             raise FleetError("the store holds another fleet now", path=self._store.url, hint=hint)
         size = _size(session)
         before = self.member
         name = self._shipped.get(session.name)
-        is_new = name is None
         if name is None:
             name = put_session(self._store, session, lease_label(before.lease))
-        self._shipped[session.name] = name
-        if is_new and before.last != name:
-            self._save(
-                msgspec.structs.replace(
-                    before,
-                    sessions=before.sessions + 1,
-                    games=before.games + games,
-                    rows=before.rows + rows,
-                    bytes=before.bytes + size,
-                    last=name,
-                )
-            )
+            self._shipped[session.name] = name
+            counts = {
+                "sessions": before.sessions + 1,
+                "games": before.games + games,
+                "rows": before.rows + rows,
+                "bytes": before.bytes + size,
+            }
+            if before.last != name:
+                self._save(msgspec.structs.replace(before, **counts, last=name))
         with RemovalLock(self.path) as lock:
             clear_leftovers(self.path, lock)
             for outcome in remove_sessions(self.path, [session], lock):
@@ -294,5 +267,5 @@ def _size(session: Path) -> int:
         return 0  # being removed
 
 
-#: Errors of one session, which stays in the spool; the others go on.
+#: Errors of one session, which stays in the spool; shipping continues with the next session.
 OF_A_SESSION = (FormatError, FleetError, BusyError, MissingPathError)

@@ -154,7 +154,7 @@ class Setting(msgspec.Struct, frozen=True):
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, float):
-            return f"{value:.15g}"
+            return repr(value).removesuffix(".0")
         if isinstance(value, dict):
             return ", ".join(f"{key}={show_plain(item)}" for key, item in value.items()) or "{}"
         if isinstance(value, int) and self.unit == "count":

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def settings_toml(config: msgspec.Struct) -> str:
-    """Format a configuration as a file, every setting explained."""
+    """Format a configuration as a file, every setting explained; tables come last, as TOML requires."""
     entries = []
-    for setting in settings_of(type(config)).values():
+    for setting in sorted(settings_of(type(config)).values(), key=lambda setting: setting.kind == "table"):
         value = getattr(config, setting.name)
         entries.append(f"{_about(setting, named=value != setting.default)}\n{_toml_line(setting, value)}")
     return "\n\n".join(entries) + "\n"
@@ -42,8 +42,11 @@ def comment(text: str) -> str:
 
 
 def _toml_line(setting: Setting, value: object) -> str:
-    if setting.kind == "table":
-        return f"[{setting.name}]"
+    if isinstance(value, dict):
+        entries = (
+            f"{json.dumps(key)} = {json.dumps(each, ensure_ascii=False)}" for key, each in value.items()
+        )
+        return "\n".join([f"[{setting.name}]", *entries])
     return f"{setting.name} = {_toml_value(setting, value)}"
 
 

@@ -31,6 +31,7 @@ from tape2048.errors import (
 from tape2048.io.objects import DirectoryStore, Store, open_store
 from tape2048.session.remote import RemoteName, fetch_session, list_sessions
 from tape2048.session.session import Session, sessions
+from tape2048.settings.sample import settings_toml
 from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import agent as agents, launching, plan as plans
@@ -277,7 +278,7 @@ def test_a_recorder_gets_the_settings_that_the_agent_has(tmp_path: Path) -> None
         },
     ):
         config = RecorderConfig(**changes)  # type: ignore[arg-type]
-        (tmp_path / "r.toml").write_text(launching._toml(config))
+        (tmp_path / "r.toml").write_text(settings_toml(config))
         assert load_config({}, {}, tmp_path / "r.toml").config == config
 
 

@@ -331,9 +331,9 @@ def test_what_does_not_fit_is_refused_by_name(cluster: Cluster, store: Store, tm
 
     (tmp_path / "wrong").write_text("0" * 32)
     said = refused(FleetError, RAY_AUTH_TOKEN_PATH=str(tmp_path / "wrong"))
-    assert "refuses the token of this process" in said
+    assert "rejects the token of this process" in said
     said = refused(FleetError, RAY_AUTH_TOKEN_PATH=str(tmp_path / "nowhere"))
-    assert "refuses the token of this process" in said
+    assert "rejects the token of this process" in said
     assert "no cluster of Ray" in refused(FleetError, "--address", "127.0.0.1:1")
     assert "no cluster of Ray: Invalid address" in refused(FleetError, "--address", "ray://x:10001")
     for name in ("f", "g"):

@@ -44,7 +44,7 @@ from tape2048_recorder.fleet.spool import Spool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tape2048_recorder.fleet.plan import Plan
+    from tape2048_recorder.fleet.plan import FleetPlan
 
 #: From this time on listings are old: a lease is not confirmed by them, so nodes join before.
 STALE_S = 30.0
@@ -346,7 +346,7 @@ class Fleet:
         self.bucket = Bucket(self.world, keeps)
         self.errors: set[str] = set()
         settings: dict[str, Any] = {"player": "random", "seed": 77, "storage": "tape"}
-        self.plan: Plan = create_fleet(Remote(self.bucket), RecorderConfig(**settings))
+        self.plan: FleetPlan = create_fleet(Remote(self.bucket), RecorderConfig(**settings))
         self.nodes = [Node(self, number) for number in range(nodes)]
         self.twins: list[Node] = []
 
@@ -483,19 +483,19 @@ MUTANTS = {
     "a session removed though it was not shipped": (
         Mutant(
             "tape2048_recorder.fleet.spool:Spool.ship",
-            "        name = put_session(self._store, session, lease_label(before.lease))\n",
-            "        try:\n"
-            "            name = put_session(self._store, session, lease_label(self.member.lease))\n"
-            "        except Exception:\n"
-            "            name = session.name\n",
+            "            name = put_session(self._store, session, lease_label(before.lease))\n",
+            "            try:\n"
+            "                name = put_session(self._store, session, lease_label(before.lease))\n"
+            "            except Exception:\n"
+            "                name = session.name\n",
         ),
         "a session is gone",
     ),
     "a node that is never lost": (
         Mutant(
             "tape2048_recorder.fleet.overview:Onlooker._node",
-            "self._silent_s(beat) >= LOST_S",
-            "self._silent_s(beat) >= 1000 * LOST_S",
+            "silent_s >= LOST_S",
+            "silent_s >= 1000 * LOST_S",
         ),
         "lost nodes",
     ),

@@ -74,7 +74,7 @@ def test_an_old_one_is_replaced_and_a_foreign_one_is_not(tape: Tape, tmp_path: P
     for action in ("install", "uninstall"):
         done = tape("service", action, "--root", str(tmp_path))
         assert done.code == errors.RecorderError.exit_code
-        assert "foreign file; nothing was changed" in done.err
+        assert "file of another program; nothing was changed" in done.err
     assert unit.read_text() == "[Service]\nExecStart=/bin/mine\n"
     assert not (tmp_path / "etc/systemd/system/tape2048.target").exists()
     assert (tmp_path / "etc/sysusers.d/tape2048.conf").exists()

@@ -14,7 +14,7 @@ import pytest
 from tape2048 import errors
 from tape2048_recorder.config.loading import STOP_TIMEOUT_ENV, load_config
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.machine.units import FINAL, MARKER, STOP_TIMEOUT_S, Layout, drop_in, units
+from tape2048_tools.machine.units import FINAL, MARKER, STOP_TIMEOUT_S, ServicePaths, drop_in, units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ systemd_analyze = pytest.mark.skipif(
     reason="systemd-analyze is not here: only systemd can judge units",
 )
 #: A program that exists everywhere, for systemd to find.
-HERE = Layout(program="/bin/true")
+HERE = ServicePaths(program="/bin/true")
 
 
 def lines_of(unit: Unit) -> list[str]:
@@ -62,8 +62,8 @@ def analyze(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("user", [False, True])
 def test_systemd_finds_nothing_wrong(tmp_path: Path, user: bool) -> None:
     config = RecorderConfig(out_dir="/srv/my %s", metrics_listen="127.0.0.1:9105", drain_timeout_s=600.0)
-    layout = Layout(program="/bin/true", user=user)
-    write(tmp_path, [*units(layout), *drop_in(layout, "main", config)])
+    paths = ServicePaths(program="/bin/true", user=user)
+    write(tmp_path, [*units(paths), *drop_in(paths, "main", config)])
     parts = ("recorder@main.service", "prune@main.service", "prune@main.timer")
     names = [f"tape2048-{part}" for part in (*parts, "validate@main.service", "validate@main.timer")]
     for name in names:
@@ -105,7 +105,7 @@ def test_the_exposure_would_show_what_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_checkout_has_them_as_they_are_now() -> None:
-    for unit in units(Layout()):
+    for unit in units(ServicePaths()):
         name = "tape2048.sysusers" if unit.path.name == "tape2048.conf" else unit.path.name
         assert (CHECKOUT / "systemd" / name).read_text() == unit.text, "run: make generate"
 
@@ -166,12 +166,12 @@ def test_the_stop_timeout_is_told_and_leaves_room_for_the_drain() -> None:
 
 def test_back_off_is_for_those_who_know_it() -> None:
     for version, has in ((252, False), (254, True)):
-        text = by_name(units(Layout(systemd_version=version)))["tape2048-recorder@.service"].text
+        text = by_name(units(ServicePaths(systemd_version=version)))["tape2048-recorder@.service"].text
         assert ("RestartSteps=" in text) is has
 
 
 def test_a_user_s_units_ask_for_nothing_that_needs_root() -> None:
-    found = by_name(units(Layout(user=True, config_home="/home/a/.config")))
+    found = by_name(units(ServicePaths(user=True, config_home="/home/a/.config")))
     assert set(found) == {
         "tape2048-recorder@.service",
         "tape2048-prune@.service",

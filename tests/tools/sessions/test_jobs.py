@@ -431,8 +431,8 @@ def test_a_cluster_that_is_not_there_is_named(
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", address)
     done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
-    assert done.code == errors.MaintenanceError.exit_code
-    assert f"no cluster of Ray at the address {address}" in done.err
+    assert done.code == errors.FleetError.exit_code
+    assert f"{address}: no cluster of Ray" in done.err
 
 
 def test_a_record_comes_after_its_outputs(

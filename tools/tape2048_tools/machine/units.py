@@ -1,15 +1,16 @@
 """The systemd units of ``tape2048 service`` and of ``systemd/`` in a checkout.
 
-``python -m tape2048_tools.machine.units`` in a checkout writes ``systemd/`` (``make generate``); a test
-compares. An instance is a configuration file: ``tape2048-recorder@main.service`` reads
-``/etc/tape2048/main.toml`` and records into ``/var/lib/tape2048/main`` (its working directory, to which
-``out_dir`` is relative).
+Their text is in the templates of ``machine/systemd/``. ``python -m tape2048_tools.machine.units`` in a
+checkout writes ``systemd/`` (``make generate``); a test compares. An instance is a configuration file:
+``tape2048-recorder@main.service`` reads ``/etc/tape2048/main.toml`` and records into
+``/var/lib/tape2048/main`` (its working directory, to which ``out_dir`` is relative).
 
 Each directive works with systemd 252 and newer; directives of newer versions are added for these.
 """
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -41,20 +42,13 @@ _BACK_OFF_SINCE = 254
 _SAMPLE_PROGRAM = "/opt/tape2048/bin/tape2048"
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """The properties of a machine on which the units depend.
+class ServicePaths(msgspec.Struct, frozen=True):
+    """The properties of a machine on which the units depend."""
 
-    Attributes:
-        program: the command line that runs ``tape2048``.
-        user: whether the units are for a user's manager, not the system's.
-        systemd_version: version of systemd.
-        config_home: directory of a user's configuration, ``~/.config``.
-    """
-
-    program: str = _SAMPLE_PROGRAM
-    user: bool = False
+    program: str = _SAMPLE_PROGRAM  # command line of tape2048
+    user: bool = False  # whether the units are for a user's manager, not the system's
     systemd_version: int = 252
-    config_home: str = "~/.config"
+    config_home: str = "~/.config"  # directory of a user's configuration
 
     @property
     def unit_dir(self) -> PurePosixPath:
@@ -71,6 +65,16 @@ _SYSTEM_UNITS = PurePosixPath("/etc/systemd/system")
 _SYSTEM_USERS = PurePosixPath("/etc/sysusers.d/tape2048.conf")
 
 
+_UNITS = (
+    "tape2048-recorder@.service",
+    "tape2048-prune@.service",
+    "tape2048-prune@.timer",
+    "tape2048-validate@.service",
+    "tape2048-validate@.timer",
+    "tape2048.target",
+)
+
+
 class Unit(msgspec.Struct, frozen=True):
     """A file to install: its path and its text."""
 
@@ -78,227 +82,35 @@ class Unit(msgspec.Struct, frozen=True):
     text: str
 
 
-_HARDENING = """\
-# Allowed: read files, write below its directories, start processes, use Unix sockets. Nothing else.
-# MemoryDenyWriteExecute= has to stay off: players are compiled at run time.
-NoNewPrivileges=yes
-CapabilityBoundingSet=
-AmbientCapabilities=
-PrivateUsers=yes
-PrivateTmp=yes
-PrivateDevices=yes
-PrivateMounts=yes
-DevicePolicy=closed
-PrivateIPC=yes
-PrivateNetwork=yes
-IPAddressDeny=any
-RestrictAddressFamilies=AF_UNIX
-ProtectSystem=strict
-ProtectHome={protect_home}
-ProtectProc=invisible
-ProcSubset=pid
-ProtectClock=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectControlGroups=yes
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-RemoveIPC=yes
-KeyringMode=private
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-# This file sets priority and affinity, the service must not.
-SystemCallFilter=~@privileged @resources
-SystemCallErrorNumber=EPERM
-# Readers of the sessions join the service's group.
-UMask=0027
-"""
-
-_HARDENING_USER = """\
-# Restrictions that a user's manager can set without root.
-# MemoryDenyWriteExecute= has to stay off: players are compiled at run time.
-NoNewPrivileges=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallErrorNumber=EPERM
-"""
-
-_DIRECTORIES = """\
-StateDirectory=tape2048/%i
-StateDirectoryMode=0750
-WorkingDirectory=%S/tape2048/%i
-# The cache of compiled code: without it, numba would compile at each start.
-CacheDirectory=tape2048
-Environment=NUMBA_CACHE_DIR=%C/tape2048
-"""
-
-_RECORDER = """\
-[Unit]
-Description=tape2048 recorder %i
-PartOf=tape2048.target
-After=local-fs.target time-sync.target
-# After ten failures in an hour it stays down.
-StartLimitIntervalSec=1h
-StartLimitBurst=10
-
-[Service]
-Type=notify
-NotifyAccess=main
-ExecStart={program} record --config {config} --instance %i
-ExecReload=/bin/kill -HUP $MAINPID
-
-# Exit codes that a restart cannot change: usage, a player that cannot start, a limit that is met before any
-# game has ended, a missing package, configuration, a player that cannot be imported.
-Restart=on-failure
-RestartSec=10s
-{back_off}RestartPreventExitStatus={final}
-# Time to compile and to recover after a crash; the recorder extends it meanwhile.
-TimeoutStartSec=15min
-# Longer than drain_timeout_s, which the recorder checks at its start: change both lines together.
-TimeoutStopSec={stop}s
-Environment=TAPE2048_STOP_TIMEOUT_S={stop}
-# Twice worker_silence_s: the recorder replaces silent workers; this ends a recorder that hangs.
-WatchdogSec=120s
-# SIGTERM goes to the recorder, which drains; SIGKILL to all remaining processes.
-KillMode=mixed
-
-# A worker that runs out of memory is replaced; the others play on.
-OOMPolicy=continue
-MemoryMax=75%
-TasksMax=512
-Nice=10
-CPUWeight=50
-IOWeight=50
-
-{user}{directories}
-{hardening}
-[Install]
-WantedBy=tape2048.target
-"""
-
-_PRUNE = """\
-[Unit]
-Description=Remove old sessions of the tape2048 recorder %i
-After=local-fs.target
-
-[Service]
-Type=oneshot
-ExecStart={program} prune --config {config}
-Nice=19
-IOSchedulingClass=idle
-MemoryMax=1G
-TasksMax=16
-TimeoutStartSec=30min
-
-{user}{directories}
-{hardening}"""
-
-_TIMER = """\
-[Unit]
-Description=Remove old sessions of the tape2048 recorder %i each hour
-PartOf=tape2048.target
-
-[Timer]
-OnCalendar=hourly
-RandomizedDelaySec=10min
-Persistent=yes
-
-[Install]
-WantedBy=tape2048.target
-"""
-
-_VALIDATE = """\
-[Unit]
-Description=Check old sessions of the tape2048 recorder %i
-After=local-fs.target
-
-[Service]
-Type=oneshot
-# Each session that is older than a week, once in 30 days. With findings the unit fails.
-ExecStart={program} validate --config {config} --older 7 --share 30
-Nice=19
-IOSchedulingClass=idle
-MemoryMax=2G
-TasksMax=32
-TimeoutStartSec=12h
-
-{user}{directories}
-{hardening}"""
-
-_VALIDATE_TIMER = """\
-[Unit]
-Description=Check a share of the old sessions of the tape2048 recorder %i each day
-PartOf=tape2048.target
-
-[Timer]
-# Shares change at midnight UTC, so no delay may lead past it.
-OnCalendar=*-*-* 02:00:00 UTC
-RandomizedDelaySec=4h
-Persistent=yes
-
-[Install]
-WantedBy=tape2048.target
-"""
-
-_TARGET = """\
-[Unit]
-Description=All tape2048 recorders of this {whose}
-
-[Install]
-WantedBy={wanted_by}
-"""
-
-_SYSUSERS = 'u tape2048 - "tape2048 recorder" /var/lib/tape2048\n'
-
-
-def units(layout: Layout) -> list[Unit]:
-    """Return the files of the service; each begins with :data:`MARKER`."""
-    in_home = any(part.startswith(("/home/", "/root/")) for part in layout.program.split())
-    hardening = _HARDENING_USER if layout.user else _HARDENING
+def units(paths: ServicePaths) -> list[Unit]:
+    """Return the files of the service; each starts with :data:`MARKER`."""
+    in_home = any(map(_in_home, paths.program.split()))
+    hardening = _template("hardening-user.conf" if paths.user else "hardening.conf")
     values = {
-        "program": layout.program,
+        "program": paths.program,
         "config": "%E/tape2048/%i.toml",
         "stop": STOP_TIMEOUT_S,
-        "directories": _DIRECTORIES,
+        "directories": _template("directories.conf"),
         "hardening": hardening.format(protect_home="read-only" if in_home else "yes"),
         # Not DynamicUser=: no other user can enter the directory above its files.
-        "user": "" if layout.user else "User=tape2048\nGroup=tape2048\n",
+        "user": "" if paths.user else "User=tape2048\nGroup=tape2048\n",
         "final": " ".join(map(str, FINAL)),
-        "back_off": _BACK_OFF if layout.systemd_version >= _BACK_OFF_SINCE else "",
-        "whose": "user" if layout.user else "machine",
-        "wanted_by": "default.target" if layout.user else "multi-user.target",
+        "back_off": _BACK_OFF if paths.systemd_version >= _BACK_OFF_SINCE else "",
+        "whose": "user" if paths.user else "machine",
+        "wanted_by": "default.target" if paths.user else "multi-user.target",
     }
-    texts = {
-        "tape2048-recorder@.service": _RECORDER,
-        "tape2048-prune@.service": _PRUNE,
-        "tape2048-prune@.timer": _TIMER,
-        "tape2048-validate@.service": _VALIDATE,
-        "tape2048-validate@.timer": _VALIDATE_TIMER,
-        "tape2048.target": _TARGET,
-    }
-    found = [Unit(layout.unit_dir / name, _marked(text.format(**values))) for name, text in texts.items()]
-    return found if layout.user else [*found, Unit(_SYSTEM_USERS, _marked(_SYSUSERS))]
+    found = [Unit(paths.unit_dir / name, _marked(_template(name).format(**values))) for name in _UNITS]
+    users = Unit(_SYSTEM_USERS, _marked(_template("tape2048.sysusers")))
+    return found if paths.user else [*found, users]
 
 
-def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]:
-    """Return the drop-ins that the configuration of one instance needs in addition to the common units.
+def _template(name: str) -> str:
+    return (resources.files("tape2048_tools.machine") / "systemd" / name).read_text()
 
-    Args:
-        layout: properties of the machine.
-        instance: its name.
-        config: its settings.
 
-    Returns:
-        At most one drop-in for the recorder, one for its pruning, and one for the checks of its sessions.
-    """
-    recorder, prune, validate = ([], [], []) if layout.user else _permissions(config)
+def drop_in(paths: ServicePaths, instance: str, config: RecorderConfig) -> list[Unit]:
+    """Return the drop-ins that an instance's configuration needs, at most one for each service."""
+    recorder, prune, validate = ([], [], []) if paths.user else _permissions(config)
     if config.drain_timeout_s + 60 > STOP_TIMEOUT_S:
         stop = int(config.drain_timeout_s + 120)
         recorder += [f"TimeoutStopSec={stop}s", f"Environment=TAPE2048_STOP_TIMEOUT_S={stop}"]
@@ -306,22 +118,18 @@ def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]
         recorder.append(f"WatchdogSec={int(2 * config.worker_silence_s)}s")
     return [
         Unit(
-            layout.unit_dir / f"{service}@{instance}.service.d" / "50-configuration.conf",
+            paths.unit_dir / f"tape2048-{service}@{instance}.service.d" / "50-configuration.conf",
             _marked("[Service]\n" + "\n".join(lines) + "\n"),
         )
-        for service, lines in (
-            ("tape2048-recorder", recorder),
-            ("tape2048-prune", prune),
-            ("tape2048-validate", validate),
-        )
+        for service, lines in (("recorder", recorder), ("prune", prune), ("validate", validate))
         if lines
     ]
 
 
 def _permissions(config: RecorderConfig) -> tuple[list[str], list[str], list[str]]:
-    """Return the directives by which a recorder, its pruning and its checks reach their directories."""
+    """Return the directives with which a recorder, its pruning and its checks reach their directories."""
     recorder, prune, validate = [], [], []
-    out_dir = PurePosixPath(config.out_dir)
+    out_dir, textfile = PurePosixPath(config.out_dir), PurePosixPath(config.metrics_textfile or "")
     if out_dir.is_absolute():
         recorder.append(f"ReadWritePaths={_word(out_dir)}")
         prune.append(f"ReadWritePaths={_word(out_dir)}")
@@ -330,11 +138,13 @@ def _permissions(config: RecorderConfig) -> tuple[list[str], list[str], list[str
         validate.append("ProtectHome=read-only")
     if _in_home(out_dir) or _in_home(config.model_dir):
         recorder.append("ProtectHome=read-only")
-    textfile = PurePosixPath(config.metrics_textfile or "")
     if textfile.is_absolute():
         recorder.append(f"ReadWritePaths={_word(textfile.parent)}")
     if config.metrics_listen is not None:
-        recorder += _network(config.metrics_listen)
+        host = config.metrics_listen.rpartition(":")[0]
+        is_local = host in {"localhost", "[::1]"} or host.startswith("127.")
+        recorder += ["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6"]
+        recorder.append("IPAddressAllow=localhost" if is_local else "IPAddressDeny=")
     return recorder, prune, validate
 
 
@@ -352,21 +162,13 @@ def _in_home(path: PurePosixPath | str | None) -> bool:
     return f"{path}/".startswith(("/home/", "/root/"))
 
 
-def _network(address: str) -> list[str]:
-    """Return the directives that allow listening at an address."""
-    host = address.rpartition(":")[0]
-    lines = ["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6"]
-    is_local = host in {"localhost", "[::1]"} or host.startswith("127.")
-    return [*lines, "IPAddressAllow=localhost" if is_local else "IPAddressDeny="]
-
-
 def _marked(text: str) -> str:
     return f"{MARKER}\n{text}"
 
 
 def main() -> None:
     """Write the units into ``systemd/`` of the working directory, which is a checkout."""
-    for unit in units(Layout()):
+    for unit in units(ServicePaths()):
         name = "tape2048.sysusers" if unit.path == _SYSTEM_USERS else unit.path.name
         Path("systemd", name).write_text(unit.text)
 

@@ -7,12 +7,12 @@ A job is an operation with its parameters, and a list of sessions. It writes int
     .job/done/<session>.json      written last: the session is done, with a summary of the result
     .job/done/.<session>.*.partial/   outputs that are being written; of a dead process, they are removed
 
-So a process that is killed at any point loses the session that it was at, and the next one that gets this
-session makes it again. An output that is there without its record is compared with the new one: equal ones
-are kept, unlike ones are an error. Two processes on one session waste work and damage nothing.
+A process that is killed loses the current session only, and the next process makes it again. An output
+without a record is compared with the new output: equal outputs are kept, different outputs are an error. Two
+processes on one session waste work and damage nothing.
 
-Which shard a session belongs to follows from its name alone: shards that list a growing directory at
-different times neither leave one out nor share one.
+The shard of a session follows from its name alone. So shards that list a growing directory at different times
+neither skip a session nor share one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import hashlib
-import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ import msgspec
 
 from tape2048._version import __version__
 from tape2048.base.text import pretty_json
-from tape2048.errors import MaintenanceError, MissingPackageError, MissingPathError, NameTakenError, TapeError
+from tape2048.errors import MaintenanceError, MissingPathError, NameTakenError, TapeError
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import fsync_dir, new_file, rename_noreplace, storage_errors, sweep_drafts, write_all
 from tape2048.io.reading import read_path
@@ -48,7 +47,7 @@ Engine = Literal["ray"]
 
 _JOB, _DONE = ".job/job.json", ".job/done"
 
-#: How often Ray starts a task again whose process or node is gone.
+#: Times that Ray restarts a task whose process or node is gone.
 _RETRIES = 8
 
 
@@ -62,19 +61,12 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a session.
-
-    Attributes:
-        path: the session.
-        status: ``made``, ``there`` (it was done before) or ``failed``.
-        result: the summary; empty for ``failed``.
-        error: class of the error, of ``failed``; ``message`` and ``hint`` are the error's.
-    """
+    """The outcome of a session: ``there`` was done before."""
 
     path: str
     status: Literal["made", "there", "failed"]
-    result: dict[str, Any] = {}
-    error: str | None = None
+    result: dict[str, Any] = {}  # the summary
+    error: str | None = None  # class of the error
     message: str = ""
     hint: str | None = None
 
@@ -91,9 +83,9 @@ class Job:
 
     Attributes:
         operation: the command, such as ``critic score``.
-        parameters: everything that decides the bytes of an output, as JSON holds it.
-        work: makes the outputs of one session; processes of Ray import it by its name.
-        out: the directory; None for work that publishes inside the sessions, and knows what is done.
+        parameters: everything that decides the bytes of an output, as plain JSON.
+        work: function that makes the outputs of one session; processes of Ray import it by its name.
+        out: the directory; None for work that publishes inside the sessions and skips done ones itself.
         gpus: GPUs that Ray reserves for a task.
     """
 
@@ -104,12 +96,7 @@ class Job:
     gpus: int = 0
 
     def begin(self) -> None:
-        """Make the directory, or compare the job that it belongs to with this one.
-
-        Raises:
-            MaintenanceError: it belongs to another operation, or to other parameters.
-            StorageError: the operating system refused something.
-        """
+        """Make the directory; MaintenanceError if it belongs to another operation or to other parameters."""
         if self.out is None:
             return
         path = self.out / _JOB
@@ -127,7 +114,7 @@ class Job:
                 raise MaintenanceError(
                     f"its outputs have {name} = {there.get(name)!r}; this job has {value!r}",
                     path=self.out,
-                    hint="name another directory, or the parameters of the outputs that are there",
+                    hint="Choose a different directory, or pass the parameters of the existing outputs.",
                 )
 
     def done(self, sessions: Sequence[Path]) -> int:
@@ -196,27 +183,25 @@ def run_job(
     engine: Engine | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Outcome]:
-    """Do the sessions of a shard, and go on after a session that fails.
+    """Do the sessions of a shard; a session that fails does not stop the others.
 
     Args:
         job: the job, after :meth:`Job.begin`.
-        sessions: of all shards.
-        shard: index of this one, from 0, and number of shards.
-        engine: where; None: in this process, one after the other.
-        progress: called with the number of sessions done, and of all of the shard.
+        sessions: the sessions of all shards.
+        shard: index of this shard, from 0, and number of shards.
+        engine: ``"ray"`` for tasks of Ray; None: one session after the other, in this process.
+        progress: called with the number of done sessions, and the number of sessions of the shard.
 
     Returns:
         The outcomes, in the order of the sessions.
-
-    Raises:
-        MissingPackageError: Ray is not installed.
     """
     mine = [session for session in sessions if shard_of(session.name, shard[1]) == shard[0]]
     outcomes = {session: found for session in mine if (found := job.find(session)) is not None}
     waiting = [session for session in mine if session not in outcomes]
     # Ray prints what became of processes and nodes on standard output, where a command's document goes.
     with contextlib.redirect_stdout(sys.stderr) if engine == "ray" else contextlib.nullcontext():
-        for session, outcome in _by_ray(job, waiting) if engine == "ray" else _here(job, waiting):
+        here = ((session, job.perform(session)) for session in waiting)
+        for session, outcome in _by_ray(job, waiting) if engine == "ray" and waiting else here:
             outcomes[session] = outcome
             if progress is not None:
                 progress(len(outcomes), len(mine))
@@ -229,11 +214,7 @@ def shard_of(name: str, shards: int) -> int:
 
 
 def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
-    """Sort sessions by name, and drop paths that repeat.
-
-    Raises:
-        MaintenanceError: two sessions of one name, whose outputs would be one.
-    """
+    """Sort sessions by name, without repeated paths; MaintenanceError for two sessions with one name."""
     by_name: dict[str, Path] = {}
     for path in map(Path.absolute, sessions):
         other = by_name.setdefault(path.name, path)
@@ -245,23 +226,12 @@ def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
     return [by_name[name] for name in sorted(by_name)]
 
 
-def _here(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
-    return ((session, job.perform(session)) for session in sessions)
-
-
 def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
     """Do sessions as tasks of Ray, whose objects hold outcomes: rows go through the file system."""
-    if not sessions:
-        return
-    try:
-        import ray
-    except ImportError as error:
-        hint = "pip install 'tape2048[ray]', or run shards: --shard I/N"
-        raise MissingPackageError("--engine ray needs the package ray", hint=hint) from error
-    begun = not ray.is_initialized()
-    if begun:
-        _begin_ray(ray)
-    try:
+    from tape2048_recorder.fleet.ray_engine import connected
+
+    # Without an address Ray would take any cluster that it finds on this machine.
+    with connected(os.environ.get("RAY_ADDRESS") or "local") as ray:
         perform = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=_RETRIES)(Job.perform)
         tasks = {
             perform.options(name=f"{job.operation} {session.name}").remote(job, session): session
@@ -276,28 +246,8 @@ def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]
                 raise  # a bug, with the task's traceback
             except ray.exceptions.RayError as error:
                 why = f"its task was lost {_RETRIES + 1} times ({type(error).__name__})"
-                hint = "look at the memory and the logs of the nodes, and run the command again"
+                hint = "Check the memory and the logs of the nodes, and run the command again."
                 yield session, Outcome.failed(session, MaintenanceError(why, path=session, hint=hint))
-    finally:
-        if begun:
-            ray.shutdown()
-
-
-def _begin_ray(ray: Any) -> None:
-    """Connect to the cluster of $RAY_ADDRESS, or start one on this machine."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Without an address Ray would take any cluster that it finds on this machine.
-    address = os.environ.get("RAY_ADDRESS") or "local"
-    try:
-        if address != "local":
-            from tape2048_recorder.fleet.ray_engine import find_cluster
-
-            address = find_cluster(address)
-        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        why = str(error).partition("\n")[0]
-        hint = "look at RAY_ADDRESS, and at the token where the cluster wants one (RAY_AUTH_TOKEN_PATH)"
-        raise MaintenanceError(f"no cluster of Ray at the address {address}: {why}", hint=hint) from error
 
 
 def _publish(draft: Path, target: Path) -> None:

@@ -13,11 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import msgspec
 
-from tape2048.settings.fields import NonNegative, Origin, about, read_value, settings_of
-from tape2048_recorder.config.retention import RetentionLimits
-from tape2048_recorder.fleet.plan import PINNED
+from tape2048.base.text import counted
+from tape2048.io.objects import open_store
+from tape2048.settings.fields import NonNegative, Settings, about, from_flags, read_given, settings_of
+from tape2048_recorder.config.loading import merge_sources
+from tape2048_recorder.config.retention import RetentionLimits, load_retention
+from tape2048_recorder.fleet.plan import (
+    DEFAULTS,
+    DRAIN_JSON,
+    PINNED,
+    Drain,
+    create_fleet,
+    node_settings,
+    read_plan,
+    refuse_differences,
+)
 from tape2048_tools.options.recorder import flags_of, load_from_command_line, some_setting_options
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
+from tape2048_tools.terminal.output import cell, complain, print_human, print_lines, print_result, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,8 +41,8 @@ if TYPE_CHECKING:
 WATCH_S = 5.0
 
 
-class _Removal(msgspec.Struct, frozen=True):
-    """How `fleet prune` removes."""
+class _Removal(Settings, frozen=True):
+    """Settings of `fleet prune` other than limits."""
 
     delay_s: Annotated[
         NonNegative,
@@ -44,7 +57,7 @@ URL = click.argument("url", metavar="URL")
 
 
 def _is_of_a_node(name: str) -> bool:
-    """Whether a setting is a node's own, and to be given."""
+    """Whether each node can have its own value of a setting."""
     return name not in {*PINNED, "out_dir", "lease"}
 
 
@@ -58,7 +71,7 @@ def _is_of_a_node(name: str) -> bool:
     name="fleet",
 )
 def command() -> None:
-    """Record on many nodes, into one store: a directory that all of them reach, or s3://bucket/prefix."""
+    """Record on many nodes into one store: a shared directory, or s3://bucket/prefix."""
 
 
 @command.subcommand("tape2048 fleet init /nfs/selfplay --seed 7 --rotate-steps 100M")
@@ -66,16 +79,12 @@ def command() -> None:
 @some_setting_options(lambda name: name in PINNED)
 @json_option("Print one JSON document: the plan of the fleet.")
 def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> None:
-    """Begin a fleet at URL: pin its player, seed and sessions.
+    """Start a fleet at URL: pin its player, seed and sessions.
 
-    Every node gets games of its own under the fleet's seed. The settings that decide games and sessions are
-    the fleet's (player, model tag, seed, rotation, storage, sampling, moves); without others, sessions
-    are on tape, of 1G rows or one hour.
+    Every node plays different games of the fleet's seed. The fleet decides the settings of games and
+    sessions: player, model tag, seed, rotation, storage, sampling and moves. By default, sessions are on tape
+    and hold 1G rows or one hour.
     """
-    from tape2048.io.objects import open_store
-    from tape2048_recorder.fleet.plan import DEFAULTS, create_fleet
-    from tape2048_tools.terminal.output import print_result
-
     loaded = load_from_command_line(config_path, flags)
     defaults = {name: value for name, value in DEFAULTS.items() if loaded.origins[name].kind == "default"}
     if "://" not in url:
@@ -101,25 +110,21 @@ def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> 
 @click.option(
     "--spool", type=PATH, required=True, help="Local directory for sessions until they are shipped."
 )
-@click.option("--ship-only", is_flag=True, help="Record nothing: ship what waits in the spool, and end.")
+@click.option("--ship-only", is_flag=True, help="Record nothing: ship the sessions in the spool, and end.")
 @some_setting_options(_is_of_a_node)
 def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **flags: Any) -> None:
     """Record on this node, and ship the sessions to URL.
 
-    The recorder is a process of its own, which outlives this one; run the command again to attach to it. A
-    session is removed from the spool once each byte was read back from the store. While the store is away,
-    recording goes on until --spool-max-mb (by default four sessions), then pauses, and goes on by itself.
+    The recorder is a separate process that survives this command; run the command again to attach to it. A
+    session is removed from the spool once every byte was read back from the store. While the store is
+    unreachable, recording continues up to --spool-max-mb (by default four sessions), then pauses until the
+    store is back.
 
-    SIGTERM or Ctrl-C drains: games in play are finished, everything is shipped. A second one leaves at once;
-    what waits is shipped by the next start. Settings that the fleet pins are not given here.
+    SIGTERM or Ctrl-C drains: the games in progress finish, and everything is shipped. A second signal exits
+    at once, and the next start ships the rest. Do not pass settings that the fleet pins.
     """
-    from tape2048.base.text import counted
-    from tape2048.io.objects import open_store
-    from tape2048_recorder.config.loading import merge_sources
     from tape2048_recorder.fleet.agent import Agent
-    from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differences
     from tape2048_recorder.fleet.spool import Spool
-    from tape2048_tools.terminal.output import print_human, printable
 
     stop, leave = _on_signals()
     given = merge_sources(flags, os.environ, config_path)
@@ -145,8 +150,8 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     "--spool /data/spool",
 )
 @URL
-@click.option("--engine", type=click.Choice(["ray"]), required=True, help="What has the nodes.")
-@click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes.")
+@click.option("--engine", type=click.Choice(["ray"]), required=True, help="Engine that provides the nodes.")
+@click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="Number of nodes.")
 @click.option(
     "--spool",
     required=True,
@@ -185,17 +190,14 @@ def record(
 ) -> None:
     """Record on nodes of a Ray cluster, until the fleet is drained.
 
-    It needs the extra `ray`. One actor a node reserves the CPUs, and keeps an agent at work there, as `fleet
-    join` runs one. The agents are no part of Ray: they go on if an actor, a raylet or this command is killed,
-    and the next start attaches to them. A node that Ray loses is replaced by a free one. Flags go to every
-    node; --config is a file there.
+    Requires the extra `ray`. On each node an actor reserves the CPUs and keeps an agent running, like `fleet
+    join`. The agents are not part of Ray: they continue if an actor, a raylet or this command is killed, and
+    the next start attaches to them. A free node replaces a node that Ray loses. Flags apply to every node;
+    --config is a file on the nodes.
 
-    SIGTERM or Ctrl-C drains these nodes; a second one leaves them to it. `fleet drain` and `fleet stop` end
-    the whole fleet, and this command with it.
+    SIGTERM or Ctrl-C drains these nodes; a second signal exits and leaves them to finish. `fleet drain` and
+    `fleet stop` end the whole fleet, and this command with it.
     """
-    from tape2048.io.objects import open_store
-    from tape2048_recorder.config.loading import merge_sources
-    from tape2048_recorder.fleet.plan import read_plan, refuse_differences
     from tape2048_recorder.fleet.ray_engine import record_on_ray
 
     del engine  # there is one
@@ -220,16 +222,15 @@ def record(
     "tape2048 fleet status s3://bucket/selfplay", "tape2048 fleet status /nfs/selfplay --json | jq .lost"
 )
 @URL
-@click.option("--watch", is_flag=True, help="Look again every five seconds, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Update every five seconds, until Ctrl-C.")
 @json_option("Print one JSON document: the plan, the nodes, the sums.")
 def status(*, url: str, watch: bool, as_json: bool) -> None:
     """Show the nodes, and what they have shipped.
 
-    A node without a word for 10 seconds is lost; its recorder may be at work still. The exit code is 1 then.
+    A node without a heartbeat for 10 seconds is lost; its recorder may still be running. The exit code is
+    then 1.
     """
-    from tape2048.io.objects import open_store
     from tape2048_recorder.fleet.overview import Onlooker
-    from tape2048_tools.terminal.output import print_human, print_result
 
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other: give one of them")
@@ -249,12 +250,9 @@ def status(*, url: str, watch: bool, as_json: bool) -> None:
 def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
     """Have every node finish, ship everything and end.
 
-    This waits until all have ended. The request stays: who joins later ships and ends. The exit code is 1 if
-    a node is lost, has failed, or has not ended in time.
+    This waits until all nodes have ended. The request stays: a node that joins later ships and ends. The exit
+    code is 1 if a node is lost, has failed, or has not ended in time.
     """
-    from tape2048.io.objects import open_store
-    from tape2048_recorder.fleet.plan import DRAIN_JSON
-
     if undo:
         open_store(url).remove(DRAIN_JSON)
     else:
@@ -265,22 +263,18 @@ def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
 @URL
 @click.option("--timeout-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Longest time to wait.")
 def stop(*, url: str, timeout_s: float | None) -> None:
-    """End every node now: publish and ship what is confirmed.
+    """End every node now: publish and ship the committed rows.
 
-    The games in play are left; `fleet drain` finishes them first. Its --undo lets nodes join again.
+    The games in progress are dropped; `fleet drain` finishes them first. `fleet drain --undo` lets nodes join
+    again.
     """
     _end(url, timeout_s, now=True)
 
 
 def _end(url: str, timeout_s: float | None, *, now: bool) -> None:
     """Ask every node to end, and wait for that."""
-    import msgspec
-
-    from tape2048.io.objects import open_store
     from tape2048_recorder.fleet.agent import FAILED
     from tape2048_recorder.fleet.overview import Onlooker
-    from tape2048_recorder.fleet.plan import DRAIN_JSON, Drain
-    from tape2048_tools.terminal.output import print_human
 
     store = open_store(url)
     onlooker = Onlooker(store)
@@ -297,7 +291,7 @@ def _end(url: str, timeout_s: float | None, *, now: bool) -> None:
 
 
 def _on_signals() -> tuple[threading.Event, threading.Event]:
-    """Return what the first signal to end sets, and what the next one sets."""
+    """Return the events that the first signal to end, and the next signal, set."""
     stop, leave = threading.Event(), threading.Event()
 
     def on_signal(*_: object) -> None:
@@ -309,8 +303,6 @@ def _on_signals() -> tuple[threading.Event, threading.Event]:
 
 
 def _report(level: Level, message: str) -> None:
-    from tape2048_tools.terminal.output import complain, printable
-
     complain(printable(message if level == "info" else f"{level}: {message}"))
 
 
@@ -330,23 +322,18 @@ def prune(
 ) -> None:
     """Remove sessions past the limits, the oldest first.
 
-    A session beyond the retention limits gets a tombstone: listings leave it out, and readers that have it
-    open go on. The next calls remove its files when the tombstone is --delay-s old. So call this again and
-    again, by a timer, with the same limits or none. Nobody but the fleet's owner removes anything.
+    A session beyond the retention limits gets a tombstone: listings skip it, and readers that have it open
+    continue. Later calls remove its files when the tombstone is --delay-s old. So call this regularly, by a
+    timer, with the same limits or none. Only the fleet's owner removes anything.
     """
-    from tape2048.base.text import counted
     from tape2048.errors import MaintenanceError
-    from tape2048.io.objects import open_store
     from tape2048.session.remote import bury_session, sweep_sessions
-    from tape2048_recorder.config.retention import load_retention
-    from tape2048_recorder.fleet.plan import read_plan
     from tape2048_tools.sessions.pruning import make_plan, store_candidates
     from tape2048_tools.terminal.display import size
-    from tape2048_tools.terminal.output import print_lines, print_result
 
-    retention = load_retention(limits, None)
-    setting = settings_of(_Removal)["delay_s"]
-    delay = setting.default if delay_s is None else read_value(setting, delay_s, Origin("flag", setting.flag))
+    retention = load_retention(limits)
+    given = read_given(_Removal, from_flags({"delay_s": delay_s}))
+    delay = given["delay_s"][0] if given else settings_of(_Removal)["delay_s"].default
     store = open_store(url)
     read_plan(store)
     found = store_candidates(store)
@@ -384,9 +371,8 @@ def prune(
 
 
 def _parts(seen: Overview) -> list[RenderableType]:
-    from tape2048.base.text import counted
     from tape2048_tools.terminal.display import duration, number, size
-    from tape2048_tools.terminal.output import cell, printable, table
+    from tape2048_tools.terminal.output import table
 
     settings = seen.plan.settings
     draining = ", draining" if seen.draining else ""

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tape2048.errors import ConfigError, RecorderError
+from tape2048.io.durable import replace_file
+from tape2048_recorder.config.loading import load_config
+from tape2048_tools.machine.units import MARKER, ServicePaths, Unit, drop_in, units as units_of
+from tape2048_tools.options.reference import sample_toml
 from tape2048_tools.terminal.click_extras import json_option, new_group, options
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tape2048_tools.machine.units import Layout, Unit
+    from collections.abc import Iterator, Sequence
 
 #: Names that the recorder accepts and systemd-escape leaves unchanged.
 _INSTANCE = r"[A-Za-z0-9_-]{1,64}"
@@ -82,7 +85,7 @@ def print_(*, what: str, user: bool, instances: tuple[str, ...], root: Path, as_
         directory = resources.files("tape2048_tools.machine") / "monitoring"
         print_text((directory / _MONITORING[what]).read_text())
         return
-    units = _files(_layout(user=user), instances, root)
+    units = _files(_paths(user=user), instances, root)
     if as_json:
         print_json({"files": [{"path": str(unit.path), "text": unit.text} for unit in units]})
         return
@@ -103,24 +106,22 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     Each --instance without a configuration gets a sample. Files that this command wrote are replaced; other
     files are refused. Nothing is started: the command prints the commands that start it.
     """
-    from tape2048_tools.machine.units import Unit
-    from tape2048_tools.options.reference import sample_toml
-
-    layout = _layout(user=user)
-    files = [unit for unit in _files(layout, instances, root) if _differs(unit, root)]
-    for name in instances:
-        path = layout.config_dir / f"{name}.toml"
-        if not _at(root, path).exists():
-            files.append(Unit(path, sample_toml()))
-    _refuse_foreign(_at(root, unit.path) for unit in files)
+    paths = _paths(user=user)
+    files = [unit for unit in _files(paths, instances, root) if _differs(unit, root)]
+    samples = [Unit(paths.config_dir / f"{name}.toml", sample_toml()) for name in instances]
+    files += [sample for sample in samples if not _at(root, sample.path).exists()]
+    _refuse_foreign([_at(root, unit.path) for unit in files])
     for unit in files:
-        if not dry_run:
-            _write(_at(root, unit.path), unit.text)
-        print_human(cell(f"{'would write' if dry_run else 'wrote'} {_at(root, unit.path)}"))
+        path = _at(root, unit.path)
+        with _units_errors(path, "written"):
+            if not dry_run:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(path, unit.text.encode())
+        print_human(cell(f"{'would write' if dry_run else 'wrote'} {path}"))
     if not files:
         print_human("everything is up to date")
-    if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(layout.program)):
-        print_human(f"note: check that the user tape2048 can run {layout.program}: homes are usually private")
+    if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(paths.program)):
+        print_human(f"note: check that the user tape2048 can run {paths.program}: homes are usually private")
     _print_next(instances, user=user)
 
 
@@ -132,19 +133,20 @@ def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bo
 
     With --instance, remove only the additional units of that instance. Stop the recorders first.
     """
-    from tape2048_tools.machine.units import units
-
-    layout = _layout(user=user)
-    common = [] if instances else [_at(root, unit.path) for unit in units(layout)]
+    paths = _paths(user=user)
+    common = [] if instances else [_at(root, unit.path) for unit in units_of(paths)]
     drop_ins: list[Path] = []
     for name in instances or ("*",):
         pattern = f"tape2048-*@{name}.service.d/50-configuration.conf"
-        drop_ins += sorted(_at(root, layout.unit_dir).glob(pattern))
+        drop_ins += sorted(_at(root, paths.unit_dir).glob(pattern))
     found = [path for path in [*common, *drop_ins] if path.exists()]
     _refuse_foreign(found)
     for path in found:
-        if not dry_run:
-            _remove(path)
+        with _units_errors(path, "removed"):
+            if not dry_run:
+                path.unlink()
+                if path.parent.name.endswith(".service.d") and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
         print_human(cell(f"{'would remove' if dry_run else 'removed'} {path}"))
     if not found:
         print_human("no units are installed")
@@ -152,11 +154,11 @@ def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bo
         print_human("", f"Next:\n  systemctl{' --user' if user else ''} daemon-reload")
 
 
-def _layout(*, user: bool) -> Layout:
-    from tape2048_tools.machine.units import Layout
-
+def _paths(*, user: bool) -> ServicePaths:
     config_home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Layout(program=_program(), user=user, systemd_version=_systemd_version(), config_home=config_home)
+    return ServicePaths(
+        program=_program(), user=user, systemd_version=_systemd_version(), config_home=config_home
+    )
 
 
 def _program() -> str:
@@ -177,21 +179,17 @@ def _systemd_version() -> int:
     return 252 if match is None else int(match[1])
 
 
-def _files(layout: Layout, instances: Sequence[str], root: Path) -> list[Unit]:
-    from tape2048.errors import ConfigError
-    from tape2048_recorder.config.loading import load_config
-    from tape2048_tools.machine.units import drop_in, units
-
-    files = units(layout)
+def _files(paths: ServicePaths, instances: Sequence[str], root: Path) -> list[Unit]:
+    files = units_of(paths)
     for name in instances:
         if not re.fullmatch(_INSTANCE, name):
             raise ConfigError(
                 f"--instance: found {name!r}, expected 1 to 64 letters, digits, _ or -",
                 hint="it names a unit, a configuration file and a lock",
             )
-        path = _at(root, layout.config_dir / f"{name}.toml")
+        path = _at(root, paths.config_dir / f"{name}.toml")
         if path.exists():
-            files += drop_in(layout, name, load_config({}, {}, path).config)
+            files += drop_in(paths, name, load_config({}, {}, path).config)
     return files
 
 
@@ -204,43 +202,20 @@ def _differs(unit: Unit, root: Path) -> bool:
     return not path.exists() or path.read_text(errors="replace") != unit.text
 
 
-def _refuse_foreign(paths: Iterable[Path]) -> None:
+def _refuse_foreign(paths: Sequence[Path]) -> None:
     """Raise RecorderError if a file exists that ``service install`` has not written."""
-    from tape2048.errors import RecorderError
-    from tape2048_tools.machine.units import MARKER
-
     for path in paths:
         if path.exists() and not path.read_text(errors="replace").startswith(MARKER):
-            raise RecorderError(
-                "found a foreign file; nothing was changed",
-                path=path,
-                hint="move it away, or keep it and do without the unit",
-            )
-
-
-def _write(path: Path, text: str) -> None:
-    from tape2048.io.durable import replace_file
-
-    with _units_errors(path, "written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode())
-
-
-def _remove(path: Path) -> None:
-    with _units_errors(path, "removed"):
-        path.unlink()
-        if path.parent.name.endswith(".service.d") and not any(path.parent.iterdir()):
-            path.parent.rmdir()
+            hint = "Move it away, or keep it and do without the unit."
+            raise RecorderError("found a file of another program; nothing was changed", path=path, hint=hint)
 
 
 @contextlib.contextmanager
 def _units_errors(path: Path, done: str) -> Iterator[None]:
-    from tape2048.errors import RecorderError
-
     try:
         yield
     except OSError as error:
-        hint = "run as root (sudo), or with --user for units of your own"
+        hint = "Run as root (sudo), or pass --user."
         raise RecorderError(f"the file cannot be {done} ({error.strerror})", path=path, hint=hint) from error
 
 
