@@ -116,15 +116,10 @@ def named_filters(filters: Filters) -> NamedFilters:
         raise ValueError(f"filters {filters!r}: {error}; the filters are {names}") from error
 
 
-def number_columns(runs: NDArray[np.void], rows: NDArray[np.int64]) -> dict[str, Callable[[], NDArray[Any]]]:
-    """Return the columns of a run table, with its numbers of rows."""
-    names = [
-        name
-        for name in ("id", "seed", "steps", "max_score", "highest_tile")
-        if name in (runs.dtype.names or ())
-    ]
-    found: dict[str, Callable[[], NDArray[Any]]] = {name: partial(runs.__getitem__, name) for name in names}
-    return {**found, "rows": lambda: rows}
+def number_columns(runs: NDArray[np.void]) -> dict[str, Callable[[], NDArray[Any]]]:
+    """Return the columns of a run table."""
+    names = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
+    return {name: partial(runs.__getitem__, name) for name in names}
 
 
 def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Columns:
@@ -135,7 +130,7 @@ def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Column
         return values
 
     return {
-        **number_columns(runs, runs["rows"]),
+        **number_columns(runs),
         "session": lambda: spread(lambda session: session.name),
         "model": lambda: spread(_session_tag),
         "started": lambda: spread(_session_start, np.float64),

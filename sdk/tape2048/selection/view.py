@@ -54,7 +54,9 @@ class View(RowView):
 
     def _columns(self) -> Columns:
         """Return the columns that a condition may name."""
-        return number_columns(self.runs, self.row_counts)
+        names = (*(self.runs.dtype.names or ()), "rows")
+        columns = {**number_columns(self.runs), "rows": lambda: self.row_counts}
+        return {name: column for name, column in columns.items() if name in names}
 
     @property
     def row_counts(self) -> NDArray[np.int64]:
