@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tape2048.base.prompt import spell_out
 from tape2048.base.text import counted
 from tape2048.batches.fields import (
-    BATCH_DEFAULTS,
     Batch,
+    BatchLayout,
     BatchOptions,
-    Layout,
     check_fields,
     check_label_dtype,
+    check_options,
 )
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
 from tape2048.formats.rows import unchecked_numbers
@@ -67,7 +66,6 @@ class Corpus(BufferView):
     share one; use ``load="mmap"`` for many spawned workers. ``copy`` and ``deepcopy`` share the rows.
 
     Attributes:
-        store: the storage that all views of these sessions share.
         game_phase: the part of each game that is in the view.
         skipped: the sessions that :meth:`open` skipped with ``damaged="skip"``.
 
@@ -95,7 +93,6 @@ class Corpus(BufferView):
         self.skipped = skipped
 
     @classmethod
-    @spell_out(Filters, {})
     def open(
         cls,
         root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -178,7 +175,7 @@ class Corpus(BufferView):
     # -------------------------------------------------------------------------------- what is in it
 
     @cached_property
-    def gatherer(self) -> Gatherer:
+    def _gatherer(self) -> Gatherer:
         """The gatherer of whole rows."""
         from tape2048.batches.gatherer import Gatherer
 
@@ -225,7 +222,7 @@ class Corpus(BufferView):
             (0, 4)
         """
         phase = make_phase(self.game_phase, steps, fraction, empties)
-        view = Corpus(self.store, self._chosen, phase, self.skipped)
+        view = Corpus(self._tables.store, self._tables.chosen, phase, self.skipped)
         if not len(view):
             raise EmptyCorpusError(
                 f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(self.runs):,} runs"
@@ -238,15 +235,15 @@ class Corpus(BufferView):
 
     def _of_runs(self, chosen: NDArray[np.bool_]) -> Corpus:
         ordinals = np.flatnonzero(chosen)
-        if self._chosen is not None:
-            ordinals = self._chosen[ordinals]
-        return Corpus(self.store, ordinals, self.game_phase, self.skipped)
+        if self._tables.chosen is not None:
+            ordinals = self._tables.chosen[ordinals]
+        return Corpus(self._tables.store, ordinals, self.game_phase, self.skipped)
 
     # ---------------------------------------------------------------------------------------- rows
 
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
         """Return a read-only view of rows that are adjacent in memory, else a copy."""
-        rows = self.in_place(first, end) if step == 1 and first < end else None
+        rows = self._tables.in_place(first, end) if step == 1 and first < end else None
         return super()._range(first, end, step) if rows is None else rows
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
@@ -258,7 +255,7 @@ class Corpus(BufferView):
         """
         numbers = self._row_numbers(indices)
         out = np.empty(len(numbers), self.dtype)
-        self.gatherer.gather_records(numbers, out)
+        self._gatherer.gather_records(numbers, out)
         return out
 
     def _row_numbers(self, rows: Rows) -> NDArray[np.int64]:
@@ -304,7 +301,7 @@ class Corpus(BufferView):
         tiles = check_thresholds(thresholds)
         check_label_dtype(label_dtype)
         gatherer = Gatherer(self, names, tiles)
-        layout = Layout(names, len(tiles), label_dtype, gatherer.embedding_width)
+        layout = BatchLayout(names, len(tiles), label_dtype, gatherer.embedding_width)
         batch = Batch.allocate(layout, len(numbers))
         gatherer.gather(numbers, batch)
         return batch.arrays
@@ -318,15 +315,17 @@ class Corpus(BufferView):
 
         A piece is a stretch of rows that are adjacent in memory, of any runs.
         """
-        return (self[rows] for rows in self.piece_slices(rows_max))
+        if rows_max < 1:
+            raise ValueError(f"rows_max={rows_max}; expected at least 1")
+        return (self[rows] for rows in self._tables.pieces(rows_max))
 
     # ------------------------------------------------------------------------------------- batches
 
-    @spell_out(BatchOptions, BATCH_DEFAULTS)
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """Serve batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`."""
         from tape2048.batches.batches import Batches
 
+        check_options("batches", options)
         return Batches(self, batch_size, **options)
 
 
@@ -369,11 +368,11 @@ class Capped(CappedView):
 
     corpus: Corpus
 
-    @spell_out(BatchOptions, BATCH_DEFAULTS)
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """As :meth:`Corpus.batches`."""
         from tape2048.batches.batches import Batches
 
+        check_options("batches", options)
         return Batches(self, batch_size, **options)
 
 

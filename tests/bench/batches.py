@@ -25,6 +25,7 @@ from tape2048.io.bulk_read import allocate
 from tape2048.rows.buffers import CORPUS_RUN_DTYPE, PackedBoards, RowBuffers
 from tape2048.rows.packed_boards import pack_rows
 from tape2048.rows.row_map import BOARD_BYTES, Segments
+from tape2048.rows.view import tables_of
 
 from . import corpora
 from .figures import ROUNDS_MIN, Figure, machine, median_of, report
@@ -95,7 +96,7 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
 
 def packed(corpus: Corpus) -> Corpus:
     """A corpus in memory with its boards packed, as ``load="packed"`` has them."""
-    store = corpus.store
+    store = tables_of(corpus).store
     boards = allocate(len(corpus) * BOARD_BYTES).view(np.uint64)
     pack_rows(corpus[:].view(np.uint8).reshape(-1, STEP_DTYPE.itemsize), boards, "memory")
     addresses = np.uint64(boards.ctypes.data) + store.segments.place.astype(np.uint64) * np.uint64(
@@ -131,7 +132,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     """Whole rows, and tokens with labels in shuffled order, against the floor and NumPy."""
     corpus = corpus_in_memory(rows, GAME_ROWS)
     records = np.empty(batch, corpus.dtype)
-    gatherer = corpus.gatherer
+    gatherer = Gatherer(corpus, (), np.empty(0, np.int64))
     steps = corpus[:]
     contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
         "rows": lambda numbers: gatherer.gather_records(numbers.view(np.int64), records),
@@ -211,7 +212,7 @@ def label_figures(*, rows: int, rounds: int) -> list[Figure]:
     corpus = corpus_in_memory(rows, GAME_ROWS, touch=False)
     times = []
     for _ in range(rounds):
-        view = Corpus(corpus.store)
+        view = Corpus(tables_of(corpus).store)
         begin = time.perf_counter()
         Gatherer(view, ("labels",), np.array(THRESHOLDS))
         view.pos_weight(THRESHOLDS)

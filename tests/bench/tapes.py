@@ -26,6 +26,7 @@ from tape2048.io.bulk_read import allocate
 from tape2048.rows.buffers import CORPUS_RUN_DTYPE, RowBuffers
 from tape2048.rows.row_map import Segments
 from tape2048.rows.tapes import Tapes
+from tape2048.rows.view import tables_of
 from tape2048.tape import ANCHOR_ROWS, TapeWriter, encode
 
 from .batches import _Memory, fills
@@ -108,7 +109,7 @@ def corpus_on_tape(games: Games, rows: int) -> Corpus:
 def batch_figures(games: Games, *, rows: int, batch: int, rounds: int) -> list[Figure]:
     """Batches straight from tape in memory, by order and fields."""
     corpus = corpus_on_tape(games, rows)
-    size = sum(array.nbytes for array in corpus.store.memory) / len(corpus)
+    size = sum(array.nbytes for array in tables_of(corpus).store.memory) / len(corpus)
     contenders = {
         "tokens, labels, shuffled": fills(corpus, batch),
         "tokens, labels, shuffled, d4": fills(corpus, batch, augment="d4"),

@@ -16,6 +16,7 @@ from tests import reference
 from tape2048 import Corpus, Session, errors
 from tape2048.export.write import export
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
+from tape2048.rows.view import tables_of
 
 from .builders import Game, Spec, change_database, open_files, write_foreign, write_manifest, write_ours
 from .corpora import OURS, THEIRS, Built, build, games
@@ -173,16 +174,16 @@ class TestOpen:
     @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
     def test_copies_share_the_rows(self, corpus: Corpus, make: Any) -> None:
         view = corpus.where(min_steps=2).phase(steps=(1, None))
-        assert make(view).store is corpus.store
+        assert tables_of(make(view)).store is tables_of(corpus).store
         np.testing.assert_array_equal(make(view)[:], view[:])
         batches = view.batches(10, seed=3)
         next(iter(batches))
         again = make(batches)
-        assert again.corpus.store is corpus.store
+        assert tables_of(again.corpus).store is tables_of(corpus).store
         assert again.state_dict() == batches.state_dict()
         again.next_epoch()
         assert batches.epoch == 0
-        assert make(view.capped(2)).corpus.store is corpus.store
+        assert tables_of(make(view.capped(2)).corpus).store is tables_of(corpus).store
 
     def test_pickled_and_then_changed(self, tmp_path: Path) -> None:
         build(tmp_path, theirs=False)
@@ -539,10 +540,12 @@ class TestPieces:
         assert piece.base is not None
         assert not piece.flags.writeable
         assert len(piece) == (len(corpus) if load == "ram" else len(corpus.sessions[0]))
-        assert any(np.shares_memory(piece, held) for held in corpus.store.memory)
+        assert any(np.shares_memory(piece, held) for held in tables_of(corpus).store.memory)
         run = corpus.rows_of(3)
-        assert any(np.shares_memory(run, held) for held in corpus.store.memory)
-        assert any(np.shares_memory(corpus.where("id <> 1")[3:9], held) for held in corpus.store.memory)
+        assert any(np.shares_memory(run, held) for held in tables_of(corpus).store.memory)
+        assert any(
+            np.shares_memory(corpus.where("id <> 1")[3:9], held) for held in tables_of(corpus).store.memory
+        )
 
     def test_what_is_kept_cannot_be_written(self, corpus: Corpus) -> None:
         for session in corpus.sessions:
@@ -558,7 +561,7 @@ class TestPieces:
         try:
             corpus = Corpus.open(built.root, load=load)
             assert corpus[0] == corpus.get_batch([0])[0]
-            store = weakref.ref(corpus.store)
+            store = weakref.ref(tables_of(corpus).store)
             del corpus
             assert store() is None
         finally:

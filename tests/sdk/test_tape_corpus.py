@@ -20,6 +20,7 @@ from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, FORMAT_VERSION, RUN_DTYPE, FileEntry, Manifest
 from tape2048.game.rules import boards_to_exps
 from tape2048.rows import tapes as tapes_module
+from tape2048.rows.view import tables_of
 from tape2048.tape import TapeWriter
 from tape2048.tape.layout import anchors_header, tape_header
 
@@ -211,8 +212,8 @@ class TestPacked:
     def test_only_the_chosen_runs_are_decoded(self, made: Sessions) -> None:
         found = made.open(all_of("tape"), "packed", "id % 3 = 0")
         rows = made.open(all_of("rows"), "mmap", "id % 3 = 0")
-        assert found.store.boards is not None
-        assert sum(array.size for array in found.store.boards.memory) == len(found)
+        assert tables_of(found).store.boards is not None
+        assert sum(array.size for array in tables_of(found).store.boards.memory) == len(found)
         np.testing.assert_array_equal(found.tokens(slice(None)), rows.tokens(slice(None)))
 
     def test_a_wrong_byte_is_found(self, tmp_path: Path) -> None:

@@ -39,13 +39,13 @@ from tape2048.base.guide import make_guide
 from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import Batch, Layout, check_fields, check_label_dtype
+from tape2048.batches.fields import Batch, BatchLayout, check_fields, check_label_dtype
 from tape2048.batches.gatherer import Gatherer
 from tape2048.batches.plan import NO_CAP, Cap, Order
 from tape2048.batches.pool import PoolReader
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
-from tape2048.rows.view import BufferView, CappedView, check_corpus
+from tape2048.rows.view import BufferView, CappedView, check_corpus, tables_of
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Batches:
         tiles = check_thresholds(thresholds)
         self._tiles = tuple(tiles.tolist())
         self._gatherer = Gatherer(self.corpus, names, tiles, cap)
-        self.layout = Layout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
+        self.layout = BatchLayout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
         self._keys: _Keys | None = None
         self._pool = self._make_pool()
         rank_rows = self._rank_rows()
@@ -229,7 +229,7 @@ class Batches:
             return None
         if not self.shuffle:
             raise ValueError("pool_rows is for shuffle=True; the rows in order need no pool")
-        if self.corpus.store.remote and "move" in self.layout.fields:
+        if tables_of(self.corpus).store.remote and "move" in self.layout.fields:
             raise CorpusError(
                 "the field move reads rows beside those of the pool, which are not kept here of a store",
                 hint='take "action", or leave pool_rows out',
@@ -349,7 +349,7 @@ class Batches:
     def check_files(self) -> None:
         """Raise CorpusError if a mapped file that batches are read from was truncated."""
         if self._gatherer.reads_rows or self._pool is not None:
-            self.corpus.store.check_files()
+            self.corpus.check_files()
 
     def begin(self) -> None:
         """Go to the next epoch if this loader has served the last batch of this one.

@@ -9,7 +9,6 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.batches.plan import Outputs, address_of
-from tape2048.session.labels import DEFAULT_THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,7 @@ _PLAIN = {
 FIELDS = (*_PLAIN, "labels", "embeddings")
 
 
-class Layout(NamedTuple):
+class BatchLayout(NamedTuple):
     """The fields of a batch, and the parameters of their types.
 
     Attributes:
@@ -76,15 +75,13 @@ class BatchOptions(TypedDict, total=False):
     pool_sessions: int | None
 
 
-#: The defaults of these that are not None.
-BATCH_DEFAULTS: BatchOptions = {
-    "shuffle": True,
-    "seed": 0,
-    "fields": ("tokens", "labels"),
-    "thresholds": DEFAULT_THRESHOLDS,
-    "label_dtype": "bool",
-    "drop_last": False,
-}
+def check_options(owner: str, options: BatchOptions) -> None:
+    """Raise TypeError for a keyword that ``Batches`` does not take, in the name of its caller."""
+    if unknown := options.keys() - BatchOptions.__annotations__.keys():
+        names = ", ".join(BatchOptions.__annotations__)
+        raise TypeError(
+            f"{owner}() got an unexpected keyword argument {min(unknown)!r}; the others are {names}"
+        )
 
 
 def check_fields(fields: Sequence[str]) -> tuple[str, ...]:
@@ -127,9 +124,9 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         (32, ['tokens', 'labels'], (32, 16))
     """
 
-    __slots__ = ("_arrays", "_places", "_targets", "capacity", "layout", "rows", "words")
+    __slots__ = ("_arrays", "_places", "_targets", "_words", "capacity", "layout", "rows")
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], layout: Layout) -> None:
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> None:
         if set(arrays) != set(layout.fields):
             raise ValueError(f"buffers for {sorted(arrays)}; expected {sorted(layout.fields)}")
         for name, array in arrays.items():
@@ -156,10 +153,10 @@ class Batch(Mapping[str, "NDArray[Any]"]):
             self._places = np.empty(self.capacity, np.uint32), np.empty(self.capacity, np.int64)
             targets["segment"], targets["base"] = self._places
         self._targets = targets
-        self.words = self.words_from(0)
+        self._words = self._words_from(0)
 
     @classmethod
-    def allocate(cls, layout: Layout, capacity: int) -> Batch:
+    def allocate(cls, layout: BatchLayout, capacity: int) -> Batch:
         """Make a batch with new buffers."""
         arrays = {}
         for name in layout.fields:
@@ -167,17 +164,9 @@ class Batch(Mapping[str, "NDArray[Any]"]):
             arrays[name] = np.empty((capacity, *shape), dtype)
         return cls(arrays, layout)
 
-    def words_from(self, row: int) -> NDArray[np.uint64]:
-        """Return the entries of the ``Outputs`` that fill the batch from a row on."""
+    def _words_from(self, row: int) -> NDArray[np.uint64]:
         addresses = {name: address_of(array[row:]) for name, array in self._targets.items()}
         return np.array(Outputs(**addresses), np.uint64)
-
-    @property
-    def places(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Segment and number in the map of each row; only in a batch with embeddings."""
-        assert self._places is not None
-        segment, base = self._places
-        return segment[: self.rows], base[: self.rows]
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -212,8 +201,20 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         return f"<Batch of {counted(self.rows, 'row')}: {', '.join(self._arrays)}>"
 
 
-def _restore(arrays: Mapping[str, NDArray[Any]], layout: Layout, rows: int) -> Batch:
+def _restore(arrays: Mapping[str, NDArray[Any]], layout: BatchLayout, rows: int) -> Batch:
     """Restore a copied or pickled batch, with the addresses of its own arrays."""
     batch = Batch(arrays, layout)
     batch.rows = rows
     return batch
+
+
+def words_of(batch: Batch, row: int = 0) -> NDArray[np.uint64]:
+    """Return the entries of the ``Outputs`` that fill a batch from a row on."""
+    return batch._words_from(row) if row else batch._words  # noqa: SLF001 - of this module
+
+
+def places_of(batch: Batch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return segment and number in the map of each row; only of a batch with embeddings."""
+    assert batch._places is not None  # noqa: SLF001
+    segment, base = batch._places  # noqa: SLF001
+    return segment[: batch.rows], base[: batch.rows]

@@ -12,10 +12,12 @@ import numpy as np
 from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
 from tape2048.batches import gather_kernel
+from tape2048.batches.fields import places_of, words_of
 from tape2048.batches.plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048.errors import CorpusError
 from tape2048.io.reading import populate
 from tape2048.rows.row_map import NO_LABELS
+from tape2048.rows.view import tables_of
 from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
 from tape2048.session.labels import exponents_of
 from tape2048.session.remote_session import RemoteSession, check_fits, prefetch
@@ -72,7 +74,8 @@ class Gatherer:
     def __init__(
         self, view: BufferView, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
     ) -> None:
-        if "action" in fields and (without := view.without_action()):
+        tables = tables_of(view)
+        if "action" in fields and (without := tables.without_action):
             names = ", ".join(session.name for session in without[:_NAMED])
             more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
             raise CorpusError(
@@ -81,19 +84,19 @@ class Gatherer:
                 hint='leave them out, or take the field "move", which recovers moves from the boards',
             )
         # Not the view, which may hold this gatherer: only the garbage collector frees a cycle.
-        self._store = view.store
-        self._rowmap = view.rowmap
+        self._store = tables.store
+        self._rowmap = tables.rowmap
         self._cap = cap
-        self.reads_rows = view.store.boards is None or bool(_OF_ROWS & set(fields))
+        self.reads_rows = tables.store.boards is None or bool(_OF_ROWS & set(fields))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
         self._exponents = exponents_of(view.runs["highest_tile"])
         self._thresholds = exponents_of(thresholds)
-        self._labels = view.label_guide if "labels" in fields else NO_LABELS
+        self._labels = tables.label_guide if "labels" in fields else NO_LABELS
         self.plan = self.plan_of(NO_POOL)
         run_starts = cap.guide.starts if len(cap.guide.entries) else self._rowmap.run_starts
         first_runs = np.searchsorted(view.runs["session"], np.arange(len(view.sessions) + 1))
         self.session_starts = run_starts[first_runs].astype(np.int64)
-        self.fetches = view.store.remote and self.reads_rows
+        self.fetches = tables.store.remote and self.reads_rows
         self._held: Hold | None = None
         self.takes_boards = self.plan.packed and not _OF_ROWS & set(fields)
         self._embeddings: list[NDArray[np.uint16]] = []
@@ -194,7 +197,7 @@ class Gatherer:
         self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]
     ) -> int:
         assert places[1] <= batch.capacity
-        done = self.run(self.plan, order, places, keys, batch.words)
+        done = self.run(self.plan, order, places, keys, words_of(batch))
         self.finish(batch, done)
         return done
 
@@ -224,7 +227,7 @@ class Gatherer:
     ) -> None:
         """Fill rows from ``at`` on by a pool's plan, as :meth:`fill`; :meth:`finish` has to follow."""
         assert at + places[1] <= batch.capacity
-        words = batch.words_from(at) if at else batch.words
+        words = words_of(batch, at)
         done = self.run(plan, order, places, keys, words)
         assert done == places[1]
 
@@ -232,7 +235,7 @@ class Gatherer:
         """Set the number of rows of a batch, and add their embeddings."""
         batch.rows = rows
         if self.embedding_width:
-            segment, base = batch.places
+            segment, base = places_of(batch)
             row_bytes = np.uint64(2 * self.embedding_width)
             out = batch["embeddings"].view(np.uint8)
             gather_kernel.copy_rows(self._embedding_addresses, segment, base, row_bytes, out)
@@ -243,7 +246,7 @@ class Gatherer:
 
     def _open_embeddings(self, view: BufferView) -> None:
         """Open the embeddings of the view's sessions, and compute each segment's address in them."""
-        segments = view.segments
+        segments = tables_of(view).segments
         made: set[tuple[str, str, int]] = set()
         addresses = np.zeros(len(view.sessions), np.uint64)
         for owner in np.unique(segments.session).tolist():

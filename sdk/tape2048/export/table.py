@@ -75,7 +75,7 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     owners = codes[corpus.runs["session"]]
 
     def row_values(first: int, last: int) -> list[NDArray[Any]]:
-        corpus.store.check_files()
+        corpus.check_files()
         rows = corpus[first:last]
         runs = _runs_between(corpus.row_starts, first, last)
         return [owners[runs], *(rows[field] for field in corpus.dtype.names or ()), *reached[runs].T]

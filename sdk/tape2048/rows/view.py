@@ -23,8 +23,7 @@ import numpy as np
 from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int
 from tape2048.errors import MissingPackageError
-from tape2048.formats.session import STEP_DTYPE, step_dtype
-from tape2048.rows.phase import cut
+from tape2048.formats.session import SAMPLE_RATE_MAX, STEP_DTYPE, step_dtype
 from tape2048.rows.row_map import NO_TAPE, RowMap, TapeMap, make_label_guide
 from tape2048.selection.filters import session_columns
 from tape2048.selection.phase import ALL, Phase
@@ -43,58 +42,122 @@ if TYPE_CHECKING:
     from tape2048.selection.filters import Columns
     from tape2048.session.session import Session
 
+# Rows whose steps are read together: 4 MB.
+_SCAN_ROWS = 1 << 20
+
+
+class ViewTables:
+    """The runs of a view, and where their rows are in memory; for the kernels."""
+
+    def __init__(self, store: RowBuffers, chosen: NDArray[np.int64] | None, phase: Phase) -> None:
+        self.store = store
+        self.chosen = chosen
+        self.phase = phase
+        self.runs = store.runs if chosen is None else store.runs[chosen]
+        self.runs.flags.writeable = False
+        has_runs = np.bincount(self.runs["session"], minlength=len(store.sessions)) > 0
+        used = itertools.compress(store.sessions, has_runs)
+        self.without_action = [session for session in used if session.dtype == STEP_DTYPE]
+        self.dtype = step_dtype(record_action=not self.without_action)
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The segments of the view's runs, before ``empties``."""
+        segments = self.store.segments
+        if self.chosen is not None:
+            ordinal = np.full(len(self.store.runs), -1, np.int64)
+            ordinal[self.chosen] = np.arange(len(self.chosen))
+            segments = segments.take(ordinal[segments.run] >= 0)
+            segments = segments._replace(run=ordinal[segments.run])
+        return _cut(segments, self.phase, self.runs, self.store)
+
+    @cached_property
+    def rowmap(self) -> RowMap:
+        """The tables that locate the view's rows."""
+        segments, store = self.segments, self.store
+        boards = store.board_addresses(segments)
+        tape = NO_TAPE
+        if (tapes := store.tapes) is not None:
+            starts = tapes.starts if self.chosen is None else tapes.starts[self.chosen]
+            tape = TapeMap.of(segments, self.runs, starts, tapes.spans)
+        rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards, tape)
+        if self.phase.empties is not None:
+            from tape2048.rows.row_mask import mask_empties
+
+            if boards is None:
+                store.check_files()
+            with store.hold(np.unique(segments.session).tolist() if boards is None else []):
+                rows = mask_empties(rows, *self.phase.empties, store)
+        return rows
+
+    @cached_property
+    def label_guide(self) -> NDArray[np.uint32]:
+        """The guide from rows to labels."""
+        return make_label_guide(self.rowmap.guide, exponents_of(self.runs["highest_tile"])[self.rowmap.run])
+
+    def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
+        """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
+        rows = self.rowmap
+        if rows.mask.words.size or self.store.remote:  # rows in the cache come and go
+            return None
+        a = int(np.searchsorted(rows.guide.starts, np.uint64(first), "right")) - 1
+        b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
+        if not (rows.address[a:b] == rows.address[a]).all() or not (rows.end[a:b] == rows.end[a]).all():
+            return None
+        if (rows.strides[a:b] != rows.row_bytes).any():
+            return None
+        address = (int(rows.address[a]) + first * rows.row_bytes) % 2**64
+        return self.store.bytes_at(address, (end - first) * rows.row_bytes).view(self.dtype)
+
+    def pieces(self, rows_max: int) -> Iterator[slice]:
+        """Cut all rows, in order, into slices of at most ``rows_max`` rows that are adjacent in memory."""
+        rows, count = self.rowmap, self.rowmap.view_rows
+        if rows.mask.words.size:
+            edges = np.arange(0, count, rows_max)
+        else:
+            apart = (rows.address[1:] != rows.address[:-1]) | (rows.end[1:] != rows.end[:-1])
+            edges = rows.guide.starts[:-1][np.concatenate(([True], apart))].astype(np.int64)
+        for begin, end in itertools.pairwise([*edges.tolist(), count]):
+            for first in range(begin, end, rows_max):
+                yield slice(first, min(end, first + rows_max))
+
 
 class BufferView(View):
-    """Some runs of a store, or a part of each; immutable.
+    """Some runs of many sessions, or a part of each; immutable. See :class:`tape2048.Corpus`.
 
     Attributes:
-        store: the storage that all views of these sessions share.
+        runs: the run table, ``CORPUS_RUN_DTYPE[R]``, read-only. ``session`` indexes :attr:`sessions`. The
+            other columns are the session's own: ``first_row`` and ``rows`` describe the whole run in its
+            session, :attr:`row_counts` its rows in the view.
+        dtype: the type of a row: ``ACTION_STEP_DTYPE`` if all sessions of the view's runs have the action;
+            otherwise ``STEP_DTYPE``, and rows with the action come without it.
         game_phase: the part of each game that is in the view.
     """
+
+    runs: NDArray[np.void]
 
     def __init__(
         self, store: RowBuffers, chosen: NDArray[np.int64] | None = None, phase: Phase = ALL
     ) -> None:
         """Make a view of the phase of the runs with these ordinals (None: all)."""
-        self.store = store
+        self._tables = ViewTables(store, chosen, phase)
         self.game_phase = phase
-        self._chosen = chosen
+        self.runs = self._tables.runs
+        self.dtype = self._tables.dtype
 
     @property
     def sessions(self) -> tuple[Session, ...]:
         """All open sessions, with or without runs in the view."""
-        return self.store.sessions
+        return self._tables.store.sessions
 
     @property
     def load(self) -> HeldLoad:
         """Storage of the rows: ``"mmap"``, ``"packed"`` or ``"ram"``."""
-        return self.store.load
+        return self._tables.store.load
 
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of a row: ``ACTION_STEP_DTYPE`` if all sessions of the view's runs have the action.
-
-        Otherwise ``STEP_DTYPE``, and the rows of those that have it come without it.
-        """
-        return step_dtype(record_action=not self.without_action())
-
-    def without_action(self) -> list[Session]:
-        """Return the sessions with runs in the view whose rows have no action."""
-        has_runs = np.bincount(self.runs["session"], minlength=len(self.sessions)) > 0
-        return [s for s in itertools.compress(self.sessions, has_runs) if s.dtype == STEP_DTYPE]
-
-    @cached_property
-    def runs(self) -> NDArray[np.void]:
-        """The run table, ``CORPUS_RUN_DTYPE[R]``, read-only.
-
-        ``session`` indexes :attr:`sessions`. The other columns are the session's own: ``first_row`` and
-        ``rows`` describe the whole run in its session, :attr:`row_counts` its rows in the view.
-        """
-        if self._chosen is None:
-            return self.store.runs
-        runs = self.store.runs[self._chosen]
-        runs.flags.writeable = False
-        return runs
+    def check_files(self) -> None:
+        """Raise CorpusError if a mapped file was truncated since it was opened."""
+        self._tables.store.check_files()
 
     def runs_frame(self) -> Any:
         """Return the run table as a pandas ``DataFrame``, with the sessions' names; needs pandas.
@@ -113,50 +176,9 @@ class BufferView(View):
         return frame.assign(session=pd.Categorical.from_codes(self.runs["session"], names))
 
     @cached_property
-    def segments(self) -> Segments:
-        """The segments of the view's runs, before ``empties``; for the kernels."""
-        segments = self.store.segments
-        if self._chosen is not None:
-            ordinal = np.full(len(self.store.runs), -1, np.int64)
-            ordinal[self._chosen] = np.arange(len(self._chosen))
-            segments = segments.take(ordinal[segments.run] >= 0)
-            segments = segments._replace(run=ordinal[segments.run])
-        return cut(segments, self.game_phase, self.runs, self.store)
-
-    @property
-    def used_sessions(self) -> list[int]:
-        """The ordinals of the sessions with rows in the view, before ``empties``."""
-        found: list[int] = np.unique(self.segments.session).tolist()
-        return found
-
-    @cached_property
-    def rowmap(self) -> RowMap:
-        """The tables that locate the view's rows; for the kernels."""
-        segments = self.segments
-        boards = self.store.board_addresses(segments)
-        tape = NO_TAPE
-        if (tapes := self.store.tapes) is not None:
-            starts = tapes.starts if self._chosen is None else tapes.starts[self._chosen]
-            tape = TapeMap.of(segments, self.runs, starts, tapes.spans)
-        rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards, tape)
-        if self.game_phase.empties is not None:
-            from tape2048.rows.row_mask import mask_empties
-
-            if boards is None:
-                self.store.check_files()
-            with self.store.hold(self.used_sessions if boards is None else []):
-                rows = mask_empties(rows, *self.game_phase.empties, self.store)
-        return rows
-
-    @cached_property
-    def label_guide(self) -> NDArray[np.uint32]:
-        """The guide from rows to labels; for the kernels."""
-        return make_label_guide(self.rowmap.guide, exponents_of(self.runs["highest_tile"])[self.rowmap.run])
-
-    @cached_property
     def row_starts(self) -> NDArray[np.int64]:
         """First row of each run in the view, then the number of rows: ``i64[R + 1]``, read-only."""
-        starts = self.rowmap.run_starts.astype(np.int64)
+        starts = self._tables.rowmap.run_starts.astype(np.int64)
         starts.flags.writeable = False
         return starts
 
@@ -202,7 +224,7 @@ class BufferView(View):
 
     def __len__(self) -> int:
         """Number of rows, N."""
-        return self.rowmap.view_rows
+        return self._tables.rowmap.view_rows
 
     def __repr__(self) -> str:
         named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
@@ -220,34 +242,6 @@ class BufferView(View):
     def weights(self) -> NDArray[np.float32]:
         """Weight of a row of each run, 1: ``f32[R]``; see :attr:`CappedView.weights`."""
         return np.ones(len(self.runs), np.float32)
-
-    def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
-        """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
-        rows = self.rowmap
-        if rows.mask.words.size or self.store.remote:  # rows in the cache come and go
-            return None
-        a = int(np.searchsorted(rows.guide.starts, np.uint64(first), "right")) - 1
-        b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
-        if not (rows.address[a:b] == rows.address[a]).all() or not (rows.end[a:b] == rows.end[a]).all():
-            return None
-        if (rows.strides[a:b] != rows.row_bytes).any():
-            return None
-        address = (int(rows.address[a]) + first * rows.row_bytes) % 2**64
-        return self.store.bytes_at(address, (end - first) * rows.row_bytes).view(self.dtype)
-
-    def piece_slices(self, rows_max: int) -> Iterator[slice]:
-        """Cut all rows, in order, into slices of at most ``rows_max`` rows that are adjacent in memory."""
-        if rows_max < 1:
-            raise ValueError(f"rows_max={rows_max}; expected at least 1")
-        rows = self.rowmap
-        if rows.mask.words.size:
-            edges = np.arange(0, len(self), rows_max)
-        else:
-            apart = (rows.address[1:] != rows.address[:-1]) | (rows.end[1:] != rows.end[:-1])
-            edges = rows.guide.starts[:-1][np.concatenate(([True], apart))].astype(np.int64)
-        for begin, end in zip(edges.tolist(), [*edges[1:].tolist(), len(self)], strict=True):
-            for first in range(begin, end, rows_max):
-                yield slice(first, min(end, first + rows_max))
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Compare each run's highest tile with each threshold: ``bool[R, T]``, as ``Session.run_labels``."""
@@ -331,3 +325,94 @@ def check_corpus(source: object, *, or_capped: bool = False) -> None:
     """Raise TypeError unless ``source`` is a corpus (or a capped one)."""
     if not isinstance(source, (BufferView, CappedView) if or_capped else BufferView):
         raise TypeError(f"found {source!r:.200}, expected a Corpus (Corpus.open takes one session, too)")
+
+
+def tables_of(view: BufferView) -> ViewTables:
+    """Return the tables of a view, which are private to the packages that serve batches."""
+    return view._tables  # noqa: SLF001
+
+
+def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuffers) -> Segments:
+    """Cut segments down to the rows within the phase's steps and fraction.
+
+    In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a
+    foreign session without one, the steps of all rows are read. The phase's ``empties`` are ignored.
+    """
+    if phase.steps is None and phase.fraction is None:
+        return segments
+    low, high = phase.step_ranges(runs["steps"])
+    rates = np.array([_sample_rate(session) for session in store.sessions], np.int64)
+    known = rates[segments.session] > 0
+    parts = [_cut_whole_runs(segments.take(known), low, high, rates)]
+    for owner in np.unique(segments.session[~known]).tolist():
+        mine = segments.take(segments.session == owner)
+        parts.append(_cut_by_reading(mine, low, high, store.rows_of(owner)))
+    if len(parts) == 1:
+        return parts[0]
+    together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
+    return together.take(np.argsort(together.run, kind="stable"))
+
+
+def _sample_rate(session: Session) -> int:
+    """Return N if every N-th step is a row; 0 if the rows have to be read to know their steps."""
+    rate = session.meta.get("sample_rate")
+    if session.tape is not None:
+        return 1  # every step is there
+    ours = session.blocks is not None and session.contiguous
+    if not ours or not isinstance(rate, int) or not 1 <= rate <= SAMPLE_RATE_MAX:
+        return 0
+    expected = -(-session.runs["steps"].astype(np.int64) // rate)
+    return rate if bool((session.runs["rows"] == expected).all()) else 0
+
+
+def _cut_whole_runs(
+    segments: Segments, low: NDArray[Any], high: NDArray[Any], rates: NDArray[Any]
+) -> Segments:
+    """Cut segments that are whole runs, by arithmetic."""
+    rate = rates[segments.session]
+    first = np.minimum(-(-low[segments.run] // rate), segments.rows)
+    end = np.minimum(-(-high[segments.run] // rate), segments.rows)
+    return _narrow(segments, np.arange(len(first)), (first, end))
+
+
+def _cut_by_reading(
+    segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], rows_held: NDArray[np.void]
+) -> Segments:
+    """Cut segments of ``rows_held`` by their steps; a segment may become several."""
+    steps = rows_held["step_idx"]
+    begin = np.uint64(rows_held.__array_interface__["data"][0])
+    places = ((segments.address - begin) // np.uint64(rows_held.dtype.itemsize)).astype(np.int64)
+    found: list[tuple[NDArray[np.int64], ...]] = []
+    batch_end = np.cumsum(segments.rows) // _SCAN_ROWS
+    for batch in np.unique(batch_end).tolist():
+        chosen = np.flatnonzero(batch_end == batch)
+        rows = segments.rows[chosen]
+        which = np.repeat(chosen, rows)
+        within = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
+        step = steps[places[which] + within]
+        run = segments.run[which]
+        inside = (low[run] <= step) & (step < high[run])
+        edge = np.ones(len(which), np.bool_)
+        edge[1:] = (inside[1:] != inside[:-1]) | (which[1:] != which[:-1])
+        begins = np.flatnonzero(edge)
+        lengths = np.diff(begins, append=len(which))
+        kept = inside[begins]
+        at, length = begins[kept], lengths[kept]
+        found.append((which[at], within[at], within[at] + length))
+    if not found:
+        return segments
+    which, *bounds = (np.concatenate(column) for column in zip(*found, strict=True))
+    return _narrow(segments, which, bounds)
+
+
+def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any) -> Segments:
+    """Take rows [first, end) of some segments, without those that become empty."""
+    first, end = bounds
+    kept = first < end
+    first, end = first[kept], end[kept]
+    taken = segments.take(which[kept])
+    return taken._replace(
+        address=taken.address + (first * taken.stride).astype(np.uint64),
+        rows=end - first,
+        place=taken.place + first,
+    )

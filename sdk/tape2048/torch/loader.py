@@ -31,11 +31,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
-from tape2048.base.prompt import spell_out
 from tape2048.base.text import as_int
 from tape2048.base.threads import Prefetcher
 from tape2048.batches.batches import Batches
-from tape2048.batches.fields import BATCH_DEFAULTS, BatchOptions, check_fields, check_label_dtype
+from tape2048.batches.fields import BatchOptions, check_fields, check_label_dtype, check_options
 from tape2048.corpus import Capped
 from tape2048.datasets.table_rows import TableRows, check_table_fields
 from tape2048.errors import ConfigError
@@ -130,7 +129,6 @@ class CriticLoader(IterableDataset[Tensors]):
         {'tokens': (64, 16), 'labels': (64, 3)}
     """
 
-    @spell_out(BatchOptions, BATCH_DEFAULTS)
     def __init__(
         self,
         source: Corpus | Capped,
@@ -143,6 +141,7 @@ class CriticLoader(IterableDataset[Tensors]):
         pin_memory: bool | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
+        check_options("CriticLoader", options)
         self.threads = as_int("threads", threads)
         self.prefetch = as_int("prefetch", prefetch)
         self.keep = as_int("keep", keep)
