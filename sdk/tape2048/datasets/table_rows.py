@@ -20,7 +20,6 @@ from tape2048.formats.rows import row_numbers, run_ordinal
 from tape2048.jit.mix import mix64
 from tape2048.runs.engine_text import identity_of, join_seed
 from tape2048.runs.run import Run
-from tape2048.selection.filters import number_columns
 from tape2048.selection.phase import ALL, Phase, make_phase
 from tape2048.selection.splits import player_key
 from tape2048.selection.view import View
@@ -229,7 +228,7 @@ class TableRows(View):
         engines = np.array(self._table.engine_names(), object)
         start = self.runs["start_unix_s"].astype(np.float64)
         return {
-            **number_columns(self.runs, self.row_counts),
+            **super()._columns(),
             "engine": lambda: engines,
             "model": lambda: engines,
             "started": lambda: np.where(start > 0, start, np.nan),
