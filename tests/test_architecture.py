@@ -102,7 +102,7 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.players.bench": ("numba", "numpy", "rich", "scipy", "torch"),
     "tape2048_tools.commands.players.train": ("numba", "rich", "scipy", "torch"),
     "tape2048_recorder.players.registry": ("numba", "rich", "click", "torch"),
-    "tape2048_recorder.replay.playing": ("numba", "rich", "click", "torch"),
+    "tape2048_recorder.replay.replay": ("numba", "rich", "click", "torch"),
     "tape2048.conversion.targets": ("numba", "rich", "click", "torch"),
     "tape2048.ntuple.network": ("numba", "rich", "click", "torch"),
     "tape2048_tools.commands.recorder.config": ("numba", "rich", "scipy", "torch"),

@@ -1,14 +1,12 @@
 """The compiled loop that plays whole games into a block buffer.
 
-One loop serves every player: numba compiles it once for each player type, with the player's choice
-inlined (see :mod:`tape2048_recorder.game.player_api`). It returns to Python when the buffer is full, when
-all its games are played, or after a number of steps, and continues from the same position when called
-again: ``game`` holds the state of the game in play, and the buffer its boards, after those of the finished
-games.
+One loop serves every player: numba compiles it once for each player type, with the player's choice inlined
+(see :mod:`tape2048_recorder.game.player_api`). It returns to Python when the buffer is full, when all its
+games are played, or after a number of steps, and continues from the same position when called again.
 
-Until they are written, rows are packed boards (and moves, where these are recorded): the rest of a row
-follows from its game. Eight bytes in place of 28 leave the processor's caches to the player. For a session on
-tape a row is one byte, the step made there, and numba compiles the loop a second time, for that.
+Until they are written, rows are packed boards, and moves where these are recorded: the rest of a row follows
+from its game. Eight bytes in place of 28 leave the processor's caches to the player. For a session on tape a
+row is one byte, the step made there.
 """
 
 from __future__ import annotations
@@ -33,23 +31,13 @@ if TYPE_CHECKING:
 
 U64 = np.uint64
 
-# Why the loop returned.
-GAMES_PLAYED = 0  # all its games have ended
-BUFFER_FULL = 1  # no room for the next row
-STEPS_PLAYED = 2  # the step budget is used up
+# Why the loop returned: all its games have ended, no room for the next row, or the step budget is used up.
+GAMES_PLAYED, BUFFER_FULL, STEPS_PLAYED = range(3)
 
-# The words of ``game``: the game in play, and the fill of the buffer.
-_IN_PLAY = 0  # 1 while a game is in play
-_BOARD = 1
-_STATE = 2
-_GAMMA = 3
-_STEP = 4  # moves made in it
-_FOURS = 5  # 4s spawned in it
-_FIRST_ROW = 6  # its first row in the buffer; the rows before it are of finished games
-_ROWS = 7  # rows in the buffer
-_NEXT = 8  # index of the game in play (or the next one) in ids and seeds
-_RUNS = 9  # runs in ``runs``
-_PLAYED = 10  # steps made since the state was made
+# The words of ``game``: 1 while a game is in progress; its board, generator, moves, 4s spawned and first row
+# in the buffer (the rows before it are of finished games); rows in the buffer; the index of the game in
+# progress, or the next one, in ids and seeds; finished runs; and the steps made since the state was created.
+_IN_PLAY, _BOARD, _STATE, _GAMMA, _STEP, _FOURS, _FIRST_ROW, _ROWS, _NEXT, _RUNS, _PLAYED = range(11)
 _GAME_WORDS = 11
 
 #: Rows built at once when a block is written: few enough for the second-level cache, from where they are
@@ -198,12 +186,9 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
     """Play a game from each seed, without rows, and return the moves made.
 
-    Args:
-        player: chooses the moves.
-        boards: boards before a move from which the games begin, ``u64[n]``; or empty, for new games.
-        seeds: seeds of the games, ``u64[n]``.
-        scores: receives the points made, ``u64[n]``.
-        highest: receives the exponents of the highest tiles at the end, ``u8[n]``.
+    ``boards`` (``u64[n]``) are boards before a move from which the games begin, or empty for new games.
+    ``scores`` (``u64[n]``) receives the points made, ``highest`` (``u8[n]``) the exponents of the highest
+    tiles.
     """
     steps = 0
     for i in range(seeds.shape[0]):
@@ -338,12 +323,7 @@ class Buffer(BlockBuffer):
         self._game[_NEXT] = 0
 
     def begin_at(self, board: int, seed: int) -> None:
-        """Drop all games, and put one in play that goes on from a board; its run is not the whole game's.
-
-        Args:
-            board: before a move, packed.
-            seed: of its generator, 64 bits.
-        """
+        """Drop all games, and start one from a packed board, with the generator of a seed."""
         self._ids, self._seeds = np.zeros(1, dtype=np.uint64), np.array([seed], dtype=np.uint64)
         _begin_at(self._game, U64(board), self._seeds[0])
 
@@ -383,10 +363,7 @@ class Buffer(BlockBuffer):
 
 
 def play_into(buffer: Buffer, player: Any, *, steps_max: int) -> int:
-    """Play the games of ``buffer``, for at most ``steps_max`` steps.
-
-    Returns:
-        :data:`GAMES_PLAYED`, :data:`BUFFER_FULL` or :data:`STEPS_PLAYED`.
+    """Play the games of ``buffer``, for at most ``steps_max`` steps; return why it ended.
 
     Raises:
         ValueError: more games wait than ``runs_max`` leaves room for.

@@ -13,7 +13,7 @@ from tape2048_recorder.lanes.table import Finished, Table
 from tape2048_recorder.players.batch import Caller, make_batch_player
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
@@ -25,9 +25,6 @@ NULL = "null"
 
 _BLOCK_ROWS = 262_144
 _BLOCK_RUNS = 16_384
-
-#: Seconds between two calls of ``progress``.
-_SLICE_S = 0.2
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -66,7 +63,6 @@ def measure(
     lanes: int,
     sampling: Sampling,
     seconds: float,
-    progress: Callable[[float], None] | None = None,
 ) -> Measurement:
     """Play for a while, recording into memory, and measure.
 
@@ -78,7 +74,6 @@ def measure(
         lanes: games in lockstep.
         sampling: how moves are chosen from scores.
         seconds: duration of the measurement.
-        progress: called about five times a second with the share done; its time does not count.
 
     Raises:
         PlayerError: the player failed.
@@ -97,26 +92,20 @@ def measure(
     new_table().warm_up()
     finished.drop_block()
     table = new_table()
-    total_s = 1.5 * seconds
-    done_s = begun_s = cpu_s = 0.0
-    before = np.zeros(5)
 
     def counters() -> npt.NDArray[np.float64]:
-        return np.array([table.steps, player.calls, table.model_ns, table.rules_ns, table.record_ns], float)
+        played = [table.steps, player.calls, table.model_ns, table.rules_ns, table.record_ns]
+        return np.array([*played, time.process_time() * 1e9, time.perf_counter() * 1e9])
 
-    while done_s < total_s:
-        if not begun_s and done_s >= seconds / 2:
-            begun_s, cpu_s, before = done_s, 0.0, counters()
-        begin, cpu_begin = time.perf_counter(), time.process_time()
-        while time.perf_counter() - begin < min(_SLICE_S, total_s - done_s):
+    before = counters()
+    for duration in (seconds / 2, seconds):
+        before = counters()
+        end = time.perf_counter() + duration
+        while time.perf_counter() < end:
             table.tick()
-        done_s += time.perf_counter() - begin
-        cpu_s += time.process_time() - cpu_begin
-        if progress is not None:
-            progress(min(1.0, done_s / total_s))
-    elapsed_s = done_s - begun_s
-    moves, calls, *parts_ns = (counters() - before).tolist()
-    model, rules, record = (ns / elapsed_s / 1e9 for ns in parts_ns)
+    moves, calls, *times = (counters() - before).tolist()
+    *parts_s, cpu_s, elapsed_s = (ns / 1e9 for ns in times)
+    model, rules, record = (part / elapsed_s for part in parts_s)
     return Measurement(
         lanes=lanes,
         moves=int(moves),

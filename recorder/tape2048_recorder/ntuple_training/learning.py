@@ -23,22 +23,20 @@ IV):
 where :math:`|E| / A` is 1 for an entry that has never moved.
 
 Late positions are rare. Two ways make them frequent. A finished game restarts from its middle (Matsuzaki's
-restart). Or a game begins where earlier ones entered a stage, in whichever stage has learned from the fewest
-moves (a carousel, Jaskowski 2018, section VI, by moves in place of games): each lane keeps the last boards
-that entered each stage, so they are those of the network as it plays now, and a stage that one game in a
-thousand reaches from the start learns as much as the first: once it has boards enough. On the average a board
-begins at most :data:`BEGINS_MAX` games; without that limit, a young network's last stages learned a hundred
-boards by heart, from 35% of all moves.
+restart). Or a game begins where earlier games entered a stage, in the stage that has learned from the fewest
+moves (a carousel, Jaskowski 2018, section VI, by moves in place of games). Each lane keeps the last boards
+that entered each stage. On average a board begins at most :data:`BEGINS_MAX` games: without that limit, the
+last stages of a young network learned a hundred boards by heart, from 35% of all moves.
 
-A game may have goals, sums of different tiles as those that begin stages. When it reaches one it ends, and
-what would follow is worth what the network says of the board with its large tiles halved
-(:func:`tape2048.ntuple.lookup.downgraded`). Else a stage whose games seldom succeed is worth so little that
-the one before it learns to avoid it, then the one before that, and so on: the values of the halved board are
-of games that succeed.
+A game may have goals: sums of different tiles, like those that begin stages. It ends when it reaches a goal,
+and what would follow is worth the network's value of the board with its large tiles halved
+(:func:`tape2048.ntuple.lookup.downgraded`). Otherwise a stage whose games seldom succeed is worth so little
+that the stage before it learns to avoid it, and so on. The values of the halved board are of games that
+succeed.
 
-Every second game may be guided: from a sum on, it chooses by the values of the halved boards. Where no game
-succeeds, values are of dying soon, whatever the board, and choose no better than that; the halved boards'
-values succeed now and then, and what they reach, the stage's own values learn.
+Every second game can be guided: from a sum on, it chooses by the values of the halved boards. Where no game
+succeeds, a stage's own values choose no better than chance; guided games succeed now and then, and the
+stage's own values learn from them.
 """
 
 from __future__ import annotations
@@ -65,11 +63,9 @@ F32 = np.float32
 #: Moves of a game that are kept; the longest possible game has some 65,000.
 LENGTH_MAX = 1 << 17
 
-# The words of a lane's state.
-_RANDOM = 0
-_GAMMA = 1
-_RESTART = 2  # the first board of the next game, or 0 for a new game
-GOALS = 3  # games that reached their goal
+# The words of a lane's state: its generator; the first board of the next game, or 0 for a new game; and the
+# games that reached their goal.
+_RANDOM, _GAMMA, _RESTART, GOALS = range(4)
 LANE_WORDS = 4
 
 #: Games that begin on a stage's boards, for each board that entered it.
@@ -80,7 +76,7 @@ BEGINS_MAX = 4
 ENTERED, BEGUN, LEARNED = range(3)
 
 
-class Tables(NamedTuple):
+class TrainingTables(NamedTuple):
     """A learning network, which lanes share: ``f32[entries, 4]`` (see :mod:`.entries`), in its own order."""
 
     entries: npt.NDArray[np.float32]
@@ -125,10 +121,7 @@ def _begin(state: Any, seed: Any) -> None:
 
 
 def new_lane(seed: np.uint64, layout: NetworkLayout, pool_boards: int = 1) -> Lane:
-    """Return a lane at its first game, with room for some boards of each stage.
-
-    Different seeds give different games.
-    """
+    """Return a lane at its first game, with room for some boards of each stage."""
     state = np.zeros(LANE_WORDS, dtype=U64)
     _begin(state, seed)
     return Lane(
@@ -282,23 +275,12 @@ def train(
 ) -> Any:
     """Play and learn game by game, until ``moves_max`` moves are made or ``scores`` is full.
 
-    Args:
-        tables: the learning network; other threads may write to it at the same time.
-        plays: the network that chooses the moves.
-        lane: this thread's own.
-        beta: the learning rate.
-        decay: lambda.
-        coherent: whether entries learn at rates of their own (temporal coherence), or all at one.
-        pooling: whether games begin in the stage that has learned least, else anew.
-        guiding: whether every second game is guided by ``plays.guides``.
-        restart_moves_min: games with fewer moves do not restart from their middle.
-        moves_max: the game that reaches it is the last.
-        scores: ``f64[n]``, filled with the scores of new games, without restarts.
-        highest: ``u8[n]``, filled with their highest exponents.
+    ``coherent``: entries learn at separate rates (temporal coherence). ``pooling``: games begin in the stage
+    that has learned least. ``guiding``: every second game is guided by ``plays.guides``. Games with
+    fewer moves than ``restart_moves_min`` do not restart from their middle. ``scores`` (``f64[n]``) and
+    ``highest`` (``u8[n]``, exponents) are filled with the results of new games.
 
-    Returns:
-        ``(games, moves, errors)``: the number of ``scores``, and over all games the number of moves and the
-        sum of ``|delta|``.
+    Returns the number of ``scores``, and over all games the number of moves and the sum of ``|delta|``.
     """
     random, gamma, restart = lane.state[_RANDOM], lane.state[_GAMMA], lane.state[_RESTART]
     games = 0

@@ -1,18 +1,17 @@
-r"""Pruning: a network's file becomes a fraction of its size, and the player hardly weaker.
+r"""Pruning of networks: files a fraction of their size, for hardly weaker play.
 
 Most entries of a network are seldom looked up. Rounding to a step :math:`\Delta` costs an entry that is
 looked up :math:`c` times a squared error of :math:`c\,\Delta^2 / 12` over all games, and saves
-:math:`\log_2 \Delta` bits; for a given number of bits, the sum of the errors is least where
+:math:`\log_2 \Delta` bits. For a given number of bits, the sum of the errors is least where
 
 .. math::
 
     \Delta_i \propto 1 / \sqrt{c_i}
 
 (reverse water-filling; Cover and Thomas, "Elements of Information Theory", 2nd ed., section 10.3.3). So each
-entry is rounded to a power of two of the network's own steps, the more coarsely the fewer look-ups it served;
-what is never looked up becomes 0 in most cases, or keeps its size at least. The file's format stays, and xz
-finds the zeros. Look-ups are counted in games: of each board's afterstates, as 1-ply looks them up, and of
-what may follow each of them, as a player does that looks a spawn ahead.
+entry is rounded to a power of two of the network's own steps: the fewer look-ups, the more coarsely. The
+format of the file stays, and xz finds the zeros. Look-ups are counted in games: of the afterstates of each
+board, and of the boards that can follow each afterstate, as in a 2-ply search.
 """
 
 from __future__ import annotations
@@ -56,6 +55,7 @@ _GAMES_AT_ONCE = 200
 #: Roundings differ by this factor, and this many are searched: up to a step of 2**20 times the finest.
 _FACTOR = 2**0.25
 _TRIES = 80
+_TRIES_MAX = _TRIES.bit_length()
 
 
 @register_jitable
@@ -99,15 +99,7 @@ def count_lookups(
     threads: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> npt.NDArray[np.uint32]:
-    """Return how often games look up each entry, ``u32[entries]``.
-
-    Args:
-        network: plays them, half of them 1-ply, half of them always a spawn ahead.
-        games: their number.
-        seed: of the games.
-        threads: that play.
-        progress: called with ``(done, games)``.
-    """
+    """Return how often games look up each entry, ``u32[entries]``: half of them 1-ply, half always 2-ply."""
     layout = network.layout
     facts = layout.masks, layout.offsets, stage_begins(layout), U64(layout.stage_size)
     counts = np.zeros(layout.entries, np.uint32)
@@ -115,13 +107,13 @@ def count_lookups(
     player = of_network(network, mix="0:1+16:1", downgrade=network.downgrade)
     seeds = game_seeds(seed, np.arange(games, dtype=U64))
     for first in range(0, games, _GAMES_AT_ONCE):
-        some = seeds[first : first + _GAMES_AT_ONCE]
 
-        def played(done: int, _: int, first: int = first) -> None:
+        def report(done: int, _: int, first: int = first) -> None:
             if progress is not None:
                 progress(first + done, games)
 
-        found = play_games(player, some, stride=1, threads=threads, progress=played)
+        some = seeds[first : first + _GAMES_AT_ONCE]
+        found = play_games(player, some, stride=1, threads=threads, progress=report)
         _count_lookups(facts, found.boards, some[0], places, counts)
     return counts
 
@@ -159,12 +151,6 @@ def pruned(
 ) -> Network:
     """Return the finest rounding of a network whose file has at most so many bytes.
 
-    Args:
-        network: with ``i16`` tables.
-        counts: from :func:`count_lookups`.
-        bytes_max: of the file.
-        progress: called with the number of roundings tried, and of all.
-
     Raises:
         ConfigError: the tables are not ``i16``, or even the coarsest rounding does not fit.
     """
@@ -172,23 +158,20 @@ def pruned(
     finest = float(network.scales.min()) * _CREDIT**0.5  # leaves each entry as it is
     fits: Network | None = None
     low, high = 0, _TRIES  # of the powers of _FACTOR: those below low do not fit, those from high on do
-    tries = _TRIES.bit_length()
-    for tried in range(tries):
-        if low == high:
-            break
+    tried = 0
+    while low < high:
         middle = (low + high) // 2
         found = rounded(network, counts, finest * _FACTOR**middle)
         if (size := file_bytes(found)) <= bytes_max:
             fits, high = found, middle
         else:
             low = middle + 1
+        tried += 1
         if progress is not None:
-            progress(tried + 1, tries)
+            progress(_TRIES_MAX if low == high else tried, _TRIES_MAX)
     if fits is None:
         raise ConfigError(
             f"found {size:,} bytes with the coarsest rounding, expected at most {bytes_max:,}",
             hint="a network of fewer stages, or of tuples of fewer cells",
         )
-    if progress is not None:
-        progress(tries, tries)
     return fits

@@ -12,6 +12,17 @@ high, and the games that reached 8192 fell from 72% to 22%; without the copy the
 Training pauses at a game's end to split the stages and to write a checkpoint: the entries and the state of
 each lane. With one thread, resuming from a checkpoint gives the same network as no interruption, to
 the bit.
+
+The files of a training::
+
+    <dir>/
+        checkpoint.safetensors   state for resumption; replaced atomically
+        metrics.jsonl            a line every few seconds
+        network.safetensors      the network so far, float32; replaced with each checkpoint
+        network.ntuple           the same for shipping, int16 and compressed, when training ends
+        curve.svg                mean score and reach over moves, at the end (extra ``plot``)
+
+A training that stops before its first moves leaves none of them.
 """
 
 from __future__ import annotations
@@ -29,13 +40,13 @@ import numpy.typing as npt
 
 from tape2048.base import resources
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, ModelError
+from tape2048.errors import ConfigError, DiskFullError, ModelError
 from tape2048.io.bulk_read import allocate
 from tape2048.io.durable import publishing_file, storage_error
 from tape2048.io.safetensors import decode, encode, map_file
-from tape2048.io.training_directory import check_same
+from tape2048.io.training_directory import TrainingDirectory, check_same
 from tape2048.ntuple.lookup import SYMMETRIES
-from tape2048.ntuple.network import Network, places_of, stage_begins
+from tape2048.ntuple.network import Network, places_of, save_network, stage_begins
 from tape2048.session.labels import REACH_TILES
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
@@ -48,7 +59,7 @@ from tape2048_recorder.ntuple_training.learning import (
     LENGTH_MAX,
     Lane,
     Plays,
-    Tables,
+    TrainingTables,
     new_lane,
     train,
 )
@@ -57,9 +68,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tape2048.io.training_directory import TrainingView
     from tape2048_recorder.ntuple_training.config import TrainingConfig
 
 U64 = np.uint64
+
+NETWORK = "network.ntuple"
+NETWORK_F32 = "network.safetensors"
+
+METRICS_INTERVAL_S = 10.0
+
+#: Interval between attempts at a checkpoint on a full disk: each may write gigabytes before it fails.
+ROOM_RETRY_S = 60.0
 
 CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 4"
 
@@ -104,23 +124,6 @@ class StageTally(NamedTuple):
     entered: int
 
 
-class _Slice(NamedTuple):
-    """One call of the compiled loop."""
-
-    begin: float
-    end: float
-    moves: int
-    errors: float
-
-
-def _stages_of(saved: dict[str, Any]) -> tuple[int, ...]:
-    """Return the stages of a checkpoint's configuration."""
-    try:
-        return tuple(map(int, str(saved.get("stages")).split()))
-    except ValueError:
-        return ()  # and its arrays will not fit
-
-
 class _Counts(msgspec.Struct):
     """Counters in a checkpoint."""
 
@@ -161,7 +164,8 @@ class Trainer:
         self._scales = np.ones((self.layout.stage_count, len(self.layout.tuples)), np.float32)
         self._begun = time.monotonic()
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW_GAMES)
-        self._recent: deque[_Slice] = deque(maxlen=200)
+        # Of calls of the compiled loop: begin, end, moves, errors.
+        self._recent: deque[tuple[float, float, int, float]] = deque(maxlen=200)
         self._lock = threading.Lock()
 
     @property
@@ -203,10 +207,9 @@ class Trainer:
             recent = list(self._recent)
         moves_per_s = error = 0.0
         if recent:
-            moves = sum(part.moves for part in recent)
-            begin, end = min(part.begin for part in recent), recent[-1].end
-            moves_per_s = moves / max(end - begin, 1e-9)
-            error = sum(part.errors for part in recent) / max(moves, 1)
+            begins, ends, moves, errors = zip(*recent, strict=True)
+            moves_per_s = sum(moves) / max(ends[-1] - min(begins), 1e-9)
+            error = sum(errors) / max(sum(moves), 1)
         reach = {tile: float((highest >= tile.bit_length() - 1).mean()) for tile in REACH_TILES}
         counts = self._counts
         tallies = np.sum([lane.tallies for lane in self._lanes], axis=0)[[LEARNED, BEGUN, ENTERED]].T
@@ -227,10 +230,7 @@ class Trainer:
     ) -> None:
         """Learn from about ``moves`` more moves of whole games, up to the configured number.
 
-        Args:
-            moves: number of moves.
-            stop: ends it earlier, within a second or two, when it is set.
-            tick: called about twice a second while the threads learn.
+        ``stop`` ends it within a second or two; ``tick`` is called about twice a second while threads learn.
         """
         stop = stop or threading.Event()
         target = min(self._counts.moves + moves, self.config.moves)
@@ -245,7 +245,7 @@ class Trainer:
         places = places._replace(stage_begins=stage_begins(self.layout, parted=self._counts.parted))
         goals = tuple(map(U64, self.config.goal_sums))
         reward = np.float32(min((goal & -goal for goal in self.config.goal_sums), default=np.inf))
-        tables = Tables(self._entries, places)
+        tables = TrainingTables(self._entries, places)
         guides = tuple(map(U64, self.config.guide_sums))
         plays = Plays(places, self._entries.reshape(-1), self._scales, goals, reward, guides)
         with ThreadPoolExecutor(len(self._lanes), "lane") as pool:
@@ -263,7 +263,9 @@ class Trainer:
                 stop.set()
                 raise
 
-    def _run_lane(self, lane: Lane, tables: Tables, plays: Plays, limit: int, stop: threading.Event) -> None:
+    def _run_lane(
+        self, lane: Lane, tables: TrainingTables, plays: Plays, limit: int, stop: threading.Event
+    ) -> None:
         scores = np.empty(_SLICE_GAMES)
         highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
         # No game is longer, and a larger number may exceed i64.
@@ -284,11 +286,9 @@ class Trainer:
             self._note(scores[:games], highest[:games], begin, moves, errors)
 
     def _phase(self, moves: int) -> tuple[float, bool, bool]:
-        """Return what holds after ``moves`` moves.
+        """Return the learning rate, whether entries have separate rates, and whether games may be guided.
 
-        The learning rate, whether entries have rates of their own, and whether games may be guided. The rate
-        falls to 0 over the last ``anneal_moves``, in which none is. The caller reads ``moves`` once per
-        slice, since other threads go on counting.
+        The rate falls to 0 over the last ``anneal_moves``, in which no game is guided.
         """
         config = self.config
         left = config.moves - moves
@@ -313,7 +313,7 @@ class Trainer:
             self._counts.moves += moves
             self._counts.games += len(scores)
             self._window.extend(zip(scores.tolist(), highest.tolist(), strict=True))
-            self._recent.append(_Slice(begin, time.monotonic(), moves, errors))
+            self._recent.append((begin, time.monotonic(), moves, errors))
 
     def _split_stages(self) -> None:
         self._fill_stages(self._entries[: self.layout.stage_size], ())
@@ -389,7 +389,10 @@ class Trainer:
         names = ("tuples", "initial_value", "seed")
         expected = {name: getattr(config, name) for name in names}
         found = {name: saved.get(name) for name in names}
-        stages = _stages_of(saved)
+        try:
+            stages = tuple(map(int, str(saved.get("stages")).split()))
+        except ValueError:
+            stages = ()  # and its arrays will not fit
         if not set(stages) <= set(config.layout.stages):
             expected["stages"], found["stages"] = config.stages, saved.get("stages")
         hint = "resume with the configuration it was made with, or train into another directory"
@@ -432,3 +435,99 @@ class Trainer:
                 lane.pools[:] = kept.reshape(lane.pools.shape)
                 lane.tallies[:] = tallies.view(np.int64).reshape(lane.tallies.shape)
         self._counts = counts
+
+
+def run_training(
+    config: TrainingConfig,
+    directory: Path,
+    view: TrainingView[Progress],
+    stop: threading.Event,
+    hurry: Callable[[], bool] = lambda: False,
+) -> Trainer:
+    """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
+
+    It resumes from the directory's checkpoint if there is one, and ends with a checkpoint and a network
+    unless it learned nothing (``moves`` of the trainer is 0). It reports a disk that is full during training
+    once, and writes the next checkpoint when there is room; a disk that is full at the end is an error. It
+    reports metrics that cannot be written once, and drops their lines.
+
+    ``hurry`` is called while the network is compressed at the end; True cancels that.
+
+    Raises:
+        KeyboardInterrupt: ``hurry`` returned True; the checkpoint is complete.
+        BusyError: another training runs there.
+        ConfigError: the checkpoint is another network's, or there is too little memory.
+        FormatError: the checkpoint is damaged.
+        StorageError: a write failed; the last checkpoint is intact.
+    """
+    files = TrainingDirectory(directory, "moves")
+    with files.locked():
+        if files.has_checkpoint():
+            trainer = Trainer.resume(files.checkpoint, config)
+            view.event(f"going on from {trainer.moves:,} moves ({files.checkpoint})")
+        else:
+            trainer = Trainer(config)
+        metrics = _Metrics(trainer, files, view)
+        full = False  # whether the last checkpoint found no room
+        while not trainer.done and not stop.is_set():
+            wait_s = min(config.checkpoint_s, ROOM_RETRY_S) if full else config.checkpoint_s
+            _learn_until(trainer, time.monotonic() + wait_s, stop, metrics)
+            if not trainer.moves:
+                continue  # stopped, or a checkpoint fell due, during compilation
+            metrics.note()
+            try:
+                trainer.save_checkpoint(files.checkpoint)
+                save_network(trainer.network(), directory / NETWORK_F32, compress=False)
+            except DiskFullError as error:
+                if trainer.done or stop.is_set():
+                    raise
+                if not full:
+                    view.event(f"{error}: learning goes on, and a checkpoint is written when there is room")
+                full = True
+            else:
+                full = False
+                view.event(f"checkpoint at {trainer.moves:,} moves")
+        if not trainer.moves:
+            view.event("stopped before the first moves: nothing is learned, and no network is written")
+            return trainer
+        view.event("writing the network as it ships (xz takes its time)")
+        network, step = trainer.network(), config.quantise_step
+        save_network(network.quantised(step) if step else network, directory / NETWORK, interrupted=hurry)
+    return trainer
+
+
+def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _Metrics) -> None:
+    pause = threading.Event()
+
+    def tick() -> None:
+        metrics.tick()
+        if stop.is_set() or time.monotonic() >= due:
+            pause.set()
+
+    trainer.learn(trainer.config.moves, stop=pause, tick=tick)
+
+
+class _Metrics:
+    """Shows progress, and writes it to the metrics file."""
+
+    def __init__(self, trainer: Trainer, files: TrainingDirectory, view: TrainingView[Progress]) -> None:
+        self._trainer = trainer
+        self._files = files
+        self._view = view
+        self._next = time.monotonic() + METRICS_INTERVAL_S
+        self._noted = files.cut_metrics(trainer.moves)  # the moves of the last line
+
+    def tick(self) -> None:
+        """Show progress, and write a line if one is due."""
+        self._view.progress(self._trainer.progress())
+        if time.monotonic() >= self._next:
+            self.note()
+
+    def note(self) -> None:
+        """Write a line, unless nothing has changed since the last."""
+        self._next = time.monotonic() + METRICS_INTERVAL_S
+        if self._trainer.moves == self._noted:
+            return
+        progress = self._trainer.progress()
+        if self._files.append_metrics(progress._asdict(), self._view.event):
+            self._noted = progress.moves

@@ -31,6 +31,7 @@ test whether a board's scores change with its place:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -44,15 +45,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tape2048.base.text import counted
-from tape2048.errors import (
-    ConfigError,
-    PlayerError,
-    StartError,
-    TapeError,
-)
+from tape2048.errors import ConfigError, PlayerError, StartError, TapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -66,8 +62,7 @@ _NAME = re.compile(r"python:(?P<module>[A-Za-z_][\w.]*|[^:]+\.py):(?P<factory>[A
 
 ArgValue = int | float | str | bool
 
-#: Longest identity of a player.
-DECLARED_BYTES_MAX = 128
+_FIND_IT = "Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH)."
 
 #: Errors of user code. A worker that left by its sys.exit() would report nothing.
 _RAISED = (Exception, SystemExit)
@@ -91,11 +86,7 @@ def is_batched(name: str) -> bool:
 
 
 def check_name(name: str) -> tuple[str, str]:
-    """Split a name into module (or file) and factory, without importing.
-
-    Raises:
-        ConfigError: it has another form.
-    """
+    """Split a name into module (or file) and factory, without importing; ConfigError for another form."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ConfigError(
@@ -113,49 +104,41 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
         StartError: the module or the factory does not exist, or its import failed.
         PlayerError: the factory raised (a checkpoint that cannot be read).
     """
-    factory = _factory(name)
-    try:
-        player = factory(**args)
-    except PlayerError:
-        raise
-    except TapeError as error:  # from a factory of this package, with its own message
-        raise PlayerError(f"{name}: {error}", hint=error.hint) from error
-    except _RAISED as error:
-        raise PlayerError(
-            f"{name}: the factory raised {_describe(error)}; it was called with {dict(args)}",
-            hint=_raising_line(error),
-        ) from error
-    if not callable(player):
-        raise StartError(
-            f"{name}: the factory returned a {type(player).__name__}, "
-            "expected a callable of boards, legal, exps",
-            hint="Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH).",
-        )
-    return player
-
-
-def _factory(name: str) -> Callable[..., Any]:
     module_name, function = check_name(name)
     load = _from_file if module_name.endswith(".py") else importlib.import_module
-    try:
+    with _raised_as(StartError, name, f"importing {module_name} failed:"):
         module = load(module_name)
-    except TapeError as error:  # the module names the package that it needs
-        raise StartError(f"{name}: {error}", hint=error.hint) from error
-    except _RAISED as error:
-        missing = isinstance(error, ImportError | FileNotFoundError)
-        hint = "install the package, set PYTHONPATH, or name the file: python:path/file.py:factory"
-        raise StartError(
-            f"{name}: importing {module_name} failed: {_describe(error)}",
-            hint=hint if missing else _raising_line(error),
-        ) from error
     factory = getattr(module, function, None)
     if not callable(factory):
         found = "nothing" if factory is None else f"a {type(factory).__name__}"
         raise StartError(
-            f"{name}: found {found} called {function!r} in {module_name}, expected a factory",
-            hint="Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH).",
+            f"{name}: found {found} called {function!r} in {module_name}, expected a factory", hint=_FIND_IT
         )
-    return factory  # type: ignore[no-any-return]
+    with _raised_as(PlayerError, name, "the factory raised", f"; it was called with {dict(args)}"):
+        player = factory(**args)
+    if not callable(player):
+        raise StartError(
+            f"{name}: the factory returned a {type(player).__name__}, "
+            "expected a callable of boards, legal, exps",
+            hint=_FIND_IT,
+        )
+    return player
+
+
+@contextlib.contextmanager
+def _raised_as(kind: type[TapeError], name: str, before: str, after: str = "") -> Iterator[None]:
+    """Raise errors of user code as errors of a player."""
+    try:
+        yield
+    except PlayerError:
+        raise
+    except TapeError as error:  # of this package, with its own message
+        raise kind(f"{name}: {error}", hint=error.hint) from error
+    except _RAISED as error:
+        hint = _raising_line(error)
+        if kind is StartError and isinstance(error, ImportError | FileNotFoundError):
+            hint = "install the package, set PYTHONPATH, or name the file: python:path/file.py:factory"
+        raise kind(f"{name}: {before} {_describe(error)}{after}", hint=hint) from error
 
 
 def _from_file(path: str) -> Any:
@@ -186,45 +169,29 @@ def batch_sha256(
 ) -> str:
     """Return the identity of a player: it differs where the moves do, as far as that can be known.
 
-    SHA-256 over the factory's name, its arguments, the sampling, the checkpoint, and the player's
-    :func:`declared_sha256`.
+    SHA-256 over the factory's name, its arguments, the sampling, the checkpoint, and the player's ``sha256``;
+    without that, over the factory's source file.
     """
     import msgspec
 
+    declared = getattr(player, "sha256", None)
+    if not isinstance(declared, str):
+        path: str | None = check_name(name)[0]
+        if not str(path).endswith(".py"):
+            path = getattr(sys.modules.get(str(path)), "__file__", None)
+        declared = "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
     facts = {
         "player": name,
         "args": dict(args),
         "sampling": msgspec.to_builtins(sampling),
         "checkpoint": checkpoint_sha256,
-        "says": declared_sha256(player, name),
+        "says": declared,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def declared_sha256(player: Any, name: str) -> str:
-    """Return a player's ``sha256``, or else the SHA-256 of its factory's source file.
-
-    A text longer than :data:`DECLARED_BYTES_MAX` is replaced by its SHA-256.
-    """
-    declared = getattr(player, "sha256", None)
-    if isinstance(declared, str):
-        encoded = declared.encode("utf-8", "backslashreplace")
-        return declared if len(encoded) <= DECLARED_BYTES_MAX else hashlib.sha256(encoded).hexdigest()
-    module_name, _ = check_name(name)
-    path: str | None = module_name
-    if not module_name.endswith(".py"):
-        path = getattr(sys.modules.get(module_name), "__file__", None)
-    return "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
 class Caller:
-    """Calls one player, and checks that it keeps the contract.
-
-    Args:
-        player: the factory's result.
-        name: the factory, for messages.
-        answered: called after each answer.
-    """
+    """Calls one player, and checks that it keeps the contract; ``answered`` is called after each answer."""
 
     def __init__(self, player: Any, name: str, *, answered: Callable[[], None] | None = None) -> None:
         self.name = name
@@ -251,8 +218,7 @@ class Caller:
         """Return the answer to the oldest batch: ``u8[n]`` or ``f32[n, 4]``, C-contiguous.
 
         Raises:
-            PlayerError: the player raised.
-            PlayerError: the answer is not an array, or has another shape or type.
+            PlayerError: the player raised, or its answer is not an array of the right shape and type.
         """
         views = self._in_flight.popleft()
         if self._overlaps:

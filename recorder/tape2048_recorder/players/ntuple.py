@@ -75,11 +75,11 @@ _MIX_SALT = U64(0x6D69786D69786D69)
 
 
 class NTuple(NamedTuple):
-    """A network and the settings of its use; ``downgrade_exponent`` 0 means never.
+    """A network and the settings of its use.
 
     ``mix_looks`` and ``mix_ends`` (both ``u64[n]``) give the ``look_below`` of a game whose hashed
-    increment lies below the ``i``-th end; the last end is not read. ``identity`` (``u8[32]``) is the
-    SHA-256 of settings and network, whatever the order of the table.
+    increment lies below the ``i``-th end; the last end is not read. ``downgrade_exponent`` 0 means never.
+    ``identity`` (``u8[32]``) is the SHA-256 of settings and network in the order of the file.
     """
 
     mix_looks: npt.NDArray[np.uint64]
@@ -102,12 +102,7 @@ class NTuple(NamedTuple):
 
 
 def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
-    """Return the player with the network of this name or file; ``settings`` as :func:`of_network`.
-
-    Raises:
-        ConfigError: an invalid mixture.
-        FormatError: the file is not a network.
-    """
+    """Return the player with the network of this name or file; ``settings`` as for :func:`of_network`."""
     from tape2048.ntuple.network import load_network
 
     network = load_network(weights)
@@ -129,11 +124,7 @@ def of_network(
     epsilon: float = 0.0,
     temperature: float = 0.0,
 ) -> NTuple:
-    """Return the player with this network.
-
-    Raises:
-        ConfigError: an invalid mixture.
-    """
+    """Return the player with this network; ConfigError for an invalid mixture."""
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
     places, table, scales = place(network.layout, network.table, network.scales)
     player = NTuple(
@@ -154,7 +145,7 @@ def of_network(
         np.empty(0, dtype=np.uint8),
     )
     layout = network.layout
-    fields = {name: value for name, value in player._asdict().items() if name in _HASHED}
+    fields = {name: getattr(player, name) for name in _HASHED}
     fields |= {
         "masks": layout.masks,
         "offsets": layout.offsets,
@@ -247,31 +238,8 @@ def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _better(best: Any, value: Any, bit: Any) -> Any:
-    """Update ``(best, tied)`` by one move, without a branch.
-
-    Keys are integers in the order of the values, with the move in the low bits, so the maximum holds both.
-    """
-    key, tied = best
-    new = _ordered(value) << np.int64(4) | np.int64(bit)
-    same = U64((new ^ key) >> np.int64(4) == np.int64(0))
-    return max(key, new), same | (tied & U64(new < key))
-
-
-@register_jitable(forceinline=True)
-def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
-    """Return ``(bit, tied)`` of the best of some legal moves, ``spawns`` ahead."""
-    best = _LEAST, U64(0)
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        best = _better(best, _move_value_ahead(player, bit, options, spawns), bit)
-    return U64(best[0]) & U64(15), best[1] != U64(0)
-
-
-@register_jitable(forceinline=True)
 def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
-    """Return a move's key (see :func:`_better`); the least if it is illegal."""
+    """Return an integer in the order of a move's value, with the move in the low bits; least if illegal."""
     key = _ordered(score + afterstate_value(player, after)) << np.int64(4) | np.int64(bit)
     return key if legal & bit else _LEAST
 
@@ -295,16 +263,8 @@ def _best_move_now(player: Any, options: Any) -> Any:
 
 
 @kernel
-def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
-    moves = options[4] if empty == U64(0) else worth_a_look(player, options)
-    if moves & (moves - U64(1)) == U64(0):
-        return moves, False
-    return _best_of(player, options, moves, spawns)
-
-
-@kernel
 def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, gamma: Any) -> Any:
-    """Draw a move with ``epsilon``, ``temperature`` or among ties: ``(bit, state)``."""
+    """Return the best move, or one drawn with ``epsilon``, ``temperature`` or among ties, and the state."""
     moves = options[4]
     if player.epsilon > 0.0:
         draw, state = rng.uniform(state, gamma)
@@ -313,6 +273,8 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
             return select_bit(moves, pick), state
     if spawns > 0 and empty > U64(0) and player.temperature == 0.0:
         moves = worth_a_look(player, options)
+    if player.temperature == 0.0 and moves & (moves - U64(1)) == U64(0):
+        return moves, state
     best = _NOTHING
     equal = U64(0)
     while moves != U64(0):
@@ -343,13 +305,10 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         return NO_MOVE, board, state
     empty = count_empty(board)
     spawns = _spawns_ahead(player, board, _look_of(player, gamma))
-    draws = player.epsilon > 0.0 or player.temperature > 0.0
+    draws = spawns > 0 or player.epsilon > 0.0 or player.temperature > 0.0
     bit = U64(0)
     if not draws:
-        if spawns > 0:
-            bit, draws = _best_move_ahead(player, options, empty, spawns)
-        else:
-            bit, draws = _best_move_now(player, options)
+        bit, draws = _best_move_now(player, options)
     if draws:
         bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
     if seen != board:

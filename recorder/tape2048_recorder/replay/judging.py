@@ -45,9 +45,16 @@ import numpy.typing as npt
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048.game.moves import UNKNOWN, recover
-from tape2048.game.rules import as_packed, empty_mask, legal_mask, max_exponent, merge_score, slide
+from tape2048.game.rules import (
+    as_packed,
+    boards_to_exps,
+    empty_mask,
+    legal_masks,
+    max_exponent,
+    merge_score,
+    slide,
+)
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import popcount
 from tape2048.ntuple.lookup import downgraded
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.registry import check_player, make_player, player_sha256
@@ -64,29 +71,24 @@ U64 = np.uint64
 
 _P_TWO, _P_FOUR = 0.9, 0.1
 
-#: Boards valued at a time, and by one thread: each leads to 50 others, 200 at most.
+#: Boards valued at a time, and by one thread: each leads to 50 others.
 _PIECE_BOARDS = 1024
+
+#: Boards that one move can lead to, at most: a 2 or a 4 in 15 cells.
+_CHILDREN_MAX = 30
 
 #: Spawns that a player can be made to look ahead.
 _AHEAD_MAX = 2
 
 
 class Judged(NamedTuple):
-    """A judged game of n moves.
+    """A judged game of n moves; NaN where a move is unknown or does not lead to the next board."""
 
-    Attributes:
-        values: ``f32[n, 4]``, of each move (up, down, left, right); NaN for an illegal one.
-        state: ``f64[n + 1]``, the best value of each board; of a board without moves the outcome.
-        loss: ``f64[n]``, at least 0; NaN where the move is unknown or illegal.
-        luck: ``f64[n]``, of the spawn after the move; NaN where the move does not lead to the next board.
-        revision: ``f64[n]``, the rest; NaN as for luck.
-    """
-
-    values: npt.NDArray[np.float32]
-    state: npt.NDArray[np.float64]
-    loss: npt.NDArray[np.float64]
-    luck: npt.NDArray[np.float64]
-    revision: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float32]  # f32[n, 4], of each move (up, down, left, right); NaN if it is illegal
+    state: npt.NDArray[np.float64]  # f64[n + 1], the best value of each board; without moves the outcome
+    loss: npt.NDArray[np.float64]  # f64[n], at least 0
+    luck: npt.NDArray[np.float64]  # f64[n], of the spawn after the move
+    revision: npt.NDArray[np.float64]  # f64[n], the rest
 
     def largest_losses(self, count: int = 50) -> npt.NDArray[np.int64]:
         """Return the moves with a loss, the largest loss first, ``i64[k]``, ``k <= count``."""
@@ -95,39 +97,23 @@ class Judged(NamedTuple):
 
 
 class Spawn(NamedTuple):
-    """A spawn after a move.
+    """A spawn after a move."""
 
-    Attributes:
-        cell: 0 (top left) to 15.
-        tile: 2 or 4.
-        probability: of this cell and tile.
-        board: the board with it, packed.
-        value: of that board.
-    """
-
-    cell: int
-    tile: int
-    probability: float
-    board: int
-    value: float
+    cell: int  # 0 (top left) to 15
+    tile: int  # 2 or 4
+    probability: float  # of this cell and tile
+    board: int  # the board with it, packed
+    value: float  # of that board
 
 
 class Option(NamedTuple):
-    """A legal move of a board.
+    """A legal move of a board."""
 
-    Attributes:
-        move: 0 up, 1 down, 2 left, 3 right.
-        value: as in :class:`Judged`.
-        reward: its merge score.
-        afterstate: the board after it and before the spawn, packed.
-        spawns: all that can follow, by cell, the 2 before the 4.
-    """
-
-    move: int
-    value: float
-    reward: int
-    afterstate: int
-    spawns: tuple[Spawn, ...]
+    move: int  # 0 up, 1 down, 2 left, 3 right
+    value: float  # as in Judged
+    reward: int  # its merge score
+    afterstate: int  # the board after it and before the spawn, packed
+    spawns: tuple[Spawn, ...]  # all that can follow, by cell, the 2 before the 4
 
 
 class Judge:
@@ -225,12 +211,12 @@ class Judge:
                 f"found the tile {tile}, and the critic predicts {', '.join(map(str, thresholds))}",
                 hint=f"one of these: {thresholds[-1]}",
             )
-        column, goal = list(thresholds).index(tile), U64(tile.bit_length() - 1)
+        column, exponent = list(thresholds).index(tile), tile.bit_length() - 1
 
         def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
-            chances = np.array(critic(boards)[:, column], np.float32)
-            _settle(boards, goal, chances)
-            return chances
+            reached = boards_to_exps(boards).max(axis=1, initial=0) >= exponent
+            decided = reached | (legal_masks(boards) == 0)
+            return np.where(decided, reached.astype(np.float32), critic(boards)[:, column])
 
         identity = hashlib.sha256(f"judge 1 {sha256} {tile}".encode()).hexdigest()
         return cls(f"{name}, P({tile})", leaf, identity, tile=tile)
@@ -308,13 +294,8 @@ class Judge:
             leaves = np.asarray(self._leaf(children), np.float32)
             _expect(piece, counts, leaves, self.tile is None, values[first : first + _PIECE_BOARDS])
 
-        firsts = range(0, len(boards), _PIECE_BOARDS)
-        if len(firsts) < 2 or self._threads < 2:
-            for first in firsts:
-                fill(first)
-        else:
-            with ThreadPoolExecutor(self._threads) as pool:
-                list(pool.map(fill, firsts))
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(fill, range(0, len(boards), _PIECE_BOARDS)))
         return values
 
 
@@ -328,26 +309,17 @@ def _best(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def _children(boards: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Return the number of boards that each move can lead to, ``i64[n, 4]``, and these boards."""
     counts = np.empty((len(boards), 4), np.int64)
-    _count_children(boards, counts)
-    children = np.empty(int(counts.sum()), np.uint64)
-    _fill_children(boards, children)
-    return counts, children
+    children = np.empty(len(boards) * 4 * _CHILDREN_MAX, np.uint64)
+    return counts, children[: _fill_children(boards, counts, children)]
 
 
 @kernel
-def _count_children(boards: Any, counts: Any) -> None:
-    for i in range(boards.shape[0]):
-        for move in range(4):
-            after = slide(boards[i], U64(move))
-            counts[i, move] = 0 if after == boards[i] else 2 * popcount(empty_mask(after))
-
-
-@kernel
-def _fill_children(boards: Any, children: Any) -> None:
+def _fill_children(boards: Any, counts: Any, children: Any) -> int:
     """Write the boards after each move and spawn: a 2 and a 4 in each empty cell, from the last cell on."""
     at = 0
     for i in range(boards.shape[0]):
         for move in range(4):
+            first = at
             after = slide(boards[i], U64(move))
             empty = U64(0) if after == boards[i] else empty_mask(after)
             while empty != U64(0):
@@ -356,6 +328,8 @@ def _fill_children(boards: Any, children: Any) -> None:
                 children[at] = after | two
                 children[at + 1] = after | two << U64(1)
                 at += 2
+            counts[i, move] = at - first
+    return at
 
 
 @kernel
@@ -389,13 +363,3 @@ def _downgrade(boards: Any, exponent: Any) -> None:
     for i in range(boards.shape[0]):
         if max_exponent(boards[i]) >= exponent:
             boards[i] = downgraded(boards[i])
-
-
-@kernel
-def _settle(boards: Any, goal: Any, chances: Any) -> None:
-    """Write the outcome in the place of the probability where the game is decided."""
-    for i in range(boards.shape[0]):
-        if max_exponent(boards[i]) >= goal:
-            chances[i] = 1
-        elif empty_mask(boards[i]) == U64(0) and legal_mask(boards[i]) == U64(0):
-            chances[i] = 0

@@ -1,35 +1,41 @@
-"""Replay of recorded games: bit-for-bit verification.
+"""Replay of recorded games: the recorded player of a session, its games again, and their verification.
 
 Player and seed decide a game, and the session records both. Replay is the only check that does not trust the
-recorder: it would find a bug in the buffers, a player that changed without a new version, and a session put
-together by hand.
+recorder: it finds a bug in the buffers, a player that changed without a new version, and a session that was
+edited by hand. Importing this loads no compiler.
 """
 
 from __future__ import annotations
 
+import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tape2048.base.findings import Finding
 from tape2048.base.resources import available_cores
-from tape2048.errors import FieldError, ReplayError
-from tape2048.formats.session import step_dtype
+from tape2048.errors import ConfigError, FieldError, FormatError, ReplayError
+from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
 from tape2048.session.session import Session
 from tape2048.tape.layout import ROWS, TAPE
-from tape2048_recorder.game.engine import start_boards
-from tape2048_recorder.game.loop import Buffer, play_all
-from tape2048_recorder.players.registry import own
-from tape2048_recorder.replay.playing import recorded_player
+from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.registry import make_player, own, player_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from tape2048_recorder.replay.playing import PlayerFacts
+    from numpy.typing import NDArray
+
+    #: As ``Play`` in :mod:`tape2048.conversion.session_runs`.
+    Play = Callable[[int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
+
+#: No game is longer: a move adds at least 2 to a sum of at most 16 x 32768.
+_STEPS_MAX = 1 << 18
+
 
 #: Rows and runs of one chunk.
 _CHUNK_ROWS = 1 << 18
@@ -39,6 +45,86 @@ _CHUNK_RUNS = 4096
 _FINDINGS_MAX = 20
 
 _COMPARED = ("rows", "steps", "max_score", "highest_tile")
+
+
+class PlayerFacts(msgspec.Struct, frozen=True):
+    """Facts of a session that a replay needs."""
+
+    player: str
+    player_args: dict[str, int | float | str | bool]
+    player_sha256: str
+    sample_rate: Annotated[int, msgspec.Meta(ge=1, le=SAMPLE_RATE_MAX)]
+    record_action: bool
+
+
+def recorded_player(path: Path, facts: Mapping[str, Any]) -> tuple[PlayerFacts, Any]:
+    """Return the checked facts of a session, and the player that recorded it.
+
+    Args:
+        path: the session, for errors.
+        facts: its table ``session``.
+
+    Raises:
+        ReplayError: the session does not name its player, or the player here is another one.
+    """
+    try:
+        meta = msgspec.convert(facts, PlayerFacts)
+    except msgspec.ValidationError as error:
+        raise ReplayError(
+            f"the session does not say what played it: {error}",
+            path=path,
+            hint="only sessions of this project can be replayed",
+        ) from error
+    if is_batched(meta.player):
+        raise ReplayError(
+            f"it was played by {meta.player}, which is code that the session names",
+            path=path,
+            hint="only built-in players are replayed; record with the same seed, and compare",
+        )
+    try:
+        player, here = _player(meta.player, tuple(sorted(meta.player_args.items())))
+    except (ConfigError, FormatError) as error:
+        raise ReplayError(f"its player cannot be made here: {error}", path=path, hint=error.hint) from error
+    if here != meta.player_sha256:
+        raise ReplayError(
+            f"it was played by {meta.player} {meta.player_sha256[:12]}; here {meta.player} is {here[:12]}",
+            path=path,
+            hint="install the version that recorded it (`engine` in `tape2048 show --json`)",
+        )
+    return meta, player
+
+
+@functools.cache
+def _player(name: str, args: tuple[tuple[str, Any], ...]) -> tuple[Any, str]:
+    """Return a player and its SHA-256; sessions of one directory mostly have the same."""
+    player = make_player(name, dict(args))
+    return player, player_sha256(name, player)
+
+
+def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
+    """Return a function that plays games of a session again, on any thread.
+
+    Args:
+        path: the session, for errors.
+        facts: its table ``session``.
+
+    Raises:
+        ReplayError: as :func:`recorded_player`.
+    """
+    _, made = recorded_player(path, facts)
+    from tape2048_recorder.game.loop import Buffer, play_into
+
+    local = threading.local()  # a player with a cache is for one thread
+
+    def play(seed: int, steps: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+        if not hasattr(local, "player"):
+            local.player = own(made)
+        buffer = Buffer(rows_max=min(steps, _STEPS_MAX) + 1, runs_max=1, record_action=True, sample_rate=1)
+        buffer.give(np.zeros(1, np.uint64), np.array([seed], np.uint64))
+        play_into(buffer, local.player, steps_max=buffer.rows_max)
+        return buffer.boards_and_moves()
+
+    return play
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -85,7 +171,7 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
     return Replay(len(session.runs), tuple(findings))
 
 
-def _chunks(runs: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
+def _chunks(runs: NDArray[np.void]) -> Iterator[tuple[int, int]]:
     """Yield ranges of runs, in the order of their rows, of bounded size (or of one run)."""
     first = 0
     while first < len(runs):
@@ -99,8 +185,11 @@ def _differing(
     session: Session, meta: PlayerFacts, player: Any, first: int, end: int
 ) -> list[tuple[int, str]]:
     """Return the runs of a range that come out differently, each with its difference."""
+    from tape2048_recorder.game.engine import start_boards
+    from tape2048_recorder.game.loop import Buffer, play_all
+
     recorded = session.runs[first:end]
-    rows: npt.NDArray[Any] = session.steps if session.tape is None else session.tape.data
+    rows: NDArray[Any] = session.steps if session.tape is None else session.tape.data
     buffer = Buffer(
         rows_max=int(recorded["rows"].sum()) + 1,
         runs_max=end - first,

@@ -91,7 +91,7 @@ def test_progress_counts_games_and_ends_them() -> None:
     assert threading.active_count() == before
 
 
-def test_a_training_without_recordings_is_that_of_the_recordings(root: Path) -> None:
+def test_played_games_are_the_recorded_ones(root: Path) -> None:
     """The same parts of the same player, and in each the same games."""
     settings = NTupleCriticConfig(seed=SEED, stride=4, data=str(root), threads=2)
     found = played_games(settings, "greedy", {}, RECORDED)
@@ -202,7 +202,7 @@ def rolled(boards: npt.NDArray[np.uint64], rollouts: int, **how: Any) -> npt.NDA
     return play_rollouts(make_player("random", {}), boards, rollouts=rollouts, **how)
 
 
-def test_a_rollout_is_the_game_of_its_seed_from_its_board_on() -> None:
+def test_a_rollout_is_the_game_of_its_seed() -> None:
     boards, rollouts = positions(12), 5
     seeds = rollout_seeds(SEED, len(boards), rollouts)
     expected = np.zeros((len(boards), 16), np.uint16)
@@ -228,7 +228,7 @@ def test_threads_and_pieces_do_not_count() -> None:
     assert (rolled(boards, 9, first=1) != whole).any()
 
 
-def test_a_player_with_a_cache_gives_each_thread_its_own() -> None:
+def test_each_thread_has_its_own_cache() -> None:
     player = make_player("expectimax", {"depth": 1})
     one, three = (
         play_rollouts(player, positions(4), rollouts=2, seed=1, threads=threads) for threads in (1, 3)

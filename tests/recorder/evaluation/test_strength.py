@@ -66,7 +66,7 @@ def test_more_games_begin_with_the_same_ones() -> None:
     assert of_random(9).moves > of_random(8).moves > of_random(1).moves
 
 
-def test_a_player_with_a_cache_gives_each_thread_its_own() -> None:
+def test_each_thread_has_its_own_cache() -> None:
     expectimax = registry.make_player("expectimax", {"depth": 1})
     results = [evaluate(expectimax, games=9, seed=2, threads=threads) for threads in (1, 3)]
     assert facts(results[0]) == facts(results[1])
@@ -108,7 +108,7 @@ def test_progress_is_told_and_never_beyond_all() -> None:
     assert told == sorted(told)
 
 
-def test_waiting_for_some_threads_takes_no_time_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_threads_takes_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
     def play(*_: Any) -> int:
@@ -176,7 +176,7 @@ def boards_of(*cells: list[int]) -> np.ndarray:
 STARTS = boards_of([1, 2, 3, 4] + [0] * 12, [1, 8, 7, 6, 1, 2, 3, 4] + [0] * 8, [1] * 16)
 
 
-def test_games_begin_at_boards_in_turn_and_count_points_from_there() -> None:
+def test_games_begin_at_given_boards_in_turn() -> None:
     player = registry.make_player("greedy", {})
     result = evaluate(player, games=7, seed=3, threads=1, starts=STARTS)
     seeds = rng.game_seeds(3, np.arange(7, dtype=np.uint64))
@@ -212,7 +212,7 @@ def test_a_match_is_of_the_games_that_each_plays_alone(starts: np.ndarray | None
     assert sorted(done) == done
 
 
-def test_the_interval_of_a_match_is_that_of_paired_games() -> None:
+def test_a_match_has_the_interval_of_paired_games() -> None:
     players = [registry.make_player(name, {}) for name in ("greedy", "random")]
     found = match(*players, games=40, seed=4, threads=1)
     seeds = rng.game_seeds(4, np.arange(40, dtype=np.uint64))

@@ -126,7 +126,7 @@ def same(one: Played, other: Played) -> bool:
 
 
 @pytest.mark.slow
-def test_a_random_game_is_the_references_to_the_last_bit() -> None:
+def test_a_random_game_equals_the_reference() -> None:
     games = 40
     ids = ids_of(games)
     for record_action in (False, True):
@@ -175,7 +175,7 @@ HOW = [
 
 
 @pytest.mark.parametrize("record_action", [False, True])
-def test_a_tape_has_the_move_and_the_new_tile_of_each_step(record_action: bool) -> None:
+def test_a_tape_has_moves_and_new_tiles(record_action: bool) -> None:
     games = 40
     played = whole(games=games, record_action=record_action, storage="tape")
     expected = bytearray()
@@ -191,7 +191,7 @@ def test_a_tape_has_the_move_and_the_new_tile_of_each_step(record_action: bool) 
 
 
 @pytest.mark.parametrize("name", ["greedy", "expectimax"])
-def test_the_tape_of_any_player_leads_through_the_boards_of_its_rows(name: str) -> None:
+def test_a_tape_leads_through_the_boards_of_its_rows(name: str) -> None:
     tape = np.frombuffer(whole(games=2, name=name, storage="tape").rows, np.uint8)
     played = whole(games=2, name=name, record_action=True)
     rows = np.frombuffer(played.rows, ACTION_STEP_DTYPE)
@@ -206,7 +206,7 @@ def test_the_tape_of_any_player_leads_through_the_boards_of_its_rows(name: str) 
             assert after.tolist() == rows["exps"][row + 1].tolist()
 
 
-def test_without_actions_the_same_rows_are_a_byte_shorter() -> None:
+def test_rows_without_actions_are_a_byte_shorter() -> None:
     long = np.frombuffer(whole(games=20, record_action=True).rows, ACTION_STEP_DTYPE)
     short = np.frombuffer(whole(games=20).rows, STEP_DTYPE)
     assert (STEP_DTYPE.itemsize, ACTION_STEP_DTYPE.itemsize) == (28, 29)
@@ -250,7 +250,7 @@ def test_unrecorded_games_are_the_recorded_ones() -> None:
     assert played.runs["highest_tile"].tolist() == found.highest.tolist()
 
 
-def test_a_game_does_not_depend_on_its_id_or_its_neighbours() -> None:
+def test_a_game_depends_on_its_seed_alone() -> None:
     ids = ids_of(5)
     seeds = seeds_of(ids)
     played = whole(games=5)
@@ -301,7 +301,7 @@ def test_other_players_can_be_cut_as_well(name: str) -> None:
     assert same(played, whole(games=2, name=name))
 
 
-def test_a_buffer_that_is_full_at_any_row_gives_the_same_bytes() -> None:
+def test_a_full_buffer_gives_the_same_bytes() -> None:
     expected = whole(games=2)
     for rows in range(1, len(expected.rows) // 28 + 3):
         assert same(play(make_buffer(rows=rows), games=2), expected), rows
@@ -464,7 +464,7 @@ def test_as_many_ids_as_seeds() -> None:
         buffer.give(ids_of(2), seeds_of(ids_of(3)))
 
 
-def test_more_games_than_the_buffer_keeps_runs_of_are_refused() -> None:
+def test_more_games_than_runs_fit_are_refused() -> None:
     buffer = make_buffer(runs=3)
     ids = ids_of(4)
     buffer.give(ids, seeds_of(ids))

@@ -247,7 +247,7 @@ def test_games_have_seeds_of_their_own(seed: int) -> None:
     assert len(np.unique(rng.game_seeds(seed, ids))) == len(ids)
 
 
-def test_recorders_with_neighbouring_seeds_play_other_games() -> None:
+def test_neighbouring_seeds_play_other_games() -> None:
     ids = np.arange(100_000, dtype=np.uint64)
     seeds = np.concatenate([rng.game_seeds(seed, ids) for seed in range(8)])
     assert len(np.unique(seeds)) == len(seeds)

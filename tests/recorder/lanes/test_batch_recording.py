@@ -72,7 +72,7 @@ def signed(seed: int) -> int:
     return seed - 2**64 * (seed >= 2**63)
 
 
-def test_one_seed_gives_one_set_of_games_on_any_workers_and_lanes(tmp_path: Path) -> None:
+def test_workers_and_lanes_change_no_game(tmp_path: Path) -> None:
     sampling = {"method": "softmax", "temperature": 0.5, "stop_gate": 40, "epsilon": 0.05}
     expected = {
         (
@@ -101,9 +101,7 @@ def test_one_seed_gives_one_set_of_games_on_any_workers_and_lanes(tmp_path: Path
         replay_session(sessions(tmp_path / "2-64")[0])
 
 
-def test_a_player_that_fails_at_its_millionth_step_costs_no_finished_game(
-    recorders: Recorders, fast_dir: Path
-) -> None:
+def test_a_late_failure_costs_no_finished_game(recorders: Recorders, fast_dir: Path) -> None:
     settings = {"after": 1_000_000}
     recorder = recorders.run(player=f"{PLAYER}:failing", player_args=settings, seed=7, workers=1, lanes=256)
     assert recorder.error["error"] == PlayerError.__name__
@@ -127,7 +125,7 @@ def test_a_player_that_fails_at_its_millionth_step_costs_no_finished_game(
 
 
 @pytest.mark.parametrize("how", ["thread", "library"])
-def test_a_worker_that_is_through_and_does_not_end_is_ended(recorders: Recorders, how: str) -> None:
+def test_a_finished_worker_that_hangs_is_ended(recorders: Recorders, how: str) -> None:
     """After its last word its process may hang, with its socket open or closed."""
     recorder = recorders.run(
         player=f"{PLAYER}:unending", player_args={"how": how}, workers=1, lanes=8, max_games=10,
@@ -162,9 +160,7 @@ def model_dir(tmp_path: Path) -> Path:
     return directory
 
 
-def test_newer_weights_play_the_games_that_begin_after_them(
-    recorders: Recorders, fast_dir: Path, model_dir: Path
-) -> None:
+def test_newer_weights_play_later_games(recorders: Recorders, fast_dir: Path, model_dir: Path) -> None:
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001}, model_dir=str(model_dir),
         model_files="*.json", lanes=32, seed=7, flush_s=0.2,
@@ -211,7 +207,7 @@ def test_newer_weights_play_the_games_that_begin_after_them(
     assert len(set(played.values())) == 3
 
 
-def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_good_ones(
+def test_a_new_worker_plays_the_last_good_weights(
     recorders: Recorders, fast_dir: Path, model_dir: Path
 ) -> None:
     recorder = recorders.start(
@@ -297,7 +293,7 @@ def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.Monkey
     assert seen == [("flush", 0), ("play", 3), ("play", 3), ("play", 3), ("play", 3), ("flush", 3)]
 
 
-def test_a_worker_leaves_when_its_last_block_is_confirmed() -> None:
+def test_a_worker_leaves_after_its_last_block() -> None:
     """With a full journal the answer may take long; a worker that is gone by then would lose the block."""
     said: list[str] = []
     worker = BatchWorker.__new__(BatchWorker)
@@ -334,7 +330,7 @@ def one_game(number: int, key: int) -> bytes:
     return games.kept[number].rows
 
 
-def test_a_model_that_takes_long_to_load_costs_no_worker(recorders: Recorders, model_dir: Path) -> None:
+def test_a_slow_load_costs_no_worker(recorders: Recorders, model_dir: Path) -> None:
     """Loading takes longer than the silence limit."""
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 5.0},

@@ -55,20 +55,20 @@ def test_lanes_play_the_games_of_the_loop(
 
 
 @pytest.mark.parametrize("player", [lowest, hashed, overlapping])
-def test_games_do_not_depend_on_the_number_of_lanes(player: type) -> None:
+def test_lanes_change_no_game(player: type) -> None:
     alone = play(player(), 40, lanes=1)
     for lanes in (3, 64, 4096):
         assert play(player(), 40, lanes=lanes) == alone
 
 
-def test_sampled_games_do_not_depend_on_the_number_of_lanes() -> None:
+def test_lanes_change_no_sampled_game() -> None:
     options = {"method": "top_p", "top_p": 0.7, "stop_gate": 50, "epsilon": 0.2, "epsilon_start_gate": 10}
     alone = play(hashed(), 40, lanes=1, **options)
     assert play(hashed(), 40, lanes=64, **options) == alone
     assert play(hashed(), 40, lanes=64) != alone, "sampling changed nothing"
 
 
-def test_rows_are_the_boards_that_the_player_saw_with_the_moves_that_it_chose() -> None:
+def test_rows_are_what_the_player_saw_and_chose() -> None:
     """Against the rules as a person would write them, and the scores computed anew from the rows."""
     for kept in list(play(hashed(), 4, lanes=3).values()):
         rows = np.frombuffer(kept.rows, dtype=step_dtype(record_action=True))
@@ -105,7 +105,7 @@ def test_small_blocks_change_no_game(
     assert found == {key: expected[key] for key in range(count)}
 
 
-def test_long_games_fill_many_chunks_and_give_them_back() -> None:
+def test_long_games_free_their_chunks() -> None:
     network = make_player("ntuple", {"weights": "fast", "look_below": 0})
     games = Games(6)
     table = make_table(
@@ -154,9 +154,7 @@ def test_a_log_that_leads_elsewhere_is_found() -> None:
         ("dtype", PlayerError, ["int64[4]", "float32[4, 4]", "0x"]),
     ],
 )
-def test_a_bad_answer_names_factory_board_and_answer_and_costs_no_finished_game(
-    how: str, error: type[Exception], says: list[str]
-) -> None:
+def test_a_bad_answer_costs_no_finished_game(how: str, error: type[Exception], says: list[str]) -> None:
     good = play(lowest(), 200, lanes=8)
     games = Games(200)
     table = make_table(failing(after=9_000, how=how), games, lanes=8)
@@ -192,14 +190,14 @@ def test_moves_where_sampling_needs_scores_are_refused() -> None:
         play(lowest(), 1, method="softmax")
 
 
-def test_two_batches_are_under_way_for_a_player_that_can() -> None:
+def test_two_batches_are_in_flight() -> None:
     player = Overlapping()
     play(player, 40, lanes=16)
     assert player.most == 2
     assert not player.under_way
 
 
-def test_a_retired_table_plays_its_games_to_the_end_and_gives_back_the_others() -> None:
+def test_a_retired_table_gives_back_waiting_games() -> None:
     games = Games(1_000)
     table = make_table(lowest(), games, lanes=8)
     for _ in range(60):
@@ -216,7 +214,7 @@ def test_a_retired_table_plays_its_games_to_the_end_and_gives_back_the_others() 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**64 - 1))
-def test_legal_masks_and_slides_of_lanes_are_those_of_the_rules(board: int) -> None:
+def test_legal_masks_follow_the_rules(board: int) -> None:
     """One lane on any board: its mask as shown, and its afterstate, by the tables of the rules."""
     lanes = kernels.new_lanes(1)
     packed = np.uint64(board)

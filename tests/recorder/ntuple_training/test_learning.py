@@ -18,7 +18,7 @@ from tape2048_recorder.ntuple_training.learning import (
     LENGTH_MAX,
     Lane,
     Plays,
-    Tables,
+    TrainingTables,
     learn_backwards,
     new_lane,
     train,
@@ -32,17 +32,17 @@ ENDLESS = 1 << 40
 class Learner(NamedTuple):
     """The tables of a network, compiled and in 64-bit floats."""
 
-    tables: Tables
+    tables: TrainingTables
     weights: list[float]
     e: list[float]
     a: list[float]
 
 
-def tables_of(network: Network) -> Tables:
+def tables_of(network: Network) -> TrainingTables:
     layout = network.layout
     entries = np.zeros((layout.entries, 4), dtype=np.float32)
     entries[:, WEIGHT] = network.table
-    return Tables(entries, places_of(layout, ENTRY_BYTES))
+    return TrainingTables(entries, places_of(layout, ENTRY_BYTES))
 
 
 def plays_of(network: Network, *goals: int, guides: tuple[int, ...] = ()) -> Plays:
@@ -87,7 +87,7 @@ def learn_slowly(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("beta", "decay"), [(1.0, 0.0), (0.5, 0.5), (0.1, 1.0)])
-def test_updates_are_those_of_the_formulas_over_a_hundred_games(beta: float, decay: float) -> None:
+def test_updates_follow_the_formulas(beta: float, decay: float) -> None:
     layout = NetworkLayout.of(["0123", "0145"], [64])
     tables = tables_of(Network.empty(layout, initial_value=100))
     learner = Learner(
@@ -126,7 +126,7 @@ def test_the_last_afterstate_learns_that_nothing_comes() -> None:
     assert learn_backwards(tables, lane, 0, 0.0, 1.0, 0.0, True) == 0, "a game without a move teaches nothing"
 
 
-def test_an_entry_of_two_images_counts_twice_and_learns_once() -> None:
+def test_an_entry_of_two_images_learns_once() -> None:
     layout = NetworkLayout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
     lane = new_lane(np.uint64(1), layout)
@@ -137,7 +137,7 @@ def test_an_entry_of_two_images_counts_twice_and_learns_once() -> None:
     assert tables.entries[learned].tolist() == [[0, -800, 800, 0]] * 2
 
 
-def test_without_coherence_all_entries_learn_at_one_rate() -> None:
+def test_entries_learn_at_one_rate_without_coherence() -> None:
     layout = NetworkLayout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
     lane = new_lane(np.uint64(1), layout)
@@ -151,7 +151,7 @@ def test_without_coherence_all_entries_learn_at_one_rate() -> None:
 
 
 def play_one(
-    learns: Tables,
+    learns: TrainingTables,
     plays: Plays,
     lane: Lane,
     *,
@@ -189,7 +189,7 @@ def check_game(
     return score, board
 
 
-def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
+def test_games_restart_from_the_middle() -> None:
     """By the moves that the one network wants; another one may learn from them."""
     network, other = (slow.random_network("0123", "1256", stages=(32,), seed=seed) for seed in (1, 2))
     seed = 77
@@ -211,7 +211,7 @@ def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
     assert len({tuple(board) for board in begun}) > 25
 
 
-def test_games_begin_where_the_stage_that_learned_least_was_entered() -> None:
+def test_games_begin_in_the_stage_that_learned_least() -> None:
     network = slow.random_network("0123", "1256", stages=(32, 64, 96), seed=1)
     layout, plays, kept = network.layout, plays_of(network), 4
     lane = new_lane(np.uint64(5), layout, kept)
@@ -247,7 +247,7 @@ def test_games_begin_where_the_stage_that_learned_least_was_entered() -> None:
     assert max(map(len, entered)) > kept
 
 
-def test_a_game_ends_with_its_goal_which_is_worth_the_board_with_halved_tiles() -> None:
+def test_a_goal_ends_a_game_at_the_halved_board() -> None:
     network = slow.random_network("0123", "1256", seed=3)
     layout, goal = network.layout, 6
     lane = new_lane(np.uint64(77), layout)
@@ -279,7 +279,7 @@ def test_a_game_ends_with_its_goal_which_is_worth_the_board_with_halved_tiles() 
     assert 5 < lane.state[GOALS] < 35, "games end either way"
 
 
-def test_from_a_sum_on_every_second_game_chooses_by_the_board_with_halved_tiles() -> None:
+def test_guided_games_choose_by_halved_boards() -> None:
     network = slow.random_network("0123", "1256", seed=3)
     guide, lane = 32 + 16, new_lane(np.uint64(77), network.layout)
     seeds = reference.Generator.of_game(77)

@@ -27,7 +27,7 @@ def entries(network: Network, cells: list[int]) -> list[int]:
     return [place for places in slow.entries_of(network.layout, cells) for place in places]
 
 
-def test_look_ups_are_those_of_afterstates_and_of_what_may_follow() -> None:
+def test_look_ups_of_afterstates_are_counted() -> None:
     network = slow.random_network("0123", "0145", stages=(64,), dtype=np.int16)
     counts = count_lookups(network, games=3, seed=5, threads=1)
     player = of_network(network, mix="0:1+16:1", downgrade=network.downgrade)
@@ -50,7 +50,7 @@ def test_look_ups_are_those_of_afterstates_and_of_what_may_follow() -> None:
     assert np.array_equal(counts, again)
 
 
-def test_an_entry_is_rounded_the_more_coarsely_the_less_it_is_looked_up() -> None:
+def test_rare_entries_are_rounded_coarsely() -> None:
     layout = NetworkLayout.of(["0123"])
     values = np.random.default_rng(3).integers(-32767, 32768, layout.entries).astype(np.int16)
     values[:4] = 32767, -32767, 0, 1
@@ -70,7 +70,7 @@ def test_an_entry_is_rounded_the_more_coarsely_the_less_it_is_looked_up() -> Non
     assert np.array_equal(rounded(network, counts, 1e-9).table, values)
 
 
-def test_the_file_is_as_large_as_allowed_and_the_values_of_boards_that_are_met_stay() -> None:
+def test_pruning_fits_the_size_and_keeps_values() -> None:
     network = load_network("fast")
     counts = count_lookups(network, games=40, seed=5, threads=2)
     whole = file_bytes(network)

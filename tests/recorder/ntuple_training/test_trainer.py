@@ -35,9 +35,9 @@ from tape2048.errors import (
 from tape2048.io import training_directory
 from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
-from tape2048.ntuple import network as network_module
+from tape2048.ntuple.lookup import fill_values
 from tape2048.ntuple.network import load_network
-from tape2048_recorder.ntuple_training import run, trainer as trainer_module
+from tape2048_recorder.ntuple_training import trainer as trainer_module
 from tape2048_recorder.ntuple_training.config import (
     PRESETS,
     TrainingConfig,
@@ -45,8 +45,13 @@ from tape2048_recorder.ntuple_training.config import (
     preset_path,
 )
 from tape2048_recorder.ntuple_training.entries import WEIGHT, A, E
-from tape2048_recorder.ntuple_training.run import NETWORK, NETWORK_F32, run_training
-from tape2048_recorder.ntuple_training.trainer import Trainer, memory_needed
+from tape2048_recorder.ntuple_training.trainer import (
+    NETWORK,
+    NETWORK_F32,
+    Trainer,
+    memory_needed,
+    run_training,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +145,7 @@ def test_the_rate_falls_to_nothing_over_the_last_moves(monkeypatch: pytest.Monke
     assert state_of(same) != state_of(plain)
 
 
-def test_entries_learn_at_one_rate_first_and_then_each_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coherence_begins_after_plain_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 2_000)
     train = trainer_module.train
     rates: set[tuple[bool, float, bool]] = set()
@@ -197,7 +202,7 @@ def test_all_threads_play_by_the_weights_as_they_are(monkeypatch: pytest.MonkeyP
     assert len(played) == threads
 
 
-def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_stay_positive_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 1_000)
     trainer = Trainer(small(moves=20_000, stages="", threads=2))
     train, phase = trainer_module.train, trainer._phase
@@ -230,7 +235,7 @@ def test_moves_are_chosen_by_the_values_of_the_network(monkeypatch: pytest.Monke
     expected, found = trainer.network().values(boards), np.empty(len(boards), np.float32)
 
     def train(_tables: Any, plays: Any, *_: Any) -> Any:
-        network_module._fill_values(plays.places, plays.table, plays.scales, boards, found)
+        fill_values(plays.places, plays.table, plays.scales, boards, found)
         return 0, 10**9, 0.0
 
     monkeypatch.setattr(trainer_module, "train", train)
@@ -258,7 +263,7 @@ def test_it_ends_at_the_configured_number_of_moves() -> None:
     assert exactly.done
 
 
-def test_the_same_seed_learns_the_same_and_another_one_does_not() -> None:
+def test_a_seed_decides_the_network() -> None:
     one, two, other = (Trainer(small(seed=seed)) for seed in (7, 7, 8))
     for trainer in (one, two, other):
         trainer.learn(50_000)
@@ -266,7 +271,7 @@ def test_the_same_seed_learns_the_same_and_another_one_does_not() -> None:
     assert state_of(one) != state_of(other)
 
 
-def test_a_stop_is_seen_and_an_error_in_a_tick_ends_the_threads() -> None:
+def test_a_stop_or_a_failing_tick_ends_the_threads() -> None:
     stop = threading.Event()
     stop.set()
     trainer = Trainer(small(moves=10**12))
@@ -281,7 +286,7 @@ def test_a_stop_is_seen_and_an_error_in_a_tick_ends_the_threads() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("lane")]
 
 
-def test_an_error_in_a_thread_is_raised_and_the_others_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_thread_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     real = trainer_module.train
     trainer = Trainer(small(moves=10**12, threads=2))
 
@@ -314,7 +319,7 @@ def test_values_out_of_range_end_the_training() -> None:
         Trainer(small(initial_value=3e38, beta=1.0)).learn(50_000)
 
 
-def test_a_restart_of_no_game_at_all_is_one_for_any_large_number() -> None:
+def test_large_restart_limits_are_equal() -> None:
     trainers = [Trainer(small(restart_moves_min=moves)) for moves in (1 << 20, 1 << 64)]
     for trainer in trainers:
         trainer.learn(20_000)
@@ -324,7 +329,7 @@ def test_a_restart_of_no_game_at_all_is_one_for_any_large_number() -> None:
 # --- stages
 
 
-def test_a_network_of_before_stages_part_knows_late_boards() -> None:
+def test_an_unsplit_network_values_late_boards() -> None:
     trainer = Trainer(small(split_moves=10**9))
     trainer.learn(30_000)
     before, after = (np.array([board], dtype=np.uint64) for board in (0x6100 << 48, 0x7100 << 48))
@@ -336,7 +341,7 @@ def test_a_network_of_before_stages_part_knows_late_boards() -> None:
     assert network.values(after)[0] == one.network().values(after)[0] != 0
 
 
-def test_before_stages_part_all_boards_use_the_first_ones_tables() -> None:
+def test_unsplit_stages_use_the_first_tables() -> None:
     trainer = Trainer(small())
     trainer.learn(30_000)
     stages = weights_of(trainer)
@@ -418,7 +423,7 @@ def test_going_on_is_going_through(tmp_path: Path, pause: int, changes: dict[str
     assert second.elapsed_s > first._counts.elapsed_s
 
 
-def test_stages_from_pools_learn_alike_and_the_goal_is_reached() -> None:
+def test_pools_balance_the_stages() -> None:
     trainer = Trainer(small(**POOLS))
     trainer.learn(40_000)
     assert not any(tally.begun or tally.entered for tally in trainer.progress().stages), "not yet split"
@@ -434,7 +439,7 @@ def test_stages_from_pools_learn_alike_and_the_goal_is_reached() -> None:
     assert progress.reach[2048] == 0
 
 
-def test_stages_that_are_added_begin_with_what_the_old_ones_know(tmp_path: Path) -> None:
+def test_added_stages_start_from_old_ones(tmp_path: Path) -> None:
     trainer = Trainer(small(moves=60_000, stages="64 256"))
     trainer.learn(10**9)
     trainer.save_checkpoint(tmp_path / CHECKPOINT)
@@ -502,7 +507,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
         assert caught.value.path == str(path)
 
 
-def test_a_checkpoint_without_one_of_its_arrays_has_no_hint_of_threads(tmp_path: Path) -> None:
+def test_a_missing_array_has_no_hint_of_threads(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
     Trainer(small()).save_checkpoint(path)
     arrays, texts = decode(path.read_bytes(), "")
@@ -524,7 +529,7 @@ def test_a_checkpoint_without_one_of_its_arrays_has_no_hint_of_threads(tmp_path:
     assert "made with 3 threads" in (caught.value.hint or "")
 
 
-def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: Path) -> None:
+def test_checkpoint_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="reading a checkpoint"):
         Trainer.resume(tmp_path / "none", small())
     trainer = Trainer(small())
@@ -551,7 +556,7 @@ def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.Monkey
     assert "fewer stages" in (caught.value.hint or "")
 
 
-def test_the_memory_that_is_free_is_the_kernels_estimate() -> None:
+def test_free_memory_is_the_kernels_estimate() -> None:
     assert 1 << 20 < resources.ram_available() < 1 << 50
 
 
@@ -559,7 +564,7 @@ def test_the_memory_that_is_free_is_the_kernels_estimate() -> None:
 
 
 def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "METRICS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(trainer_module, "METRICS_INTERVAL_S", 0.0)
     view = Seen()
     out = tmp_path / "a/b"
     trainer = run_training(small(downgrade=4096), out, view, threading.Event())
@@ -597,7 +602,7 @@ def test_a_training_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert state_of(trainer) == state_of(through)
 
 
-def test_a_checkpoint_that_the_device_does_not_give_is_not_written_over(tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_is_kept(tmp_path: Path) -> None:
     run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
     kept = (tmp_path / CHECKPOINT).read_bytes()
     with unsaid(tmp_path / CHECKPOINT), pytest.raises(StorageError, match="looking for a checkpoint"):
@@ -618,9 +623,7 @@ def test_metrics_go_on_from_the_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "while it compiles"])
-def test_what_is_stopped_before_the_first_moves_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_an_early_stop_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     stop = threading.Event()
     if when == "before":
         stop.set()
@@ -632,9 +635,7 @@ def test_what_is_stopped_before_the_first_moves_leaves_nothing(
     assert view.events == ["stopped before the first moves: nothing is learned, and no network is written"]
 
 
-def test_a_checkpoint_that_is_due_before_the_first_moves_waits_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_checkpoint_waits_for_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learn = Trainer.learn
     calls: list[int] = []
 
@@ -656,22 +657,20 @@ def test_going_on_without_a_move_says_nothing_twice(tmp_path: Path) -> None:
     before = (tmp_path / METRICS).read_bytes()
     trainer = Trainer.resume(tmp_path / CHECKPOINT, small())
     files = TrainingDirectory(tmp_path, "moves")
-    run._Metrics(trainer, files, Seen()).note()
+    trainer_module._Metrics(trainer, files, Seen()).note()
     assert (tmp_path / METRICS).read_bytes() == before
-    metrics = run._Metrics(trainer, files, Seen())
+    metrics = trainer_module._Metrics(trainer, files, Seen())
     trainer.learn(1)
     metrics.note()
     metrics.note()
     assert len((tmp_path / METRICS).read_bytes().splitlines()) == len(before.splitlines()) + 1
 
 
-def test_metrics_are_noted_every_ten_seconds_of_learning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_are_written_every_ten_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: now))
     trainer, view = Trainer(small()), Seen()
-    metrics = run._Metrics(trainer, TrainingDirectory(tmp_path, "moves"), view)
+    metrics = trainer_module._Metrics(trainer, TrainingDirectory(tmp_path, "moves"), view)
     before, lines = open_files(), []
     for _ in range(200):
         now += 0.5
@@ -683,9 +682,7 @@ def test_metrics_are_noted_every_ten_seconds_of_learning(
     assert open_files() == before
 
 
-def test_a_disk_that_is_full_when_it_is_stopped_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_at_the_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or what was learned would be lost without a word, where there is room for a network alone."""
     stop = threading.Event()
 
@@ -696,14 +693,14 @@ def test_a_disk_that_is_full_when_it_is_stopped_is_an_error(
     def refuse(_: Trainer, path: Path) -> None:
         raise DiskFullError("no room", path=path)
 
-    monkeypatch.setattr(run, "_learn_until", learn_and_stop)
+    monkeypatch.setattr(trainer_module, "_learn_until", learn_and_stop)
     monkeypatch.setattr(Trainer, "save_checkpoint", refuse)
     with pytest.raises(DiskFullError, match="no room"):
         run_training(small(), tmp_path, Seen(), stop)
     assert not (tmp_path / NETWORK).exists()
 
 
-def test_a_full_disk_ends_it_and_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
     before = (tmp_path / CHECKPOINT).read_bytes()
     with files_end_at(len(before) // 2), pytest.raises(StorageError):
@@ -712,9 +709,7 @@ def test_a_full_disk_ends_it_and_the_last_checkpoint_is_whole(tmp_path: Path) ->
     assert issubclass(DiskFullError, StorageError)
 
 
-def test_a_disk_that_is_full_for_a_while_costs_no_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No room for the second to fourth of ten checkpoints, nor for half a line of metrics meanwhile."""
     saved: list[int] = []
     dues: list[float] = []
@@ -741,8 +736,8 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save_where_there_is_room)
     monkeypatch.setattr(training_directory, "write_all", write_a_part)
-    monkeypatch.setattr(run, "_learn_until", learn_a_tenth)
-    monkeypatch.setattr(run, "METRICS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(trainer_module, "_learn_until", learn_a_tenth)
+    monkeypatch.setattr(trainer_module, "METRICS_INTERVAL_S", 0.0)
     view = Seen()
     trainer = run_training(small(), tmp_path, view, threading.Event())
     assert trainer.done
@@ -755,10 +750,10 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
     ]
     lines = [json.loads(line)["moves"] for line in (tmp_path / METRICS).read_text().splitlines()]
     assert lines == written
-    assert [due <= run.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
+    assert [due <= trainer_module.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
 
 
-def test_compressing_can_be_interrupted_and_the_same_training_goes_on(tmp_path: Path) -> None:
+def test_compression_can_be_interrupted(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_training(small(moves=20_000), tmp_path, Seen(), threading.Event(), lambda: True)
     assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, METRICS, NETWORK_F32}
@@ -806,9 +801,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
-    fast_dir: Path, trainings: list[subprocess.Popen[str]]
-) -> None:
+def test_a_kill_leaves_a_complete_checkpoint(fast_dir: Path, trainings: list[subprocess.Popen[str]]) -> None:
     rng = random.Random(5)
     config = small(moves=10**12, threads=2)
     moves = 0
@@ -902,7 +895,7 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
         ("a = [", ConfigError, "malformed TOML"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused_where_it_stands(
+def test_an_invalid_configuration_is_refused(
     tmp_path: Path, text: str, kind: type[ConfigError], said: str
 ) -> None:
     path = write(tmp_path / "player.toml", f"# ours\n{text}\n")

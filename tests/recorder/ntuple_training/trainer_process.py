@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tape2048.errors import TapeError
 from tape2048_recorder.ntuple_training.config import TrainingConfig
-from tape2048_recorder.ntuple_training.run import run_training
+from tape2048_recorder.ntuple_training.trainer import run_training
 
 if TYPE_CHECKING:
     from tape2048_recorder.ntuple_training.trainer import Progress

@@ -15,10 +15,8 @@ import pytest
 from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.players.batch import (
-    DECLARED_BYTES_MAX,
     Caller,
     batch_sha256,
-    declared_sha256,
     describe_place,
     make_batch_player,
     show_board,
@@ -37,12 +35,12 @@ FILE = f"python:{batched.__file__}"
 @pytest.mark.parametrize(
     "name", ["python:", "python:m", "python:m:", "python:m:f:g", "python:m-n:f", "python:a b:f", "python:m:1"]
 )
-def test_a_name_of_another_form_is_refused_before_anything_is_imported(name: str) -> None:
+def test_names_of_another_form_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"expected python:package\.module:factory"):
         check_player(name, {})
 
 
-def test_a_name_of_the_form_is_taken_and_nothing_is_imported() -> None:
+def test_checking_a_name_imports_nothing() -> None:
     assert check_player("python:no.such.module:make", {"a": 1}) == {"a": 1}
 
 
@@ -62,7 +60,7 @@ def test_what_gives_no_player_is_named(name: str, says: str) -> None:
     assert name in str(caught.value)
 
 
-def test_a_module_that_fails_to_import_is_named_with_the_line(tmp_path: Path) -> None:
+def test_a_failing_import_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n")
     for _ in range(2):  # the second try must not find half a module
         with pytest.raises(StartError, match="ZeroDivisionError") as caught:
@@ -70,7 +68,7 @@ def test_a_module_that_fails_to_import_is_named_with_the_line(tmp_path: Path) ->
         assert "broken.py:2" in str(caught.value.hint)
 
 
-def test_a_factory_that_raises_is_named_with_its_arguments() -> None:
+def test_a_failing_factory_names_its_arguments() -> None:
     with pytest.raises(PlayerError, match=r"unexpected keyword argument 'kee'.*\{'kee': 1\}"):
         make_batch_player(f"{FILE}:hashed", {"kee": 1})
 
@@ -86,7 +84,7 @@ def test_what_leaves_by_sys_exit_is_named_too(tmp_path: Path) -> None:
         asked(lambda *_: sys.exit())
 
 
-def test_an_error_that_cannot_say_what_it_is_is_named_by_its_class() -> None:
+def test_an_error_without_text_is_named_by_class() -> None:
     class DumbError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -111,7 +109,7 @@ def test_whoever_waits_hears_of_each_answer() -> None:
     assert heard == [1]
 
 
-def test_a_batch_that_could_not_be_submitted_is_not_under_way() -> None:
+def test_a_failed_submit_is_not_in_flight() -> None:
     class Overlapping:
         def submit(self, *views: Any) -> None:
             if len(views[0]) == 2:
@@ -199,7 +197,7 @@ def test_half_of_submit_and_collect_is_no_overlap() -> None:
     assert caller.collect().tolist() == [0]
 
 
-def test_the_place_of_a_bad_answer_names_the_legal_moves() -> None:
+def test_a_bad_answer_names_the_legal_moves() -> None:
     boards = np.array([1, 0x1100000000000000], np.uint64)  # the first one's tile stands in the last cell
     views = boards, legal_masks(boards), boards_to_exps(boards)
     assert [describe_place("m:f", at, views).rpartition(", ")[2] for at in (0, 1)] == [
@@ -209,22 +207,21 @@ def test_the_place_of_a_bad_answer_names_the_legal_moves() -> None:
     assert describe_place("m:f", 1, views).startswith("m:f: board 1 of 2, 0x1100000000000000 (rows 1100 ")
 
 
-def test_what_a_player_says_of_itself_or_its_source_does() -> None:
-    def says(text: Any) -> str:
-        return declared_sha256(SimpleNamespace(sha256=text), f"{FILE}:make")
+def test_a_player_declares_its_hash() -> None:
+    """Otherwise the source file of its factory counts, where there is one."""
 
-    long = "\udc80" + "x" * DECLARED_BYTES_MAX
-    fits = "\u00e9" * (DECLARED_BYTES_MAX // 2)
-    assert (says("abc"), says(fits)) == ("abc", fits)
-    assert says(fits + "x") == hashlib.sha256((fits + "x").encode()).hexdigest()
-    assert says(long) == hashlib.sha256(long.encode("utf-8", "backslashreplace")).hexdigest()
+    def sha256(text: Any, name: str = f"{FILE}:make") -> str:
+        return batch_sha256(name, {}, Sampling(), SimpleNamespace(sha256=text))
+
     source = hashlib.sha256(Path(batched.__file__).read_bytes()).hexdigest()
-    assert says(None) == says(b"abc") == source
-    assert declared_sha256(object(), f"python:{batched.__name__}:make") == source
-    assert declared_sha256(object(), "python:sys:exit") == "", "no file"
+    assert sha256(None) == sha256(b"abc") == sha256(source) != sha256("abc")
+    module = f"python:{batched.__name__}:make"
+    assert sha256(None, module) == sha256(source, module)
+    assert sha256(None, "python:sys:exit") == sha256("", "python:sys:exit"), "no file"
+    assert len(sha256("\udc80")) == 64
 
 
-def test_what_a_module_or_factory_of_ours_says_is_passed_on_with_its_hint(tmp_path: Path) -> None:
+def test_our_own_errors_keep_their_hint(tmp_path: Path) -> None:
     lines = [
         "from tape2048.errors import MissingPackageError",
         "raise MissingPackageError('no xyz', hint='pip it')",
@@ -257,7 +254,7 @@ def test_players_that_may_differ_have_other_hashes(tmp_path: Path) -> None:
     assert sha256() != first, "the factory's file is part of it"
 
 
-def test_the_loop_of_one_game_at_a_time_refuses_a_batched_player() -> None:
+def test_the_game_loop_refuses_batched_players() -> None:
     with pytest.raises(ConfigError, match="many boards at once"):
         make_player("python:m:f", {})
 

@@ -79,9 +79,7 @@ def seeds_of(games: int, seed: int = 3) -> npt.NDArray[np.uint64]:
 @pytest.mark.parametrize("kind", DTYPES)
 @settings(max_examples=50)
 @given(cells=boards, state=words)
-def test_a_choice_is_legal_and_its_afterstate_the_moves(
-    kind: str, look: int, cells: list[int], state: int
-) -> None:
+def test_a_choice_is_legal_with_its_afterstate(kind: str, look: int, cells: list[int], state: int) -> None:
     move, after, _ = choice(make(kind, look_below=look), cells, state)
     if reference.legal_moves(cells):
         assert move in reference.legal_moves(cells)
@@ -91,7 +89,7 @@ def test_a_choice_is_legal_and_its_afterstate_the_moves(
 
 
 @pytest.mark.parametrize("kind", DTYPES)
-def test_without_looking_ahead_the_best_reward_and_value_is_chosen(kind: str) -> None:
+def test_one_ply_chooses_the_best_reward_and_value(kind: str) -> None:
     player = make(kind, look_below=0)
     seen = set()
     for cells in slow.random_boards(400, seed=11):
@@ -109,7 +107,7 @@ def test_without_looking_ahead_the_best_reward_and_value_is_chosen(kind: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("look", [0, 1, 2, 5, 16])
-def test_the_look_ahead_is_an_expectation_where_few_cells_are_empty(kind: str, look: int) -> None:
+def test_looking_ahead_is_an_expectation(kind: str, look: int) -> None:
     player = make(kind, look_below=look)
     cases = [cells for cells in slow.random_boards(80, seed=12, highest=8) if reference.legal_moves(cells)]
     found = move_values(player, slow.packed(cases))
@@ -157,7 +155,7 @@ def by_empty(cases: list[list[int]], count: int) -> list[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("margin", [0, 4000])
-def test_the_second_look_is_an_expectation_of_expectations(margin: float) -> None:
+def test_the_second_look_is_an_expectation(margin: float) -> None:
     player = make(look_below=2, look_twice_below=2, look_margin=margin)
     found = [cells for cells in slow.random_boards(100, seed=15, highest=8) if reference.legal_moves(cells)]
     cases = [cells for count, most in ((0, 2), (1, 3), (2, 2)) for cells in by_empty(found, count)[:most]]
@@ -179,13 +177,13 @@ def test_the_second_look_is_an_expectation_of_expectations(margin: float) -> Non
     assert once > 1
 
 
-def test_it_does_not_look_twice_where_it_does_not_look_once() -> None:
+def test_looking_twice_needs_looking_once() -> None:
     cells = FOUR_WAYS
     plain = move_values(make(look_below=0), slow.packed([cells]))
     assert np.array_equal(move_values(make(look_below=0, look_twice_below=16), slow.packed([cells])), plain)
 
 
-def test_a_temperature_draws_from_moves_out_of_the_margin_too() -> None:
+def test_a_temperature_ignores_the_margin() -> None:
     values = slow.move_values(network(), FOUR_WAYS, looks_ahead=True)
     counts = counts_of(make(look_below=16, look_margin=1.0, temperature=1e6), FOUR_WAYS, 4_000)
     assert np.flatnonzero(counts).tolist() == list(values)
@@ -214,7 +212,7 @@ def slow_downgraded(cells: list[int]) -> list[int]:
 
 
 @given(cells=boards)
-def test_downgrading_halves_the_tiles_above_the_largest_missing_one(cells: list[int]) -> None:
+def test_downgrading_halves_large_tiles(cells: list[int]) -> None:
     found = reference.unpack(int(downgraded(u64(cells))))
     assert found == slow_downgraded(cells)
     assert reference.legal_moves(found) == reference.legal_moves(cells)
@@ -226,7 +224,7 @@ def test_a_board_without_a_gap_is_not_downgraded() -> None:
 
 
 @pytest.mark.parametrize("look", [0, 3])
-def test_moves_are_chosen_on_the_downgraded_board_and_made_on_the_real_one(look: int) -> None:
+def test_moves_are_chosen_on_the_downgraded_board(look: int) -> None:
     player, plain = make(look_below=look, downgrade=16384), make(look_below=look)
     differ = downgraded_boards = 0
     for cells in slow.random_boards(200, seed=14, highest=9):
@@ -278,7 +276,7 @@ def test_ties_are_drawn_uniformly(count: int, look: int) -> None:
         ([1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1], 4),
     ],
 )
-def test_moves_that_symmetry_makes_equal_are_drawn_uniformly(kind: str, cells: list[int], tied: int) -> None:
+def test_symmetric_moves_are_drawn_uniformly(kind: str, cells: list[int], tied: int) -> None:
     for look in (0, 16):
         values = slow.move_values(network(kind), cells, looks_ahead=bool(look))
         best = [move for move in values if values[move] == pytest.approx(max(values.values()), abs=1e-6)]
@@ -331,7 +329,7 @@ def test_random_moves_are_legal_ones() -> None:
 
 @pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("temperature", [100.0, 1000.0, 1e6])
-def test_moves_are_drawn_with_the_softmax_of_their_values(kind: str, temperature: float) -> None:
+def test_moves_are_drawn_by_softmax(kind: str, temperature: float) -> None:
     for cells in (FOUR_WAYS, BY_LEGAL[3], [1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1]):
         values = slow.move_values(network(kind), cells, looks_ahead=False)
         best = max(values.values())
@@ -385,7 +383,7 @@ def played(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint
     return outcomes(player, seeds).scores
 
 
-def test_the_choice_of_a_game_is_recovered_from_its_seed() -> None:
+def test_a_mixture_is_recovered_from_the_seed() -> None:
     seeds = seeds_of(60)
     mixed = of_network(network("i16"), mix="0:1+4:1+16:1")
     choices = mix_choices(mixed, seeds)
@@ -400,7 +398,7 @@ def test_the_choice_of_a_game_is_recovered_from_its_seed() -> None:
 # --- values of all moves
 
 
-def test_values_come_for_all_moves_and_nan_where_there_is_none() -> None:
+def test_illegal_moves_have_the_value_nan() -> None:
     cases = [*BY_LEGAL.values(), [15] * 16, [1, 2, 1, 2, 2, 1, 2, 1] * 2]
     found = move_values(make(), slow.packed(cases))
     assert found.dtype == np.float32
@@ -410,7 +408,7 @@ def test_values_come_for_all_moves_and_nan_where_there_is_none() -> None:
     assert move_values(make(), np.empty(0, dtype=np.uint64)).shape == (0, 4)
 
 
-def test_values_of_a_mixture_are_those_of_its_first_part() -> None:
+def test_a_mixture_has_the_values_of_its_first_part() -> None:
     cases = slow.packed(slow.random_boards(60, seed=4))
     mixed = of_network(network(), mix="16+0")
     np.testing.assert_array_equal(move_values(mixed, cases), move_values(make(look_below=16), cases))
@@ -444,7 +442,7 @@ def test_it_is_made_from_a_file(weights: str) -> None:
         (None, {}, 14),
     ],
 )
-def test_a_network_says_which_boards_it_knows_too_little(
+def test_a_network_names_its_downgrade_tile(
     tmp_path: Path, training: object, asked: dict[str, Any], exponent: int
 ) -> None:
     facts = {} if training is None else {"training": training}
@@ -503,7 +501,7 @@ def test_parameters_that_cannot_be_are_refused(
             check("ntuple", {"weights": weights, **args})
 
 
-def test_a_file_that_is_no_network_is_refused_when_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_is_no_network_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     args = {"weights": str(tmp_path / "other")}
     assert registry.check_player("ntuple", args)["look_below"] == 3

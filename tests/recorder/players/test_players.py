@@ -58,7 +58,7 @@ ALL = [("random", {}), ("greedy", {}), *(("expectimax", {"depth": depth}) for de
 @pytest.mark.parametrize(("name", "args"), ALL)
 @settings(max_examples=60)
 @given(cells=boards, state=words)
-def test_a_choice_is_legal_and_its_afterstate_the_moves(
+def test_a_choice_is_legal_with_its_afterstate(
     name: str, args: dict[str, int], cells: list[int], state: int
 ) -> None:
     if args.get("depth") == 3 and cells.count(0) > 1:  # an empty board takes a second
@@ -363,7 +363,7 @@ def test_the_hash_of_a_player_stays(name: str) -> None:
     assert registry.player_sha256(name, make(name)) == SHA256[name]
 
 
-def test_players_that_choose_otherwise_have_other_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_players_have_different_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = {registry.player_sha256(name, make(name, **args)) for name, args in ALL}
     player = make("expectimax", depth=1)
     hashes.add(registry.player_sha256("expectimax", player._replace(inner=player.outer)))
@@ -376,7 +376,7 @@ def test_players_that_choose_otherwise_have_other_hashes(monkeypatch: pytest.Mon
     assert all(len(value) == 64 for value in hashes)
 
 
-def test_what_a_player_remembers_does_not_change_its_hash() -> None:
+def test_a_cache_does_not_change_the_hash() -> None:
     player = registry.make_player("expectimax", {"depth": 2})
     before = registry.player_sha256("expectimax", player)
     choice(player, positions(1, empty_max=5, seed=8)[0])

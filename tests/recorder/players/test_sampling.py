@@ -167,7 +167,7 @@ def test_a_table_that_cannot_be_is_refused(
         read_sampling(table)
 
 
-def test_the_table_is_read_from_the_file_and_refused_where_it_stands(tmp_path: object) -> None:
+def test_the_table_is_read_from_the_file(tmp_path: object) -> None:
     from pathlib import Path
 
     path = Path(str(tmp_path)) / "r.toml"

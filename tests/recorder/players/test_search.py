@@ -177,7 +177,7 @@ def test_a_spawn_costs_its_improbability_in_half_bits() -> None:
     assert (budget, costs.any()) == (0, False)
 
 
-def test_games_of_a_deep_search_follow_from_their_seeds() -> None:
+def test_deep_search_games_follow_from_seeds() -> None:
     """Whatever was played before with the same table."""
     player = always(3, 0.05)
     seeds = rng.game_seeds(7, np.arange(3, dtype=np.uint64))

@@ -122,9 +122,7 @@ def test_boards_are_valued_by_their_best_move(downgrade: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
-def test_threads_judge_pieces_of_a_game_as_one_thread_judges_it_all(
-    ahead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_do_not_change_judgements(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     judge, game = player_judge(ahead, 64), Played(5, 1000)
     monkeypatch.setattr(judging, "_PIECE_BOARDS", 10_000)
     whole = game.judged_by(judge)
@@ -139,9 +137,7 @@ def test_threads_judge_pieces_of_a_game_as_one_thread_judges_it_all(
 @pytest.mark.parametrize("judge", [player_judge(), player_judge(2, 64), CRITIC_JUDGE])
 @settings(max_examples=12)
 @given(seed=st.integers(0, 2**32), moves_max=st.sampled_from([0, 1, 40, 1000]))
-def test_loss_luck_and_revision_lead_from_the_first_value_to_the_score(
-    judge: Judge, seed: int, moves_max: int
-) -> None:
+def test_loss_luck_and_revision_telescope(judge: Judge, seed: int, moves_max: int) -> None:
     game = Played(seed, moves_max)
     judged = game.judged_by(judge)
     reached = 2 ** max(game.cells[-1]) >= TILE
@@ -194,7 +190,7 @@ def test_a_planted_blunder_is_the_largest_loss() -> None:
         assert judged.loss[planted] == pytest.approx(max(values) - min(values))
 
 
-def test_the_largest_losses_come_in_order_and_equal_ones_as_played() -> None:
+def test_the_largest_losses_come_in_order() -> None:
     loss = np.array([0, 3, math.nan, 7, 3, 0.5])
     rest = np.zeros(6)
     judged = Judged(np.zeros((6, 4), np.float32), np.zeros(7), loss, rest, rest)
@@ -202,7 +198,7 @@ def test_the_largest_losses_come_in_order_and_equal_ones_as_played() -> None:
     assert judged.largest_losses(2).tolist() == [3, 1]
 
 
-def test_a_downgraded_board_has_the_values_of_the_smaller_one() -> None:
+def test_downgraded_boards_have_the_smaller_values() -> None:
     plain, judge = player_judge(), player_judge(downgrade=64)
     large = [0, 1, 2, 0, 0, 3, 1, 0, 2, 0, 7, 4, 0, 1, 0, 4]
     small = [tile - (tile > 6) for tile in large]
@@ -217,7 +213,7 @@ def test_a_downgraded_board_has_the_values_of_the_smaller_one() -> None:
     assert 2**7 in [1 << e for e in reference.unpack(shown[0].spawns[0].board)], "shown as it is"
 
 
-def test_moves_that_are_not_known_and_boards_that_do_not_follow() -> None:
+def test_unknown_moves_have_no_luck() -> None:
     game = Played(3, 5)
     boards = slow.packed(game.cells)
     boards[3] ^= np.uint64(0x3000000000000000)

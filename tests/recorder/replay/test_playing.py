@@ -12,7 +12,7 @@ from tape2048.errors import ReplayError
 from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player, player_sha256
-from tape2048_recorder.replay.playing import replayer
+from tape2048_recorder.replay.replay import replayer
 
 PATH = Path("selfplay/20260101T000000Z_model=a")
 
@@ -27,7 +27,7 @@ def facts_of(player: str, **args: int) -> dict[str, object]:
     }
 
 
-def test_games_come_out_as_they_were_played_on_any_thread() -> None:
+def test_games_replay_on_any_thread() -> None:
     ids = np.arange(12, dtype=np.uint64)
     buffer = Buffer(rows_max=1 << 18, runs_max=12, record_action=True, sample_rate=1)
     buffer.give(ids, game_seeds(7, ids))

@@ -189,7 +189,7 @@ def test_a_changed_run_of_a_tape_is_found(on_tape: Path, tmp_path: Path, change:
     assert said in finding.message
 
 
-def test_one_changed_byte_of_a_tape_is_found_and_placed(on_tape: Path, tmp_path: Path) -> None:
+def test_one_changed_byte_of_a_tape_is_found(on_tape: Path, tmp_path: Path) -> None:
     session = Path(shutil.copytree(on_tape, tmp_path / on_tape.name))
     run = Session.open(session).runs[17]
     row = int(run["first_row"]) + int(run["rows"]) // 2

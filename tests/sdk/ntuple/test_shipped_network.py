@@ -26,7 +26,7 @@ def play(games: int, **args: int | str) -> Evaluation:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_network_is_small_and_made_by_its_preset(name: str) -> None:
+def test_a_shipped_network_is_made_by_its_preset(name: str) -> None:
     assert file_facts(name)["bytes"] <= BYTES_MAX[name]
     network = load_network(name)
     assert str(network.table.dtype) == "int16"

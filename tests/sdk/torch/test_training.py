@@ -421,7 +421,7 @@ def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(games: Path, tmp_pa
         assert all(bool(tensor.isfinite().all()) for tensor in model.values())
 
 
-def test_a_checkpoint_that_the_device_does_not_give_is_not_written_over(games: Path, tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_is_kept(games: Path, tmp_path: Path) -> None:
     made = config(games, tmp_path / "critic", checkpoint_steps=1, steps_max=2)
     train_critic(made)
     checkpoint = tmp_path / "critic" / CHECKPOINT

@@ -29,8 +29,8 @@ def test_the_shares_of_the_time_add_up(tape: Tape, player: str) -> None:
         assert all(share >= 0 for share in shares)
         assert sum(shares) == pytest.approx(1, abs=0.05)
         assert one["moves"] > 0
-        assert (one["calls_per_s"] > 0) == (player != "null")
-        assert (one["model"] > 0) == (player != "null")
+        assert one["calls_per_s"] > 0
+        assert one["model"] > 0
 
 
 def test_a_table_for_people(tape: Tape) -> None:

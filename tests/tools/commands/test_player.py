@@ -294,7 +294,7 @@ def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, netwo
     assert "up to 30.5 for tables with a wide range" in done.out
 
 
-def test_quantise_calls_no_step_coarser_that_float32_rounds(tape: Tape, exact: Path, tmp_path: Path) -> None:
+def test_quantise_ignores_rounding_of_the_step(tape: Tape, exact: Path, tmp_path: Path) -> None:
     done = tape("player", "quantise", exact, tmp_path / "out", "--step", "0.6")
     assert done.code == 0
     assert "up to" not in done.out
@@ -326,9 +326,7 @@ def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_what_a_network_plays_is_recorded_and_played_again(
-    process: Process, quantised: Path, tmp_path: Path
-) -> None:
+def test_a_networks_games_replay(process: Process, quantised: Path, tmp_path: Path) -> None:
     player = f"ntuple:weights={quantised},mix=0:1+2:1"
     done = process(
         "record", "--player", player, "--max-games", "40", "--seed", "6", cwd=tmp_path, timeout=240
@@ -366,7 +364,7 @@ def test_what_a_network_plays_is_recorded_and_played_again(
         ("ntuple:weights=exact.safetensors,mix=0:x", "--player: found the mixture '0:x'"),
     ],
 )
-def test_a_player_that_cannot_be_made_is_refused_before_anything_starts(
+def test_an_unusable_player_is_refused_first(
     tape: Tape, exact: Path, tmp_path: Path, player: str, said: str
 ) -> None:
     done = tape("record", "--player", player)

@@ -59,7 +59,7 @@ def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- training
 
 
-def test_a_training_says_what_it_left_and_what_comes_next(tape: Tape, config: Path) -> None:
+def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> None:
     pytest.importorskip("matplotlib")
     done = tape("train-player", "--config", config, "--out", "runs/mine")
     assert done.code == 0
@@ -129,7 +129,7 @@ def test_presets_are_printed(tape: Tape) -> None:
     assert values["moves"] >= 10**8
 
 
-def test_a_preset_names_the_default_that_it_does_not_have(tape: Tape) -> None:
+def test_a_preset_differs_from_the_default(tape: Tape) -> None:
     """Why a default is what it is would otherwise seem to be said of the preset's value."""
     lines = tape("train-player", "--preset", "fast", "--print-config").out.splitlines()
     above = {line.partition(" = ")[0]: lines[i - 1] for i, line in enumerate(lines) if " = " in line}

@@ -84,7 +84,7 @@ def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iter
 
 
 def _player_of(session: Session) -> Any:
-    from tape2048_recorder.replay.playing import replayer
+    from tape2048_recorder.replay.replay import replayer
 
     try:
         return replayer(session.path, session.meta)

@@ -193,7 +193,7 @@ def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
 
     from tape2048.conversion import session_run
     from tape2048.errors import ReplayError
-    from tape2048_recorder.replay.playing import replayer
+    from tape2048_recorder.replay.replay import replayer
 
     try:
         play = replayer(session.path, session.meta) if session.tape is None else None

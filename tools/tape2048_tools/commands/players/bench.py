@@ -12,8 +12,6 @@ from tape2048_tools.terminal.click_extras import json_option, new_command
 from tape2048_tools.terminal.output import print_result, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.table import Table
 
     from tape2048_recorder.lanes.measuring import Measurement
@@ -38,44 +36,31 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     """Measure how fast a batched player plays, and where the time goes.
 
     PLAYER is python:package.module:factory or python:file.py:factory, with parameters as in `record`; `null`
-    plays random moves in compiled code, which shows the cost of the lanes without a model. Games are recorded
+    plays random moves, which shows the cost of the lanes without a model. Games are recorded
     into memory and dropped. It runs one process with one thread, as each worker of a recorder does.
     """
     os.environ.update(_THREADS)  # before the libraries that read them load
     from tape2048.settings.fields import settings_of
-    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.players.sampling import read_sampling
+    from tape2048_tools.options.recorder import parse_player
 
     sampling = read_sampling({"method": method})
-    words = lanes.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise click.UsageError(f"--lanes: found {lanes!r}, expected whole numbers with commas, as 64,1024")
-    sizes = [int(word) for word in words]
+    name, args = parse_player(player)
     try:
-        name, args = split_player(player)
+        sizes = [int(word) for word in lanes.split(",")]
     except ValueError as error:
-        raise click.UsageError(f"{error}: expected NAME:key=value,key=value") from error
+        raise click.UsageError(
+            f"--lanes: found {lanes!r}, expected whole numbers with commas, as 64,1024"
+        ) from error
     lanes_max = settings_of(RecorderConfig)["lanes"].le or math.inf
     if min(sizes) < 1 or not 0 < seconds < math.inf:
         raise click.UsageError("expected at least one lane, and --seconds above 0")
     if max(sizes) > lanes_max:
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as in a recorder")
     from tape2048_recorder.lanes.measuring import measure
-    from tape2048_tools.progress.panel import progress_bar
 
-    with progress_bar(f"measuring {name}") as bar:
-        found = [
-            measure(
-                name,
-                args or {},
-                lanes=size,
-                sampling=sampling,
-                seconds=seconds,
-                progress=_part(bar, number, len(sizes)),
-            )
-            for number, size in enumerate(sizes)
-        ]
+    found = [measure(name, args, lanes=size, sampling=sampling, seconds=seconds) for size in sizes]
     document = {"player": player, "method": method, "measurements": found}
     print_result(document, lambda: [_table(player, found)], as_json=as_json)
 
@@ -89,10 +74,3 @@ def _table(player: str, found: list[Measurement]) -> Table:
         shares = (one.model, one.rules, one.record, one.rest)
         made.add_row(*(f"{count:,.0f}" for count in counts), *(f"{share:.0%}" for share in shares))
     return made
-
-
-def _part(bar: Callable[[int, int], None] | None, number: int, count: int) -> Callable[[float], None] | None:
-    """Return the progress callback of one measurement of several, which takes its share done."""
-    if bar is None:
-        return None
-    return lambda share: bar(int(100 * (number + share)), 100 * count)

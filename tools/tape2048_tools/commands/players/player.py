@@ -91,12 +91,10 @@ def info(*, weights: str, as_json: bool) -> None:
 
 def _trained(facts: dict[str, Any]) -> str:
     """Return the extent of a training; ``-`` if the file does not state it."""
-    plain = [
-        facts[name] for name in ("moves", "games", "elapsed_s") if isinstance(facts.get(name), int | float)
-    ]
-    if len(plain) < 3:
+    found: list[Any] = [facts.get(name) for name in ("moves", "games", "elapsed_s")]
+    if not all(isinstance(each, int | float) for each in found):
         return "-"
-    moves, games, seconds = plain
+    moves, games, seconds = found
     return f"{number(moves)} moves, {number(games)} game{'' if games == 1 else 's'}, {duration(seconds)}"
 
 
@@ -130,14 +128,22 @@ def _made(texts: Iterable[str]) -> dict[str, Any]:
     return {text: make_player(name, args) for text, (name, args) in chosen.items()}
 
 
-def _how(games: int | None, seed: int, threads: int, starts: Path | None) -> dict[str, Any]:
-    """Return the arguments of :func:`~tape2048_recorder.evaluation.strength.evaluate` but for the player."""
+def _cores(threads: int) -> int:
     from tape2048.base.resources import available_cores
+
+    return threads or available_cores()
+
+
+def _how(
+    *, games: int | None, seed: int, threads: int, starts: Path | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return how games are played, but for the players: as arguments, and as facts of the document."""
     from tape2048_recorder.evaluation.starts import read_starts
 
     boards = None if starts is None else read_starts(starts)
-    games = games or (_GAMES if boards is None else len(boards))
-    return {"games": games, "seed": seed, "threads": threads or available_cores(), "starts": boards}
+    facts = {"games": games or (_GAMES if boards is None else len(boards)), "seed": seed}
+    named = {} if starts is None else {"from": str(starts)}
+    return {**facts, "threads": _cores(threads), "starts": boards}, {**facts, **named}
 
 
 @command.subcommand(
@@ -149,35 +155,22 @@ def _how(games: int | None, seed: int, threads: int, starts: Path | None) -> dic
 )
 @click.argument("players", nargs=-1, required=True, shell_complete=complete_player)
 @_PLAYING
-def evaluate_players(
-    *,
-    players: tuple[str, ...],
-    games: int | None,
-    seed: int,
-    threads: int,
-    starts: Path | None,
-    as_json: bool,
-) -> None:
+def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any) -> None:
     """Play seeded games: mean scores, reach rates, speed.
 
     Each of PLAYERS plays the same games; reach rates have 95% intervals. A player is written
     as for `record`: NAME or NAME:key=value,key=value.
     """
     made = _made(players)
-    how = _how(games, seed, threads, starts)
+    how, facts = _how(**playing)
     from tape2048_recorder.evaluation.strength import evaluate
 
     found: dict[str, Evaluation] = {}
     for text, player in made.items():
         with progress_bar(text) as progress:
             found[text] = evaluate(player, **how, progress=progress)
-    document = {**_document(how, starts), "players": msgspec.to_builtins(found, str_keys=True)}
-    print_result(document, lambda: [_table(found)], as_json=as_json)
-
-
-def _document(how: dict[str, Any], starts: Path | None) -> dict[str, Any]:
-    named = {} if starts is None else {"from": str(starts)}
-    return {"games": how["games"], "seed": how["seed"], **named}
+    document = {**facts, "players": msgspec.to_builtins(found, str_keys=True)}
+    print_result(document, lambda: [_table(found.items())], as_json=as_json)
 
 
 @command.subcommand(
@@ -188,16 +181,14 @@ def _document(how: dict[str, Any], starts: Path | None) -> dict[str, Any]:
 @click.argument("a", shell_complete=complete_player)
 @click.argument("b", shell_complete=complete_player)
 @_PLAYING
-def match_players(
-    *, a: str, b: str, games: int | None, seed: int, threads: int, starts: Path | None, as_json: bool
-) -> None:
+def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     """Play the same games with two players.
 
     A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval
     from the differences of games with the same seed; where it excludes 0, one of them is stronger.
     """
     made = _made((a, b))
-    how = _how(games, seed, threads, starts)
+    how, facts = _how(**playing)
     from tape2048_recorder.evaluation.strength import match
 
     with progress_bar(f"{a} and {b}") as progress:
@@ -209,9 +200,9 @@ def match_players(
         "difference": f"{difference} points for the first",
         "ahead": f"the first in {share_between(*found.a_ahead)}% of the games",
     }
-    document = {**_document(how, starts), "players": [a, b], **msgspec.to_builtins(found, str_keys=True)}
+    document = {**facts, "players": [a, b], **msgspec.to_builtins(found, str_keys=True)}
     # A list of pairs, since a player may be matched with itself.
-    print_result(document, lambda: [_table_of([(a, found.a), (b, found.b)]), columns(shown)], as_json=as_json)
+    print_result(document, lambda: [_table([(a, found.a), (b, found.b)]), columns(shown)], as_json=as_json)
 
 
 @command.subcommand("tape2048 player starts selfplay starts.npy --tile 16384", name="starts")
@@ -255,8 +246,6 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     """
     from pathlib import Path
 
-    from tape2048.base.resources import available_cores
-
     judge = _made([f"ntuple:weights={weights},look_below=0"]).popitem()[1]
     from tape2048_recorder.evaluation.falls import analyse as find_falls, recorded_games
     from tape2048_recorder.players.search import best_answers
@@ -272,9 +261,7 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
         player = _made([source])[source]
         seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
         with progress_bar(source) as progress:
-            played = play_games(
-                player, seeds, stride=1, threads=threads or available_cores(), progress=progress
-            )
+            played = play_games(player, seeds, stride=1, threads=_cores(threads), progress=progress)
     found = find_falls(played, lambda boards: best_answers(judge, boards))
     document = {"source": source, "weights": weights, "by_highest": msgspec.to_builtins(found, str_keys=True)}
     print_result(document, lambda: [_falls_table(found), _falls_by_empty(found)], as_json=as_json)
@@ -297,27 +284,17 @@ def _falls_by_empty(found: dict[int, Falls]) -> Table:
     return made
 
 
-def _table(found: dict[str, Evaluation]) -> Table:
-    return _table_of(found.items())
-
-
-def _table_of(found: Iterable[tuple[str, Evaluation]]) -> Table:
+def _table(found: Iterable[tuple[str, Evaluation]]) -> Table:
     from tape2048.session.labels import REACH_TILES
 
-    made = table(
-        "player",
-        ">games",
-        ">mean score",
-        *(f">{tile}" for tile in REACH_TILES),
-        ">moves/s a core",
-        ">moves/s",
-    )
+    tiles = [f">{tile}" for tile in REACH_TILES]
+    made = table("player", ">games", ">mean score", *tiles, ">moves/s a core", ">moves/s")
     for text, result in found:
         made.add_row(
             text,
             number(result.games),
             number(result.mean_score) + (f" ±{number(result.mean_score_error)}" if result.games > 1 else ""),
-            *(share_between(*one) for one in (result.reach[tile] for tile in REACH_TILES)),
+            *(share_between(*result.reach[tile]) for tile in REACH_TILES),
             number(result.moves_per_cpu_s),
             number(result.moves_per_s),
         )
@@ -369,24 +346,13 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
 @_THREADS
 @force_option("TARGET")
 @json_option()
-def prune(
-    *,
-    source: str,
-    target: Path,
-    max_mb: float,
-    games: int,
-    seed: int,
-    threads: int,
-    force: bool,
-    as_json: bool,
-) -> None:
+def prune(*, source: str, target: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:
     """Round a network's entries until its file is small enough.
 
     The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted;
     the fewer an entry has, the more coarsely it is rounded. SOURCE has to be int16 (`player quantise`).
     `player match` of both shows the loss.
     """
-    from tape2048.base.resources import available_cores
     from tape2048.ntuple.network import load_network, save_network
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
 
@@ -394,9 +360,8 @@ def prune(
     network = load_network(source)
     check_prunable(network)
     with progress_bar("counting look-ups") as progress:
-        counts = count_lookups(
-            network, games=games, seed=seed, threads=threads or available_cores(), progress=progress
-        )
+        playing["threads"] = _cores(playing["threads"])
+        counts = count_lookups(network, **playing, progress=progress)
     with progress_bar("compressing") as progress:
         found = pruned(network, counts, round(max_mb * 1e6), progress)
     written = save_network(found, target)

@@ -65,7 +65,7 @@ def command(
     if out is None:
         raise click.UsageError("give the directory of the network: --out DIR")
 
-    from tape2048_recorder.ntuple_training.run import NETWORK, run_training
+    from tape2048_recorder.ntuple_training.trainer import NETWORK, run_training
     from tape2048_tools.progress.training import draw_curve, player_panel, player_summary
 
     stop = threading.Event()

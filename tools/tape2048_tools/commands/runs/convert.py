@@ -111,7 +111,7 @@ def write_converted(
         how: further arguments of ``convert``.
     """
     from tape2048.conversion.targets import convert
-    from tape2048_recorder.replay.playing import replayer
+    from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar(label, quiet=quiet) as progress:
@@ -148,7 +148,7 @@ def _as_job(
 def _convert_one(session: Path, draft: Path, *, to: str, **how: Any) -> dict[str, Any]:
     """Convert a session as part of a job."""
     from tape2048.conversion.targets import convert
-    from tape2048_recorder.replay.playing import replayer
+    from tape2048_recorder.replay.replay import replayer
 
     name = session.name if to in RUN_FILES else f"{session.name}{FORMATS[to].suffix}"
     done = convert(session, draft / name, to, replayer=replayer, **how)

@@ -125,7 +125,7 @@ def _build(
     quiet: bool,
 ) -> None:
     """Call ``build`` with the sources under a progress bar, and report the result."""
-    from tape2048_recorder.replay.playing import replayer
+    from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar(label, quiet=quiet) as bar:

@@ -111,7 +111,7 @@ def pack(
     from tape2048.conversion.sources import kind_of
     from tape2048.conversion.targets import convert
     from tape2048.packs import pack_directory
-    from tape2048_recorder.replay.playing import replayer
+    from tape2048_recorder.replay.replay import replayer
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")

@@ -134,7 +134,7 @@ def _as_job(sources: Sequence[Path], out: Path, *, storage: Storage, lossy: bool
 
 def _repack(path: Path, out: Path, storage: Storage, *, lossy: bool, progress: Any = None) -> Repacked:
     from tape2048.conversion.repacking import repack_session
-    from tape2048_recorder.replay.playing import replayer
+    from tape2048_recorder.replay.replay import replayer
 
     return repack_session(path, out, storage, replayer=replayer, lossy=lossy, progress=progress)
 
