@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    Values = Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.float32]]
+
 
 class Falls(msgspec.Struct, frozen=True):
     """The falls of some games, in means over games; ``at_empty`` counts them by the board's empty cells."""
@@ -38,17 +40,12 @@ class Falls(msgspec.Struct, frozen=True):
     at_empty: dict[int, int]
 
 
-def analyse(
-    games: Games, values: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.float32]]
-) -> dict[int, Falls]:
-    """Find the falls of games.
+def analyse(games: Games, values: Values) -> dict[int, Falls]:
+    """Find the falls of games, by the highest tile at the end, ascending.
 
     Args:
-        games: every board before a move of each, in order.
-        values: from boards ``u64[n]`` to the values of their best answers, ``f32[n]``.
-
-    Returns:
-        By the highest tile of a game at its end, ascending.
+        games: games with every board before a move, in order.
+        values: values of the best answers, from boards ``u64[n]`` to ``f32[n]``.
     """
     played = np.flatnonzero(np.diff(games.starts))
     facts = np.array([_fall(games.between(run, run + 1).boards, values) for run in played.tolist()])
@@ -56,9 +53,7 @@ def analyse(
     return {int(tile): _summary(facts[tiles == tile]) for tile in np.unique(tiles)}
 
 
-def _fall(
-    boards: npt.NDArray[np.uint64], values: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.float32]]
-) -> tuple[float, ...]:
+def _fall(boards: npt.NDArray[np.uint64], values: Values) -> tuple[float, ...]:
     """Return moves, points, moves left, last empty cells, and the fall's empty cells."""
     exps = boards_to_exps(boards).astype(np.int64)
     tiles = np.where(exps > 0, 1 << exps, 0)
@@ -87,14 +82,10 @@ def _summary(facts: npt.NDArray[np.float64]) -> Falls:
 
 
 def recorded_games(root: Path, games_max: int) -> Games:
-    """Return the first games of some sessions, with every board.
-
-    Args:
-        root: a session, or a directory of sessions.
-        games_max: at least 1.
+    """Return the first games of a session, or of a directory of sessions, with every board.
 
     Raises:
-        ConfigError: a session has a part of its games' boards (``sample_rate``).
+        ConfigError: a session records only every n-th board (``sample_rate``).
         EmptyCorpusError: no session, or no game.
     """
     boards: list[npt.NDArray[np.uint64]] = []

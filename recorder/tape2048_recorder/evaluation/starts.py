@@ -29,14 +29,11 @@ _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 
 def read_starts(path: Path) -> npt.NDArray[np.uint64]:
-    """Read a start file.
-
-    Returns:
-        The boards, ``u64[N]``, at least one.
+    """Read a start file: at least one board, ``u64[N]``.
 
     Raises:
-        FieldError: a line that is no board, or a board that no game has before a move.
-        NpyError, NpyError: a ``.npy`` file with another content.
+        FormatError: a line that is no board, a board that no game has before a move, or another ``.npy``
+        file.
     """
     data = read_path(path)
     boards = _of_npy(path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
@@ -100,11 +97,7 @@ def _check(boards: npt.NDArray[np.uint64], path: Path) -> None:
 
 
 def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
-    """Return the first recorded board with a tile of each game of some sessions, ``u64[N]``.
-
-    Args:
-        root: a session, or a directory of sessions.
-        tile: from 4 to 32768. Games that do not reach it before their last move are left out.
+    """Return the first board with a tile of each game of a session or a directory of sessions, ``u64[N]``.
 
     Raises:
         ConfigError: no such tile, or no board with it.

@@ -34,16 +34,10 @@ NO_MOVE = np.uint64(4)
 
 
 def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    """Choose a move, in compiled code only.
+    """Return a player's ``(move, afterstate, state)`` for a board, in compiled code only.
 
-    Args:
-        player: a player's ``NamedTuple``.
-        board: ``u64``.
-        state: the state of the game's generator, from which ties and random moves are drawn.
-        gamma: its increment.
-
-    Returns:
-        ``(move, afterstate, state)``; ``move`` is :data:`NO_MOVE` where the game is over.
+    ``state`` and ``gamma`` are the game's generator, from which ties and random moves are drawn. The move is
+    :data:`NO_MOVE` where the game is over.
     """
     raise TypeError(f"choose is for compiled code; no overload for {type(player).__name__} in Python")
 

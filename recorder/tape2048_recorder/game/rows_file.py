@@ -20,12 +20,7 @@ class RowsFile(NamedTuple):
 
     @classmethod
     def of(cls, storage: str, *, record_action: bool) -> RowsFile:
-        """Return the file of a session.
-
-        Args:
-            storage: ``"rows"`` or ``"tape"``, as the setting.
-            record_action: whether rows of ``steps.npy`` carry the move.
-        """
+        """Return the file of a session; ``storage`` is the setting, ``"rows"`` or ``"tape"``."""
         if storage == TAPE:
             return cls(TAPE_NPY, TAPE_DTYPE, TAPE_HEADER_BYTES)
         return cls(STEPS_NPY, step_dtype(record_action=record_action), STEPS_HEADER_BYTES)

@@ -67,12 +67,7 @@ class CriticPlayer(NamedTuple):
 
 
 def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float) -> CriticPlayer:
-    """Return the player.
-
-    Raises:
-        ConfigError: the critic has no such tile.
-        ModelError: there is no such critic.
-    """
+    """Return the player; ConfigError where the critic has no such tile, ModelError without the critic."""
     from tape2048.critic.ntuple.critic import NTupleCritic
 
     found = NTupleCritic.load(critic)

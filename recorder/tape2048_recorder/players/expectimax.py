@@ -198,14 +198,9 @@ def _fill_values(player: Any, boards: Any, out: Any) -> None:
 
 
 def move_values(player: Expectimax, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Return the values that the player compares: those of each move's afterstate.
+    """Return the values that the player compares, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right).
 
-    Args:
-        player: its transposition table changes.
-        boards: ``u64[n]``.
-
-    Returns:
-        ``f32[n, 4]`` (up, down, left, right), 0 for illegal moves. The player chooses the first maximum.
+    They are 0 for illegal moves; the player chooses the first maximum. Its transposition table changes.
     """
     out = np.empty((len(boards), 4), np.float32)
     _fill_values(player, np.ascontiguousarray(boards), out)

@@ -146,13 +146,9 @@ class CriticArgs(Settings, frozen=True):
 
 
 def parse_mix(text: str) -> tuple[list[int], list[int]]:
-    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``).
+    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``); ConfigError for another text.
 
-    Returns:
-        ``(looks, ends)``: 64 random bits select the first part whose end is above them.
-
-    Raises:
-        ConfigError: found and expected.
+    Returns ``(looks, ends)``: 64 random bits select the first part whose end is above them.
     """
     parts = []
     for part in text.split("+"):

@@ -242,19 +242,12 @@ _reward_words = stack_words(32)
 def _listed(  # noqa: PLR0917 - compiled, and called in one place
     board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any
 ) -> Any:
-    """List the leaf of moving the rows of a board to one side, unless it is the last one on this side.
+    """List the leaf of moving the rows of a board with a spawn to one side, unless it is the last one listed.
 
-    Args:
-        board: with the spawn.
-        rest: the rows slid without the spawn, and 0 in its row.
-        shift: the lowest bit of the spawn's row.
-        side: 0 (left) or ``_RIGHT``.
-        leaves: address of the list.
-        count: its length.
-        last: the last legal leaf on this side, and its number.
-
-    Returns:
-        The number of the leaf, 0 if the move is illegal; the new length; the new ``last``.
+    ``rest``: the rows slid without the spawn, and 0 in its row, whose lowest bit is ``shift``. ``side``: 0
+    (left) or ``_RIGHT``. ``leaves``, ``count``: address and length of the list. ``last``: the last legal leaf
+    on this side, and its number. Returns the number of the leaf (0: illegal), the new length, and the new
+    ``last``.
     """
     leaf = rest | U64(SLIDE[side + (board >> shift & _ROW)]) << shift
     legal = leaf != board
@@ -334,13 +327,9 @@ def expected_once(player: Any, after: Any) -> Any:
 
 @kernel
 def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
-    """Return the expectation of the best answer, at least one spawn ahead.
+    """Return the expectation of the best answer, ``spawns`` (from 1) ahead; the player's table changes.
 
-    Args:
-        player: its table changes.
-        after: the afterstate.
-        spawns: the most to look ahead, from 1.
-        budget: what is left for improbable spawns, ``i64``.
+    ``budget`` (``i64``) is what is left for improbable spawns.
     """
     if spawns == 1:
         return expected_once(player, after)

@@ -248,7 +248,7 @@ def test_games_begin_in_the_stage_that_learned_least() -> None:
 
 
 def test_a_goal_ends_a_game_at_the_halved_board() -> None:
-    network = slow.random_network("0123", "1256", seed=3)
+    network = slow.random_network("0123", "1256", stages=(32768,), seed=3)
     layout, goal = network.layout, 6
     lane = new_lane(np.uint64(77), layout)
     seeds = reference.Generator.of_game(77)
@@ -280,7 +280,7 @@ def test_a_goal_ends_a_game_at_the_halved_board() -> None:
 
 
 def test_guided_games_choose_by_halved_boards() -> None:
-    network = slow.random_network("0123", "1256", seed=3)
+    network = slow.random_network("0123", "1256", stages=(32768,), seed=3)
     guide, lane = 32 + 16, new_lane(np.uint64(77), network.layout)
     seeds = reference.Generator.of_game(77)
     plays = plays_of(network, guides=(guide,))

@@ -18,6 +18,9 @@ from tape2048_recorder.players.ntuple import of_network
 
 from ..ntuple_training import slow
 
+#: As many tuples as in the tests of players: what is compiled for one serves the other.
+TUPLES = ("0145", "1256", "0123", "4567")
+
 
 def afterstates(cells: list[int]) -> list[list[int]]:
     return [reference.slide(cells, move)[0] for move in reference.legal_moves(cells)]
@@ -28,7 +31,7 @@ def entries(network: Network, cells: list[int]) -> list[int]:
 
 
 def test_look_ups_of_afterstates_are_counted() -> None:
-    network = slow.random_network("0123", "0145", stages=(64,), dtype=np.int16)
+    network = slow.random_network(*TUPLES, stages=(64,), dtype=np.int16)
     counts = count_lookups(network, games=3, seed=5, threads=1)
     player = of_network(network, mix="0:1+16:1", downgrade=network.downgrade)
     boards = play_games(player, game_seeds(5, np.arange(3, dtype=np.uint64)), stride=1, threads=2).boards
@@ -71,7 +74,7 @@ def test_rare_entries_are_rounded_coarsely() -> None:
 
 
 def test_pruning_fits_the_size_and_keeps_values() -> None:
-    network = load_network("fast")
+    network = slow.random_network(*TUPLES, stages=(64,), dtype=np.int16)
     counts = count_lookups(network, games=40, seed=5, threads=2)
     whole = file_bytes(network)
     found = pruned(network, counts, whole // 2)
@@ -79,7 +82,7 @@ def test_pruning_fits_the_size_and_keeps_values() -> None:
     player = of_network(network)
     boards = play_games(player, game_seeds(9, np.arange(20, dtype=np.uint64)), stride=7, threads=1).boards
     before, after = network.values(boards), found.values(boards)
-    assert abs(after - before).mean() < 0.02 * before.mean()
+    assert abs(after - before).mean() < 0.05 * before.std()
     assert found.facts == network.facts
     assert pruned(network, counts, whole + 1000).table.tobytes() == network.table.tobytes()
 
