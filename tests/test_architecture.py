@@ -126,7 +126,7 @@ LOADS_WITHOUT = {
     "tape2048_recorder.evaluation.rollouts": ("rich", "click", "torch"),
     "tape2048.critic.metrics": ("rich", "torch", "sklearn"),
     "tape2048_tools.commands.critic.embed": ("numba", "numpy", "rich", "torch"),
-    "tape2048_tools.commands.runs.pack": ("lz4", "numba", "numpy", "rich", "zstandard"),
+    "tape2048_tools.commands.runs.pack": ("lz4", "numba", "rich", "zstandard"),
     "tape2048.packs.reader": ("lz4", "numba", "rich", "zstandard"),
 }
 

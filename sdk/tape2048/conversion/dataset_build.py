@@ -314,7 +314,7 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
             size = ROW_BYTES * len(run)
             normalised += dataset_records(run, len(metas), records[end : end + size]) > 0
         except TapeError as error:
-            skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+            skipped.append(SkippedRun.of(found.name, error))
             continue
         engine, seed = split_seed(run.meta.engine)
         facts.append((run.final_board, found.ending_known, seed or 0, seed is not None))

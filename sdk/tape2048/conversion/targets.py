@@ -199,8 +199,7 @@ class _Flow:
         numbers = itertools.count()
         for found in itertools.chain.from_iterable(self.chunks()):
             if found.run is None:
-                error = found.failure
-                self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+                self.skipped.append(SkippedRun.of(found.name, found.failure))
                 continue
             self.current = found.name
             position = next(numbers)

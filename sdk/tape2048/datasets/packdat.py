@@ -150,35 +150,8 @@ class DataPack(TableRows):
             FieldError: a value that its field cannot hold, an illegal move, a branch value that is not
                 finite, or more runs or steps than the format counts.
         """
-        return cls._of_parts([], RunTable.of_metas([]), runs)
-
-    @classmethod
-    def _of_parts(cls, parts: list[NDArray[np.uint8]], table: RunTable, runs: Iterable[Run]) -> Self:
-        """Make a pack of existing rows and more runs."""
-        from tape2048.datasets.records import packdat_records
-
-        begin = rows = sum(len(part) // ROW_BYTES for part in parts)
-        first_id = next_id = 1 + int(table.rows["id"].max()) if len(table) else 0
-        metas = []
-        normalised = 0
-        for run in runs:
-            if not isinstance(run, Run):
-                raise TypeError(f"found {run!r:.200}, expected a Run; open_source(path).runs() has them")
-            check_meta(run.meta)
-            check_fits("id", next_id)
-            check_fits("first_step_idx", rows)
-            records = np.empty(ROW_BYTES * len(run), np.uint8)
-            normalised += packdat_records(run, next_id, records) > 0
-            parts.append(records)
-            metas.append(run.meta)
-            rows += len(run)
-            next_id += 1
-        joined = aligned_records(rows)
-        np.concatenate([joined[:0], *parts], out=joined)
-        joined.flags.writeable = False
-        more = RunTable.of_metas(metas).renumbered(first_id, begin)
-        pack = cls([joined], RunTable.joined([table, more]))
-        pack.normalised = normalised
+        pack = cls([], RunTable.of_metas([]))
+        pack.append(runs)
         return pack
 
     @classmethod
@@ -206,7 +179,8 @@ class DataPack(TableRows):
         for pack in packs:
             pack.refuse_phase()
             end = begin + ROW_BYTES * len(pack)
-            pack._gather(np.arange(len(pack)), records[begin:end].view(PACKDAT_STEP_DTYPE))  # noqa: SLF001 - of the same class
+            part = records[begin:end].view(PACKDAT_STEP_DTYPE)
+            pack._gather(np.arange(len(pack)), part)  # noqa: SLF001 - of the same class
             begin = end
         records.view(PACKDAT_STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         records.flags.writeable = False
@@ -224,11 +198,32 @@ class DataPack(TableRows):
             ValueError: this is a view.
             FieldError: as :meth:`build`; nothing is added.
         """
+        from tape2048.datasets.records import packdat_records
+
         if self.is_view:
             raise ValueError("cannot append to a view; append to its source")
-        grown = self._of_parts(list(self._parts), self._table, runs)
-        grown.normalised += self.normalised
-        grown.padded = self.padded
+        parts, metas = list(self._parts), []
+        begin = rows = len(self)
+        first_id = next_id = 1 + int(self.runs["id"].max()) if len(self.runs) else 0
+        normalised = 0
+        for run in runs:
+            if not isinstance(run, Run):
+                raise TypeError(f"found {run!r:.200}, expected a Run; open_source(path).runs() has them")
+            check_meta(run.meta)
+            check_fits("id", next_id)
+            check_fits("first_step_idx", rows)
+            records = np.empty(ROW_BYTES * len(run), np.uint8)
+            normalised += packdat_records(run, next_id, records) > 0
+            parts.append(records)
+            metas.append(run.meta)
+            rows += len(run)
+            next_id += 1
+        joined = aligned_records(rows)
+        np.concatenate([joined[:0], *parts], out=joined)
+        joined.flags.writeable = False
+        more = RunTable.of_metas(metas).renumbered(first_id, begin)
+        grown = type(self)([joined], RunTable.joined([self._table, more]))
+        grown.normalised, grown.padded = self.normalised + normalised, self.padded
         vars(self).clear()
         vars(self).update(vars(grown))
 
@@ -296,12 +291,9 @@ class DataPack(TableRows):
 
     def _file_parts(self) -> list[memoryview]:
         """Encode the file in pieces; a view's runs are renumbered."""
-        self.refuse_phase()
-        table, records = self._table, self._parts[0]
         if self.is_view:
-            table = table.renumbered()
-            records = self._gather(np.arange(len(self)))
-            records.view(PACKDAT_STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
+            return self.merge([self])._file_parts()  # noqa: SLF001 - of the same class
+        table, records = self._table, self._parts[0]
         check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
         pieces = [
             memoryview(encode_header(len(table), len(self))),

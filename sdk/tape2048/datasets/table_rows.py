@@ -7,7 +7,6 @@ cells: no row is copied, and no list of rows is made.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
@@ -439,27 +438,6 @@ class TableRows(View):
         known = np.array([name in engines for name in (*self._table.engines, None)], np.bool_)
         return self._of_runs(known[self.runs["engine"]])
 
-    def filter_by_time(
-        self, since: float | dt.datetime | None = None, until: float | dt.datetime | None = None
-    ) -> Self:
-        """Make a view of the runs with a known start in ``[since, until)``.
-
-        Args:
-            since: seconds since 1970 (UTC), or a datetime with its time zone.
-            until: as ``since``.
-
-        Raises:
-            TypeError: neither of these.
-            ValueError: a datetime without a time zone.
-        """
-        start = self.runs["start_unix_s"]
-        mask = start > 0
-        if since is not None:
-            mask &= start >= _seconds(since)
-        if until is not None:
-            mask &= start < _seconds(until)
-        return self._of_runs(mask)
-
 
 def check_table_fields(fields: Sequence[str]) -> tuple[str, ...]:
     """Return the fields as a tuple; raise ValueError for an unknown or repeated one, or for none."""
@@ -486,13 +464,3 @@ def _between(values: NDArray[Any], low: int | None, high: int | None) -> NDArray
     if high is not None:
         mask &= values <= high
     return mask
-
-
-def _seconds(moment: float | dt.datetime) -> float:
-    if not isinstance(moment, dt.datetime):
-        if isinstance(moment, float | int | np.number):
-            return float(moment)
-        raise TypeError(f"found {moment!r}, expected seconds since 1970, or a datetime with its time zone")
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment} has no time zone; expected one, as datetime.UTC")
-    return moment.timestamp()

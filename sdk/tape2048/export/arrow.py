@@ -68,42 +68,18 @@ def record_batches(
     return (batch for batch, _ in _batches(make_table(corpus, table, thresholds), records))
 
 
-def schema(table: Table) -> pa.Schema:
-    """Return the Arrow schema of a table; no value is null.
-
-    Example:
-        >>> import tape2048
-        >>> from tape2048.export import schema
-        >>> from tape2048.export.table import make_table
-        >>> schema(make_table(tape2048.Corpus.open("selfplay"), "rows")).field("exps").type
-        FixedSizeListType(fixed_size_list<item: uint8>[16])
-    """
+def _schema(table: Table) -> pa.Schema:
+    """Return the Arrow schema of a table; no value is null."""
     return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in table.columns])
 
 
 def write_parquet(
     table: Table, file: BinaryIO, compression: str, progress: Callable[[int, int], object]
 ) -> None:
-    """Write a Parquet file, row group by row group.
-
-    Args:
-        table: from :func:`tape2048.export.table.make_table`.
-        file: a binary file, open for writing.
-        compression: one of :data:`tape2048.export.write.COMPRESSIONS` of the format.
-        progress: called with the number of records written and of all records.
-
-    Example:
-        >>> import tape2048
-        >>> from tape2048.export import write_parquet
-        >>> from tape2048.export.table import make_table
-        >>> table = make_table(tape2048.Corpus.open("selfplay"), "runs")
-        >>> with open("runs.parquet", "wb") as file:
-        ...     write_parquet(table, file, "zstd", print)
-        200 200
-    """
+    """Write a Parquet file, row group by row group."""
     from pyarrow import parquet
 
-    with parquet.ParquetWriter(file, schema(table), compression=compression) as writer:
+    with parquet.ParquetWriter(file, _schema(table), compression=compression) as writer:
         for batch, done in _batches(table, ROW_GROUP_RECORDS):
             writer.write_batch(batch, row_group_size=ROW_GROUP_RECORDS)
             progress(done, table.records)
@@ -112,25 +88,9 @@ def write_parquet(
 def write_arrow(
     table: Table, file: BinaryIO, compression: str, progress: Callable[[int, int], object]
 ) -> None:
-    """Write an Arrow IPC file (Feather version 2), batch by batch.
-
-    Args:
-        table: from :func:`tape2048.export.table.make_table`.
-        file: a binary file, open for writing.
-        compression: one of :data:`tape2048.export.write.COMPRESSIONS` of the format.
-        progress: called with the number of records written and of all records.
-
-    Example:
-        >>> import tape2048
-        >>> from tape2048.export import write_arrow
-        >>> from tape2048.export.table import make_table
-        >>> table = make_table(tape2048.Corpus.open("selfplay"), "runs")
-        >>> with open("runs.arrow", "wb") as file:
-        ...     write_arrow(table, file, "none", print)
-        200 200
-    """
+    """Write an Arrow IPC file (Feather version 2), batch by batch."""
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-    with pa.ipc.new_file(file, schema(table), options=options) as writer:
+    with pa.ipc.new_file(file, _schema(table), options=options) as writer:
         for batch, done in _batches(table, BATCH_RECORDS):
             writer.write_batch(batch)
             progress(done, table.records)
@@ -139,7 +99,7 @@ def write_arrow(
 def _batches(table: Table, records: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield batches, each with the number of records up to its end."""
     dictionaries = [None if column.words is None else pa.array(column.words) for column in table.columns]
-    fields = schema(table)
+    fields = _schema(table)
     done = 0
     for values in table.stretches(records):
         arrays = [_arrow_array(array, words) for array, words in zip(values, dictionaries, strict=True)]

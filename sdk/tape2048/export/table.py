@@ -128,8 +128,7 @@ def run_file_table(
     count = sum(source.count for source in sources)
     for done, found in enumerate((found for source in sources for found in source.runs()), start=1):
         if found.run is None:
-            error = found.failure
-            skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+            skipped.append(SkippedRun.of(found.name, found.failure))
         else:
             names.append(found.name)
             metas.append(found.run.meta)

@@ -22,7 +22,7 @@ from tape2048.io.durable import publishing_file
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -67,7 +67,7 @@ def export(
             ``"runs"`` (``session, run_id, seed, steps, max_score, highest_tile, rows``).
         thresholds: tiles for which a column ``reached_<tile>`` is added.
         compression: one of :data:`COMPRESSIONS` of the format; by default the first of them.
-        u64: in JSON lines, ids and seeds as ``"number"``, or as ``"text"``; see :func:`write_jsonl`.
+        u64: in JSON lines, ids and seeds as ``"number"``, or as ``"text"``; see :mod:`tape2048.runs.jsonl`.
         replace: whether to replace an existing file.
         progress: called with the number of records written and of all records.
 
@@ -121,7 +121,12 @@ def write_table(
         >>> write_table(run_file_table([open_source("runs")])[0], "summary.csv", format="csv")
         2
     """
-    how = _compression(format, compression)
+    if format not in COMPRESSIONS:
+        raise ValueError(f"format {format!r}; expected one of {tuple(COMPRESSIONS)}")
+    known = COMPRESSIONS[format]
+    how = known[0] if compression is None else compression
+    if how not in known:
+        raise ValueError(f"compression {compression!r} of {format}; expected one of {known}")
     if u64 != "number" and (u64 != "text" or format != "jsonl"):
         raise ValueError(f"u64={u64!r} of {format}; expected 'number', or in jsonl 'text'")
     report = progress or (lambda _done, _total: None)
@@ -149,83 +154,38 @@ def write_lines(
     format: Format,  # noqa: A002 - as in export
     u64: U64 = "number",
 ) -> None:
-    """Write JSON lines or CSV, as :func:`write_jsonl` and :func:`write_csv`."""
-    if format == "csv":
-        write_csv(table, file, progress)
-    else:
-        write_jsonl(table, file, progress, u64)
+    """Write JSON lines, one object a line, or CSV (RFC 4180, UTF-8): a line of names, then one a record.
 
-
-def write_jsonl(
-    table: Table, file: BinaryIO, progress: Callable[[int, int], object], u64: U64 = "number"
-) -> None:
-    """Write one JSON object a line.
-
-    Ids and seeds are integers below 2**64, which some readers round: :mod:`tape2048.runs.jsonl` names them.
-    As text, every reader has all digits.
-
-    Args:
-        table: from :func:`tape2048.export.table.make_table`.
-        file: a binary file, open for writing.
-        progress: called with the number of records written and of all records.
-        u64: columns of 64 bits as ``"number"`` or as ``"text"``.
-
-    Example:
-        >>> import io, tape2048
-        >>> from tape2048.export import write_jsonl
-        >>> from tape2048.export.table import make_table
-        >>> write_jsonl(make_table(tape2048.Corpus.open("selfplay"), "runs"), io.BytesIO(), print)
-        200 200
+    In JSON lines, ids and seeds are integers below 2**64, which some readers round, or text: see
+    :mod:`tape2048.runs.jsonl`. In CSV, a list becomes columns, ``exps_0`` to ``exps_15``; truth values are
+    ``true`` and ``false``; lines end with a line feed alone.
     """
     encoder = msgspec.json.Encoder()
-    names = [column.name for column in table.columns]
     as_text = [u64 == "text" and column.dtype == np.uint64 for column in table.columns]
-    for columns, done in _plain_columns(table):
-        texts = (list(map(str, c)) if text else c for c, text in zip(columns, as_text, strict=True))
-        records = [dict(zip(names, record, strict=True)) for record in zip(*texts, strict=True)]
-        file.write(encoder.encode_lines(records))
+    names = [column.name for column in table.columns]
+    if format == "csv":
+        wide = [column for column in table.columns if column.width is not None]
+        numbered = {column.name: [f"{column.name}_{i}" for i in range(column.width or 0)] for column in wide}
+        file.write(_csv_lines([[each for name in names for each in numbered.get(name, [name])]]))
+    done = 0
+    for values in table.stretches(LINE_RECORDS):
+        done += len(values[0])
+        columns = [_plain(array, column) for array, column in zip(values, table.columns, strict=True)]
+        if format == "csv":
+            flat: list[Any] = []
+            for texts, column in zip(columns, table.columns, strict=True):
+                if column.width is not None:
+                    flat += zip(*texts, strict=True)
+                elif column.dtype == np.bool_:
+                    flat.append(["true" if value else "false" for value in texts])
+                else:
+                    flat.append(texts)
+            file.write(_csv_lines(zip(*flat, strict=True)))
+        else:
+            written = [list(map(str, c)) if text else c for c, text in zip(columns, as_text, strict=True)]
+            records = [dict(zip(names, record, strict=True)) for record in zip(*written, strict=True)]
+            file.write(encoder.encode_lines(records))
         progress(done, table.records)
-
-
-def write_csv(table: Table, file: BinaryIO, progress: Callable[[int, int], object]) -> None:
-    """Write comma-separated values (RFC 4180, UTF-8): a line of names, then one line a record.
-
-    A list becomes columns, ``exps_0`` to ``exps_15``. Truth values are ``true`` and ``false``. Lines end with
-    a line feed alone.
-
-    Args:
-        table: from :func:`tape2048.export.table.make_table`.
-        file: a binary file, open for writing.
-        progress: called with the number of records written and of all records.
-
-    Example:
-        >>> import io, tape2048
-        >>> from tape2048.export import write_csv
-        >>> from tape2048.export.table import make_table
-        >>> write_csv(make_table(tape2048.Corpus.open("selfplay"), "runs"), io.BytesIO(), print)
-        200 200
-    """
-    names = [
-        name
-        for column in table.columns
-        for name in ([column.name] if column.width is None else _numbered(column.name, column.width))
-    ]
-    file.write(_csv_lines([names]))
-    for columns, done in _plain_columns(table):
-        flat: list[Any] = []
-        for values, column in zip(columns, table.columns, strict=True):
-            if column.width is not None:
-                flat += zip(*values, strict=True)
-            elif column.dtype == np.bool_:
-                flat.append(["true" if value else "false" for value in values])
-            else:
-                flat.append(values)
-        file.write(_csv_lines(zip(*flat, strict=True)))
-        progress(done, table.records)
-
-
-def _numbered(name: str, count: int) -> list[str]:
-    return [f"{name}_{i}" for i in range(count)]
 
 
 def _csv_lines(records: Iterable[Iterable[Any]]) -> bytes:
@@ -234,29 +194,12 @@ def _csv_lines(records: Iterable[Iterable[Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _plain_columns(table: Table) -> Iterator[tuple[list[list[Any]], int]]:
-    """Yield stretches of a table as Python objects, each with the number of records up to its end."""
-    done = 0
-    for values in table.stretches(LINE_RECORDS):
-        done += len(values[0])
-        yield [_plain(array, column) for array, column in zip(values, table.columns, strict=True)], done
-
-
 def _plain(values: NDArray[Any], column: Column) -> list[Any]:
     """Convert values to Python objects, and codes to words; a float32 has its shortest digits."""
     if column.dtype == np.float32:
         return [float(str(value)) for value in values]
     plain: list[Any] = values.tolist()
     return plain if column.words is None else [column.words[code] for code in plain]
-
-
-def _compression(format_: str, compression: str | None) -> str:
-    if format_ not in COMPRESSIONS:
-        raise ValueError(f"format {format_!r}; expected one of {tuple(COMPRESSIONS)}")
-    known = COMPRESSIONS[format_]
-    if compression is not None and compression not in known:
-        raise ValueError(f"compression {compression!r} of {format_}; expected one of {known}")
-    return compression or known[0]
 
 
 def default_path(source: Path, table: TableName, format_: Format) -> Path:

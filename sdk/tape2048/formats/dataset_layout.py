@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from tape2048.formats.session import FileEntry
+
+if TYPE_CHECKING:
+    from tape2048.errors import TapeError
 
 FORMAT_VERSION = 1
 STEPS_NPY = "steps.npy"
@@ -53,6 +57,11 @@ class SkippedRun(msgspec.Struct, frozen=True):
     run: str
     error: str
     message: str
+
+    @classmethod
+    def of(cls, name: str, error: TapeError) -> SkippedRun:
+        """Describe a run that could not be read or written."""
+        return cls(name, type(error).__name__, error.message)
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -788,16 +788,10 @@ class TestViews:
             np.testing.assert_array_equal(rows, everything[view.source_rows(numbers)])
             np.testing.assert_array_equal(view.runs["id"][view.run_index(numbers)], rows["run_id"])
 
-    def test_what_has_no_time_zone(self, built: Path) -> None:
-        import datetime as dt
-
+    def test_times(self, built: Path) -> None:
         opened = Dataset(built)
-        view = opened.filter_by_time(dt.datetime.fromtimestamp(2000, dt.UTC))
-        assert view.runs["id"].tolist() == [2]
-        with pytest.raises(ValueError, match="time zone"):
-            opened.filter_by_time(dt.datetime(2025, 1, 1))  # noqa: DTZ001 - that is the point
-        with pytest.raises(TypeError, match="found '2025-01-01', expected seconds since 1970, or"):
-            opened.filter_by_time("2025-01-01")  # type: ignore[arg-type]
+        assert opened.where(since="1970-01-01T00:30:00Z").runs["id"].tolist() == [2]
+        assert opened.where(since="1970-01-01", until="1970-01-01T00:50:00Z").runs["id"].tolist() == [0]
 
     def test_bad_masks(self, built: Path) -> None:
         for bad in (np.ones(4, np.bool_), np.ones(3, np.int64), np.ones((3, 1), np.bool_)):

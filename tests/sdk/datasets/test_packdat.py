@@ -252,8 +252,7 @@ class TestFilters:
             ("filter_by_score", {"min_score": 101, "max_score": 899}, []),
             ("filter_by_length", {"min_steps": 30, "max_steps": 45}, [0, 2]),
             ("filter_by_highest_tile", {"min_tile": 64}, [1, 2]),
-            ("filter_by_time", {"since": 1}, [0, 2]),
-            ("filter_by_time", {"since": 1000, "until": 3000}, [0]),
+            ("where", {"min_score": 900, "model": "other é"}, [2]),
         ],
     )
     def test_bounds(self, name: str, arguments: dict[str, int], expected: list[int]) -> None:
@@ -267,6 +266,17 @@ class TestFilters:
         assert pack.filter_by_engine("toy").runs["id"].tolist() == [0]
         assert pack.filter_by_engine(None, "other é").runs["id"].tolist() == [1, 2]
         assert pack.filter_by_engine("unknown").runs["id"].tolist() == []
+
+    def test_games_stay_on_their_side(self) -> None:
+        games = [game(seed, steps_max=5, engine=f"e{seed % 3}") for seed in range(20)]
+        whole, part = (DataPack.from_bytes(packdat_bytes(some)) for some in (games, games[::-2]))
+        sides = [
+            {name: set(side[:]["board"].tolist()) for name, side in pack.split(a=0.5, b=0.5).items()}
+            for pack in (whole, part)
+        ]
+        for name in "ab":
+            assert sides[0][name]
+            assert sides[1][name] <= sides[0][name]
 
     @settings(max_examples=60)
     @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.data())

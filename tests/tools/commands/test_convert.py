@@ -98,7 +98,7 @@ def test_games_that_cannot_be_played_again_are_refused(
     monkeypatch.chdir(root.parent)
     before = sorted(path.name for path in root.parent.iterdir())
     done = tape(*command)
-    assert (done.code, done.out) == (61, "")
+    assert (done.code, done.out) == (5, "")
     assert "its moves were not recorded, and its games cannot be replayed: it was played by" in done.err
     assert "hint: --lossy ends each game at its last recorded board" in done.err
     assert "--record-action" in done.err
@@ -128,8 +128,8 @@ def test_of_a_player_outside_the_rest_is_kept_where_that_is_wanted(
         done = process("record", *flags, *more, "--out-dir", str(tmp_path / name))
         assert done.returncode == 0, done.stderr
     rows = {name: Session.open(sessions(tmp_path / name)[0]) for name in ("bare", "moves")}
-    assert tape("convert", tmp_path / "bare", tmp_path / "x.a2pack").code == 61
-    assert tape("convert", tmp_path / "moves", tmp_path / "x.a2pack").code == 61
+    assert tape("convert", tmp_path / "bare", tmp_path / "x.a2pack").code == 5
+    assert tape("convert", tmp_path / "moves", tmp_path / "x.a2pack").code == 5
     for name, lost in (
         ("bare", "lost: the last move and the final board, of 20 runs"),
         ("moves", "uncertain"),
@@ -154,7 +154,7 @@ def test_one_run_is_a_file_by_its_name(tape: Tape, tmp_path: Path) -> None:
     assert (tmp_path / "x.a2run2").is_file()
     (tmp_path / "y.jsonl").write_text(2 * line)
     refused = tape("convert", tmp_path / "y.jsonl", tmp_path / "y.a2run2")
-    assert (refused.code, (tmp_path / "y.a2run2").exists()) == (10, False)
+    assert (refused.code, (tmp_path / "y.a2run2").exists()) == (4, False)
     assert "hint: name a directory" in refused.err
     for name in ("x", "y"):
         assert tape("convert", tmp_path / f"{name}.jsonl", tmp_path / name, "--to", "a2run2").code == 0
@@ -165,7 +165,7 @@ def test_one_run_is_a_file_by_its_name(tape: Tape, tmp_path: Path) -> None:
 def test_annotate(tape: Tape, recorded: Path, tmp_path: Path) -> None:
     assert tape("annotate", recorded, tmp_path / "x.a2pack", "--player", "expectimax:depth=1").code == 0
     done = tape("convert", tmp_path / "x.a2pack", tmp_path / "v1", "--to", "a2run")
-    assert done.code == 61
+    assert done.code == 5
     assert "branch values" in done.err
     assert "--lossy" in done.err
     assert not (tmp_path / "v1").exists()
@@ -187,14 +187,14 @@ def test_annotate(tape: Tape, recorded: Path, tmp_path: Path) -> None:
 
 def test_targets_have_to_be_said(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    assert tape("convert", tmp_path / "runs", tmp_path / "x.a2pack").code == 72
+    assert tape("convert", tmp_path / "runs", tmp_path / "x.a2pack").code == 3
     (tmp_path / "x.jsonl").write_text('{"steps": 0, "states": [1], "moves": []}\n')
     done = tape("convert", tmp_path / "x.jsonl", tmp_path / "x")
-    assert done.code == 10
+    assert done.code == 4
     assert "--to" in done.err
     assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x", "--to", "unknown").code == 2
     missing = tape("convert", tmp_path / "none", tmp_path / "x")
-    assert (missing.code, "none: nothing stands at this path" in missing.err) == (38, True)
+    assert (missing.code, "none: nothing stands at this path" in missing.err) == (3, True)
     assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x.a2pack").code == 0
 
 

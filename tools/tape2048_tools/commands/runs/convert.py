@@ -36,15 +36,23 @@ LOSSY = click.option(
     help="Drop facts that the target cannot hold, and the ends of games that are not known.",
 )
 
+U64 = click.option(
+    "--u64",
+    type=click.Choice(["number", "text"]),
+    default="number",
+    help="jsonl: packed boards as numbers (default), which some readers round, or as text.",
+)
+
+#: The last flags of commands that write runs.
+WRITING = options(WORKERS, json_option(), quiet_option())
+
 #: The flags of commands that write runs in another format.
 conversion_options = options(
     click.option(
         "--to", type=click.Choice(list(FORMATS)), help="Format to write.  [default: by TARGET's name]"
     ),
     LOSSY,
-    WORKERS,
-    json_option(),
-    quiet_option(),
+    WRITING,
 )
 
 
@@ -57,12 +65,7 @@ conversion_options = options(
 )
 @click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
-@click.option(
-    "--u64",
-    type=click.Choice(["number", "text"]),
-    default="number",
-    help="jsonl: packed boards as numbers (default), which some readers round, or as text.",
-)
+@U64
 @job_options("TARGET")
 @conversion_options
 def command(
@@ -81,12 +84,12 @@ def command(
 
     A session of rows holds no final boards, and no moves without --record-action; one on tape holds both.
     Games of built-in players are replayed from their seeds for what is missing; those that come out
-    differently are left out. Without moves, games of other players are refused (61); with --lossy they end at
+    differently are left out. Without moves, games of other players are refused (5); with --lossy they end at
     their last recorded board.
 
-    If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 61; with --lossy, the fact
+    If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 5; with --lossy, the fact
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
-    code is 1; without a readable run nothing is written (51).
+    code is 1; without a readable run nothing is written (3).
 
     With --shard or --engine, each session of SOURCE gets a file of its own in the directory TARGET.
     """
@@ -99,17 +102,7 @@ def command(
 def write_converted(
     label: str, source: Path, target: Path, to: str | None, *, as_json: bool, quiet: bool, **how: Any
 ) -> None:
-    """Convert, and report the written, dropped and skipped runs; exit with 1 if runs were skipped.
-
-    Args:
-        label: label of the progress bar.
-        source: see :func:`tape2048.conversion.targets.convert`, as for ``target``, ``to`` and ``how``.
-        target: path to write.
-        to: its format.
-        as_json: whether to print JSON.
-        quiet: whether to show no progress.
-        how: further arguments of ``convert``.
-    """
+    """Convert with a progress bar and report the result; exit with 1 if runs were skipped."""
     from tape2048.conversion.targets import convert
     from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.progress.panel import progress_bar
@@ -153,6 +146,11 @@ def _convert_one(session: Path, draft: Path, *, to: str, **how: Any) -> dict[str
     name = session.name if to in RUN_FILES else f"{session.name}{FORMATS[to].suffix}"
     done = convert(session, draft / name, to, replayer=replayer, **how)
     return {"runs": done.runs, "lost": done.lost, "skipped": msgspec.to_builtins(done.skipped)}
+
+
+def skipped_documents(skipped: Iterable[SkippedRun], key: str) -> list[dict[str, str]]:
+    """Return skipped runs for ``--json``, with their names under ``key``."""
+    return [{key: one.run, "error": one.error, "message": one.message} for one in skipped]
 
 
 def complain_missing(lost: Mapping[str, int], skipped: Iterable[SkippedRun]) -> None:

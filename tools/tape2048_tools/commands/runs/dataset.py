@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import functools
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048_tools.commands.runs.convert import LOSSY, complain_missing
+from tape2048.conversion.dataset_build import append_dataset, build_dataset, write_view
+from tape2048.datasets.dataset import Dataset
+from tape2048.datasets.directory import is_packdat
+from tape2048.errors import EmptyCorpusError, NotASessionError
+from tape2048.io.reading import reading
+from tape2048_tools.commands.runs.convert import LOSSY, WRITING, complain_missing
+from tape2048_tools.commands.sessions.show import quantiles_table, tiles_table
+from tape2048_tools.progress.panel import progress_bar
+from tape2048_tools.sessions.summary import quantiles, tiles
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
-    WORKERS,
     exit_on_findings,
     int_option,
     json_option,
@@ -23,7 +29,7 @@ from tape2048_tools.terminal.click_extras import (
     options,
     quiet_option,
 )
-from tape2048_tools.terminal.display import number, share, size
+from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import (
     cell,
     columns,
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.conversion.dataset_build import Built
-    from tape2048.datasets.dataset import Dataset
 
 _DATASET = click.argument("dataset", type=EXISTING)
 _SOURCES = click.argument("sources", type=EXISTING, nargs=-1, required=True)
@@ -57,9 +62,7 @@ _BUILD_OPTIONS = options(
         "--shard I/N; then name PARTS/*.a2pack"
     ),
     LOSSY,
-    WORKERS,
-    json_option(),
-    quiet_option(),
+    WRITING,
 )
 
 
@@ -86,51 +89,37 @@ def command() -> None:
 @click.option("--output", type=PATH, required=True, metavar="DIR", help="The new data set.")
 @_SHARD_ROWS
 @_BUILD_OPTIONS
-def build(
-    *, sources: Sequence[Path], output: Path, shard_rows: int | None, workers: int | None, **how: Any
-) -> None:
+def build(*, output: Path, shard_rows: int | None, **how: Any) -> None:
     """Build a data set of every run in SOURCES.
 
     Runs that are unreadable or do not fit are left out and named on standard error; the exit code is then 1,
-    or 51 if none is left. The data set appears when it is complete.
+    or 3 if none is left. The data set appears when it is complete.
     """
-    from tape2048.conversion.dataset_build import build_dataset
-
-    build = functools.partial(build_dataset, output, workers=workers, shard_rows=shard_rows)
-    _build("building", build, sources, **how)
+    _build("building", build_dataset, output, shard_rows=shard_rows, **how)
 
 
 @command.subcommand("tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json")
 @_DATASET
 @_SOURCES
 @_BUILD_OPTIONS
-def append(*, dataset: Path, sources: Sequence[Path], workers: int | None, **how: Any) -> None:
+def append(*, dataset: Path, **how: Any) -> None:
     """Add every run in SOURCES to a data set.
 
     The ids of new runs follow the highest one. Readers find the old data set or the new one, also after a
     kill. As `build`, it leaves out unreadable runs and then exits with 1.
     """
-    from tape2048.conversion.dataset_build import append_dataset
-
-    _build("appending", functools.partial(append_dataset, dataset, workers=workers), sources, **how)
+    _build("appending", append_dataset, dataset, **how)
 
 
 def _build(
-    label: str,
-    build: Callable[..., Built],
-    sources: Sequence[Path],
-    *,
-    lossy: bool,
-    as_json: bool,
-    quiet: bool,
+    label: str, build: Callable[..., Built], path: Path, *, as_json: bool, quiet: bool, **how: Any
 ) -> None:
-    """Call ``build`` with the sources under a progress bar, and report the result."""
+    """Build or append under a progress bar, and report the result."""
     from tape2048_recorder.replay.replay import replayer
-    from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar(label, quiet=quiet) as bar:
         progress = None if bar is None else lambda done, total, _steps: bar(done, total)
-        built = build(sources=sources, replayer=replayer, lossy=lossy, progress=progress)
+        built = build(path, replayer=replayer, progress=progress, **how)
     complain_missing(built.lost, built.skipped)
     text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
     text += normalised_note(built.normalised)
@@ -148,8 +137,6 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 
     The time is proportional to the runs; no rows are read.
     """
-    from tape2048.datasets.dataset import Dataset
-
     document = _stats(Dataset.open(dataset, load="mmap"))
     print_result(document, lambda: _stats_parts(document), as_json=as_json)
 
@@ -166,7 +153,7 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 @click.option("--max-steps", type=int, metavar="N", help="Runs of at most N steps.")
 @click.option("--min-tile", type=int, metavar="TILE", help="Runs that reached this tile (8192, say).")
 @click.option("--max-tile", type=int, metavar="TILE", help="Runs whose highest tile is at most this one.")
-@click.option("--engine", "engines", multiple=True, metavar="NAME", help="Runs of this engine (repeatable).")
+@click.option("--engine", "model", multiple=True, metavar="NAME", help="Runs of this engine (repeatable).")
 @click.option("--since", metavar="TIME", help="Runs that started at TIME or later (ISO 8601; UTC).")
 @click.option("--until", metavar="TIME", help="Runs that started before TIME.")
 @click.option("--output", type=PATH, metavar="DIR", help="Write the runs as a data set.")
@@ -174,55 +161,37 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 @json_option()
 @quiet_option()
 def filter_(
-    *,
-    dataset: Path,
-    engines: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    output: Path | None,
-    shard_rows: int | None,
-    as_json: bool,
-    quiet: bool,
-    **limits: int | None,
+    *, dataset: Path, output: Path | None, shard_rows: int | None, as_json: bool, quiet: bool, **filters: Any
 ) -> None:
     """Count the selected runs, or write them as a data set.
 
     A run has to meet all conditions. Bounds are inclusive, except --until. If no run is left, --output writes
-    nothing and exits with 51.
+    nothing and exits with 3.
     """
-    from tape2048.conversion.dataset_build import write_view
-    from tape2048.datasets.dataset import Dataset
-    from tape2048.errors import EmptyCorpusError
-    from tape2048_tools.progress.panel import progress_bar
-
     whole = Dataset.open(dataset, load="mmap")
-    chosen = whole.filter_by_score(limits["min_score"], limits["max_score"])
-    chosen = chosen.filter_by_length(limits["min_steps"], limits["max_steps"])
-    chosen = chosen.filter_by_highest_tile(limits["min_tile"], limits["max_tile"])
-    if engines:
-        chosen = chosen.filter_by_engine(*engines)
-    if since is not None or until is not None:
-        chosen = chosen.filter_by_time(_moment(since, "--since"), _moment(until, "--until"))
-    if output is not None:
-        if not len(chosen.runs):
-            raise EmptyCorpusError(
-                f"the filter leaves 0 of {counted(len(whole.runs), 'run')} and 0 of "
-                f"{counted(len(whole), 'row')}; nothing was written",
-                path=whole.paths[0],
-            )
-        with progress_bar("writing", quiet=quiet) as progress:
-            write_view(output, chosen, shard_rows=shard_rows, progress=progress)
+    runs = rows = 0
+    try:
+        chosen = whole.where(**{name: value for name, value in filters.items() if value not in {None, ()}})
+        runs, rows = len(chosen.runs), len(chosen)
+        if output is not None:
+            with progress_bar("writing", quiet=quiet) as progress:
+                write_view(output, chosen, shard_rows=shard_rows, progress=progress)
+    except EmptyCorpusError as error:
+        if output is not None:
+            raise EmptyCorpusError(f"{error.message}; nothing was written", path=whole.paths[0]) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     document = {
-        "runs": len(chosen.runs),
-        "rows": len(chosen),
+        "runs": runs,
+        "rows": rows,
         "of_runs": len(whole.runs),
         "of_rows": len(whole),
         "output": None if output is None else str(output),
     }
     where = "" if output is None else f", written to {printable(output)}"
     text = (
-        f"{number(len(chosen.runs))} of {counted(len(whole.runs), 'run')}, "
-        f"{number(len(chosen))} of {counted(len(whole), 'row')}{where}"
+        f"{number(runs)} of {counted(len(whole.runs), 'run')}, "
+        f"{number(rows)} of {counted(len(whole), 'row')}{where}"
     )
     print_result(document, lambda: [text], as_json=as_json)
 
@@ -235,13 +204,9 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     """Check data sets, or pack.dat, completely.
 
     This reads every checksum, and every row against the run table and the rules of the game. The exit code is
-    1 if there are findings. If one of the paths is neither a directory nor a pack.dat (73), none is read.
+    1 if there are findings. If one of the paths is neither a directory nor a pack.dat (3), none is read.
     """
-    from tape2048.datasets.directory import is_packdat
     from tape2048.datasets.verify import verify_dataset
-    from tape2048.errors import NotASessionError
-    from tape2048.io.reading import reading
-    from tape2048_tools.progress.panel import progress_bar
 
     for path in datasets:
         with reading(path):
@@ -266,26 +231,9 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     exit_on_findings(not all(report.ok for report in reports))
 
 
-def _moment(text: str | None, option: str) -> dt.datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not a time such as 2026-01-31 or 2026-01-31T12:00:00Z", param_hint=option
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-
-
 def _stats(dataset: Dataset) -> dict[str, Any]:
-    from tape2048_tools.sessions.summary import quantiles, tiles
-
     runs = dataset.runs
     manifest = dataset.manifests[0]
-    engines: dict[str, int] = {}
-    for name in dataset.run_table.engine_names():
-        engines[name or ""] = engines.get(name or "", 0) + 1
     path = dataset.paths[0]
     return {
         "path": str(path),
@@ -297,7 +245,7 @@ def _stats(dataset: Dataset) -> dict[str, Any]:
         "score": quantiles(runs["max_score"]),
         "steps": quantiles(runs["steps"]),
         "tiles": msgspec.to_builtins(tiles(runs)),
-        "engines": engines,
+        "engines": Counter(name or "" for name in dataset.run_table.engine_names()),
         "sources": msgspec.to_builtins(manifest.sources) if manifest else [],
         "skipped": msgspec.to_builtins(manifest.skipped) if manifest else [],
     }
@@ -314,17 +262,10 @@ def _stats_parts(document: dict[str, Any]) -> list[RenderableType]:
     }
     parts: list[RenderableType] = [cell(document["path"], "bold"), columns(facts)]
     if document["runs"]:
-        quantiles = table("runs", ">mean", ">10%", ">50%", ">90%", ">max")
-        for name in ("score", "steps"):
-            quantiles.add_row(name, *(number(value) for value in document[name].values()))
-        shown = table(">highest tile", ">runs", ">share", ">reached")
-        for tile in document["tiles"]:
-            shares = share(tile["share"]), share(tile["reach"])
-            shown.add_row(str(tile["tile"]), number(tile["games"]), *shares)
         engines = table("engine", ">runs")
         for name, count in sorted(document["engines"].items(), key=lambda item: -item[1]):
             engines.add_row(cell(name or "(none)"), number(count))
-        parts += ["", quantiles, "", shown, "", engines]
+        parts += ["", quantiles_table(document), "", tiles_table(document), "", engines]
     if document["sources"]:
         sources = table("source", "kind", ">runs", ">rows", ">left out")
         for source in document["sources"]:

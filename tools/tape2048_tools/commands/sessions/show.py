@@ -108,7 +108,7 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
     shown = {key: value for key, value in shown.items() if value is not None}
     parts: list[RenderableType] = [cell(document["root"], style="bold"), columns(shown)]
     if document["games"]:
-        parts += ["", _players(document), "", _quantiles(document), "", _tiles(document), ""]
+        parts += ["", _players(document), "", quantiles_table(document), "", tiles_table(document), ""]
         parts += [_labels(document), "", *_best_parts(document["best"])]
     return parts
 
@@ -193,7 +193,7 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
         settings = {key: _setting(key, value) for key, value in config.items()}
         parts += ["", cell("settings", style="bold"), columns(settings)]
     if document["games"]:
-        parts += ["", _quantiles(document), "", _tiles(document), "", _labels(document), ""]
+        parts += ["", quantiles_table(document), "", tiles_table(document), "", _labels(document), ""]
         parts += _best_parts(document["best"])
     return parts
 
@@ -212,14 +212,16 @@ def _setting(name: str, value: object) -> str:
     return _plain(value) if setting is None or value is not None else setting.show(value)
 
 
-def _quantiles(document: dict[str, Any]) -> RenderableType:
+def quantiles_table(document: dict[str, Any]) -> RenderableType:
+    """Return the scores and moves of a document as a table."""
     shown = table("games", ">mean", ">10%", ">50%", ">90%", ">max")
     for name, key in (("score", "score"), ("moves", "steps")):
         shown.add_row(name, *(number(value) for value in document[key].values()))
     return shown
 
 
-def _tiles(document: dict[str, Any]) -> RenderableType:
+def tiles_table(document: dict[str, Any]) -> RenderableType:
+    """Return the highest tiles of a document as a table."""
     shown = table(">highest tile", ">games", ">share", ">reached", "")
     most = max(tile["games"] for tile in document["tiles"])
     for tile in document["tiles"]:
