@@ -236,9 +236,10 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    """Look again and again until something is so."""
+def wait_until(condition: Callable[[], Any]) -> Any:
+    """Wait until a condition holds, at most :data:`PATIENCE_S`; return its value."""
     deadline = time.monotonic() + PATIENCE_S
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
+    return found

@@ -5,9 +5,10 @@ So that a test that has heard why they are closed can take back what it did befo
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.recorder.processes import wait_until
 
 from tape2048_recorder.recording.publish import Publisher
 
@@ -21,8 +22,7 @@ submit = Publisher.submit
 
 
 def slow_submit(self: Publisher, session: PartialSession) -> None:
-    while not Path(GO).exists():
-        time.sleep(0.01)
+    wait_until(Path(GO).exists)
     submit(self, session)
 
 

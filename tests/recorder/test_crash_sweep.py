@@ -395,9 +395,7 @@ def test_each_call_of_a_recovery_fails(
         assert recovery.sweep(recovery.points(f"error={code}", names, for_ever=for_ever), blocks) == []
 
 
-def test_a_failed_flush_of_rows_is_not_tried_again_on_the_same_file(
-    rotation: Stage, blocks: list[Prepared]
-) -> None:
+def test_a_failed_flush_is_never_retried(rotation: Stage, blocks: list[Prepared]) -> None:
     """The second flush would report success for pages that the kernel has dropped."""
     # (What is in compaction.tmp is a new file each time.)
     flushed = re.compile(

@@ -148,7 +148,7 @@ def test_other_signals_drain_too(recorders: Recorders, root: Path, number: signa
     assert not recorder.events("warning")
 
 
-def test_games_that_do_not_end_in_time_are_dropped_and_counted(recorders: Recorders, root: Path) -> None:
+def test_unfinished_games_are_dropped_and_counted(recorders: Recorders, root: Path) -> None:
     slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 300.0}}
     recorder = recorders.start(**slow, drain_timeout_s=0.2)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
@@ -158,7 +158,7 @@ def test_games_that_do_not_end_in_time_are_dropped_and_counted(recorders: Record
     assert_every_game_accounted_for(root)
 
 
-def test_the_drain_finishes_the_games_in_play_and_begins_no_other(recorders: Recorders, root: Path) -> None:
+def test_the_drain_finishes_games_and_starts_none(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(**SLOW, drain_timeout_s=3600)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGTERM)
@@ -187,7 +187,7 @@ def test_a_stopped_worker_does_not_stop_the_drain(recorders: Recorders, root: Pa
     assert len(published_ids(root)) == recorder.summary["games"] > 0
 
 
-def test_the_next_start_goes_on_where_the_last_one_stopped(recorders: Recorders, root: Path) -> None:
+def test_the_next_start_continues_the_games(recorders: Recorders, root: Path) -> None:
     for _ in range(2):
         recorder = recorders.start(workers=2, seed=SEED, **CALM)
         wait_for_games(recorder)
@@ -226,16 +226,16 @@ def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: s
         assert summary["elapsed_s"] >= value
 
 
-def test_a_limit_before_the_first_move_is_an_error_with_its_name(recorders: Recorders, root: Path) -> None:
+def test_a_limit_before_the_first_move_is_an_error(recorders: Recorders, root: Path) -> None:
     recorder = recorders.run(max_ram_mb=1, **CALM)
-    assert recorder.process.returncode == 47
+    assert recorder.process.returncode == StartError.exit_code
     assert recorder.error["error"] == "StartError"
     assert recorder.error["message"].startswith(f"{root}: nothing was recorded: max_ram_mb = 1 was reached")
     assert not sessions(root)
 
 
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGUSR2])
-def test_who_stops_it_before_the_first_game_gets_no_error(
+def test_a_stop_before_the_first_game_is_no_error(
     recorders: Recorders, tmp_path: Path, name: signal.Signals
 ) -> None:
     hooks = only_workers_see(tmp_path, "sitecustomize", "import time\ntime.sleep(600)")
@@ -260,7 +260,7 @@ def test_the_time_of_play_counts_from_the_first_move(recorders: Recorders, tmp_p
     summary = recorder.summary
     assert summary["games"] > 0
     assert summary["first_step_s"] > 2
-    assert 0.4 <= summary["played_s"] < summary["elapsed_s"] - 2
+    assert 0.2 <= summary["played_s"] < summary["elapsed_s"] - 2
 
 
 def test_rotate_s_rotates(recorders: Recorders, root: Path) -> None:
@@ -295,7 +295,7 @@ def test_killed_at_any_moment(recorders: Recorders, root: Path, pace: dict[str, 
     before = shared_memory()
     recorder = recorders.start(workers=2, seed=SEED, rotate_steps=5_000, **pace)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
-    time.sleep(random.Random().uniform(0, 0.15))
+    time.sleep(random.Random(str(pace)).uniform(0, 0.15))
     assert len(recorder.workers) == 2
     recorder.signal(signal.SIGKILL)
     assert recorder.end() == -signal.SIGKILL
@@ -305,7 +305,7 @@ def test_killed_at_any_moment(recorders: Recorders, root: Path, pace: dict[str, 
     assert_recovers_all_that_was_confirmed(root)
 
 
-def test_workers_die_with_the_daemon_in_the_middle_of_a_game(recorders: Recorders, root: Path) -> None:
+def test_workers_die_with_the_daemon(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(**SLOW)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGKILL)
@@ -315,7 +315,7 @@ def test_workers_die_with_the_daemon_in_the_middle_of_a_game(recorders: Recorder
     assert (found, listener.events) == ([], [])
 
 
-def test_the_next_start_publishes_what_a_killed_one_left(recorders: Recorders, root: Path) -> None:
+def test_the_next_start_publishes_leftovers(recorders: Recorders, root: Path) -> None:
     hooks = {
         "tape2048_recorder.daemon.instance:IDS_AHEAD": 64
     }  # few, so that they are used up within the test
@@ -412,7 +412,7 @@ def test_a_tape_has_the_games_of_the_rows(
 
 
 @pytest.mark.parametrize("name", DEEDS)
-def test_a_worker_that_goes_wrong_is_replaced_and_nothing_shows(
+def test_a_failing_worker_is_replaced_without_a_trace(
     recorders: Recorders, root: Path, tmp_path: Path, undisturbed: dict[tuple[int, ...], bytes], name: str
 ) -> None:
     deed, said = DEEDS[name]
@@ -468,7 +468,7 @@ if sys.orig_argv[-3:-1] == ["-m", WORKER_MODULE]:  # that is this module, once m
 """
 
 
-def test_a_worker_in_another_s_place_that_cannot_start_is_tried_again(
+def test_a_failed_replacement_is_tried_again(
     recorders: Recorders, root: Path, tmp_path: Path, undisturbed: dict[tuple[int, ...], bytes]
 ) -> None:
     code = POOR_WORKER.format(flag=f"{tmp_path}/flag-")
@@ -593,7 +593,7 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", ["the journal", "rows"])
-def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, root: Path, what: str) -> None:
+def test_failed_writes_are_repeated(recorders: Recorders, root: Path, what: str) -> None:
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
     recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
@@ -613,7 +613,7 @@ def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, r
     assert_every_game_accounted_for(root)
 
 
-def test_no_free_descriptor_is_waited_out_like_a_full_disk(recorders: Recorders, root: Path) -> None:
+def test_no_free_descriptor_pauses_like_a_full_disk(recorders: Recorders, root: Path) -> None:
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
     recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
@@ -633,9 +633,7 @@ def test_no_free_descriptor_is_waited_out_like_a_full_disk(recorders: Recorders,
     assert not partials(root)
 
 
-def test_visitors_of_the_metrics_take_no_descriptor_from_the_recorder(
-    recorders: Recorders, root: Path
-) -> None:
+def test_metrics_clients_take_no_descriptors(recorders: Recorders, root: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = probe.getsockname()
@@ -685,7 +683,7 @@ def test_finished_games_that_find_no_room_are_an_error(
     assert_every_game_accounted_for(root)
 
 
-def test_a_worker_that_cannot_be_started_again_is_tried_later(recorders: Recorders, root: Path) -> None:
+def test_a_worker_that_cannot_restart_is_tried_later(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(seed=SEED, rotate_steps=10**9, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     (worker,) = recorder.workers
@@ -709,9 +707,7 @@ def block_memory(root: Path) -> Path:
     return saved
 
 
-def test_a_memory_that_cannot_be_written_ends_it_before_a_game_is_played_twice(
-    recorders: Recorders, root: Path
-) -> None:
+def test_unwritable_progress_ends_it_before_a_repeat(recorders: Recorders, root: Path) -> None:
     hooks = {"tape2048_recorder.daemon.instance:IDS_AHEAD": 64}
     recorder = recorders.start(seed=SEED, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
@@ -724,9 +720,7 @@ def test_a_memory_that_cannot_be_written_ends_it_before_a_game_is_played_twice(
     assert max(published_ids(root)) < state["next_id"]
 
 
-def test_a_memory_that_cannot_be_written_at_the_end_costs_no_summary(
-    recorders: Recorders, root: Path
-) -> None:
+def test_unwritable_progress_at_the_end_is_a_warning(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(seed=SEED, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     saved = block_memory(root)
@@ -812,7 +806,7 @@ def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path,
 # --- two of them
 
 
-def test_a_second_recorder_is_refused_and_another_instance_is_not(recorders: Recorders, root: Path) -> None:
+def test_a_second_recorder_is_refused_unless_renamed(recorders: Recorders, root: Path) -> None:
     first = recorders.start(seed=SEED, workers=1, **CALM)
     first.wait_for_status(lambda status: status["recorded_rows"] > 0)
     second = recorders.run(seed=SEED, **CALM)

@@ -35,9 +35,7 @@ def ids_of(*roots: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_leases_of_a_seed_are_different_games_that_merge_under_their_own_ids(
-    fast_dir: Path, storage: str
-) -> None:
+def test_leases_of_a_seed_merge_without_id_clashes(fast_dir: Path, storage: str) -> None:
     leases = (0, 5, LEASE_MAX)
     roots = [fast_dir / str(lease) for lease in leases]
     for lease, root in zip(leases, roots, strict=True):
@@ -58,7 +56,7 @@ def test_leases_of_a_seed_are_different_games_that_merge_under_their_own_ids(
     assert not replay_session(merged.path).findings
 
 
-def test_a_recorder_goes_on_within_its_lease_however_it_ended(recorders: Recorders, root: Path) -> None:
+def test_a_recorder_continues_within_its_lease(recorders: Recorders, root: Path) -> None:
     first = 7 << NUMBER_BITS
     settings: dict[str, Any] = {"seed": SEED, "lease": 7, "player": "expectimax", "sample_rate": 20}
     recorder = recorders.start(**settings)
@@ -78,7 +76,7 @@ def test_a_recorder_goes_on_within_its_lease_however_it_ended(recorders: Recorde
     assert_sessions_valid(root)
 
 
-def test_a_lease_that_is_used_up_ends_the_recorder_with_its_name(recorders: Recorders, root: Path) -> None:
+def test_a_used_up_lease_ends_the_recorder(recorders: Recorders, root: Path) -> None:
     end = 4 << NUMBER_BITS
     state = root / ".recorder" / "default.json"
     state.parent.mkdir()
@@ -96,7 +94,7 @@ def test_a_lease_that_is_used_up_ends_the_recorder_with_its_name(recorders: Reco
     assert ids_of(root)[-5:] == list(range(end, end + 5))
 
 
-def test_a_full_spool_pauses_it_until_whole_sessions_are_gone(recorders: Recorders, root: Path) -> None:
+def test_a_full_spool_pauses_it(recorders: Recorders, root: Path) -> None:
     limit = 3_000_000
     recorder = recorders.start(
         player="greedy", workers=1, storage="tape", rotate_steps=500_000, spool_max_mb=3, seed=SEED,

@@ -55,7 +55,7 @@ class Full:
         self.event("info", make_status().state)
 
 
-def test_a_view_that_cannot_write_is_tried_again_with_the_next_line(tmp_path: Path) -> None:
+def test_a_failing_view_is_tried_again(tmp_path: Path) -> None:
     view = Full()
     nowhere = tmp_path / "gone" / "default.status.json"  # so that the service has something to say itself
     with Service(view, RecorderConfig(), nowhere, {}) as service:
@@ -177,7 +177,7 @@ def test_nohup_holds(recorders: Recorders, root: Path) -> None:
 
 @pytest.mark.usefixtures("nohup")
 @pytest.mark.parametrize("reloads", [False, True])
-def test_an_ignored_sighup_is_heard_where_it_reads_the_settings_again(reloads: bool) -> None:
+def test_an_ignored_sighup_still_reloads(reloads: bool) -> None:
     signals = Signals(reloads=reloads)
     os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -186,7 +186,7 @@ def test_an_ignored_sighup_is_heard_where_it_reads_the_settings_again(reloads: b
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
-def test_after_its_lock_is_lost_the_status_file_is_another_s(tmp_path: Path) -> None:
+def test_a_lost_lock_leaves_the_status_file(tmp_path: Path) -> None:
     lost: list[StorageError] = []
     path = status_path(tmp_path, "default")
     path.parent.mkdir()

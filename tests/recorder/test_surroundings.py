@@ -133,9 +133,7 @@ def test_nobody_else_may_write_to_what_it_makes(
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM])
-def test_a_signal_before_its_handlers_stand_is_heard_later(
-    recorders: Recorders, number: signal.Signals
-) -> None:
+def test_a_signal_before_its_handlers_is_kept(recorders: Recorders, number: signal.Signals) -> None:
     recorder = recorders.run(
         hooks={"import:early_signal": True, "early_signal:NUMBER": int(number)}, max_games=10
     )

@@ -81,7 +81,7 @@ class World:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_the_first_signal_leaves_the_drain_of_a_limit_alone_and_the_second_ends_it(name: str) -> None:
+def test_the_first_signal_drains_and_the_second_ends(name: str) -> None:
     world = World()
     world.daemon.stop(LIMIT)
     world.receive(name)
@@ -107,7 +107,7 @@ def test_stop_now_does_not_wait_for_a_first_one() -> None:
     assert world.done == ["drain", "kill"]
 
 
-def test_settings_that_nobody_reads_any_more_are_said_to_be_so() -> None:
+def test_a_reload_while_draining_is_refused() -> None:
     world = World(reloads=True)
     world.receive("SIGTERM")
     world.receive("SIGHUP")
@@ -122,7 +122,7 @@ def waiting_worker() -> SimpleNamespace:
     return worker
 
 
-def test_what_waits_for_room_when_the_drain_is_over_has_some_seconds_more() -> None:
+def test_a_block_without_room_gets_a_grace_period() -> None:
     """Room comes with each session that is published, and a drain may be over at once."""
     world = World()
     world.workers.append(worker := waiting_worker())
@@ -138,7 +138,7 @@ def test_what_waits_for_room_when_the_drain_is_over_has_some_seconds_more() -> N
     assert world.done[-1] == "kill"
 
 
-def test_a_worker_that_is_ready_too_late_is_ended_as_one_that_is_not() -> None:
+def test_a_worker_ready_too_late_counts_as_not_ready() -> None:
     """It holds nothing; that it was ended is no news."""
     world = World()
     worker = SimpleNamespace(index=0, alive=True, ready=False)
@@ -149,7 +149,7 @@ def test_a_worker_that_is_ready_too_late_is_ended_as_one_that_is_not() -> None:
     assert not worker.ready
 
 
-def test_rows_are_counted_with_each_tick_and_not_only_where_all_limits_are_looked_at() -> None:
+def test_max_steps_is_checked_at_each_tick() -> None:
     """A fast player makes millions in between."""
     world = World(max_steps=5)
     world.daemon._check_limits(0.0)
@@ -196,7 +196,7 @@ def test_a_limit_is_met_at_its_number(
     assert f"{name} = {limit} was reached" in str(met(monkeypatch, **{name: limit, measured: at}))
 
 
-def test_memory_is_that_of_all_processes_that_are_there() -> None:
+def test_resident_memory_sums_live_processes() -> None:
     status = Path("/proc/self/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found is not None
@@ -210,7 +210,7 @@ def test_memory_is_that_of_all_processes_that_are_there() -> None:
     assert resident_bytes([child.pid]) == 0
 
 
-def test_a_player_that_changed_ends_it_and_another_start_may_follow() -> None:
+def test_a_changed_player_ends_it_for_a_restart() -> None:
     """Its file was replaced while the recorder ran, and then a worker was."""
     nobody: Any = None
     playing = Playing(nobody, None)
@@ -222,7 +222,7 @@ def test_a_player_that_changed_ends_it_and_another_start_may_follow() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_of_the_first_worker_in_a_place_any_error_is_final(first: bool) -> None:
+def test_any_error_of_the_first_worker_is_final(first: bool) -> None:
     error = error_of(Crashed("no room", starting=True), first=first)
     assert type(error) is (errors.StartError if first else type(None))
     player = error_of(Crashed("raised", True, "PlayerError", "look at it"), first=first)

@@ -144,7 +144,7 @@ def test_each_lease_of_a_seed_goes_on_where_it_was(root: Path, mine: Instance) -
     assert found[LEASE_MAX].end == 2**63
 
 
-def test_what_is_saved_before_anything_was_loaded_keeps_the_others(root: Path) -> None:
+def test_saving_before_loading_keeps_other_seeds(root: Path) -> None:
     for seed in (1, 2):
         held = Instance(root, "default")
         held.save_state(GameState(seed, 10 * seed))
@@ -162,7 +162,7 @@ def test_what_knew_one_seed_only_is_read(root: Path, mine: Instance) -> None:
     assert mine.load_state(8) == GameState(8, 40)
 
 
-def test_of_very_many_seeds_those_used_first_are_forgotten(root: Path, mine: Instance) -> None:
+def test_the_least_recent_of_many_seeds_are_forgotten(root: Path, mine: Instance) -> None:
     for seed in range(instance.SEEDS_MAX):
         mine.save_state(GameState(seed, 2**40, ((2**40 - 2, 2**40 - 1),)))
     mine.save_state(GameState(0, 10))
@@ -194,7 +194,7 @@ def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, co
     assert caught.value.hint
 
 
-def test_a_memory_that_the_device_would_not_give_is_an_error(root: Path, mine: Instance) -> None:
+def test_an_unreadable_progress_file_is_an_error(root: Path, mine: Instance) -> None:
     state_file(root).mkdir()
     with pytest.raises(StorageError, match="found a link, a pipe or another kind") as caught:
         mine.load_state(1)
@@ -226,9 +226,7 @@ class TestProgressFile:
         memory.settle(GameState(7, 10**9))
         assert not state_file(root).exists()
 
-    def test_it_goes_on_without_writing_for_as_long_as_what_is_written_lasts(
-        self, root: Path, mine: Instance
-    ) -> None:
+    def test_a_failed_save_matters_when_the_lead_is_used(self, root: Path, mine: Instance) -> None:
         memory = ProgressFile(mine, 7)
         memory.cover(0)
         state_file(root).unlink()
@@ -249,7 +247,7 @@ class TestProgressFile:
 
 @pytest.mark.parametrize("name", ["default.lock", "default.json"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_somebody_put_in_place_of_a_file_is_refused(root: Path, name: str, kind: str) -> None:
+def test_a_foreign_file_in_its_place_is_refused(root: Path, name: str, kind: str) -> None:
     precious = root / "precious"
     precious.write_text("mine")
     path = root / ".recorder" / name

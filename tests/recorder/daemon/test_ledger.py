@@ -125,7 +125,7 @@ TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=N
 @pytest.mark.parametrize(
     "wrong", [[1, 0], [0, 2], [5], [0, 1, 2, 3, 4], [0, 0]], ids=["order", "gap", "other", "more", "twice"]
 )
-def test_games_that_were_not_given_are_not_taken_for_recorded(wrong: list[int]) -> None:
+def test_games_not_handed_out_are_not_confirmed(wrong: list[int]) -> None:
     ledger = Ledger(GameState(1), games_max=None, workers=2)
     assert ledger.take(0, 4) == (0, 4)
     assert ledger.take(1, 4) == (4, 4)
@@ -134,7 +134,7 @@ def test_games_that_were_not_given_are_not_taken_for_recorded(wrong: list[int]) 
 
 
 @pytest.mark.parametrize("wrong", [[5], [0, 1, 2, 3, 4], [0, 0], [2, 4]])
-def test_games_that_ended_in_any_order_are_those_that_were_given(wrong: list[int]) -> None:
+def test_games_may_be_confirmed_in_any_order(wrong: list[int]) -> None:
     ledger = Ledger(GameState(1), games_max=None, workers=2, in_order=False)
     assert ledger.take(0, 4) == (0, 4)
     assert ledger.take(1, 4) == (4, 4)
@@ -147,7 +147,7 @@ def test_games_that_ended_in_any_order_are_those_that_were_given(wrong: list[int
     assert ledger.take(1, 10) == (1, 1)
 
 
-def test_a_block_may_end_within_one_range_and_begin_within_another() -> None:
+def test_a_block_may_span_two_ranges() -> None:
     ledger = Ledger(GameState(1), games_max=None, workers=2)
     assert [ledger.take(worker, 3) for worker in (0, 1, 0)] == [(0, 3), (3, 3), (6, 3)]
     assert ledger.confirm(0, ids(0, 1))

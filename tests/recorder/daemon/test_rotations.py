@@ -59,7 +59,7 @@ def world() -> Iterator[World]:
     world.shared.close()
 
 
-def test_the_session_is_closed_when_each_worker_that_is_ready_has_written(world: World) -> None:
+def test_it_closes_once_each_ready_worker_has_written(world: World) -> None:
     world.rotations.ask(100.0)
     world.flush(1)
     world.rotations.tick(100.5)
@@ -75,7 +75,7 @@ def test_the_session_is_closed_when_each_worker_that_is_ready_has_written(world:
     assert world.closed == [1], "nobody has asked again"
 
 
-def test_who_does_not_write_is_not_waited_for_any_longer(world: World) -> None:
+def test_a_worker_that_does_not_write_delays_it(world: World) -> None:
     world.rotations.ask(100.0)
     world.rotations.ask(105.0)
     world.rotations.tick(100.0 + FLUSH_S - 0.1)
@@ -86,7 +86,7 @@ def test_who_does_not_write_is_not_waited_for_any_longer(world: World) -> None:
     assert world.rotations.state == Rotation(2, 2, "s1")
 
 
-def test_a_request_is_over_when_its_session_is_published_and_not_an_earlier_one(world: World) -> None:
+def test_a_request_ends_with_its_own_session(world: World) -> None:
     for serial in (1, 2):
         world.open = serial
         world.rotations.ask(100.0)
@@ -102,7 +102,7 @@ def test_a_request_is_over_when_its_session_is_published_and_not_an_earlier_one(
     assert world.rotations.state == Rotation(2, 2, None, "the device is broken")
 
 
-def test_with_nothing_open_a_request_is_over_at_once_or_with_what_is_on_its_way(world: World) -> None:
+def test_with_nothing_open_a_request_ends_at_once(world: World) -> None:
     world.rotations.ask(100.0)
     world.flush(0, 1)
     world.rotations.tick(100.0)
@@ -118,7 +118,7 @@ def test_with_nothing_open_a_request_is_over_at_once_or_with_what_is_on_its_way(
     assert world.rotations.state == Rotation(3, 3)
 
 
-def test_a_request_waits_for_sessions_that_were_closed_by_their_size_before(world: World) -> None:
+def test_a_request_waits_for_sessions_closed_before(world: World) -> None:
     world.open = None
     world.unpublished = {1, 2}
     world.rotations.ask(100.0)

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +87,7 @@ class Service:
             numbers = range(after, len(self.heard))
             return next((n + 1 for n in numbers if field in self.heard[n]), None)
 
-        wait_until(found)
-        number = found()
-        assert number is not None
-        return number
+        return int(wait_until(found))
 
     @property
     def log(self) -> str:
@@ -139,10 +135,7 @@ def check_that_another_user_may_not(service: Service) -> None:
 
 def rotate(recorder: Running) -> str:
     """Rotate until a game has ended meanwhile; filling a block would take longer."""
-    deadline = time.monotonic() + PATIENCE_S / 2
-    while (path := recorder.rotate(PATIENCE_S)) is None:
-        assert time.monotonic() < deadline, "finished games stay with the workers"
-    return path
+    return str(wait_until(lambda: recorder.rotate(PATIENCE_S)))
 
 
 def test_the_life_of_a_service(service: Service) -> None:

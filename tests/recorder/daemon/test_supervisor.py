@@ -49,7 +49,7 @@ def test_one_cause_may_take_every_worker_once(
     assert not supervisor.is_hopeless
 
 
-def test_blocks_are_no_larger_than_sessions_and_no_later(
+def test_blocks_fit_a_session_in_size_and_age(
     supervise: Callable[..., Supervisor],
 ) -> None:
     config = RecorderConfig(workers=2, block_rows=5_000, rotate_steps=10_000, flush_s=9.0)
@@ -62,7 +62,7 @@ def test_blocks_are_no_larger_than_sessions_and_no_later(
     assert (slots["block_rows"].tolist(), slots["flush_s"].tolist()) == ([5_000] * 2, [9.0] * 2)
 
 
-def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
+def test_a_worker_inherits_nothing_from_another(
     supervise: Callable[..., Supervisor],
 ) -> None:
     """It would have its patience, drain, write at once, or be waited for as one that has said goodbye."""
@@ -118,7 +118,7 @@ def test_how_a_process_ended_in_words() -> None:
     ]  # fmt: skip
 
 
-def test_an_answer_to_a_worker_that_has_died_is_no_error(
+def test_answering_a_dead_worker_is_no_error(
     supervise: Callable[..., Supervisor],
 ) -> None:
     worker = supervise(RecorderConfig(workers=1)).workers[0]
@@ -129,7 +129,7 @@ def test_an_answer_to_a_worker_that_has_died_is_no_error(
     ours.close()
 
 
-def test_each_death_doubles_the_wait_for_the_next_start_up_to_a_limit(
+def test_each_death_doubles_the_backoff_up_to_a_limit(
     supervise: Callable[..., Supervisor],
 ) -> None:
     supervisor = supervise(RecorderConfig(workers=2))

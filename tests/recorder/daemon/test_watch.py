@@ -101,7 +101,7 @@ def test_a_worker_that_makes_progress_is_left_alone(world: World) -> None:
     assert world.watch.overdue == 0
 
 
-def test_a_silent_one_is_aborted_then_killed_then_forgotten(world: World) -> None:
+def test_a_silent_worker_is_aborted_then_killed(world: World) -> None:
     world.pass_time(SILENCE_S - 0.5)
     assert world.signals == []
     world.pass_time(1)
@@ -138,7 +138,7 @@ def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
 
-def test_each_part_of_a_start_and_of_a_block_has_its_own_patience() -> None:
+def test_each_part_of_a_start_and_a_block_has_a_limit() -> None:
     world = World()
     world.place.ready = False
     world.pass_time(START_S - 5)  # it compiles
@@ -155,7 +155,7 @@ def test_each_part_of_a_start_and_of_a_block_has_its_own_patience() -> None:
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
 
-def test_a_start_has_the_patience_of_a_slice_where_that_is_longer() -> None:
+def test_a_start_has_at_least_the_limit_of_a_slice() -> None:
     world = World()
     for _ in range(round(2 * START_S) - 1):
         world.now += 1
@@ -163,7 +163,7 @@ def test_a_start_has_the_patience_of_a_slice_where_that_is_longer() -> None:
     assert world.signals == []
 
 
-def test_a_model_that_is_loaded_takes_longer_and_not_for_ever(world: World) -> None:
+def test_loading_a_model_has_a_longer_limit(world: World) -> None:
     world.slots["busy"] = LOADS
     world.pass_time(START_S - 5)
     assert world.signals == []
@@ -176,7 +176,7 @@ def test_a_model_that_is_loaded_takes_longer_and_not_for_ever(world: World) -> N
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
 
-def test_what_came_before_does_not_count_where_patience_ends() -> None:
+def test_a_slow_start_is_not_counted_as_silence() -> None:
     """Steps are counted within a slice, its end is noted later: a slow start must not be blamed between."""
     world = World()
     world.place.ready = False
@@ -236,7 +236,7 @@ def test_what_the_kernel_knows_of_a_process() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_stopped_says_where_and_is_replaced(recorders: Recorders, root: Path) -> None:
+def test_a_stopped_worker_is_replaced(recorders: Recorders, root: Path) -> None:
     # It may be stopped in the middle of a write, too.
     hooks: dict[str, Any] = {f"{module.__name__}:WRITING_FACTOR": 1.0}
     recorder = recorders.start(

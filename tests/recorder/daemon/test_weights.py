@@ -92,7 +92,7 @@ def test_between_looks_nothing_is_read(watch: Watch) -> None:
     assert watch.offered == [1]
 
 
-def test_what_is_refused_does_not_play_and_is_named_once(watch: Watch) -> None:
+def test_refused_weights_are_reported_once(watch: Watch) -> None:
     watch.write("b.st", b"b", at=5)
     watch.look(2)
     for _ in range(2):
@@ -118,7 +118,7 @@ def test_who_starts_plays_what_somebody_has_loaded(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("how", ["empty", "gone"])
-def test_a_directory_that_goes_away_is_named_once_and_its_copy_stays(watch: Watch, how: str) -> None:
+def test_a_removed_directory_is_reported_once(watch: Watch, how: str) -> None:
     (watch.dir / "a.st").unlink()
     if how == "gone":
         watch.dir.rmdir()
@@ -142,7 +142,7 @@ def test_a_name_that_is_no_text_is_told_as_text(watch: Watch) -> None:
     assert watch.live.current.path.endswith(r"2-b\udcff.st")
 
 
-def test_a_copy_that_finds_no_room_is_named_and_tried_again(watch: Watch) -> None:
+def test_a_copy_without_room_is_reported_and_retried(watch: Watch) -> None:
     watch.write("b.st", b"b", at=5)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -172,7 +172,7 @@ def test_copies_that_nobody_plays_are_removed(watch: Watch) -> None:
     assert not watch.keep.exists()
 
 
-def test_workers_that_play_other_things_from_one_checkpoint_are_found(watch: Watch) -> None:
+def test_workers_that_differ_are_found(watch: Watch) -> None:
     assert watch.live.on_ready(1, "a" * 64) is None
     assert watch.live.on_ready(1, "a" * 64) is None
     assert "aaaaaaaaaaaa" in str(watch.live.on_message(WeightsTaken(1, "b" * 64)))

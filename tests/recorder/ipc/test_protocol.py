@@ -28,6 +28,8 @@ from tape2048_recorder.ipc.protocol import (
     Written,
 )
 
+from ..processes import PATIENCE_S, wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -76,7 +78,7 @@ def sent(message: FromWorker | FromDaemon) -> bytes:
         return pair.other.recv(1 << 20)
 
 
-def test_a_frame_is_its_length_and_a_messagepack_object() -> None:
+def test_a_frame_is_a_length_and_a_messagepack_object() -> None:
     assert sent(Ask(8)) == struct.pack("<I", 16) + b"\x82\xa4type\xa3Ask\xa4want\x08"
 
 
@@ -127,9 +129,13 @@ def test_a_block_with_as_many_runs_as_fit(pair: Pair) -> None:
     thread = threading.Thread(target=other.send, args=(written,))
     thread.start()
     received: list[FromWorker] = []
-    while not received:
-        received += pair.channel.receive_ready()[0]
-    thread.join()
+
+    def arrived() -> list[FromWorker]:
+        received.extend(pair.channel.receive_ready()[0])
+        return received
+
+    wait_until(arrived)
+    thread.join(PATIENCE_S)
     assert received == [written]
 
 

@@ -65,7 +65,7 @@ def test_a_model_gives_its_scores(tmp_path: Path, boards: int | str, batch: int,
     np.testing.assert_allclose(scores, exps.astype(np.float32) @ WEIGHTS, rtol=1e-4, atol=1e-4)
 
 
-def test_with_batches_of_one_shape_games_do_not_depend_on_lanes(tmp_path: Path) -> None:
+def test_fixed_batches_make_games_independent_of_lanes(tmp_path: Path) -> None:
     path = save(tmp_path / "p.onnx")
     assert play(make(model=path, batch=16), 12, lanes=1) == play(make(model=path, batch=16), 12, lanes=64)
 
@@ -97,9 +97,7 @@ def test_what_the_model_is_is_in_the_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("boards", "batch"), [("boards", 8), (8, 0)])
-def test_a_model_whose_scores_depend_on_the_place_is_reported(
-    tmp_path: Path, boards: int | str, batch: int
-) -> None:
+def test_scores_that_depend_on_the_place_are_reported(tmp_path: Path, boards: int | str, batch: int) -> None:
     player = make(model=save(tmp_path / "p.onnx", boards=boards, sums_up=True), batch=batch)
     with pytest.warns(UserWarning, match="depend on its place in a batch of 8"):
         player.warm_up(21)
@@ -108,7 +106,7 @@ def test_a_model_whose_scores_depend_on_the_place_is_reported(
 @pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="there may be a GPU here"
 )
-def test_a_gpu_that_is_requested_and_not_there_is_missed(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_an_error(tmp_path: Path) -> None:
     path = save(tmp_path / "p.onnx")
     with pytest.raises(ConfigError, match="computes by CPUExecutionProvider"):
         make(model=path, device="cuda")

@@ -48,7 +48,7 @@ BOARDS = np.random.default_rng(0).integers(0, 2**64, 21, dtype=np.uint64)
 
 
 @pytest.mark.parametrize("kind", ["script", "export", "weights"])
-def test_a_model_gives_its_scores_from_every_kind_of_file(
+def test_every_kind_of_file_gives_the_same_scores(
     net: nets.Policy, files: dict[str, dict[str, Any]], kind: str
 ) -> None:
     player = make(**files[kind], device="cpu", batch=8)
@@ -61,7 +61,7 @@ def test_a_model_gives_its_scores_from_every_kind_of_file(
     np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_with_batches_of_one_shape_games_do_not_depend_on_lanes(files: dict[str, dict[str, Any]]) -> None:
+def test_fixed_batches_make_games_independent_of_lanes(files: dict[str, dict[str, Any]]) -> None:
     def player() -> TorchPlayer:
         return make(**files["weights"], device="cpu", batch=16)
 
@@ -71,7 +71,7 @@ def test_with_batches_of_one_shape_games_do_not_depend_on_lanes(files: dict[str,
     assert play(player(), 6, lanes=3, **sampled) == play(player(), 6, lanes=64, **sampled)
 
 
-def test_a_model_whose_scores_depend_on_the_place_is_reported() -> None:
+def test_scores_that_depend_on_the_place_are_reported() -> None:
     class Placed(torch.nn.Module):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return torch.arange(len(tokens) * 4, dtype=torch.float32).reshape(-1, 4)
@@ -104,7 +104,7 @@ def test_half_a_checkpoint_is_refused_by_name(
     assert caught.value.path == str(half)
 
 
-def test_a_file_that_is_not_there_is_no_half_checkpoint(tmp_path: Path) -> None:
+def test_a_missing_file_is_no_unfinished_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(PlayerError, match="No such file") as caught:
         make(model=str(tmp_path / "none.pt"), device="cpu")
     assert "rename" not in str(caught.value.hint)

@@ -100,7 +100,7 @@ def test_a_flipped_bit_ends_it_before_the_record(path: Path) -> None:
     assert_flips_are_seen(path)
 
 
-def test_without_its_checksum_a_flipped_bit_would_go_unseen(path: Path) -> None:
+def test_the_checksum_finds_a_flipped_bit(path: Path) -> None:
     check = "_CHECK.unpack_from(data, end)[0] != crc32c(data[at:end])"
     mutant = Mutant("tape2048_recorder.recording.journal:read_journal", check, "False")
     with planted(mutant), pytest.raises((AssertionError, FormatError)):
@@ -128,7 +128,7 @@ def test_one_is_never_written_over(path: Path) -> None:
 
 
 @pytest.mark.parametrize("fits", [0, 1, 23, 24, 60, 107])
-def test_a_record_that_does_not_fit_leaves_it_as_it_was(tmp_path: Path, fits: int) -> None:
+def test_a_record_that_does_not_fit_changes_nothing(tmp_path: Path, fits: int) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, ROW_BYTES)
     journal.append(BLOCKS[0])
@@ -143,9 +143,7 @@ def test_a_record_that_does_not_fit_leaves_it_as_it_was(tmp_path: Path, fits: in
     assert_same(read_journal(path, ROW_BYTES), BLOCKS)
 
 
-def test_a_torn_record_that_cannot_be_taken_back_is_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_record_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, ROW_BYTES)
     journal.append(BLOCKS[0])

@@ -275,7 +275,7 @@ def test_a_failure_of_one_does_not_keep_the_others(
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError("no memory")])
-def test_a_failure_of_the_machine_says_nothing_of_the_bytes(
+def test_a_device_error_does_not_condemn_the_bytes(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     session = leave(root, blocks, range(2))

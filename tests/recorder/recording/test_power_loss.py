@@ -155,7 +155,7 @@ def test_the_power_fails_at_each_call(powered: Powered, points: list[Point], blo
     assert [problem for point in chosen if (problem := powered.check(point, blocks)) is not None] == []
 
 
-def test_what_was_confirmed_and_on_the_disk_is_recovered(
+def test_committed_blocks_on_the_disk_are_recovered(
     powered: Powered, server: Server, tmp_path: Path, blocks: list[Prepared]
 ) -> None:
     points = points_of("slow_rotation", server, tmp_path)

@@ -92,7 +92,7 @@ def test_blocks_confirmed_in_any_order(root: Path, blocks: list[Prepared]) -> No
 
 
 @pytest.mark.parametrize("has_hole", [False, True])
-def test_all_is_flushed_before_it_is_named_and_the_name_before_the_rest_goes(
+def test_everything_is_flushed_in_order(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, has_hole: bool
 ) -> None:
     session = begin(root)
@@ -139,7 +139,7 @@ def test_holes_are_closed(root: Path, blocks: list[Prepared], holes: set[int]) -
     assert_published(root, [block for number, block in enumerate(blocks) if number not in holes])
 
 
-def test_a_range_at_the_end_that_is_given_back_is_given_out_again(root: Path, blocks: list[Prepared]) -> None:
+def test_a_released_range_at_the_end_is_reused(root: Path, blocks: list[Prepared]) -> None:
     session = begin(root)
     blocks[0].record(session)
     first = session.reserve(blocks[1].rows)
@@ -168,9 +168,7 @@ def test_nothing_confirmed_leaves_nothing(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_blocks_to_be_moved_that_have_changed_are_left_out_and_counted(
-    root: Path, blocks: list[Prepared]
-) -> None:
+def test_changed_blocks_are_left_out_and_counted(root: Path, blocks: list[Prepared]) -> None:
     session = begin(root)
     hole = session.reserve(blocks[0].rows)
     rows = [block.record(session) for block in blocks[1:4]]
@@ -230,7 +228,7 @@ def test_a_name_that_is_taken_gets_a_counter(root: Path, blocks: list[Prepared],
     assert {path: after[path] for path in before} == before, "what stood there was touched"
 
 
-def test_sessions_that_begin_within_one_second_do_not_meet(root: Path, blocks: list[Prepared]) -> None:
+def test_sessions_of_one_second_get_different_names(root: Path, blocks: list[Prepared]) -> None:
     open_ones = [begin(root, serial) for serial in range(3)]
     open_ones.append(begin(root, 3, instance="other"))
     for session, block in zip(open_ones, blocks, strict=False):
@@ -324,7 +322,7 @@ def test_publishing_again_after_it_failed(root: Path, blocks: list[Prepared]) ->
     assert_published(root, blocks[1:2])
 
 
-def test_rows_that_could_not_be_flushed_are_written_anew(root: Path, blocks: list[Prepared]) -> None:
+def test_rows_that_failed_to_flush_are_rewritten(root: Path, blocks: list[Prepared]) -> None:
     session = begin(root)
     for block in blocks[:3]:
         block.record(session)
@@ -365,7 +363,7 @@ def test_rows_of_which_a_write_failed_are_read_back(
     assert (root / NAME / "steps.npy").stat().st_ino != inode
 
 
-def test_the_kernel_is_not_asked_for_failed_writes_before_they_can_be_noted(
+def test_the_mark_is_set_before_the_flush(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells of them once: on a full disk, a killed recorder would leave rows that nobody doubts."""
@@ -389,7 +387,7 @@ def test_the_kernel_is_not_asked_for_failed_writes_before_they_can_be_noted(
     assert_published(root, blocks[:1])
 
 
-def test_that_a_write_failed_is_not_forgotten_by_the_next_try(
+def test_a_failed_write_is_remembered_by_the_next_try(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = begin(root)
@@ -404,7 +402,7 @@ def test_that_a_write_failed_is_not_forgotten_by_the_next_try(
     assert (root / NAME / "steps.npy").stat().st_ino != inode
 
 
-def test_the_descriptor_that_is_flushed_is_older_than_the_rows(
+def test_the_flushed_descriptor_is_older_than_the_rows(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[tuple[bool, str]] = []
@@ -495,7 +493,7 @@ def test_the_thread_survives_what_nobody_expected(
     assert bad.path.is_dir(), "it stays for the next start"
 
 
-def test_the_thread_does_without_a_journal_that_cannot_be_closed(
+def test_a_journal_that_cannot_be_closed_is_ignored(
     root: Path, blocks: list[Prepared], thread: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = begin(root)
@@ -548,7 +546,7 @@ def test_the_thread_tries_again_while_the_disk_is_full(
         thread.close()
 
 
-def test_the_thread_waits_for_a_free_descriptor_wherever_it_needs_one(
+def test_the_thread_waits_for_a_free_descriptor(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Visitors, or other processes of the machine, take them at any moment, and give them back."""
@@ -581,7 +579,7 @@ def test_the_thread_waits_for_a_free_descriptor_wherever_it_needs_one(
     assert not refused[-1], "enough were free"
 
 
-def test_a_name_is_published_once_though_no_descriptor_is_left_for_the_rest(
+def test_it_is_published_once_without_descriptors(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = begin(root)

@@ -22,9 +22,11 @@ from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Facts, PartialSession
 from tape2048_recorder.recording.recording import RECOUNT_S, RETRY_S, RUN_BYTES, Recording
 
-from ..processes import PATIENCE_S, wait_until
+from ..processes import wait_until
 
 if TYPE_CHECKING:
+    from tape2048_recorder.recording.publish import Outcome
+
     from ..materials import Prepared
 
 GAME_ROWS = 10
@@ -92,27 +94,29 @@ def make(tmp_path: Path) -> Iterator[Make]:
         each.publisher.close()
 
 
-def wait_until_idle(recording: Recording) -> list[Path]:
-    deadline = time.monotonic() + PATIENCE_S
-    published = []
-    while not recording.idle:
-        published += [outcome.published.path for outcome in recording.outcomes() if outcome.published]
-        assert time.monotonic() < deadline, "a closed session was never published"
-        time.sleep(0.01)
-    return [path for path in published if path is not None]
+def published_by(recording: Recording) -> list[Path]:
+    """Wait until every closed session is published; return their paths."""
+    outcomes: list[Outcome] = []
+
+    def idle() -> bool:
+        outcomes.extend(recording.outcomes())
+        return recording.idle
+
+    wait_until(idle)
+    return [each.published.path for each in outcomes if each.published and each.published.path]
 
 
-def test_a_session_closes_at_rotate_steps_and_the_next_block_begins_another(make: Make) -> None:
+def test_a_session_closes_at_rotate_steps(make: Make) -> None:
     recording = make(rotate_steps=100)
     blocks = Blocks(recording)
     for _ in range(4):
         recording.confirm(blocks.write(recording.place(50), 5))
-    paths = wait_until_idle(recording)
+    paths = published_by(recording)
     assert [len(Session.open(path)) for path in paths] == [100, 100]
     assert [validate_session(path).findings for path in paths] == [(), ()]
 
 
-def test_the_last_block_of_a_full_session_publishes_it_though_no_other_is_open(make: Make) -> None:
+def test_the_last_block_publishes_a_full_session(make: Make) -> None:
     # Two workers write; the second one's range filled the session; nobody wants a range after them.
     recording = make(rotate_steps=100)
     blocks = Blocks(recording)
@@ -120,12 +124,12 @@ def test_the_last_block_of_a_full_session_publishes_it_though_no_other_is_open(m
     recording.confirm(blocks.write(first, 5))
     recording.rotate_if_due()
     recording.confirm(blocks.write(second, 5))
-    (path,) = wait_until_idle(recording)
+    (path,) = published_by(recording)
     assert len(Session.open(path)) == 100
 
 
 @pytest.mark.parametrize("how", ["released", "failed"])
-def test_a_range_that_is_given_back_publishes_a_closed_session_without_it(make: Make, how: str) -> None:
+def test_releasing_the_last_range_publishes(make: Make, how: str) -> None:
     recording = make()
     blocks = Blocks(recording)
     first, hole, last = (recording.place(50) for _ in range(3))
@@ -137,14 +141,14 @@ def test_a_range_that_is_given_back_publishes_a_closed_session_without_it(make: 
         recording.release(hole)
     else:
         recording.write_failed(WriteFailed(hole.session, hole.first_row, errno.ENOSPC))
-    (path,) = wait_until_idle(recording)
+    (path,) = published_by(recording)
     session = Session.open(path)
     assert len(session) == 100
     assert session.runs["id"].tolist() == list(range(10))
     assert validate_session(path).findings == ()
 
 
-def test_rows_that_are_given_back_are_given_out_again_only_from_the_end(make: Make) -> None:
+def test_only_rows_at_the_end_are_reused(make: Make) -> None:
     recording = make()
     blocks = Blocks(recording)
     first, middle, last = (recording.place(50) for _ in range(3))
@@ -158,12 +162,12 @@ def test_rows_that_are_given_back_are_given_out_again_only_from_the_end(make: Ma
     for place in (first, again):
         recording.confirm(blocks.write(place, 5))
     recording.close_open()
-    (path,) = wait_until_idle(recording)
+    (path,) = published_by(recording)
     assert len(Session.open(path)) == 150
     assert validate_session(path).findings == ()
 
 
-def test_an_old_session_closes_only_if_it_holds_something(make: Make) -> None:
+def test_an_old_session_closes_if_it_holds_rows(make: Make) -> None:
     recording = make(rotate_s=0.05)
     blocks = Blocks(recording)
     place = recording.place(50)
@@ -171,13 +175,11 @@ def test_an_old_session_closes_only_if_it_holds_something(make: Make) -> None:
     recording.rotate_if_due()
     assert not recording.idle
     recording.confirm(blocks.write(place, 5))
-    (path,) = wait_until_idle(recording)
+    (path,) = published_by(recording)
     assert len(Session.open(path)) == 50
 
 
-def test_a_failed_write_is_named_and_tried_again_after_a_while(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_is_named_and_retried(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.monotonic()]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     recording = make()
@@ -194,7 +196,7 @@ def test_a_failed_write_is_named_and_tried_again_after_a_while(
     assert recording.open_rows == 50
 
 
-def test_too_little_free_space_is_a_reason_with_figures(tmp_path: Path) -> None:
+def test_too_little_space_is_a_reason_with_figures(tmp_path: Path) -> None:
     config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=10**9)
     recording = Recording(tmp_path, config, facts)
     why = recording.why_not(50)
@@ -218,7 +220,7 @@ def test_closed_sessions_that_wait_pause_the_workers(make: Make, monkeypatch: py
     recording.publisher.pending = 0
 
 
-def test_a_session_that_waits_to_be_published_takes_its_room(
+def test_a_session_being_published_takes_its_room(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = make(max_disk_mb=1)
@@ -230,13 +232,13 @@ def test_a_session_that_waits_to_be_published_takes_its_room(
     recording.close_open()
     assert [recording.size_bytes(now) for now in (1.0, 1.0 + RECOUNT_S)] == [size, size]
     submit(*submitted)
-    wait_until_idle(recording)
+    published_by(recording)
     (path,) = sessions(tmp_path)
     published = sum((path / name).stat().st_size for name in (STEPS_NPY, METADATA_DB))
     assert recording.size_bytes(2.0 + 2 * RECOUNT_S) == published
 
 
-def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, tmp_path: Path) -> None:
+def test_the_size_follows_what_other_processes_do(make: Make, tmp_path: Path) -> None:
     def others() -> Path:
         session = tmp_path / "20260101T000000Z_model=others"
         session.mkdir()
@@ -261,14 +263,14 @@ def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, 
     wait_until(lambda: sessions(tmp_path))
     size = recording.size_bytes(1000.0)
     assert 0 < size < 1_000_000
-    wait_until_idle(recording)
+    published_by(recording)
     assert recording.size_bytes(1001.0) == size
     recording.place(50)
     more = STEPS_HEADER_BYTES + 50 * STEP_DTYPE.itemsize + 5 * RUN_BYTES
     assert recording.size_bytes(1002.0) == size + more, "with as many games as the rows before had"
 
 
-def test_a_full_spool_waits_for_whole_sessions_to_go_and_is_measured_now_and_then(
+def test_a_full_spool_waits_until_sessions_are_removed(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = make(spool_max_mb=1)
@@ -295,7 +297,7 @@ def test_a_full_spool_waits_for_whole_sessions_to_go_and_is_measured_now_and_the
     assert recording.why_not(1) is None
 
 
-def test_a_tape_counts_with_the_anchors_that_it_will_have(
+def test_a_tape_counts_with_its_future_anchors(
     tmp_path: Path, tape_blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=0, storage="tape", max_disk_mb=1000)
@@ -318,7 +320,7 @@ def test_a_tape_counts_with_the_anchors_that_it_will_have(
             monkeypatch.setattr(recording, "free_bytes", lambda free=free: free)
             assert (recording.why_not(50) is None) is has_room
         recording.close_open()
-        (path,) = wait_until_idle(recording)
+        (path,) = published_by(recording)
         files = {file.name: file.stat().st_size for file in path.iterdir()}
         assert files.pop("manifest.json") > 0
         assert recording.size_bytes(2 * RECOUNT_S) == sum(files.values())

@@ -226,7 +226,7 @@ def test_a_journal_that_was_cut_off(root: Path, blocks: list[Prepared], tmp_path
         assert_recovers(root, blocks, range(max(0, cut - 16) // record))
 
 
-def test_rows_that_could_not_be_flushed_are_written_anew(root: Path, blocks: list[Prepared]) -> None:
+def test_rows_that_failed_to_flush_are_rewritten(root: Path, blocks: list[Prepared]) -> None:
     session = leave(root, blocks, range(2))
     (session.path / "fsync-failed").touch()
     inode = session.steps_path.stat().st_ino
@@ -301,7 +301,7 @@ def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: list[
     assert_put_away(root, session, said)
 
 
-def test_facts_that_the_device_does_not_give_are_requested_again(
+def test_unreadable_facts_are_tried_again(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = leave(root, blocks, range(2))
@@ -331,7 +331,7 @@ def assert_left_alone_while_unsaid(
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ELOOP])
 @pytest.mark.parametrize("name", [STAGED, "fsync-failed"])
-def test_what_the_device_does_not_say_is_not_taken_for_a_no(
+def test_a_device_error_is_not_a_missing_file(
     root: Path, blocks: list[Prepared], name: str, code: int
 ) -> None:
     session = leave(root, blocks, range(2))
@@ -344,9 +344,7 @@ def test_what_the_device_does_not_say_is_not_taken_for_a_no(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_the_device_did_not_give_for_the_last_check_is_requested_again(
-    root: Path, blocks: list[Prepared], times: int
-) -> None:
+def test_an_unreadable_last_check_is_tried_again(root: Path, blocks: list[Prepared], times: int) -> None:
     session = leave(root, blocks, range(2))
     damaged, unread = Finding("ChecksumError", "it differs"), Finding("StorageError", "Input/output error")
     looks = []
@@ -367,9 +365,7 @@ def test_what_the_device_did_not_give_for_the_last_check_is_requested_again(
     assert_recovers(root, blocks, range(2))
 
 
-def test_a_journal_that_the_device_does_not_give_is_not_taken_for_empty(
-    root: Path, blocks: list[Prepared]
-) -> None:
+def test_an_unreadable_journal_is_not_empty(root: Path, blocks: list[Prepared]) -> None:
     session = leave(root, blocks, range(2))
     facts = (session.path / FACTS).read_bytes()
     (session.path / FACTS).write_bytes(b"")
@@ -378,9 +374,7 @@ def test_a_journal_that_the_device_does_not_give_is_not_taken_for_empty(
     assert_recovers(root, blocks, range(2))
 
 
-def test_a_directory_that_the_device_does_not_list_is_not_taken_for_empty(
-    root: Path, blocks: list[Prepared]
-) -> None:
+def test_an_unlisted_directory_is_not_empty(root: Path, blocks: list[Prepared]) -> None:
     """Of a session that is published, blocks that were moved before are not published once more."""
     session = leave(root, blocks, range(2))
     (session.path / "fsync-failed").touch()
@@ -395,9 +389,7 @@ def test_a_directory_that_the_device_does_not_list_is_not_taken_for_empty(
     assert_holds(root, blocks, confirmed=range(2), confirming=range(2), published_alive=alive)
 
 
-def test_an_output_directory_that_the_device_does_not_list_is_not_taken_for_empty(
-    root: Path, blocks: list[Prepared]
-) -> None:
+def test_an_unlisted_out_dir_is_not_empty(root: Path, blocks: list[Prepared]) -> None:
     leave(root, blocks, range(2))
     refused = unsaid(root, "listdir", "scandir", code=errno.EACCES)
     with refused, pytest.raises(StorageError, match="looking for unfinished sessions"):
@@ -411,7 +403,7 @@ def test_a_journal_that_is_gone(root: Path, blocks: list[Prepared]) -> None:
     assert_left_alone(root, session, "No such file or directory")
 
 
-def test_one_that_makes_no_sense_does_not_keep_the_others(root: Path, blocks: list[Prepared]) -> None:
+def test_an_invalid_leftover_does_not_block_the_others(root: Path, blocks: list[Prepared]) -> None:
     bad = leave(root, blocks, [0])
     leave(root, blocks, [1, 2], serial=2)
     (bad.path / FACTS).write_bytes(b"\0" * 400)

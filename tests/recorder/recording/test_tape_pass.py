@@ -103,9 +103,7 @@ def test_pieces_of_any_size_give_the_same_anchors(
 
 
 @pytest.mark.parametrize("field", ["steps", "max_score", "highest_tile"])
-def test_what_a_worker_reported_wrongly_is_not_published(
-    root: Path, tape_blocks: list[Prepared], field: str
-) -> None:
+def test_a_wrong_report_is_not_published(root: Path, tape_blocks: list[Prepared], field: str) -> None:
     runs = tape_blocks[1].runs.copy()
     runs[field][2] += 4
     session = written(root, [tape_blocks[0], tape_blocks[1]._replace(runs=runs), tape_blocks[2]])
@@ -157,9 +155,7 @@ def test_runs_that_leave_a_gap_are_refused(root: Path, tape_blocks: list[Prepare
         at_once(decode_games)(REAL, session.steps_path.parent, runs_of(session)[[0, 2]])
 
 
-def test_kernels_that_cannot_be_loaded_ahead_do_not_end_the_publisher(
-    root: Path, tape_blocks: list[Prepared]
-) -> None:
+def test_a_failed_preload_does_not_end_the_publisher(root: Path, tape_blocks: list[Prepared]) -> None:
     def refuse() -> None:
         raise MemoryError
 

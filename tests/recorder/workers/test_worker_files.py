@@ -18,9 +18,7 @@ def worker() -> Worker:
     return made
 
 
-def test_a_file_that_fails_at_its_closing_is_closed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_fails_to_close_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = [Range(serial, str(tmp_path / str(serial)), 0) for serial in range(3)]
     for place in places:
         (tmp_path / str(place.session)).touch()
