@@ -23,7 +23,7 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: know each other.
 FLOORS = {
     "tape2048": [
-        "errors _version", "base jit", "io settings game", "formats", "selection", "tape ntuple",
+        "errors _version", "base jit", "io settings game", "formats training", "selection", "tape ntuple",
         "runs session",
         "packs maintenance rows datasets", "conversion batches", "corpus", "export critic", "torch",
         "__init__ __main__",

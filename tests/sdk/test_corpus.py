@@ -158,7 +158,7 @@ class TestOpen:
         Corpus.open(built.root, load="ram")
         assert capsys.readouterr().out == ""
 
-    def test_holds_one_descriptor_for_all_locks_and_none_of_a_file(self, built: Built, load: Any) -> None:
+    def test_holds_one_descriptor_for_all_locks(self, built: Built, load: Any) -> None:
         before = open_files()
         corpus = Corpus.open(built.root, load=load)
         assert len(open_files()) <= len(before) + 1
@@ -255,7 +255,7 @@ class TestBadInput:
         assert Corpus.open(built.root, ram_budget=0).load == "mmap"
 
     @pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
-    def test_session_that_goes_away_while_it_is_open_in_memory(self, tmp_path: Path, change: str) -> None:
+    def test_a_session_removed_while_in_memory(self, tmp_path: Path, change: str) -> None:
         built = build(tmp_path)
         corpus = Corpus.open(tmp_path, load="ram")
         damage(tmp_path / OURS[0], change)
@@ -263,9 +263,7 @@ class TestBadInput:
         assert sum(len(rows) for rows in ([*corpus.batches(100)][:1], [0])) == 2
 
     @pytest.mark.parametrize("interleaved", [False, True])
-    def test_parts_of_games_of_a_file_that_is_changed_while_it_is_open_in_memory(
-        self, tmp_path: Path, *, interleaved: bool
-    ) -> None:
+    def test_parts_of_games_of_a_changed_file(self, tmp_path: Path, *, interleaved: bool) -> None:
         """Of others, whose rows alone say their steps."""
         spec = Spec(games=[Game(i, 9 * i) for i in range(1, 6)], interleaved=interleaved)
         path = write_foreign(tmp_path / THEIRS, spec) / "steps.npy"
@@ -335,7 +333,7 @@ class TestBadInput:
         assert caught.value.path == str(tmp_path / OURS[0] / "steps.npy")
 
     @pytest.mark.parametrize("load", ["mmap", "packed"])
-    def test_rows_that_were_truncated_are_not_looked_through(self, tmp_path: Path, load: Any) -> None:
+    def test_truncated_rows(self, tmp_path: Path, load: Any) -> None:
         build(tmp_path)
         corpus = Corpus.open(tmp_path, load=load)
         damage(tmp_path / OURS[0], "truncate")

@@ -224,7 +224,7 @@ def test_a_fleet_s_directory_opens_without_a_cache(place: str, local: Path) -> N
     epoch=st.integers(0, 3),
 )
 @settings(max_examples=60, deadline=None)
-def test_windows_serve_every_row_once_and_hold_few_sessions(
+def test_windows_serve_every_row_once(
     rows: list[int], pool_sessions: int, pool_rows: int, world: int, epoch: int
 ) -> None:
     """The chunks of a window come together; it has rows of at most so many sessions, or is one chunk."""
@@ -274,7 +274,7 @@ def test_windows_serve_every_row_once_and_hold_few_sessions(
         assert len(list(itertools.groupby(which))) == len(windows) - 1
 
 
-def test_an_epoch_in_windows_fetches_each_session_about_once(
+def test_a_windowed_epoch_fetches_sessions_once(
     local: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kilobytes: None
 ) -> None:
     fetched: list[str] = []
@@ -319,7 +319,7 @@ class Watch:
         self._thread.join()
 
 
-def test_the_cache_stays_bounded_and_drops_what_was_not_used_longest(
+def test_the_cache_drops_the_least_recently_used(
     local: Path, place: str, tmp_path: Path, kilobytes: None
 ) -> None:
     cache = tmp_path / "cache"
@@ -362,9 +362,7 @@ def test_held_sessions_stay_and_the_error_says_so(
     assert len(next(iter(last.batches(16)))["tokens"])
 
 
-def test_orders_that_the_cache_is_too_small_for_are_refused_with_those_that_stream(
-    local: Path, place: str, tmp_path: Path, kilobytes: None
-) -> None:
+def test_orders_too_large_for_the_cache(local: Path, place: str, tmp_path: Path, kilobytes: None) -> None:
     bound = (sum(sorted(sizes(local))[-4:]) + 20_000) // 1000
     corpus = Corpus.open(place, cache=tmp_path / "cache", cache_max_mb=bound)
     for options in ({}, {"pool_rows": 512}, {"pool_rows": 512, "pool_sessions": 5}):
@@ -459,9 +457,7 @@ def test_a_reader_that_is_killed_leaves_nothing_half(
     assert not [path for path in left if path.exists()]
 
 
-def test_what_killed_readers_left_goes_when_room_is_needed(
-    place: str, tmp_path: Path, kilobytes: None
-) -> None:
+def test_leftovers_of_killed_readers_are_removed(place: str, tmp_path: Path, kilobytes: None) -> None:
     cache = tmp_path / "cache"
     corpus = Corpus.open(place, cache=cache)
     for name in (".other.fetching", ".another.removed"):
@@ -543,9 +539,7 @@ LIES: dict[str, tuple[str, Callable[[bytes], bytes], type[TapeError]]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_was_replaced_in_the_store_is_named_and_not_served(
-    local: Path, place: str, tmp_path: Path, lie: str
-) -> None:
+def test_replaced_bytes_in_the_store(local: Path, place: str, tmp_path: Path, lie: str) -> None:
     file, change, kind = LIES[lie]
     path = Path(place, "sessions", first_name(place), file)
     path.write_bytes(change(path.read_bytes()))
@@ -561,7 +555,7 @@ def test_what_was_replaced_in_the_store_is_named_and_not_served(
     assert found.identity == Corpus.open([local / name for name in NAMES[1:]]).identity
 
 
-def test_listings_that_are_stale_and_files_that_are_gone_are_named(place: str, tmp_path: Path) -> None:
+def test_stale_listings_and_missing_files(place: str, tmp_path: Path) -> None:
     name = first_name(place)
     corpus = Corpus.open(place, cache=tmp_path / "cache")
     Path(place, "sessions", name, "tape.npy").unlink()
@@ -598,7 +592,7 @@ def test_a_store_that_is_away_or_empty_is_an_error(tmp_path: Path) -> None:
         Corpus.open(str(tmp_path / "empty"), cache=tmp_path / "cache")
 
 
-def test_copies_in_the_cache_that_were_changed_are_named(place: str, tmp_path: Path) -> None:
+def test_changed_copies_in_the_cache(place: str, tmp_path: Path) -> None:
     cache, name = tmp_path / "cache", first_name(place)
     corpus = Corpus.open(place, cache=cache)
     corpus.get_batch([0])
@@ -684,9 +678,7 @@ def test_manifests_of_other_forms_are_named(place: str, tmp_path: Path) -> None:
 # --- many sessions
 
 
-def test_many_sessions_are_two_requests_each_and_none_the_second_time(
-    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_for_many_sessions(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short version of ``tests.bench.remote_sessions``."""
     fill_store(tmp_path / "store", local / NAMES[0], 300)
     read: list[str] = []

@@ -11,8 +11,8 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.critic.facts import players_of, strangers
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StorageError
-from tape2048.io.training_directory import METRICS
 from tape2048.selection.splits import assign
+from tape2048.training import METRICS
 from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.terminal.display import number, share
 from tape2048_tools.terminal.output import cell, columns, table

@@ -42,12 +42,13 @@ from tape2048.base import resources
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, DiskFullError, ModelError
 from tape2048.io.bulk_read import allocate
-from tape2048.io.durable import publishing_file, storage_error
-from tape2048.io.safetensors import decode, encode, map_file
-from tape2048.io.training_directory import TrainingDirectory, check_same
+from tape2048.io.durable import publishing_file
+from tape2048.io.reading import map_path
+from tape2048.io.safetensors import decode, encode
 from tape2048.ntuple.lookup import SYMMETRIES
 from tape2048.ntuple.network import Network, places_of, save_network, stage_begins
 from tape2048.session.labels import REACH_TILES
+from tape2048.training import TrainingDirectory, check_same
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.io.training_directory import TrainingView
+    from tape2048.training import TrainingView
     from tape2048_recorder.ntuple_training.config import TrainingConfig
 
 U64 = np.uint64
@@ -370,11 +371,7 @@ class Trainer:
             ConfigError: a checkpoint of another network, initial value or seed, or too little memory.
             StorageError: a read failed.
         """
-        try:
-            data = map_file(path, "a checkpoint")
-        except OSError as error:
-            raise storage_error(error, path, "reading a checkpoint") from error
-        arrays, texts = decode(data, str(path))
+        arrays, texts = decode(map_path(path).data, str(path))
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise ModelError(
                 f"found the format {texts.get('format')!r}, expected {CHECKPOINT_FORMAT!r}",

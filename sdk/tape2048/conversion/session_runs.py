@@ -25,7 +25,7 @@ from tape2048.formats.session import (
     FileEntry,
     session_header,
 )
-from tape2048.io.crc import crc32c_combine
+from tape2048.io.crc import crc32c, crc32c_combine
 from tape2048.io.durable import open_fd, storage_errors, write_all
 from tape2048.io.staging import Staging
 from tape2048.runs.engine_text import engine_text, identity_of
@@ -274,8 +274,6 @@ def write_rows(
 
     A block has whole parts, and at most :data:`BLOCK_ROWS` rows, unless one part is larger.
     """
-    from crc32c import crc32c
-
     blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
     done = 0
     with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:

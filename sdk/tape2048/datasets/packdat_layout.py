@@ -49,7 +49,7 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
-from tape2048.io.crc import check_crc
+from tape2048.io.crc import check_crc, crc32c
 
 if TYPE_CHECKING:
     import os
@@ -131,8 +131,6 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
 
 def checksum_of(pieces: Iterable[memoryview]) -> int:
     """Return the CRC-32C of a file's consecutive pieces."""
-    from crc32c import crc32c
-
     checksum = 0
     for piece in pieces:
         for begin in range(0, len(piece), CHUNK_BYTES):

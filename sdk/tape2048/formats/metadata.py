@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 #: Operations of SQLite's virtual machine to read a file: a base, and more for each byte. A run takes about 30
 #: operations and at least 12 bytes, so an intact file stays below 3 a byte; a damaged tree of pages could
 #: otherwise be walked for ever.
-READ_OPERATIONS_BASE = 1_000_000
-READ_OPERATIONS_PER_BYTE = 16
+READ_LIMIT = WorkLimit(base=1_000_000, per_byte=16)
 
 _SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
 _ROW_COLUMNS = ("first_row", "rows")
@@ -153,8 +152,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
         >>> len(found.runs), found.has_rows
         (200, True)
     """
-    limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
-    with open_untrusted(path, _TABLES, limit) as (database, tables):
+    with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "runs" not in tables:
             raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
         columns = _columns(database, tables, "runs", path)
@@ -169,7 +167,14 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
         if "session" in tables:
             _columns(database, tables, "session", path)
             session = _read_facts(database, path, lenient=not has_rows)
-    _check_ids(runs["id"], path)
+    ids = runs["id"]
+    if not (ids[1:] > ids[:-1]).all():  # no primary key, as foreign tables may be
+        ids = np.sort(ids)
+        twice = np.flatnonzero(ids[1:] == ids[:-1])
+        if twice.size:
+            raise BookkeepingError(
+                f"run id {ids[twice[0]]} occurs more than once in the table runs", path=path
+            )
     return Metadata(runs, blocks, session, has_rows, starts)
 
 
@@ -178,8 +183,7 @@ def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Errors are those of :func:`read_metadata`.
     """
-    limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
-    with open_untrusted(path, _TABLES, limit) as (database, tables):
+    with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "session" not in tables:
             return {}
         _columns(database, tables, "session", path)
@@ -191,8 +195,7 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
 
     Errors are those of :func:`read_metadata`; None: no difference, or no valid copy.
     """
-    limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
-    with open_untrusted(path, _TABLES, limit) as (database, tables):
+    with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         packed = _read_packed(database, tables, path)
         if packed is None:
             return None
@@ -253,12 +256,7 @@ def _insert_packed(
     crc = zlib.crc32(data)
     database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))
     # An edited dump creates tables before triggers, and so keeps a stale copy; but it lacks this number.
-    database.execute(f"PRAGMA user_version = {_signed32(crc)}")
-
-
-def _signed32(number: int) -> int:
-    """Convert an unsigned ``user_version`` to SQLite's signed one."""
-    return number - ((number & 1 << 31) << 1)
+    database.execute(f"PRAGMA user_version = {crc - ((crc & 1 << 31) << 1)}")  # SQLite's is signed
 
 
 def _read_runs(
@@ -299,7 +297,7 @@ def _read_packed(
             path=path,
             hint=_packed_hint(path),
         )
-    if database.execute("PRAGMA user_version").fetchone() != (_signed32(crc),):
+    if database.execute("PRAGMA user_version").fetchone()[0] % 2**32 != crc:
         return None
     count = len(data) // run_bytes
     starts = np.frombuffer(data, "<u8", offset=count * RUN_DTYPE.itemsize) if has_starts else None
@@ -391,15 +389,3 @@ def _read_facts(
                 ) from error
             facts[key] = value
     return facts
-
-
-def _check_ids(ids: NDArray[np.uint64], path: str | os.PathLike[str]) -> None:
-    """Raise BookkeepingError for a duplicate id: a foreign table may lack a primary key."""
-    if (ids[1:] > ids[:-1]).all():  # a primary key, in its order
-        return
-    ordered = np.sort(ids)
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if twice.size:
-        raise BookkeepingError(
-            f"run id {ordered[twice[0]]} occurs more than once in the table runs", path=path
-        )

@@ -190,11 +190,18 @@ def check_header(
     claim = f"the header claims {header.rows} rows ({header.end_offset} bytes); the file"
     if bytes_found < header.end_offset:
         whole = max(0, bytes_found - header.data_offset) // known.itemsize
-        msg = f"{claim} ends after {whole} whole rows ({bytes_found} bytes)"
-        raise TruncatedError(msg, path=path, offset=bytes_found, hint="restore the file from a copy")
+        raise TruncatedError(
+            f"{claim} ends after {whole} whole rows ({bytes_found} bytes)",
+            path=path,
+            offset=bytes_found,
+            hint="restore the file from a copy",
+        )
     if bytes_found > header.end_offset:
-        msg = f"{claim} has {counted(bytes_found - header.end_offset, 'byte')} more"
-        raise FormatError(msg, path=path, offset=header.end_offset)
+        raise FormatError(
+            f"{claim} has {counted(bytes_found - header.end_offset, 'byte')} more",
+            path=path,
+            offset=header.end_offset,
+        )
     return header
 
 

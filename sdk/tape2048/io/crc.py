@@ -8,7 +8,7 @@ polynomial, bits reflected: appending ``n`` bytes multiplies by ``x**(8 n)`` (as
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,6 +62,13 @@ def crc32c_combine(first: int, second: int, second_length: int) -> int:
     return _multiply(_shift(second_length), first) ^ second
 
 
+def crc32c(data: Any, value: int = 0) -> int:
+    """Compute the CRC-32C of bytes, continued from a value."""
+    from crc32c import crc32c as compute  # late: the package takes 30 ms to read its own metadata
+
+    return compute(data, value)
+
+
 def crc32c_file(
     fd: int,
     size: int,
@@ -74,9 +81,6 @@ def crc32c_file(
 
     ``on_chunk`` is called with each chunk, which the next one overwrites; ``path`` is for errors.
     """
-    # Not at the top: importing it takes 30 ms.
-    from crc32c import crc32c
-
     buffer = np.empty(min(size, _CHUNK_BYTES), np.uint8)
     checksum = 0
     for begin in range(0, size, _CHUNK_BYTES):
@@ -98,5 +102,9 @@ def check_crc(
 ) -> None:
     """Raise ChecksumError unless the checksum of a file's part is the stored one."""
     if computed != stored:
-        message = f"CRC-32C of {what} is {computed:#010x}; the file says {stored:#010x}"
-        raise ChecksumError(message, path=path, offset=offset, hint=hint)
+        raise ChecksumError(
+            f"CRC-32C of {what} is {computed:#010x}; the file says {stored:#010x}",
+            path=path,
+            offset=offset,
+            hint=hint,
+        )

@@ -220,8 +220,11 @@ def refuse_special(path: Path) -> None:
         raise storage_error(error, path, "looking at what is to be replaced") from error
     if not stat.S_ISREG(mode):
         what = "a directory" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
-        hint = "choose another name; standard output is -, where a command can write to it"
-        raise NameTakenError(f"found {what}, expected a file; nothing was replaced", path=path, hint=hint)
+        raise NameTakenError(
+            f"found {what}, expected a file; nothing was replaced",
+            path=path,
+            hint="choose another name; standard output is -, where a command can write to it",
+        )
 
 
 def sweep_drafts(directory: Path) -> list[Path]:

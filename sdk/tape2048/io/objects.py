@@ -35,6 +35,7 @@ from tape2048.io.durable import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 #: Bytes of one read or write.
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -46,36 +47,43 @@ _AWAY_HINT = "look at the address, the network and the credentials; it is tried 
 
 
 class Store(ABC):
-    """Files below a URL. Every method raises StoreError if the store refuses or does not answer."""
+    """Files below a URL. Every method raises StoreError if the store rejects it or does not answer."""
 
     url: str
 
-    @abstractmethod
     def put(self, key: str, data: bytes) -> None:
         """Write a small file, or replace it."""
+        with self._reached(key, "writing") as path:
+            self._put(path, data)
 
-    @abstractmethod
     def upload(self, key: str, path: Path) -> None:
         """Write a file with the content of a local one, or replace it."""
+        with storage_errors(path, "reading it"), open_fd(path, os.O_RDONLY):
+            pass  # a local file that is missing is another error
+        with self._reached(key, "writing") as target:
+            self._upload(target, path)
 
-    @abstractmethod
     def chunks(self, key: str, size: int | None = None) -> Iterator[bytes]:
-        """Read a file from its begin to its end; MissingPathError if there is none.
+        """Read a file from start to end; MissingPathError if there is none.
 
-        With the ``size`` that it should have, S3 is asked once less; of a longer file a byte more may come.
+        With the expected ``size``, S3 needs one request less; of a longer file a byte more may come.
         """
+        with self._reached(key, "reading") as path:
+            yield from self._chunks(path, size)
 
-    @abstractmethod
     def names(self, directory: str) -> dict[str, int]:
-        """List the files below a directory, relative to it, with their sizes; hidden ones are left out."""
+        """List the files below a directory, relative to it, with their sizes; hidden files are left out."""
+        with self._reached(directory, "listing") as path:
+            return self._names(path)
 
-    @abstractmethod
     def remove(self, key: str) -> None:
         """Remove a file, if it exists."""
+        with self._reached(key, "removing") as path, contextlib.suppress(FileNotFoundError):
+            self._remove(path)
 
     @abstractmethod
     def stage(self, directory: str) -> str:
-        """Return where to put the files of a directory that is not visible yet; what was left goes."""
+        """Return the place for the files of a directory that is not visible yet; leftovers are removed."""
 
     @abstractmethod
     def commit(self, directory: str, name: str, data: bytes) -> None:
@@ -86,7 +94,7 @@ class Store(ABC):
         """Remove a directory, its last file first."""
 
     def get(self, key: str, bytes_max: int, size: int | None = None) -> bytes:
-        """Read a small file; ``size`` as for :meth:`chunks`."""
+        """Read a small file, of at most ``bytes_max`` bytes; ``size`` as for :meth:`chunks`."""
         data = b""
         for chunk in self.chunks(key, size):
             data += chunk
@@ -97,6 +105,20 @@ class Store(ABC):
     def path(self, key: str) -> str:
         """Return the address of a key, for messages."""
         return f"{self.url}/{key}"
+
+    # The methods above, on the path or the address that _reached() yields.
+    @abstractmethod
+    def _reached(self, key: str, doing: str) -> AbstractContextManager[Any]: ...
+    @abstractmethod
+    def _put(self, path: Any, data: bytes) -> None: ...
+    @abstractmethod
+    def _upload(self, target: Any, path: Path) -> None: ...
+    @abstractmethod
+    def _chunks(self, path: Any, size: int | None) -> Iterator[bytes]: ...
+    @abstractmethod
+    def _names(self, path: Any) -> dict[str, int]: ...
+    @abstractmethod
+    def _remove(self, path: Any) -> None: ...
 
 
 def is_url(path: object) -> bool:
@@ -143,45 +165,36 @@ class DirectoryStore(Store):
             path.mkdir(exist_ok=True)
             fsync_dir(path.parent)
 
-    def put(self, key: str, data: bytes) -> None:
-        """Write a small file, or replace it."""
-        with self._reached(key, "writing") as path:
-            self._make_directory(path.parent)
-            replace_file(path, data)
+    def _put(self, path: Path, data: bytes) -> None:
+        self._make_directory(path.parent)
+        replace_file(path, data)
 
-    def upload(self, key: str, path: Path) -> None:
-        """Write a file with the content of a local one, or replace it."""
-        with self._reached(key, "writing") as target:
-            self._make_directory(target.parent)
-            with open_fd(path, os.O_RDONLY) as source, new_file(target, replace=True) as fd:
-                while data := os.read(source, CHUNK_BYTES):
-                    write_all(fd, data)
+    def _upload(self, target: Path, path: Path) -> None:
+        self._make_directory(target.parent)
+        with open_fd(path, os.O_RDONLY) as source, new_file(target, replace=True) as fd:
+            while data := os.read(source, CHUNK_BYTES):
+                write_all(fd, data)
 
-    def chunks(self, key: str, size: int | None = None) -> Iterator[bytes]:  # noqa: ARG002 - for S3
-        """Read a file from its begin to its end; MissingPathError if there is none."""
-        with self._reached(key, "reading") as path, open_fd(path, os.O_RDONLY) as fd:
+    def _chunks(self, path: Path, size: int | None) -> Iterator[bytes]:  # noqa: ARG002 - for S3
+        with open_fd(path, os.O_RDONLY) as fd:
             while data := os.read(fd, CHUNK_BYTES):
                 yield data
 
-    def names(self, directory: str) -> dict[str, int]:
-        """List the files below a directory, relative to it, with their sizes; hidden ones are left out."""
+    def _names(self, path: Path) -> dict[str, int]:
         found = {}
-        with self._reached(directory, "listing") as root:
-            self.root.stat()
-            for parent, folders, files in os.walk(root, onerror=_raise_unless_gone):
-                folders[:] = [name for name in folders if not name.startswith(".")]
-                for name in files:
-                    path = Path(parent, name)
-                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                        if not name.startswith("."):
-                            found[path.relative_to(root).as_posix()] = path.stat().st_size
+        self.root.stat()
+        for parent, folders, files in os.walk(path, onerror=_raise_unless_gone):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in files:
+                file = Path(parent, name)
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    if not name.startswith("."):
+                        found[file.relative_to(path).as_posix()] = file.stat().st_size
         return found
 
-    def remove(self, key: str) -> None:
-        """Remove a file, if it exists."""
-        with self._reached(key, "removing") as path, contextlib.suppress(FileNotFoundError):
-            path.unlink()
-            fsync_dir(path.parent)
+    def _remove(self, path: Path) -> None:
+        path.unlink()
+        fsync_dir(path.parent)
 
     def stage(self, directory: str) -> str:
         """Return where to put the files of a directory that is not visible yet; what was left goes."""
@@ -262,46 +275,34 @@ class S3Store(Store):
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise StoreError(f"{doing} failed ({why})", path=self.path(key), hint=_AWAY_HINT) from error
 
-    def put(self, key: str, data: bytes) -> None:
-        """Write a small file, or replace it."""
-        with self._reached(key, "writing") as path:
-            self._do("pipe_file", path, data)
+    def _put(self, path: str, data: bytes) -> None:
+        self._do("pipe_file", path, data)
 
-    def upload(self, key: str, path: Path) -> None:
-        """Write a file with the content of a local one, or replace it."""
-        with storage_errors(path, "reading it"):
-            path.stat()  # an object that is missing is another error
-        with self._reached(key, "writing") as target:
-            self._do("put_file", str(path), target, timeout_s=_UPLOAD_S)
+    def _upload(self, target: str, path: Path) -> None:
+        self._do("put_file", str(path), target, timeout_s=_UPLOAD_S)
 
-    def chunks(self, key: str, size: int | None = None) -> Iterator[bytes]:
-        """Read a file from its begin to its end; MissingPathError if there is none."""
-        with self._reached(key, "reading") as path:
-            if size is None:
-                size = self._do("info", path)["size"]
-            for begin in range(0, size, CHUNK_BYTES):
-                end = min(begin + CHUNK_BYTES, size)
-                try:
-                    data = self._do("cat_file", path, start=begin, end=end + (end == size))
-                except OSError as error:
-                    if error.errno != errno.EINVAL:
-                        raise
-                    return  # it ends before the range
-                yield data
-                if len(data) < end - begin:
-                    return
+    def _chunks(self, path: str, size: int | None) -> Iterator[bytes]:
+        if size is None:
+            size = self._do("info", path)["size"]
+        for begin in range(0, size, CHUNK_BYTES):
+            end = min(begin + CHUNK_BYTES, size)
+            try:
+                data = self._do("cat_file", path, start=begin, end=end + (end == size))
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                return  # it ends before the range
+            yield data
+            if len(data) < end - begin:
+                return
 
-    def names(self, directory: str) -> dict[str, int]:
-        """List the files below a directory, as paths relative to it, with their sizes."""
-        with self._reached(directory, "listing") as root:
-            found = self._do("find", root, detail=True)
-            return {path.removeprefix(f"{root}/"): int(each["size"]) for path, each in found.items()}
+    def _names(self, path: str) -> dict[str, int]:
+        found = self._do("find", path, detail=True)
+        return {name.removeprefix(f"{path}/"): int(each["size"]) for name, each in found.items()}
 
-    def remove(self, key: str) -> None:
-        """Remove a file, if it exists."""
-        with self._reached(key, "removing") as path, contextlib.suppress(FileNotFoundError):
-            self._do("info", path)  # some servers do not answer the removal of what is not there
-            self._do("rm_file", path)
+    def _remove(self, path: str) -> None:
+        self._do("info", path)  # some servers do not answer the removal of what is not there
+        self._do("rm_file", path)
 
     def stage(self, directory: str) -> str:
         """Return where to put the files of a directory that is not visible yet; what was left goes."""

@@ -1,36 +1,33 @@
-"""Strict reader and writer of the safetensors format: named arrays and a table of text.
+"""Strict reader and writer of safetensors files: named arrays and a table of text.
 
 ::
 
     u64 length of the header | header, JSON | the arrays' bytes, one after the other
 
-Every offset is checked against the file's length before it is used, and the arrays have to cover the file
-exactly, in the header's order. Types that this project does not need (bfloat16 and the like) are refused.
-Source: the format section of the safetensors project's README.
+Every offset is checked against the file's length before it is used. The arrays have to cover the file
+exactly, in the header's order. The writer adds a checksum to the table of text, ``crc32c``: of the arrays'
+bytes, in the order of their names, as 8 hexadecimal digits. The reader checks it where present.
 
-The format has no checksum. The writer adds one to the table of text, ``crc32c``: of the arrays' bytes, in the
-order of their names, as 8 hexadecimal digits. The reader checks it where present.
+The package ``safetensors`` decodes only ``bytes``, copies every array, and does not return the table of text.
+It loads a network of 256 MB, which every worker does, in 5 s instead of 0.5 s, and with 256 MB more memory.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
-import os
 import struct
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, FormatError, TruncatedError
+from tape2048.io.crc import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 Array = npt.NDArray[Any]
 
@@ -42,8 +39,8 @@ _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 #: Networks have no more, and NumPy has a limit of its own.
 _DIMENSIONS_MAX = 2
 
-#: The limit that the format itself sets.
-_HEADER_BYTES_MAX = 100_000_000
+#: An array takes about 100 bytes of a header.
+_HEADER_BYTES_MAX = 4 << 20
 
 
 class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,8 +59,7 @@ def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[by
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)  # to align the arrays
     yield _LENGTH.pack(len(text)) + text
-    for array in arrays.values():
-        yield _bytes_of(array)
+    yield from map(_bytes_of, arrays.values())
 
 
 def _bytes_of(array: Array) -> memoryview:
@@ -77,40 +73,27 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
     return f"{value:08x}"
 
 
-def map_file(path: Path, expected: str) -> memoryview:
-    """Map a file, or raise the OSError of the operating system; TruncatedError if it is empty.
-
-    ``expected`` is its proper content in words, for the error.
-    """
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise TruncatedError(f"the file is empty; expected {expected}", path=path)
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
 def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[str, str]]:
     """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
 
-    Raises:
-        FormatError: or one of its subclasses TruncatedError, FormatError and ChecksumError.
+    Raises FormatError or one of its subclasses TruncatedError and ChecksumError.
     """
     if len(data) < _LENGTH.size:
         raise TruncatedError(f"found {len(data)} bytes, expected a safetensors file", path=path, offset=0)
     (length,) = _LENGTH.unpack_from(data)
-    if length > min(len(data) - _LENGTH.size, _HEADER_BYTES_MAX):
+    begin = _LENGTH.size + length
+    if begin > len(data) or length > _HEADER_BYTES_MAX:
         raise TruncatedError(
-            f"the header claims more bytes than the {len(data) - _LENGTH.size:,} that follow, or than a "
-            f"header has",
+            f"the header claims more bytes than the {len(data) - _LENGTH.size:,} that follow, or than the "
+            f"{_HEADER_BYTES_MAX:,} that a header may have",
             path=path,
             offset=0,
-            hint="not a safetensors file, or one that was cut off",
+            hint="not a safetensors file, or a file that was cut off",
         )
-    begin = _LENGTH.size + length
-    tensors, texts = _read_header(bytes(data[_LENGTH.size : begin]), path)
+    tensors, texts = _read_header(data[_LENGTH.size : begin], path)
     arrays: dict[str, Array] = {}
-    at = 0
-    body = memoryview(data)[begin:]
-    for name, tensor in tensors.items():
+    at = begin
+    for name, tensor in tensors:
         dtype = _DTYPES.get(tensor.dtype)
         if dtype is None:
             raise FormatError(
@@ -120,25 +103,20 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
             raise FormatError(f"{name} has the shape {tensor.shape}", path=path)
         count = math.prod(tensor.shape)
         end = at + count * np.dtype(dtype).itemsize
-        if tensor.data_offsets != (at, end):
+        if tensor.data_offsets != (at - begin, end - begin):
             raise FormatError(
                 f"{name} claims bytes {tensor.data_offsets[0]} to {tensor.data_offsets[1]}; "
-                f"its type and shape say {at} to {end}",
+                f"its type and shape say {at - begin} to {end - begin}",
                 path=path,
-                offset=begin + at,
+                offset=at,
             )
-        if end > len(body):
-            raise TruncatedError(
-                f"{name} ends at byte {begin + end:,}, and the file has {len(data):,}", path=path
-            )
-        arrays[name] = np.frombuffer(body, dtype=dtype, count=count, offset=at).reshape(tensor.shape)
+        if end > len(data):
+            raise TruncatedError(f"{name} ends at byte {end:,}, and the file has {len(data):,}", path=path)
+        arrays[name] = np.frombuffer(data, dtype=dtype, count=count, offset=at).reshape(tensor.shape)
         at = end
-    if at != len(body):
-        raise FormatError(
-            f"the last array is followed by {counted(len(body) - at, 'byte')}",
-            path=path,
-            offset=begin + at,
-        )
+    if at != len(data):
+        rest = counted(len(data) - at, "byte")
+        raise FormatError(f"the last array is followed by {rest}", path=path, offset=at)
     written = texts.pop(_CHECKSUM, None)
     if written is not None and written != (found := _checksum(arrays)):
         raise ChecksumError(
@@ -149,11 +127,11 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
     return arrays, texts
 
 
-def _read_header(text: bytes, path: str) -> tuple[dict[str, _Tensor], dict[str, str]]:
+def _read_header(text: memoryview | bytes, path: str) -> tuple[list[tuple[str, _Tensor]], dict[str, str]]:
     try:
         header = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         texts = msgspec.json.decode(header.pop("__metadata__", b"{}"), type=dict[str, str])
         tensors = {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"the header is not safetensors JSON: {error}", path=path, offset=8) from error
-    return dict(sorted(tensors.items(), key=lambda item: item[1].data_offsets)), texts
+    return sorted(tensors.items(), key=lambda item: item[1].data_offsets), texts

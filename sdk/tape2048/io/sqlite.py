@@ -38,6 +38,19 @@ _PAGE_BYTES_MAX = 1 << 16
 _CREATE_TABLE = re.compile(r"CREATE TABLE\b", re.IGNORECASE)
 
 
+_LOCKED_HINT = "let its writer finish, then open it again"
+_JOURNAL_HINT = (
+    "a writer died in mid-transaction; open the file once with the sqlite3 shell where it can be written, "
+    "so that SQLite rolls its journal back"
+)
+_READ_HINTS = {
+    sqlite3.SQLITE_BUSY: _LOCKED_HINT,
+    sqlite3.SQLITE_LOCKED: _LOCKED_HINT,
+    sqlite3.SQLITE_READONLY: _JOURNAL_HINT,
+    sqlite3.SQLITE_CANTOPEN: _JOURNAL_HINT,
+}
+
+
 class WorkLimit(NamedTuple):
     """The most operations of SQLite's virtual machine: a base, and more for each byte of the file."""
 
@@ -55,30 +68,45 @@ def open_untrusted(
     lower case. A damaged or busy file is a SchemaError, within the block too.
     """
     size, expected, wal = _inspect(path)
-    with (
-        _read_errors(path),
-        # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it, unless the
-        # file is immutable. The WAL is empty, so the file is complete.
-        contextlib.closing(connect(path, "ro&immutable=1" if wal else "ro")) as database,
-        limited_work(database, limit.base + limit.per_byte * size),
-    ):
-        database.execute("PRAGMA trusted_schema = OFF")
-        database.execute("PRAGMA query_only = ON")
-        # One transaction: one state of the file, and one lock request instead of one for each query.
-        database.execute("BEGIN")
-        if size < expected:
-            _refuse_a_part(database, path)
-        tables = {}
-        for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
-            if kind == "table" and isinstance(sql, str) and _CREATE_TABLE.match(sql):
-                tables[str(name).lower()] = sql
-            elif kind in {"table", "view"} and str(name).lower() in names:
-                raise SchemaError(
-                    f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",
-                    path=path,
-                    hint="views and virtual tables run code; they are never read",
-                )
-        yield database, tables
+    # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it, unless the file
+    # is immutable. The WAL is empty, so the file is complete.
+    mode = "ro&immutable=1" if wal else "ro"
+    try:
+        with (
+            contextlib.closing(connect(path, mode)) as database,
+            limited_work(database, limit.base + limit.per_byte * size),
+        ):
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.execute("PRAGMA query_only = ON")
+            # One transaction: one state of the file, and one lock request instead of one for each query.
+            database.execute("BEGIN")
+            if size < expected:
+                _refuse_a_part(database, path)
+            tables = {}
+            for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
+                if kind == "table" and isinstance(sql, str) and _CREATE_TABLE.match(sql):
+                    tables[str(name).lower()] = sql
+                elif kind in {"table", "view"} and str(name).lower() in names:
+                    raise SchemaError(
+                        f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",
+                        path=path,
+                        hint="views and virtual tables run code; they are never read",
+                    )
+            yield database, tables
+    except UnicodeDecodeError as error:  # damaged names in SQLite's message
+        raise SchemaError(f"its schema is damaged: {error}", path=path) from error
+    except sqlite3.Error as error:
+        code, message = _primary_code(error), f"{error} ({_code_name(error)})"
+        if code == sqlite3.SQLITE_IOERR:
+            raise StorageError(f"SQLite could not read it: {message}", path=path, hint=DEVICE_HINT) from error
+        if code == sqlite3.SQLITE_INTERRUPT:
+            message = (
+                "reading takes more work than an intact file of its size can need: its pages are damaged"
+            )
+            raise SchemaError(message, path=path) from error
+        raise SchemaError(
+            f"SQLite cannot read it: {message}", path=path, hint=_READ_HINTS.get(code)
+        ) from error
 
 
 @contextlib.contextmanager
@@ -152,9 +180,11 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
     wal = _WAL_VERSION in {head[18], head[19]}
     beside = Path(f"{os.fspath(path)}-wal")
     if wal and beside.exists() and beside.stat().st_size:
-        msg = f"part of its content is still in {beside.name}"
-        hint = f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'"
-        raise SchemaError(msg, path=path, hint=hint)
+        raise SchemaError(
+            f"part of its content is still in {beside.name}",
+            path=path,
+            hint=f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'",
+        )
     # SQLite pads a truncated last page with zeros. The header's number of pages is valid if the two change
     # counters are equal ("The Database Header" in SQLite's file format).
     if len(head) < _HEADER_BYTES or head[24:28] != head[92:96]:
@@ -231,38 +261,6 @@ def columns_of(
         if found.get(name):
             raise SchemaError(f"column {table}.{name} is generated; expected a stored one", path=path)
     return set(found)
-
-
-_LOCKED_HINT = "let its writer finish, then open it again"
-_JOURNAL_HINT = (
-    "a writer died in mid-transaction; open the file once with the sqlite3 shell where it can be written, "
-    "so that SQLite rolls its journal back"
-)
-_READ_HINTS = {
-    sqlite3.SQLITE_BUSY: _LOCKED_HINT,
-    sqlite3.SQLITE_LOCKED: _LOCKED_HINT,
-    sqlite3.SQLITE_READONLY: _JOURNAL_HINT,
-    sqlite3.SQLITE_CANTOPEN: _JOURNAL_HINT,
-}
-
-
-@contextlib.contextmanager
-def _read_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError as error:  # damaged names in SQLite's message
-        raise SchemaError(f"its schema is damaged: {error}", path=path) from error
-    except sqlite3.Error as error:
-        code, message = _primary_code(error), f"{error} ({_code_name(error)})"
-        if code == sqlite3.SQLITE_IOERR:
-            raise StorageError(f"SQLite could not read it: {message}", path=path, hint=DEVICE_HINT) from error
-        if code == sqlite3.SQLITE_INTERRUPT:
-            raise SchemaError(
-                "reading takes more work than an intact file of its size can need: its pages are damaged",
-                path=path,
-            ) from error
-        hint = _READ_HINTS.get(code)
-        raise SchemaError(f"SQLite cannot read it: {message}", path=path, hint=hint) from error
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
 from tape2048.formats.session import SAMPLE_RATE_MAX
+from tape2048.io.crc import crc32c
 from tape2048.session.row_owners import from_run_table
 from tape2048.tape.checks import Defect, anchor_error, anchors_of, check_games, game_pieces
 from tape2048.tape.layout import ANCHOR_DTYPE, anchor_count
@@ -233,11 +234,14 @@ class BlockSums:
         wrong = np.flatnonzero(first != expected[:-1])
         if wrong.size:
             at = wrong[0]
-            found = f"block {at} begins at row {first[at]}; the blocks before it end at row {expected[at]}"
-            raise BookkeepingError(found, path=path)
+            raise BookkeepingError(
+                f"block {at} begins at row {first[at]}; the blocks before it end at row {expected[at]}",
+                path=path,
+            )
         if expected[-1] != rows:
-            found = f"the {len(blocks)} blocks cover {expected[-1]} rows; the steps have {rows}"
-            raise BookkeepingError(found, path=path)
+            raise BookkeepingError(
+                f"the {len(blocks)} blocks cover {expected[-1]} rows; the steps have {rows}", path=path
+            )
         self._blocks = blocks
         self._ends = (ends * row_bytes).tolist()
         self._at = 0
@@ -251,8 +255,6 @@ class BlockSums:
 
     def update(self, content: memoryview) -> None:
         """Add the next bytes of the rows."""
-        from crc32c import crc32c  # late: it takes 30 ms
-
         while len(content) > 0:
             piece = content[: self._ends[self._at] - self._done]
             self._sum = crc32c(piece, self._sum)

@@ -31,7 +31,7 @@ from tape2048.formats.session import (
     FileEntry,
     session_header,
 )
-from tape2048.io.crc import crc32c_combine
+from tape2048.io.crc import crc32c, crc32c_combine
 from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.io.staging import Staging
@@ -146,9 +146,9 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
     """Open the sessions, by their start."""
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if len(paths) < 2:
-        msg = f"found {counted(len(paths), 'path')}, expected at least two sessions"
         raise MaintenanceError(
-            msg, hint="name each session that is to be merged, as in selfplay/*_model=greedy"
+            f"found {counted(len(paths), 'path')}, expected at least two sessions",
+            hint="name each session that is to be merged, as in selfplay/*_model=greedy",
         )
     seen: set[str] = set()
     parts = []
@@ -162,15 +162,22 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
         seen.add(real)
         session = Session.open(path)
         if session.manifest is None or session.blocks is None or not session.contiguous:
-            found = "a foreign session, without a manifest or block checksums"
-            raise MaintenanceError(found, path=session.path, hint=convert)
+            raise MaintenanceError(
+                "a foreign session, without a manifest or block checksums", path=session.path, hint=convert
+            )
         if rows_entry(session.manifest) is None:
-            found = f"the rows of this session are in shards; expected one {STEPS_NPY}"
-            raise MaintenanceError(found, path=session.path, hint=convert)
+            raise MaintenanceError(
+                f"the rows of this session are in shards; expected one {STEPS_NPY}",
+                path=session.path,
+                hint=convert,
+            )
         missing = [name for name in _SHARED if session.meta.get(name) is None]
         if missing:
-            found = f"this session has no {missing[0]}, which defines its games"
-            raise MaintenanceError(found, path=session.path, hint="leave it out")
+            raise MaintenanceError(
+                f"this session has no {missing[0]}, which defines its games",
+                path=session.path,
+                hint="leave it out",
+            )
         parts.append(session)
     return sorted(parts, key=lambda part: (str(part.meta.get("started_at")), part.path.name))
 
@@ -275,8 +282,6 @@ def _write_rows(
     renumbered: bool,
 ) -> int:
     """Write and flush all files of the new session; return their size."""
-    from crc32c import crc32c
-
     header = session_header(parts[0].dtype, facts["rows"])
     row_bytes = parts[0].dtype.itemsize
     checksum, rows = crc32c(header), 0
@@ -301,8 +306,6 @@ def _copy_block(
     target: int, first_row: int, part: Session, block: np.void, table: NDArray[np.void] | None
 ) -> int:
     """Copy one block's rows, with the ids of ``table``, if given; return the new block's checksum."""
-    from crc32c import crc32c
-
     begin, count = int(block["first_row"]), int(block["rows"])
     path, data_offset = _data(part)
     found = written = 0

@@ -82,8 +82,11 @@ def quarantine_session(path: Path, findings: Sequence[Finding], lock: RemovalLoc
     with storage_errors(path, "moving it to the quarantine"):
         locked = lock.try_lock(path)
     if locked is None:
-        found = "a process reads this session, which was not moved"
-        raise BusyError(found, path=path, hint="end that process, and try again")
+        raise BusyError(
+            "a process reads this session, which was not moved",
+            path=path,
+            hint="end that process, and try again",
+        )
     try:
         return quarantine(path.parent, path, findings, by=by)
     finally:

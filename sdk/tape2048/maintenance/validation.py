@@ -22,6 +22,7 @@ from tape2048.errors import ChecksumError, ManifestError, NpyError, SchemaError,
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import MANIFEST, METADATA_DB, STEP_DTYPES
+from tape2048.io.crc import crc32c
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.maintenance.checks import BlockSums, Place, RowChecks, TapeChecks
 from tape2048.session.directory import (
@@ -258,8 +259,6 @@ class _Validation:
 
         Yields a function that fills an array with the next bytes and returns them, and the file's size.
         """
-        from crc32c import crc32c  # late: it takes 30 ms
-
         at = total = 0
 
         def read(into: NDArray[Any]) -> memoryview:

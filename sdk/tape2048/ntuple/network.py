@@ -41,10 +41,11 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, TruncatedError
+from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError, TruncatedError
 from tape2048.io.bulk_read import allocate
 from tape2048.io.durable import publishing_file
-from tape2048.io.safetensors import decode, encode, map_file
+from tape2048.io.reading import map_path
+from tape2048.io.safetensors import decode, encode
 
 if TYPE_CHECKING:
     import os
@@ -326,9 +327,9 @@ def file_facts(name: str) -> dict[str, Any]:
 def _mapped(name: str) -> memoryview:
     path = network_path(name)
     try:
-        return map_file(path, "a network")
-    except OSError as error:
-        raise ConfigError(f"the network cannot be read: {error.strerror or error}", path=path) from error
+        return map_path(path).data
+    except StorageError as error:
+        raise ConfigError(f"the network {error.message}", path=path) from error
 
 
 def expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:

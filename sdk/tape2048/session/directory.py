@@ -56,8 +56,11 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
     # Not Path.resolve: the given name counts, not the name of a link's target.
     absolute = Path(os.path.abspath(path))
     if absolute.name.startswith("."):
-        msg = "a name that begins with '.' is not a session: it is still being written, or was abandoned"
-        raise NotASessionError(msg, path=absolute, hint="the recorder's next start finishes it")
+        raise NotASessionError(
+            "a name that begins with '.' is not a session: it is still being written, or was abandoned",
+            path=absolute,
+            hint="the recorder's next start finishes it",
+        )
     with reading(absolute):
         if not absolute.is_dir():
             if not absolute.exists():
@@ -77,8 +80,9 @@ def find_steps(directory: Path) -> list[Path]:
     shards = {int(match[1]): match[0] for match in map(SHARD_NAME.fullmatch, names) if match}
     forms = [name for name in (TAPE_NPY, STEPS_NPY, shards[min(shards)] if shards else "") if name in names]
     if len(forms) > 1:
-        found = f"found both {forms[0]} and {forms[1]}; expected one form of rows"
-        raise NotASessionError(found, path=directory)
+        raise NotASessionError(
+            f"found both {forms[0]} and {forms[1]}; expected one form of rows", path=directory
+        )
     if TAPE_NPY in names:
         if ANCHORS_NPY not in names:
             raise NotASessionError(f"no {ANCHORS_NPY} beside {TAPE_NPY}", path=directory)
@@ -90,8 +94,9 @@ def find_steps(directory: Path) -> list[Path]:
         raise NotASessionError(f"no {STEPS_NPY} or {TAPE_NPY} in this directory", path=directory)
     for expected, number in enumerate(sorted(shards), start=1):
         if number != expected:
-            found = f"shard steps-{expected:06d}.npy is missing; {shards[number]} is there"
-            raise NotASessionError(found, path=directory)
+            raise NotASessionError(
+                f"shard steps-{expected:06d}.npy is missing; {shards[number]} is there", path=directory
+            )
     return [directory / shards[number] for number in sorted(shards)]
 
 

@@ -88,8 +88,11 @@ def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Em
 
 def _read_facts(path: Path) -> _Facts:
     if not path.exists():
-        found = f"no {EMBEDDINGS_JSON}: this session has no embeddings"
-        raise ColumnError(found, path=path.parent, hint="`tape2048 embed` makes them")
+        raise ColumnError(
+            f"no {EMBEDDINGS_JSON}: this session has no embeddings",
+            path=path.parent,
+            hint="`tape2048 embed` makes them",
+        )
     with open_regular(path) as fd:
         content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
     try:
@@ -111,8 +114,9 @@ def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
             raise ColumnError(f"not a .npy file of version 1.0 or 2.0: {error}", path=path) from error
         if found != shape or fortran or dtype != np.dtype("<u2"):
             order = " in Fortran order" if fortran else ""
-            msg = f"{dtype} of shape {found}{order}; expected <u2 of shape {shape}"
-            raise ColumnError(msg, path=path, offset=0)
+            raise ColumnError(
+                f"{dtype} of shape {found}{order}; expected <u2 of shape {shape}", path=path, offset=0
+            )
         begin = head.tell()
         end = begin + 2 * shape[0] * shape[1]
         if size != end:

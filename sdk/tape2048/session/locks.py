@@ -201,8 +201,11 @@ class RemovalLock:
             held.callback(os.close, self._fd)
             directory = held.enter_context(open_fd(root, os.O_RDONLY | os.O_DIRECTORY))
             if not _lock(self._fd, fcntl.F_WRLCK, _REMOVER_BYTE):
-                found = "another process removes sessions here at this moment"
-                raise BusyError(found, path=root, hint="wait until it has ended")
+                raise BusyError(
+                    "another process removes sessions here at this moment",
+                    path=root,
+                    hint="wait until it has ended",
+                )
             if not _lock_directory(directory):
                 hint = (
                     "nothing was removed; from now on readers lock each session by itself: "
@@ -245,8 +248,9 @@ class LockProbe:
             except FileNotFoundError:
                 with open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as fd:
                     if not _lock_directory(fd):
-                        hint = "it cannot be told what it reads: try again when it has ended"
-                        raise _unknown_reader(root, hint) from None
+                        raise _unknown_reader(
+                            root, "it cannot be told what it reads: try again when it has ended"
+                        ) from None
 
     def __enter__(self) -> Self:
         return self

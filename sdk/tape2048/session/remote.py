@@ -31,7 +31,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.manifest import parse_manifest
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
-from tape2048.io.crc import check_crc, crc32c_file
+from tape2048.io.crc import check_crc, crc32c, crc32c_file
 from tape2048.io.durable import open_fd, storage_errors, write_all, write_file
 from tape2048.io.reading import open_regular, read_path
 from tape2048.io.staging import Staging
@@ -243,8 +243,6 @@ def compare_file(
 
     ``size`` is for ``Store.chunks``.
     """
-    from crc32c import crc32c
-
     found = checksum = 0
     chunks: Iterator[bytes] = store.chunks(key, size)
     for data in chunks:
@@ -253,8 +251,11 @@ def compare_file(
             break
         write(data)
     if found < entry.bytes:
-        message = f"reads back {found} bytes; the manifest says {entry.bytes}"
-        raise TruncatedError(message, path=store.path(key), offset=found)
+        raise TruncatedError(
+            f"reads back {found} bytes; the manifest says {entry.bytes}", path=store.path(key), offset=found
+        )
     if (found, checksum) != (entry.bytes, entry.crc32c):
-        message = f"reads back as CRC-32C {checksum:#010x}; the manifest says {entry.crc32c:#010x}"
-        raise ChecksumError(message, path=store.path(key))
+        raise ChecksumError(
+            f"reads back as CRC-32C {checksum:#010x}; the manifest says {entry.crc32c:#010x}",
+            path=store.path(key),
+        )

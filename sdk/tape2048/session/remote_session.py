@@ -188,8 +188,9 @@ class RemoteSession(Session):
         """Reserve addresses for the rows, by what the manifest says of their files."""
         rows = manifest.rows
         if len(metadata.runs) != manifest.runs:
-            found = f"runs is {manifest.runs}; the session has {len(metadata.runs)}"
-            raise ManifestError(found, path=path / MANIFEST)
+            raise ManifestError(
+                f"runs is {manifest.runs}; the session has {len(metadata.runs)}", path=path / MANIFEST
+            )
         if TAPE_NPY in manifest.files and ANCHORS_NPY in manifest.files:
             anchor_rows = check_anchor_rows(path, manifest)
             runs, starts = tape_runs(metadata, path)
@@ -214,10 +215,10 @@ class RemoteSession(Session):
     ) -> NDArray[Any]:
         offset = entry.bytes - rows * dtype.itemsize
         if not 0 < offset <= HEADER_TEXT_BYTES_MAX or (offset % dtype.alignment):
-            found = (
-                f"{name} has {entry.bytes} bytes, which are not {counted(rows, 'row')} of {dtype.itemsize}"
+            raise ManifestError(
+                f"{name} has {entry.bytes} bytes, which are not {counted(rows, 'row')} of {dtype.itemsize}",
+                path=path / MANIFEST,
             )
-            raise ManifestError(found, path=path / MANIFEST)
         with storage_errors(path / name, "reserving addresses for it"):
             place = Reserved(entry.bytes)
         self._parts.append(_Part(name, place, dtype, rows, offset))
@@ -300,8 +301,11 @@ class RemoteSession(Session):
                 found = header.rows, header.dtype.itemsize, header.data_offset
                 expected = part.rows, part.dtype.itemsize, part.offset
                 if found != expected:
-                    message = f"rows, bytes of a row and offset are {found}; the manifest says {expected}"
-                    raise ManifestError(message, path=path, hint="remove the session from the cache")
+                    raise ManifestError(
+                        f"rows, bytes of a row and offset are {found}; the manifest says {expected}",
+                        path=path,
+                        hint="remove the session from the cache",
+                    )
                 with storage_errors(path, "mapping it"):
                     part.place.attach(fd)
         self._held = held

@@ -77,11 +77,12 @@ def from_run_table(
     runs: NDArray[np.void], rows: int, path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], Owners]:
     """Sort a run table, ``RUN_DTYPE[R]``, by ``first_row``; return it with the owners of the rows."""
-    first, ends, wrong = _tiling(runs)
-    if wrong.size:
+    if (np.diff(runs["first_row"].astype(np.int64)) <= 0).any():
         # A run without rows comes before the run that begins at the same row.
         runs = runs[np.lexsort((runs["rows"], runs["first_row"]))]
-        first, ends, wrong = _tiling(runs)
+    first = runs["first_row"].astype(np.int64)
+    ends = np.append(0, first + runs["rows"].astype(np.int64))
+    wrong = np.flatnonzero(first != ends[:-1])
     if wrong.size:
         at = wrong[0]
         found = f"run {runs['id'][at]} begins at row {first[at]}; the runs before it end at row {ends[at]}"
@@ -91,13 +92,6 @@ def from_run_table(
         raise BookkeepingError(found, path=path)
     filled = np.flatnonzero(runs["rows"])
     return runs, Owners(first[filled], filled, rows, contiguous=True)
-
-
-def _tiling(runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return first rows, 0 and the end of each run, and the runs that do not begin at the previous end."""
-    first = runs["first_row"].astype(np.int64)
-    ends = np.append(0, first + runs["rows"].astype(np.int64))
-    return first, ends, np.flatnonzero(first != ends[:-1])
 
 
 def from_scan(
@@ -115,8 +109,10 @@ def from_scan(
     if not known.all():
         if whole or (len(runs) and not known.any()):
             at = int(known.argmin())
-            found = f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have"
-            raise BookkeepingError(found, path=path)
+            raise BookkeepingError(
+                f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have",
+                path=path,
+            )
         kept = np.repeat(known, lengths)
         place, lengths = place[known], lengths[known]
         # Stretches of one run with only others' rows between them become one.

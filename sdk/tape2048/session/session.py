@@ -174,8 +174,9 @@ class Session(View):
         )
         for name, found in (("rows", len(rows)), ("runs", len(metadata.runs))) if manifest else ():
             if getattr(manifest, name) != found:
-                msg = f"{name} is {getattr(manifest, name)}; the session has {found}"
-                raise ManifestError(msg, path=directory / MANIFEST)
+                raise ManifestError(
+                    f"{name} is {getattr(manifest, name)}; the session has {found}", path=directory / MANIFEST
+                )
         in_shards = parts[0].name not in {STEPS_NPY, TAPE_NPY}
         session = cls(directory, rows, metadata, manifest, "ram" if in_shards else load)
         session.read_lock = lock
@@ -340,8 +341,11 @@ class Session(View):
         if self.tape is not None:
             return self.tape.moves(rows if isinstance(rows, slice) else self._row_numbers(rows))
         if self.dtype != ACTION_STEP_DTYPE:
-            hint = "record with record_action = true (--record-action), or on tape"
-            raise ReplayError("the session was recorded without moves", path=self.path, hint=hint)
+            raise ReplayError(
+                "the session was recorded without moves",
+                path=self.path,
+                hint="record with record_action = true (--record-action), or on tape",
+            )
         moves: NDArray[np.uint8] = self._take(self._row_numbers(rows)).view(self.dtype)["action"].copy()
         return moves
 
@@ -510,6 +514,7 @@ def _assign(
             f"run {ids[at]} has rows {first[at]} to {last[at]}, but these belong to run {begin['run_id']} "
             f"(step {begin['step_idx']}) and run {end['run_id']} (step {end['step_idx']})"
         )
-        hint = "the steps belong to another session, or one of the two files was changed"
-        raise BookkeepingError(msg, path=path, hint=hint)
+        raise BookkeepingError(
+            msg, path=path, hint="the steps belong to another session, or one of the two files was changed"
+        )
     return runs, owners, None

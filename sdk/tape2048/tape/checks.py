@@ -171,8 +171,9 @@ def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: str | o
     apart = starts & starts >> np.uint64(1) & np.uint64(0x1111111111111111) == 0
     wrong = np.flatnonzero(~(two & small & apart))
     if wrong.size:
-        found = f"run {runs['id'][wrong[0]]}, step 0: {_not_a_start(starts[wrong[0]])}"
-        raise FieldError(found, path=path, hint=_HINT)
+        raise FieldError(
+            f"run {runs['id'][wrong[0]]}, step 0: {_not_a_start(starts[wrong[0]])}", path=path, hint=_HINT
+        )
 
 
 def anchor_error(  # noqa: PLR0917

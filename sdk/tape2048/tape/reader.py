@@ -16,7 +16,6 @@ from tape2048.errors import (
 )
 from tape2048.formats.npy import open_rows
 from tape2048.formats.session import MANIFEST, METADATA_DB
-from tape2048.io.reading import reading
 from tape2048.tape.checks import anchor_error, anchors_of, check_games, check_runs
 from tape2048.tape.layout import (
     ANCHOR_DTYPE,
@@ -169,11 +168,12 @@ class Tape:
 
 def open_tape(directory: Path, metadata: Metadata, manifest: Manifest | None, load: Load) -> Tape:
     """Open the tape of a session, in time proportional to its runs."""
-    paths = directory / TAPE_NPY, directory / ANCHORS_NPY
     anchor_rows = check_anchor_rows(directory, manifest)
-    data, anchors = open_rows(paths[0], [TAPE_DTYPE], load), open_rows(paths[1], [ANCHOR_DTYPE], load)
-    with reading(directory):  # a file is its header and its data
-        offsets = paths[0].stat().st_size - data.nbytes, paths[1].stat().st_size - anchors.nbytes
+    data = open_rows(directory / TAPE_NPY, [TAPE_DTYPE], load)
+    anchors = open_rows(directory / ANCHORS_NPY, [ANCHOR_DTYPE], load)
+    assert manifest is not None  # checked above; the files have the manifest's sizes
+    sizes = manifest.files[TAPE_NPY].bytes, manifest.files[ANCHORS_NPY].bytes
+    offsets = sizes[0] - data.nbytes, sizes[1] - anchors.nbytes
     return make_tape(directory, metadata, data, anchors, anchor_rows, offsets)
 
 
@@ -190,8 +190,9 @@ def make_tape(  # noqa: PLR0917
     path = directory / ANCHORS_NPY
     check_anchor_count(len(anchors), len(data), anchor_rows, path)
     if offsets[1] % ANCHOR_DTYPE.itemsize:
-        found = "the header's length is not a multiple of 8 bytes, which aligns the anchors"
-        raise NpyError(found, path=path, offset=8)
+        raise NpyError(
+            "the header's length is not a multiple of 8 bytes, which aligns the anchors", path=path, offset=8
+        )
     at_anchor = np.flatnonzero(runs["first_row"] % np.uint64(anchor_rows) == 0)
     for game in at_anchor[: _PROBED_GAMES - 1].tolist() + at_anchor[-1:].tolist():
         row = int(runs["first_row"][game])
@@ -205,8 +206,11 @@ def make_tape(  # noqa: PLR0917
 def check_anchor_rows(directory: Path, manifest: Manifest | None) -> int:
     """Return the rows between anchors; raise ManifestError without a valid number."""
     if manifest is None:
-        hint = "restore it from a copy: it says how many rows lie between anchors"
-        raise ManifestError(f"no {MANIFEST} beside {TAPE_NPY}", path=directory, hint=hint)
+        raise ManifestError(
+            f"no {MANIFEST} beside {TAPE_NPY}",
+            path=directory,
+            hint="restore it from a copy: it says how many rows lie between anchors",
+        )
     found = manifest.anchor_rows
     if found is None or not 1 <= found <= ANCHOR_ROWS_MAX or found & (found - 1):
         expected = f"expected a power of two up to {ANCHOR_ROWS_MAX}"
@@ -226,8 +230,9 @@ def tape_runs(metadata: Metadata, directory: Path) -> tuple[NDArray[np.void], ND
     """Return the run table of a tape by ``first_row``, and the start boards, after :func:`check_runs`."""
     path = directory / METADATA_DB
     if metadata.start_boards is None:
-        found = f"the table runs lacks first_row, rows or start_board, which {TAPE_NPY} needs"
-        raise SchemaError(found, path=path)
+        raise SchemaError(
+            f"the table runs lacks first_row, rows or start_board, which {TAPE_NPY} needs", path=path
+        )
     if metadata.session.get("storage") != TAPE:
         found = f"the fact storage is {metadata.session.get('storage')!r} beside {TAPE_NPY}"
         raise SchemaError(f"{found}; expected {TAPE!r}", path=path)

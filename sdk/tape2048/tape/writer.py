@@ -10,7 +10,7 @@ import numpy as np
 from tape2048.errors import ReplayError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
-from tape2048.io.crc import crc32c_combine
+from tape2048.io.crc import crc32c, crc32c_combine
 from tape2048.io.durable import open_fd, write_all
 from tape2048.tape.checks import anchors_of, check_games
 from tape2048.tape.layout import (
@@ -88,8 +88,6 @@ class TapeWriter:
         Raises:
             FormatError: the first defect, as for :func:`check_games`.
         """
-        from crc32c import crc32c
-
         runs = runs.copy()
         ends = np.cumsum(runs["rows"], dtype=np.uint64)
         runs["first_row"] = np.uint64(self.rows) + ends - runs["rows"]
@@ -137,8 +135,10 @@ class TapeWriter:
 
         steps = runs["rows"].astype(np.int64)
         if not steps.all():
-            found = f"run {runs['id'][steps == 0][0]} has no steps; expected a game up to its end"
-            raise ReplayError(found, path=self._directory)
+            raise ReplayError(
+                f"run {runs['id'][steps == 0][0]} has no steps; expected a game up to its end",
+                path=self._directory,
+            )
         first = np.cumsum(steps) - steps
         tape = np.empty(len(boards), np.uint8)
         boards, moves = np.ascontiguousarray(boards), np.ascontiguousarray(moves)
@@ -162,8 +162,6 @@ class TapeWriter:
         Returns:
             The size of all files.
         """
-        from crc32c import crc32c
-
         runs = np.concatenate([np.empty(0, RUN_DTYPE), *self._runs])
         starts = np.concatenate([np.empty(0, np.uint64), *self._starts])
         blocks = np.array(self._blocks, BLOCK_DTYPE)

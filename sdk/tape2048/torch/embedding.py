@@ -20,9 +20,9 @@ from tape2048.formats.session import STEPS_NPY
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular
 from tape2048.session.directory import rows_entry
-from tape2048.session.embedding_job import Draft, Plan
 from tape2048.session.embeddings import EMBEDDINGS_JSON, open_embeddings
 from tape2048.tape.layout import TAPE_NPY
+from tape2048.torch.embedding_job import EmbeddingDraft, EmbeddingPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ def embed_session(
             hint="convert it to a session without them: tape2048 convert",
         )
     device = device or torch.device("cpu")
-    plan = Plan(
+    plan = EmbeddingPlan(
         model_sha=tower.sha256,
         pooling=tower.pooling,
         width=tower_width(tower, device),
@@ -170,12 +170,12 @@ def embed_session(
     def embed(rows: range) -> NDArray[np.uint16]:
         return embed_rows(tower, _tokens(session, rows), device, batch_rows)
 
-    with Draft(session.path, plan, share, replace=force) as draft:
+    with EmbeddingDraft(session.path, plan, share, replace=force) as draft:
         return _fill(draft, share, embed, progress or (lambda _done, _total: None))
 
 
 def _fill(
-    draft: Draft,
+    draft: EmbeddingDraft,
     share: tuple[int, int],
     embed: Callable[[range], NDArray[np.uint16]],
     progress: Callable[[int, int], object],
@@ -241,7 +241,7 @@ def _checked_steps(session: Session) -> int | None:
     return found
 
 
-def _is_there(session: Session, plan: Plan) -> bool:
+def _is_there(session: Session, plan: EmbeddingPlan) -> bool:
     """Return whether the session has these embeddings; raise ColumnError where it has others."""
     path: Path = session.path / EMBEDDINGS_JSON
     if not path.exists():

@@ -34,9 +34,9 @@ from tape2048.errors import (
 )
 from tape2048.io import training_directory
 from tape2048.io.safetensors import decode, encode
-from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.ntuple.lookup import fill_values
 from tape2048.ntuple.network import load_network
+from tape2048.training import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048_recorder.ntuple_training import trainer as trainer_module
 from tape2048_recorder.ntuple_training.config import (
     PRESETS,

@@ -27,6 +27,7 @@ from tape2048.formats import metadata as module
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.io import sqlite
+from tape2048.io.sqlite import WorkLimit
 
 from ..builders import OUR_SCHEMA, SEED_SCHEMA, change_database, names, open_files
 from ..run_tables import some_blocks, some_runs
@@ -402,8 +403,7 @@ class TestDamage:
         """What stops a walk through a damaged tree is the limit on operations, not its end."""
         write_metadata(path, runs=some_runs(20_000), blocks=some_blocks(1), session={})
         change_database(path, "DELETE FROM runs_packed")
-        monkeypatch.setattr(module, "READ_OPERATIONS_BASE", 10_000)
-        monkeypatch.setattr(module, "READ_OPERATIONS_PER_BYTE", 0)
+        monkeypatch.setattr(module, "READ_LIMIT", WorkLimit(10_000, 0))
         with pytest.raises(SchemaError, match="damaged"):
             read_metadata(path)
 
@@ -414,8 +414,7 @@ class TestDamage:
         runs["id"] = np.arange(20_000)
         write_metadata(path, runs=runs, blocks=some_blocks(0), session={})
         change_database(path, "DELETE FROM runs_packed")
-        monkeypatch.setattr(module, "READ_OPERATIONS_BASE", 0)
-        monkeypatch.setattr(module, "READ_OPERATIONS_PER_BYTE", module.READ_OPERATIONS_PER_BYTE // 4)
+        monkeypatch.setattr(module, "READ_LIMIT", WorkLimit(0, module.READ_LIMIT.per_byte // 4))
         assert len(read_metadata(path).runs) == 20_000
 
 

@@ -302,7 +302,7 @@ class TestOpenRows:
         with pytest.raises(NpyError):
             open_rows(file, DTYPES)
 
-    def test_flip_of_every_header_bit_is_an_error_or_changes_nothing(self, tmp_path: Path) -> None:
+    def test_every_flipped_header_bit(self, tmp_path: Path) -> None:
         """A flip may pass where the text still says the same: a space that became a tab, say."""
         rows = rows_of(Spec())
         path = tmp_path / "steps.npy"

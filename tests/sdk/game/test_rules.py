@@ -140,7 +140,7 @@ def test_what_is_counted_on_a_board(cells: list[int]) -> None:
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_the_score_is_the_boards_less_four_for_each_four(seed: int) -> None:
+def test_score_and_board_score(seed: int) -> None:
     game = reference.play_random(seed)
     assert game.score == int(rules.board_score(u64(game.final))) - 4 * game.fours
 
@@ -176,7 +176,7 @@ def test_a_move_on_the_image_is_the_image_of_the_move(cells: list[int]) -> None:
 
 
 @given(fills(), st.integers(0, 7))
-def test_a_symmetry_moves_cells_as_it_moves_their_numbers(cells: list[int], k: int) -> None:
+def test_symmetry_of_cell_numbers(cells: list[int], k: int) -> None:
     order = reference.unpack(int(rules.symmetry(u64(CELLS), k)))
     assert reference.unpack(int(rules.symmetry(u64(cells), k))) == [cells[cell] for cell in order]
 
@@ -232,7 +232,7 @@ def test_shapes_are_kept() -> None:
     assert rules.exps_to_boards(np.empty((0, 16), dtype=np.uint8)).shape == (0,)
 
 
-def test_what_is_not_contiguous_is_read_in_its_own_order() -> None:
+def test_strided_arrays() -> None:
     exps = np.arange(16 * 12, dtype=np.int64).reshape(12, 16) % 16
     packed = [reference.pack(cells) for cells in exps.tolist()]
     assert rules.exps_to_boards(exps[::-2]).tolist() == packed[::-2]

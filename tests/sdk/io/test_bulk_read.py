@@ -131,7 +131,7 @@ def steps_of(count: int) -> list[int]:
     return [step + at for step in range(0, count, 1000) for at in range(0, min(1000, count - step), 300)]
 
 
-def test_a_file_that_is_held_open_is_read_although_another_has_its_name(tmp_path: Path) -> None:
+def test_an_open_file_is_read_after_its_replacement(tmp_path: Path) -> None:
     path = make(tmp_path / "rows", 20_000_000)
     expected = path.read_bytes()
     into = np.zeros(20_000_000, np.uint8)
@@ -145,7 +145,7 @@ def test_a_file_that_is_held_open_is_read_although_another_has_its_name(tmp_path
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_progress_counts_every_byte_in_the_calling_thread(tmp_path: Path) -> None:
+def test_progress_counts_every_byte(tmp_path: Path) -> None:
     parts = [(make(tmp_path / f"{i}", 3500, i), 100, 3400) for i in range(4)]
     seen: list[tuple[int, bool]] = []
     read_rows(parts, progress=lambda count: seen.append((count, threading.current_thread() is caller)))

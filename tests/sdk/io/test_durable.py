@@ -141,7 +141,7 @@ class TestNewFile:
             write_all(fd, b"x")
         assert names(tmp_path) == ["x" * 255]
 
-    def test_a_sweep_takes_drafts_of_the_dead_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_a_sweep_removes_only_dead_drafts(self, tmp_path: Path) -> None:
         dead = ".0123456789abcdef.tmp"
         for name in (dead, ".0123456789abcdeF.tmp", ".lock", dead[1:], f"{dead}.x"):
             (tmp_path / name).write_bytes(b"x")
@@ -275,9 +275,7 @@ class TestOpenOwned:
             pytest.param("other user", marks=pytest.mark.root),
         ],
     )
-    def test_what_somebody_put_there_is_refused_and_left_alone(
-        self, tmp_path: Path, kind: str, flags: int
-    ) -> None:
+    def test_third_party_files_are_rejected(self, tmp_path: Path, kind: str, flags: int) -> None:
         if kind == "other user" and os.geteuid() != 0:
             pytest.skip("only root can give a file away")
         (tmp_path / "mine").write_text("mine")
@@ -317,9 +315,7 @@ class TestOpenOwned:
             durable.open_owned(tmp_path / "file" / "x", os.O_RDONLY)
 
 
-def test_a_rename_that_a_signal_interrupts_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_rename_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some network file systems let signals in."""
     real, codes = durable._libc(), [errno.EINTR, errno.EINTR]
 

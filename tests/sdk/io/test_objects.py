@@ -57,7 +57,7 @@ def test_a_listing_has_what_was_put_a_moment_before(store: Store) -> None:
     assert other.names("list/2") == {"x": 2}
 
 
-def test_a_directory_appears_with_its_last_file_and_goes_with_it(store: Store, tmp_path: Path) -> None:
+def test_a_directory_appears_with_its_last_file(store: Store, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"data")
     for round_ in range(2):  # the second one finds what a killed one left
         staged = store.stage("dirs/one")
@@ -74,7 +74,7 @@ def test_a_directory_appears_with_its_last_file_and_goes_with_it(store: Store, t
     store.retract("dirs/one", "last")
 
 
-def test_two_that_put_one_directory_at_a_time_leave_a_whole_one(store: Store, tmp_path: Path) -> None:
+def test_two_concurrent_puts_of_one_directory(store: Store, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"data")
     whole = {"data": 4, "more": 4, "last": 1}
     other = open_store(store.url)
@@ -92,14 +92,14 @@ def test_two_that_put_one_directory_at_a_time_leave_a_whole_one(store: Store, tm
         assert [path.name for path in (store.root / "both").iterdir()] == ["two"], "nothing is left"
 
 
-def test_what_is_not_there_is_an_error_with_its_address(store: Store, tmp_path: Path) -> None:
+def test_a_missing_key_names_its_address(store: Store, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         store.get("nothing/here", 10)
     assert caught.value.path == f"{store.url}/nothing/here"
     assert store.names("nothing") == {}
 
 
-def test_a_directory_that_is_gone_is_an_error_and_not_made_again(tmp_path: Path) -> None:
+def test_a_missing_root_is_not_created(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "unmounted"))
     (tmp_path / "file").touch()
     for use in (
@@ -112,9 +112,7 @@ def test_a_directory_that_is_gone_is_an_error_and_not_made_again(tmp_path: Path)
     assert not (tmp_path / "unmounted").exists()
 
 
-def test_a_server_that_does_not_answer_or_refuses_is_a_store_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unreachable_server_is_a_store_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("s3fs")
     for name, value in {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}.items():
         monkeypatch.setenv(name, value)
@@ -133,7 +131,7 @@ def test_a_server_that_does_not_answer_or_refuses_is_a_store_error(
         assert "s3://bucket/place/a" in str(caught.value)
 
 
-def test_other_addresses_are_refused_and_s3_without_its_package_names_the_extra(
+def test_unknown_schemes_and_a_missing_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for wrong in ("gs://bucket/x", "s3://", "http://x/y"):

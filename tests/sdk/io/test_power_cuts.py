@@ -133,7 +133,7 @@ def test_replace_file_leaves_the_new_content_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_replace_file_keeps_the_old_content_where_there_is_no_room(tmp_path: Path) -> None:
+def test_replace_file_on_a_full_disk(tmp_path: Path) -> None:
     replace_file(tmp_path / "file", b"one")
     with files_end_at(1000), pytest.raises(OSError, match="File too large"):
         replace_file(tmp_path / "file", bytes(2000))
@@ -147,9 +147,7 @@ def test_a_replacement_that_fails_leaves_no_draft(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["directory"]
 
 
-def test_files_and_directories_are_flushed_and_no_descriptor_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_and_directories_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = open_files()
     flushed = note_flushes(monkeypatch)
     write_file(tmp_path / "file", b"one")
@@ -164,9 +162,7 @@ def test_files_and_directories_are_flushed_and_no_descriptor_stays(
     assert open_files() == before
 
 
-def test_a_draft_that_cannot_be_removed_does_not_keep_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for digit in "123":
         (tmp_path / f".{digit * 16}.tmp").touch()
     before = names(tmp_path)
@@ -188,7 +184,7 @@ def test_a_draft_that_cannot_be_removed_does_not_keep_the_others(
     assert {path.name for path in found} == gone
 
 
-def test_what_stands_is_asked_of_the_system_and_a_refusal_is_no_no(tmp_path: Path) -> None:
+def test_path_exists_raises_other_errors(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nowhere")
@@ -340,7 +336,7 @@ def test_published_file_replaces_only_when_asked_to(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_published_file_does_not_replace_what_came_meanwhile(tmp_path: Path) -> None:
+def test_a_name_taken_during_the_write(tmp_path: Path) -> None:
     target = tmp_path / "file"
 
     def publish() -> None:

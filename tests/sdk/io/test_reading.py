@@ -26,7 +26,7 @@ def is_mapped(path: Path) -> bool:
     return str(path) in Path("/proc/self/maps").read_text()
 
 
-def test_mapping_outlives_the_file_descriptor_and_keeps_none(file: Path) -> None:
+def test_a_mapping_needs_no_descriptor(file: Path) -> None:
     before = open_files()
     with open_regular(file) as fd:
         rows = map_file(fd, 16384)

@@ -118,7 +118,7 @@ def test_every_game_is_what_it_was(tmp_path: Path, distinct: bool, spec: dict[st
         )
 
 
-def test_by_their_start_they_are_put_together_wherever_they_are(tmp_path: Path) -> None:
+def test_merges_by_start_across_directories(tmp_path: Path) -> None:
     later = write(tmp_path / "a", 1, games(0, 2, 5))
     earlier = write(tmp_path / "b", 0, games(9, 2, 1))
     merged = Session.open(merge_sessions([later, earlier], tmp_path / "out").path)
@@ -189,7 +189,7 @@ def test_merging_what_was_merged(tmp_path: Path) -> None:
     assert [own["name"] for own in first["merged_from"]] == [path.name for path in made[:2]]
 
 
-def test_beside_the_originals_it_gets_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_merge_beside_its_originals(tmp_path: Path) -> None:
     made = four(tmp_path / "root", distinct=True)
     merged = merge_sessions(made, tmp_path / "root")
     assert merged.path.name == f"{made[0].name}-2"
@@ -214,9 +214,7 @@ def test_pieces_smaller_than_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert rows_by_seed([merged.path]) == rows_by_seed(made)
 
 
-def test_flushed_before_it_gets_its_name_and_the_name_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_order_of_flushes_and_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The originals may be removed next: if the power fails then, the merged session is all there is."""
     made = four(tmp_path / "root", distinct=False)
     before = open_files()
@@ -347,7 +345,7 @@ def test_rows_in_shards_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("facts", [{"model_tag": "../toy"}, {"started_at": "a Monday"}])
-def test_facts_of_which_no_name_can_be_made_are_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
+def test_facts_that_make_no_valid_name(tmp_path: Path, facts: dict[str, Any]) -> None:
     made = [write(tmp_path / "root", number, games(9 * number, 3, 9 * number), **facts) for number in (0, 1)]
     with pytest.raises(errors.MaintenanceError, match="make no valid name of a session"):
         merge_sessions(made, tmp_path / "out")

@@ -191,7 +191,7 @@ class TestBytes:
         assert finding.message.startswith("block 1 (rows 100 to 199)")
         assert finding.offset == 228
 
-    def test_a_run_table_that_does_not_fit_leaves_the_checksums(self, own: Path) -> None:
+    def test_checksums_without_a_valid_run_table(self, own: Path) -> None:
         change_database(own / "metadata.db", "UPDATE runs SET steps = steps + 1 WHERE id = 9")
         seal(own)
         report = validate_session(own)

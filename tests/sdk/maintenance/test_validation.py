@@ -166,9 +166,7 @@ class TestSound:
         assert report.checksums == 0
 
     @pytest.mark.parametrize("facts", [{}, {"sample_rate": 2}])
-    def test_sample_rate_from_the_facts_or_else_from_the_rows(
-        self, tmp_path: Path, facts: dict[str, Any]
-    ) -> None:
+    def test_sample_rate_from_facts_or_rows(self, tmp_path: Path, facts: dict[str, Any]) -> None:
         assert validate_session(write_ours(tmp_path / NAME, Spec(sample_rate=2, facts=facts))).ok
 
     def test_progress(self, tmp_path: Path) -> None:
@@ -289,7 +287,7 @@ class TestChecksums:
             assert sums[1].offset == len(whole) - ROWS * 28 + 6 * block * 28
             assert "the manifest says" in sums[0].message
 
-    def test_any_changed_byte_of_the_header_or_the_metadata(self, tmp_path: Path) -> None:
+    def test_any_changed_byte_of_header_or_metadata(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME)
         for name in ("steps.npy", "metadata.db"):
             whole = (path / name).read_bytes()

@@ -164,7 +164,7 @@ class TestRowsWithoutRun:
         assert validate_session(write_ours(tmp_path / NAME)).notes == ()
 
 
-def test_one_of_the_row_columns_alone_is_not_enough_to_go_by(tmp_path: Path) -> None:
+def test_one_row_column_alone_is_ignored(tmp_path: Path) -> None:
     spec = Spec(sql="ALTER TABLE runs ADD COLUMN first_row INT DEFAULT 0")
     check_against_rows(Session.open(write_foreign(tmp_path / "theirs", spec)), rows_of(spec))
 
@@ -177,7 +177,7 @@ class TestShards:
         with pytest.raises(errors.NotASessionError, match=f"steps-{missing:06d}.npy is missing"):
             Session.open(path)
 
-    def test_last_one_missing_shows_in_the_rows_of_our_own_table(self, tmp_path: Path) -> None:
+    def test_a_missing_last_shard_with_row_columns(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME, Spec(manifest=False))
         (path / "steps.npy").unlink()
         (path / "steps-000001.npy").write_bytes(npy_bytes(rows_of(Spec())[:13]))

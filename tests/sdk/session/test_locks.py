@@ -50,7 +50,7 @@ def removed(root: Path, *names: str) -> list[str]:
         ]
 
 
-def test_a_session_that_is_read_stays_and_the_others_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_session_is_not_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Inodes that follow one another: a lock is of one session, and not of its neighbours.
     inodes = {(root / name).stat().st_ino: number for number, name in enumerate(NAMES, 1)}
     monkeypatch.setattr("tape2048.session.locks._byte_of", lambda status: inodes[status.st_ino])
@@ -73,7 +73,7 @@ def test_each_object_holds_it_and_the_last_one_lets_go(root: Path) -> None:
     assert removed(root, NAMES[0]) == [NAMES[0]]
 
 
-def test_one_descriptor_for_all_sessions_and_none_when_they_are_gone(root: Path) -> None:
+def test_one_descriptor_for_all_sessions(root: Path) -> None:
     before = open_files()
     opened = [Session.open(root / name) for name in NAMES for _ in range(5)]
     assert len(open_files()) == len(before) + 1
@@ -120,7 +120,7 @@ def test_another_process_holds_it_until_it_dies(root: Path) -> None:
         reader.communicate()
 
 
-def test_a_forked_child_that_drops_its_session_does_not_let_go(root: Path) -> None:
+def test_a_forked_child_does_not_unlock(root: Path) -> None:
     session = Session.open(root / NAMES[0])
     child = os.fork()
     if child == 0:
@@ -147,7 +147,7 @@ def test_one_that_is_being_removed_cannot_be_opened(root: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_one_that_goes_while_its_lock_is_taken_cannot_be_opened(
+def test_a_removal_while_the_lock_is_taken(
     root: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     def lock_too_late(*args: Any) -> bool:
@@ -174,7 +174,7 @@ def test_two_that_remove_exclude_each_other(root: Path) -> None:
         pass
 
 
-def test_a_session_that_is_collected_while_locks_are_counted_lets_go_a_little_later(root: Path) -> None:
+def test_garbage_collection_while_the_mutex_is_held(root: Path) -> None:
     session = Session.open(root / NAMES[0])
     with locks._mutex:
         del session
@@ -204,9 +204,7 @@ class TestWithoutTheFile:
         assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
         assert later.name == NAMES[1]
 
-    def test_the_file_may_be_made_while_a_session_is_opened(
-        self, root: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_lock_file_appears_during_open(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who removes makes it, and then takes the directory that the reader is about to lock."""
 
         def refuse(*_: object) -> None:
@@ -228,7 +226,7 @@ class TestWithoutTheFile:
         assert removed(root, *NAMES) == NAMES
 
 
-def test_a_directory_that_somebody_else_locked_is_read_without_a_lock(root: Path) -> None:
+def test_reads_without_a_lock_on_a_locked_directory(root: Path) -> None:
     shutil.rmtree(root / ".recorder")
     with open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as directory:
         assert try_lock(directory)
@@ -236,9 +234,7 @@ def test_a_directory_that_somebody_else_locked_is_read_without_a_lock(root: Path
         assert Session.open(root / NAMES[0]).runs.tolist()
 
 
-def test_without_locks_sessions_open_all_the_same_and_none_is_removed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(37, "No locks available")
 
@@ -272,9 +268,7 @@ def test_nobody_sees_half_a_session(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(path.name for path in root.iterdir()) == [".recorder", *NAMES[2:]]
 
 
-def test_hidden_names_are_flushed_before_anything_is_deleted(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hidden_names_are_flushed_before_deletion(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed = note_flushes(monkeypatch)
     real = shutil.rmtree
     deleted: list[str] = []
@@ -290,9 +284,7 @@ def test_hidden_names_are_flushed_before_anything_is_deleted(
     assert [path for path, _ in flushed] == [root, root]
 
 
-def test_nothing_is_deleted_where_the_hidden_names_cannot_be_flushed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_deleted_after_a_failed_flush(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> None:
         raise OSError(5, "Input/output error")
 
@@ -310,9 +302,7 @@ def test_nothing_is_deleted_where_the_hidden_names_cannot_be_flushed(
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_no_lock_is_left_of_one_that_was_removed_or_could_not_be(
-    root: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
-) -> None:
+def test_removal_leaves_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     """A new session may get the inode, and so the lock, of one that was removed."""
 
     def refuse(*_: Path) -> None:
@@ -366,9 +356,7 @@ def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch
     assert explain_refusal(root / NAMES[3]) == "Input/output error"
 
 
-def test_where_a_directory_cannot_be_locked_sessions_are_removed_all_the_same(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_where_directories_cannot_be_locked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on NFS."""
 
     def refuse(*_: object) -> None:
@@ -404,7 +392,7 @@ def test_a_pipe_in_place_of_the_locks_stops_nobody(tmp_path: Path) -> None:
             lock(root)
 
 
-def test_nobody_else_may_write_to_the_directory_of_the_locks(tmp_path: Path) -> None:
+def test_permissions_of_the_lock_directory(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         make_readers_lock(tmp_path)

@@ -117,7 +117,7 @@ def test_a_session_goes_there_and_back(store: Store, session: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("error", [Killed(), StoreError("away")], ids=["killed", "error"])
-def test_shipping_that_ends_at_any_operation_leaves_all_or_nothing(
+def test_a_put_that_stops_at_any_operation(
     store: Store, session: Path, tmp_path: Path, error: BaseException, when: str
 ) -> None:
     seen = []
@@ -157,7 +157,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("file", ["steps.npy", "metadata.db", "manifest.json"])
-def test_bytes_that_changed_in_the_store_are_named_and_shipped_again(
+def test_changed_bytes_in_the_store_are_put_again(
     store: Store, session: Path, tmp_path: Path, file: str, change: str
 ) -> None:
     name = put_session(store, session, "000001")
@@ -196,7 +196,7 @@ class Liar:
         return self._instead.get(name, getattr(self._store, name))
 
 
-def test_a_store_that_lies_about_what_was_put_is_found_while_shipping(store: Store, session: Path) -> None:
+def test_a_store_that_returns_other_bytes(store: Store, session: Path) -> None:
     def cut(key: str, path: Path) -> None:
         store.put(key, path.read_bytes()[:-7])
 
@@ -230,7 +230,7 @@ def test_a_session_that_is_damaged_here_is_not_shipped(store: Store, session: Pa
         put_session(store, copy, "000001")
 
 
-def test_removal_is_a_tombstone_a_delay_and_then_the_end(
+def test_removal_after_a_tombstone_and_a_delay(
     store: Store, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep, go = put_session(store, session, "000001"), put_session(store, session, "000002")

@@ -108,7 +108,7 @@ class TestOpen:
         monkeypatch.chdir(path)
         assert Session.open(".").name == NAME
 
-    def test_holds_one_descriptor_for_its_lock_and_none_of_its_files(self, path: Path) -> None:
+    def test_holds_one_descriptor_for_its_lock(self, path: Path) -> None:
         before = open_files()
         opened = [Session.open(path) for _ in range(20)]
         assert len(open_files()) == len(before) + 1
@@ -271,9 +271,7 @@ class TestBookkeeping:
         assert caught.value.hint is not None
 
     @pytest.mark.parametrize(("run", "probed"), [(0, True), (3, False), (14, True), (99, True)])
-    def test_mapped_rows_are_probed_and_rows_in_memory_all_checked(
-        self, tmp_path: Path, run: int, probed: bool
-    ) -> None:
+    def test_mapped_rows_are_probed(self, tmp_path: Path, run: int, probed: bool) -> None:
         def change(rows: NDArray[np.void]) -> None:
             rows["run_id"][run] = 100
 
@@ -461,7 +459,7 @@ class TestSessions:
         for found in sessions(tmp_path):
             Session.open(found)
 
-    def test_damaged_session_is_listed_so_that_opening_it_says_why(self, tmp_path: Path) -> None:
+    def test_a_damaged_session_is_listed(self, tmp_path: Path) -> None:
         (tmp_path / NAME).mkdir()
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "metadata.db").write_bytes(b"")
@@ -472,7 +470,7 @@ class TestSessions:
             with pytest.raises(errors.NotASessionError):
                 Session.open(found)
 
-    def test_a_directory_that_goes_while_it_is_looked_at_is_passed_over(
+    def test_a_directory_that_vanishes_is_skipped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("goes", "stays"):

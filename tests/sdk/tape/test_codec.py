@@ -257,7 +257,7 @@ def test_pieces_are_whole_games_of_bounded_length(counts: list[int], rows_max: i
 
 
 @given(st.lists(st.integers(0, 3), min_size=16, max_size=16), st.integers(0, 16))
-def test_starts_are_told_alike_with_and_without_the_compiler(cells: list[int], empty: int) -> None:
+def test_start_checks_agree_with_the_kernel(cells: list[int], empty: int) -> None:
     board = ref.pack([0] * empty + cells[empty:])
     runs = games_on_tape(1).runs
     tiles = sorted(cells[empty:])[-3:]

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048 import errors  # noqa: E402 - after the skip
-from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
 from tape2048.torch.support import read_tensors  # noqa: E402
 from tape2048.torch.training.ranks import Ranks  # noqa: E402
 from tape2048.torch.training.run import train_critic  # noqa: E402
+from tape2048.training import CHECKPOINT  # noqa: E402
 
 from ..critics import config, make_games  # noqa: E402
 

@@ -25,7 +25,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048.io.durable import replace_file  # noqa: E402 - after the skip
-from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
 from tape2048.session.session import Session  # noqa: E402
 from tape2048.torch import TorchCritic  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
@@ -38,6 +37,7 @@ from tape2048.torch.training.run import (  # noqa: E402
     auroc,
     train_critic,
 )
+from tape2048.training import CHECKPOINT  # noqa: E402
 
 from ..critics import TILES, config, make_games, make_uneven  # noqa: E402
 

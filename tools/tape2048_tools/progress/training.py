@@ -232,7 +232,7 @@ def player_summary(
 
 def draw_curve(directory: Path) -> Path | None:
     """Draw ``curve.svg`` from ``metrics.jsonl``; return None without points or without matplotlib."""
-    from tape2048.io.training_directory import METRICS
+    from tape2048.training import METRICS
 
     path = directory / METRICS
     if not path.exists():

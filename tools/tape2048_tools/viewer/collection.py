@@ -21,8 +21,8 @@ import numpy as np
 from tape2048.errors import ConfigError, MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
-from tape2048.io.training_directory import METRICS
 from tape2048.session.session import Session, session_names
+from tape2048.training import METRICS
 from tape2048_tools.sessions.roots import described, directory_bytes
 from tape2048_tools.sessions.summary import brief, player_text
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.errors import TapeError
-from tape2048.io.training_directory import METRICS
+from tape2048.training import METRICS
 from tape2048_tools.viewer.collection import id_of
 
 if TYPE_CHECKING:

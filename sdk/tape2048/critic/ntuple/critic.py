@@ -45,8 +45,9 @@ from tape2048.base.threads import map_ordered
 from tape2048.critic.facts import CriticFacts, critic_path
 from tape2048.errors import ConfigError, FormatError, ModelError
 from tape2048.game.rules import exps_to_boards, max_exponent
-from tape2048.io.durable import publishing_file, storage_errors
-from tape2048.io.safetensors import decode, encode, map_file
+from tape2048.io.durable import publishing_file
+from tape2048.io.reading import map_path
+from tape2048.io.safetensors import decode, encode
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
@@ -292,8 +293,7 @@ class NTupleCritic:
             StorageError: the operating system could not read it.
         """
         file = critic_path(path)
-        with storage_errors(file, "reading a critic"):
-            data = map_file(file, "a critic")
+        data = map_path(file).data
         arrays, texts = decode(expanded(data, str(file)), str(file))
         if texts.get("format") != FORMAT:
             raise ModelError(

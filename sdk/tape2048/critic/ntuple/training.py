@@ -30,11 +30,12 @@ from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo, check_one_pl
 from tape2048.critic.ntuple.critic import NTupleCritic, learn, new_scratch, predict_all, tables_of, width_of
 from tape2048.errors import ConfigError, EmptyCorpusError, FormatError, StateError, TrainingError
 from tape2048.game.rules import exps_to_boards
-from tape2048.io.durable import publishing_file, storage_errors
-from tape2048.io.safetensors import decode, encode, map_file
-from tape2048.io.training_directory import SilentView, TrainingDirectory, check_same
+from tape2048.io.durable import publishing_file
+from tape2048.io.reading import map_path
+from tape2048.io.safetensors import decode, encode
 from tape2048.selection.splits import parts_of_seeds
 from tape2048.session.labels import exponents_of
+from tape2048.training import SilentView, TrainingDirectory, check_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from tape2048.corpus import Corpus
     from tape2048.critic.config import NTupleCriticConfig
-    from tape2048.io.training_directory import TrainingView
+    from tape2048.training import TrainingView
 
     Progress = Callable[[int, int], object]
 
@@ -396,9 +397,7 @@ class _Trainer:
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; raise StateError for one of another training."""
         try:
-            with storage_errors(path, "reading a checkpoint"):
-                data = map_file(path, "a checkpoint")
-            arrays, texts = decode(data, str(path))
+            arrays, texts = decode(map_path(path).data, str(path))
         except FormatError as error:
             hint = "start over with another --out, or restore the file from a copy"
             raise StateError(error.message, path=path, offset=error.offset, hint=hint) from error

@@ -18,8 +18,8 @@ import torch
 
 from tape2048.errors import ModelError, StateError
 from tape2048.io.durable import publishing_file
-from tape2048.io.training_directory import check_same
 from tape2048.torch.support import by_prefix, content_sha256, parse_tensors, tensor_bytes
+from tape2048.training import check_same
 
 if TYPE_CHECKING:
     from pathlib import Path

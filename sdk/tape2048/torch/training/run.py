@@ -44,13 +44,13 @@ from tape2048.critic.metrics import ranking
 from tape2048.errors import ConfigError, TrainingError
 from tape2048.io.objects import is_url
 from tape2048.io.reading import read_path
-from tape2048.io.training_directory import SilentView, TrainingDirectory
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
 from tape2048.torch.support import require
 from tape2048.torch.training import model as models
 from tape2048.torch.training.checkpoint import TrainingState, load_checkpoint, rng_states, write_checkpoint
 from tape2048.torch.training.data import Targets, bad_batch, open_alike
 from tape2048.torch.training.ranks import Ranks, joined
+from tape2048.training import SilentView, TrainingDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.critic.config import CriticConfig
-    from tape2048.io.training_directory import TrainingView
     from tape2048.torch.loader import CriticLoader
     from tape2048.torch.training.data import TrainingData
+    from tape2048.training import TrainingView
 
 
 T = TypeVar("T")

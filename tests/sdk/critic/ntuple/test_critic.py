@@ -313,7 +313,7 @@ def test_what_build_makes_is_read(tmp_path: Path) -> None:
         (build(facts=facts(split={})), "does not describe a critic"),
         (b"\0" * 64, "safetensors"),
         (b"PK\x03\x04" + b"\0" * 100, "header claims"),
-        (b"", "the file is empty; expected a critic"),
+        (b"", "found 0 bytes, expected a safetensors file"),
         (lzma.compress(b""), "found 0 bytes"),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ from tape2048.errors import (
     TrainingError,
 )
 from tape2048.io.safetensors import decode, encode
-from tape2048.io.training_directory import TrainingDirectory
+from tape2048.training import TrainingDirectory
 
 from ...builders import Game, Spec, write_ours
 

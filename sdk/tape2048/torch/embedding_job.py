@@ -62,7 +62,7 @@ _RECORD_BYTES = _RECORD.size + 4
 _HEADER_BYTES = 128
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The model, the rows and the chunks of a job.
 
     Attributes:
@@ -125,7 +125,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return f"tower {self.model_sha} ({self.pooling}, D = {self.width}, {rows})"
 
 
-class Draft:
+class EmbeddingDraft:
     """One process's share of the job; a context manager that holds the share's journal.
 
     The chunks of an existing draft of the same values count; ``replace`` discards a draft of other values.
@@ -135,7 +135,7 @@ class Draft:
     """
 
     def __init__(
-        self, session: Path, plan: Plan, share: tuple[int, int] = (0, 1), *, replace: bool = False
+        self, session: Path, plan: EmbeddingPlan, share: tuple[int, int] = (0, 1), *, replace: bool = False
     ) -> None:
         self._session = session
         self._path = session / PARTIAL
@@ -220,7 +220,7 @@ class Draft:
         finally:
             os.close(fd)
 
-    def _agree(self) -> Plan:
+    def _agree(self) -> EmbeddingPlan:
         """Return the existing draft's plan, or write this one for other processes to find."""
         plan, found = self.plan, self._existing_plan()
         if found is not None and msgspec.structs.replace(found, chunk_rows=plan.chunk_rows) == plan:
@@ -230,21 +230,24 @@ class Draft:
             self._path.mkdir()
             return self._existing_plan() or plan
         if found is None:
-            msg = "the plan of an unfinished job is malformed"
-            raise ColumnError(msg, path=self._path / _PLAN, hint="--force begins anew")
+            raise ColumnError(
+                "the plan of an unfinished job is malformed",
+                path=self._path / _PLAN,
+                hint="--force begins anew",
+            )
         raise ColumnError(
             f"an unfinished job stands here, of {found}; this one is of {plan}",
             path=self._path,
             hint="finish it with its own tower, or let --force begin anew",
         )
 
-    def _existing_plan(self) -> Plan | None:
+    def _existing_plan(self) -> EmbeddingPlan | None:
         """Read the draft's plan, written now if there is none; None if it is malformed."""
         path = self._path / _PLAN
         with contextlib.suppress(NameTakenError), new_file(path) as fd:
             write_all(fd, msgspec.json.encode(self.plan))
         try:
-            return msgspec.json.decode(read_path(path).tobytes(), type=Plan)
+            return msgspec.json.decode(read_path(path).tobytes(), type=EmbeddingPlan)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
@@ -270,8 +273,11 @@ class Draft:
         allocated = 512 * os.fstat(self._values).st_blocks
         free = shutil.disk_usage(self._path).free
         if self.plan.bytes - allocated > free:
-            msg = f"{free:,} bytes are free, and the embeddings take {self.plan.bytes:,}"
-            raise DiskFullError(msg, path=self._session, hint="free some space")
+            raise DiskFullError(
+                f"{free:,} bytes are free, and the embeddings take {self.plan.bytes:,}",
+                path=self._session,
+                hint="free some space",
+            )
         write_all(self._values, self.plan.header, 0)
         os.ftruncate(self._values, self.plan.bytes)
 

@@ -10,10 +10,9 @@ import pytest
 from tests.recorder.disks import unsaid
 
 from tape2048.errors import BusyError, ConfigError, StorageError
-from tape2048.io import training_directory
-from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory, check_same
+from tape2048.training import CHECKPOINT, METRICS, TrainingDirectory, check_same
 
-from ..builders import open_files
+from .builders import open_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +103,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
     """Said once, until a line is written again."""
     training, said, before = directory(tmp_path), [], open_files()
     assert training.append_metrics({"step": 1}, said.append)
-    write = training_directory.write_all
+    write = training.write_all
 
     def write_half(fd: int, line: bytes) -> None:
         write(fd, line[:5])
@@ -112,7 +111,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
 
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(training_directory, "write_all", write_half)
+            patch.setattr("tape2048.training.write_all", write_half)
             assert [training.append_metrics({"step": step}, said.append) for step in (2, 3)] == [False, False]
         assert training.append_metrics({"step": 4}, said.append)
     assert training.metrics.read_bytes() == b'{"step":1}\n' + b'{"step":4}\n' * 2
@@ -122,7 +121,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
     assert open_files() == before
 
 
-def test_another_training_is_refused_with_all_that_differs(tmp_path: Path) -> None:
+def test_another_training_names_all_differences(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
     check_same({"a": 1, "b": None}, {"a": 1}, path, ConfigError, "hint")
     with pytest.raises(

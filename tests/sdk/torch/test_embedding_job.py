@@ -22,10 +22,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048.maintenance import validate_session  # noqa: E402 - after the skip
-from tape2048.session import embedding_job  # noqa: E402
-from tape2048.session.embedding_job import PARTIAL, Draft, Plan  # noqa: E402
 from tape2048.session.embeddings import open_embeddings  # noqa: E402
+from tape2048.torch import embedding_job  # noqa: E402
 from tape2048.torch.embedding import Embedded, bf16_bits, embed_rows, embed_session  # noqa: E402
+from tape2048.torch.embedding_job import PARTIAL, EmbeddingDraft, EmbeddingPlan  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
 
 from ..builders import NAME, Spec, write_foreign  # noqa: E402
@@ -215,11 +215,14 @@ def test_whoever_is_last_publishes_and_the_others_know(session: Session, towers:
     # The last chunk is another's: the file has its length all the same.
     assert embed_session(session, tower, chunk_rows=CHUNK, share=(1, 2)).status == "waiting"
     tokens = session.tokens(slice(None))
-    plan = Plan(
+    plan = EmbeddingPlan(
         model_sha=tower.sha256, pooling=tower.pooling, width=8, rows=ROWS,
         steps_crc32c=session.manifest.files["steps.npy"].crc32c, chunk_rows=CHUNK,
     )  # fmt: skip
-    with Draft(session.path, plan, (0, 2)) as last, Draft(session.path, plan, (1, 2)) as other:
+    with (
+        EmbeddingDraft(session.path, plan, (0, 2)) as last,
+        EmbeddingDraft(session.path, plan, (1, 2)) as other,
+    ):
         for chunk in (0, 2, 4):
             rows = plan.rows_of(chunk)
             last.write(chunk, embed_rows(tower, tokens[rows.start : rows.stop], CPU))
@@ -410,16 +413,16 @@ def test_without_room_nothing_is_begun(
 
 def test_a_session_without_rows(tmp_path: Path) -> None:
     """A plan of nothing is whole at once."""
-    plan = Plan(model_sha="a", pooling="mean", width=4, rows=0, steps_crc32c=0, chunk_rows=10)
-    with Draft(tmp_path, plan) as draft:
+    plan = EmbeddingPlan(model_sha="a", pooling="mean", width=4, rows=0, steps_crc32c=0, chunk_rows=10)
+    with EmbeddingDraft(tmp_path, plan) as draft:
         assert draft.publish() is None
     assert np.load(tmp_path / "embeddings.bf16.npy").shape == (0, 4)
 
 
 @pytest.mark.parametrize("from_call", [1, 2, 3])
-def test_values_that_the_device_does_not_show_are_not_removed(tmp_path: Path, from_call: int) -> None:
-    plan = Plan(model_sha="a", pooling="mean", width=4, rows=1, steps_crc32c=0, chunk_rows=1)
-    with Draft(tmp_path, plan) as draft:
+def test_lost_values_are_not_published(tmp_path: Path, from_call: int) -> None:
+    plan = EmbeddingPlan(model_sha="a", pooling="mean", width=4, rows=1, steps_crc32c=0, chunk_rows=1)
+    with EmbeddingDraft(tmp_path, plan) as draft:
         draft.write(0, np.full((1, 4), 7, dtype=np.uint16))
         values = tmp_path / PARTIAL / embedding_job._VALUES
         with unsaid(values, from_call=from_call), pytest.raises(errors.StorageError):
