@@ -183,7 +183,7 @@ def test_a_closed_pipe_is_no_error(session: Path, environment: dict[str, str]) -
         assert child.wait(60) == 141
 
 
-def test_a_full_disk_behind_standard_output_is_an_error_with_a_hint(
+def test_full_disk_behind_standard_output(
     process: Callable[..., subprocess.CompletedProcess[str]], session: Path
 ) -> None:
     options = ["--runs", "--format", "jsonl", "--output", "-"]

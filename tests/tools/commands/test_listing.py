@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Tape = Callable[..., Outcome]
 
 
-def test_the_table_has_a_line_for_each_session_and_one_for_all(tape: Tape, root: Path) -> None:
+def test_table_with_totals(tape: Tape, root: Path) -> None:
     done = tape("list", root)
     assert done.code == 0
     heading, first, second, total = (line.split() for line in done.out.splitlines())
@@ -60,7 +60,7 @@ def test_json_has_the_numbers_unrounded(tape: Tape, root: Path) -> None:
     assert document["total"]["reach"]["16384"] == pytest.approx(1 / 6)
 
 
-def test_a_broken_session_is_named_and_the_others_are_listed(tape: Tape, root: Path, session: Path) -> None:
+def test_broken_session_is_listed_with_its_error(tape: Tape, root: Path, session: Path) -> None:
     (session / "metadata.db").write_bytes(b"x" * (session / "metadata.db").stat().st_size)
     done = tape("list", root)
     assert done.code == 1
@@ -110,9 +110,7 @@ def test_an_empty_directory_says_how_to_fill_it(tape: Tape, tmp_path: Path) -> N
     assert tape("list", tmp_path, "--json").json["sessions"] == []
 
 
-def test_without_a_root_it_lists_where_record_would_write(
-    tape: Tape, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_root_is_the_out_dir(tape: Tape, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tape("list", "--json").json["root"] == "selfplay"
     assert len(tape("list", "--json").json["sessions"]) == 2
     root.rename(root.with_name("elsewhere"))
@@ -153,7 +151,7 @@ def test_a_fact_of_another_type_is_not_believed(tape: Tape, foreign: Path) -> No
     ("width", "left_out"),
     [(120, []), (91, ["2048"]), (79, ["2048", "4096", "best"]), (50, ["2048", "4096", "best", "size"])],
 )
-def test_a_narrow_terminal_keeps_the_tiles_that_a_critic_is_requested(
+def test_narrow_terminal_omits_columns(
     session: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -171,7 +169,7 @@ def test_a_narrow_terminal_keeps_the_tiles_that_a_critic_is_requested(
     assert line.startswith(session.name)
 
 
-def test_lines_of_many_sessions_leave_out_the_same_columns(
+def test_plain_lines_omit_columns(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tape2048_tools.commands.sessions.listing.SCORES_SESSIONS_MAX", 1)

@@ -78,9 +78,7 @@ def test_merging_keeps_the_originals_unless_told(tape: Tape, halves: list[Path],
 
 
 @pytest.mark.parametrize("paths", [("20260102T*_model=greedy",), ("nowhere", "20260102T*_model=greedy")])
-def test_sessions_that_are_not_there_are_refused_alike_with_remove(
-    tape: Tape, tmp_path: Path, paths: tuple[str, ...]
-) -> None:
+def test_missing_sessions_are_refused(tape: Tape, tmp_path: Path, paths: tuple[str, ...]) -> None:
     """A pattern that matches nothing reaches the command as it is; no session is unfit to be removed."""
     plain = tape("merge", *paths, "--out", tmp_path)
     done = tape("merge", *paths, "--out", tmp_path, "--remove")
@@ -97,9 +95,7 @@ def test_an_original_that_is_read_stays_and_is_said(tape: Tape, halves: list[Pat
     assert len(sessions(tmp_path / "out")) == 1
 
 
-def test_what_may_not_be_removed_is_refused_before_anything_is_written(
-    tape: Tape, halves: list[Path], tmp_path: Path
-) -> None:
+def test_unsafe_removal_is_refused_first(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
     (halves[0] / "embeddings.json").touch()
     done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
     assert done.code == errors.MaintenanceError.exit_code
@@ -137,7 +133,7 @@ def test_what_has_findings_is_put_away_with_the_reason(tape: Tape, root: Path, s
     assert tape("list", root, "--json").json["quarantined"] == 2
 
 
-def test_without_the_flag_and_without_findings_nothing_moves(tape: Tape, root: Path, session: Path) -> None:
+def test_sessions_stay_without_flag_or_findings(tape: Tape, root: Path, session: Path) -> None:
     assert tape("validate", root, "--quarantine").code == 0
     (session / "notes.txt").touch()
     assert tape("validate", root).code == 1

@@ -117,7 +117,7 @@ def test_flags_of_a_game_of_ones_own_go_with_no_run(tape: Tape, tmp_path: Path, 
     assert "without RUN" in done.err
 
 
-def test_a_game_that_could_not_be_recorded_does_not_begin(tape: Tape, tmp_path: Path) -> None:
+def test_unwritable_record_is_refused_first(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "there.a2run").write_bytes(b"")
     assert tape("play", "--record", "there.a2run").code == errors.NameTakenError.exit_code
     assert (tmp_path / "there.a2run").read_bytes() == b""

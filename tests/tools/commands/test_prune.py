@@ -66,7 +66,7 @@ def test_without_a_limit_nothing_goes(tape: Tape, many: Path) -> None:
     assert len(left(many)) == COUNT
 
 
-def test_by_number_the_oldest_go_and_the_newest_of_each_model_stay(tape: Tape, many: Path) -> None:
+def test_max_sessions_removes_the_oldest(tape: Tape, many: Path) -> None:
     done = tape("prune", many, "--max-sessions", 5)
     assert done.code == 0
     assert left(many) == [4, 5, 6, 7, 8]
@@ -131,7 +131,7 @@ def test_free_space_is_what_this_user_may_take(many: Path, monkeypatch: pytest.M
     assert free_bytes(many) == 3 * 4096
 
 
-def test_room_that_others_made_meanwhile_spares_the_rest(
+def test_free_space_is_checked_before_each_removal(
     tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([0, 0, 10**12, 10**12])
@@ -152,7 +152,7 @@ def test_a_dry_run_removes_nothing_and_says_the_same(tape: Tape, many: Path) -> 
 
 
 @pytest.mark.parametrize("with_locks", [False, True])
-def test_a_dry_run_writes_nothing_and_needs_no_right_to(
+def test_dry_run_works_read_only(
     tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch, *, with_locks: bool
 ) -> None:
     if with_locks:
@@ -223,9 +223,8 @@ def test_limits_of_the_file(tape: Tape, many: Path, tmp_path: Path) -> None:
     assert tape("config", "show", "--config", config).code == 0
 
 
-def test_what_a_tag_keeps_last_is_its_own_or_the_general_number_and_a_flag_counts_before_both(
-    tape: Tape, many: Path, tmp_path: Path
-) -> None:
+def test_precedence_of_keep_last(tape: Tape, many: Path, tmp_path: Path) -> None:
+    """A flag comes before the tag's number, which comes before the general number."""
     config = tmp_path / "recorder.toml"
     config.write_text(
         f'out_dir = "{many}"\n[retention]\nmax_sessions = 1\nkeep_last = 2\n'
@@ -237,7 +236,7 @@ def test_what_a_tag_keeps_last_is_its_own_or_the_general_number_and_a_flag_count
     assert left(many) == [6, 7, 8]
 
 
-def test_a_file_with_limits_of_tags_alone_or_without_any(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_file_with_limits_of_tags_only(tape: Tape, many: Path, tmp_path: Path) -> None:
     config = tmp_path / "recorder.toml"
     config.write_text(f'out_dir = "{many}"\n')
     assert "no limit is set" in tape("prune", "--config", config).out
@@ -314,7 +313,7 @@ def test_leftovers_of_a_killed_one_go(tape: Tape, many: Path) -> None:
     assert not list(many.glob(".*.removed"))
 
 
-def test_a_leftover_that_cannot_be_removed_does_not_keep_what_is_to_go(
+def test_stuck_leftover_does_not_block_removals(
     tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, loose = (many / f".{name(number)}.removed" for number in range(2))
@@ -436,7 +435,7 @@ def test_three_hundred_sessions_in_little_memory(tape: Tape, tmp_path: Path) -> 
     assert len(list(root.glob("2*"))) == 10
 
 
-def test_a_session_in_place_of_its_directory_is_refused_and_stays_as_it_is(tape: Tape, many: Path) -> None:
+def test_session_as_root_is_refused(tape: Tape, many: Path) -> None:
     session = min(path for path in many.iterdir() if path.is_dir() and not path.name.startswith("."))
     before = sorted(path.name for path in session.iterdir())
     for words in (("prune", session, "--max-sessions", "1", "--dry-run"), ("list", session)):

@@ -130,7 +130,7 @@ def test_the_storage_is_said_where_it_is_tape(tape: Tape, storages: dict[str, Pa
     assert "on tape" not in tape("show", plain).out
 
 
-def test_a_game_on_tape_is_shown_whole_without_its_player(tape: Tape, tmp_path: Path) -> None:
+def test_tape_game_needs_no_player(tape: Tape, tmp_path: Path) -> None:
     path = write_tape(tmp_path / NAME, GAMES)
     found = choose_run(path, int(GAMES.runs["id"][1]), None, replay=True)
     assert found.ended
@@ -152,7 +152,7 @@ def test_a_part_of_a_session_on_tape_is_taken_for_one(tape: Tape, tmp_path: Path
     assert "no metadata.db in this directory" in done.out
 
 
-def test_sessions_of_one_storage_are_merged_and_of_two_are_refused(tape: Tape, tmp_path: Path) -> None:
+def test_merge_needs_one_storage(tape: Tape, tmp_path: Path) -> None:
     facts = {"player": "toy", "player_args": {}, "player_sha256": "ab" * 32, "model_tag": "toy"}
     for storage, write in (("rows", write_rows), ("tape", write_tape)):
         root = tmp_path / storage
@@ -196,9 +196,7 @@ def test_a_recording_onto_tape_and_back_is_the_same(
     assert Session.open(path).meta == {**session.meta, "storage": "tape"}
 
 
-def test_a_session_that_cannot_be_repacked_costs_itself_only(
-    tape: Tape, tmp_path: Path, foreign: Path
-) -> None:
+def test_failed_repack_affects_one_session(tape: Tape, tmp_path: Path, foreign: Path) -> None:
     good = write_rows(tmp_path / "a" / NAME, GAMES)
     unsure = write_rows(tmp_path / "b" / NAME, UNCERTAIN)
     there = write_tape(tmp_path / "c" / NAME, GAMES)
@@ -221,9 +219,7 @@ def test_a_session_that_cannot_be_repacked_costs_itself_only(
     assert lossy.out.startswith(f"{out / NAME}-2: 2 games, {len(UNCERTAIN.tape)} rows, ")
 
 
-def test_originals_go_when_their_new_sessions_are_there(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_originals_are_removed_last(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
     new = tmp_path / f"{NAME}-2"
     from tape2048.maintenance import removal
@@ -245,7 +241,7 @@ def test_originals_go_when_their_new_sessions_are_there(
 
 
 @pytest.mark.parametrize("check", ["check_draft", "_check_same"])
-def test_an_original_stays_if_its_new_session_does_not_pass(
+def test_failed_check_keeps_the_original(
     tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
@@ -261,7 +257,7 @@ def test_an_original_stays_if_its_new_session_does_not_pass(
     assert validate_session(path).ok
 
 
-def test_originals_that_are_read_or_unfit_stay_and_are_said(tape: Tape, tmp_path: Path) -> None:
+def test_kept_originals_are_reported(tape: Tape, tmp_path: Path) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
     out = tmp_path / "out"
     make_readers_lock(tmp_path)

@@ -70,7 +70,7 @@ def test_text_has_facts_settings_and_the_best_board(tape: Tape, session: Path) -
     ]
 
 
-def test_a_seed_past_the_signed_range_is_shown_unsigned(tape: Tape, session: Path) -> None:
+def test_seed_is_shown_unsigned(tape: Tape, session: Path) -> None:
     database = sqlite3.connect(session / "metadata.db")
     with database:
         database.execute("UPDATE runs SET max_score = 900000 WHERE id = 2")
@@ -156,9 +156,7 @@ def test_a_directory_is_summed_up(tape: Tape, root: Path, session: Path) -> None
     assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
 
 
-def test_a_directory_with_players_and_with_a_broken_session(
-    tape: Tape, root: Path, session: Path, foreign: Path
-) -> None:
+def test_directory_with_a_broken_session(tape: Tape, root: Path, session: Path, foreign: Path) -> None:
     foreign.rename(root / "foreign")
     (session / "metadata.db").write_bytes(b"x" * (session / "metadata.db").stat().st_size)
     done = tape("show", root, "--json")

@@ -72,7 +72,7 @@ def test_rows_of_games_that_never_ended_are_a_note(tape: Tape, foreign: Path) ->
     assert tape("show", foreign, "--json").json["rows_without_run"] == 60
 
 
-def test_wrong_embeddings_are_found_and_no_reason_for_the_quarantine(tape: Tape, session: Path) -> None:
+def test_wrong_embeddings_are_not_quarantined(tape: Tape, session: Path) -> None:
     (session / "embeddings.json").write_text("{}")
     done = tape("validate", session, "--quarantine")
     assert done.code == 1
@@ -101,16 +101,14 @@ def test_sessions_and_roots_may_be_mixed(tape: Tape, root: Path, session: Path, 
     assert "no checksums to compare" in tape("validate", foreign).out
 
 
-def test_a_session_by_its_place_in_the_working_directory(
-    tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_session_by_a_relative_path(tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(session)
     assert tape("validate", ".").code == 0
     monkeypatch.chdir(session.parent)
     assert tape("validate", session.name).code == 0
 
 
-def test_a_damaged_session_is_not_taken_for_a_directory_of_sessions(tape: Tape, session: Path) -> None:
+def test_damaged_session_is_no_root(tape: Tape, session: Path) -> None:
     for name in ("steps.npy", "metadata.db", "manifest.json"):
         (session / name).unlink()
     done = tape("validate", session)
@@ -258,9 +256,7 @@ def test_a_damaged_old_session_is_a_finding_on_its_day(
     assert sorted(codes) == [0, 1]
 
 
-def test_a_name_without_a_valid_time_is_as_old_as_its_directory(
-    tape: Tape, tmp_path: Path, session: Path
-) -> None:
+def test_age_without_a_valid_time(tape: Tape, tmp_path: Path, session: Path) -> None:
     path = tmp_path / "20261341T000000Z_model=x"
     session.rename(path)
     assert checked(tape("validate", path, "--older", 1, "--json")) == set()
@@ -296,7 +292,7 @@ def removing(monkeypatch: pytest.MonkeyPatch, remove: Callable[[Path], object]) 
 
 
 @pytest.mark.parametrize("flag", ["--quarantine", "--replay"])
-def test_a_session_that_is_removed_meanwhile_is_no_finding(
+def test_removed_session_is_no_finding(
     tape: Tape, root: Path, session: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     with monkeypatch.context() as patch:
@@ -315,9 +311,7 @@ def test_a_removal_is_said_as_json(tape: Tape, session: Path, monkeypatch: pytes
     assert (found["ok"], found["removed"], found["findings"]) == (True, True, [])
 
 
-def test_a_session_whose_file_alone_is_gone_is_a_finding(
-    tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_file_is_a_finding(tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         removing(patch, lambda path: (path / "steps.npy").unlink())
         assert tape("validate", session).code == 1

@@ -34,7 +34,7 @@ def test_json_escapes_what_json_cannot_hold(capsys: pytest.CaptureFixture[str]) 
     assert out.endswith("\n}\n")
 
 
-def test_a_table_that_is_wider_than_any_terminal_is_whole_when_piped(
+def test_piped_tables_are_never_cut(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     table = output.table("name", ">n")
@@ -91,7 +91,7 @@ def test_each_tile_has_a_colour_of_its_own() -> None:
     assert len(styles) == 16
 
 
-def test_a_table_wider_than_the_terminal_keeps_its_numbers_and_names_whole(
+def test_wide_tables_keep_numbers_and_names_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -107,7 +107,7 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers_and_names_whole(
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_of_many_runs_left_out_for_one_reason_a_few_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out_runs_are_summarised(capsys: pytest.CaptureFixture[str]) -> None:
     many = [(f"a: run {number}", f"ReplayError: run {number} has no moves") for number in range(30)]
     output.complain_left_out([*many, ("b", "FormatError: cut off")])
     lines = capsys.readouterr().err.splitlines()

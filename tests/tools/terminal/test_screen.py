@@ -85,9 +85,8 @@ def test_the_terminal_is_given_back_on_every_end(
             assert "ValueError: a bug" in after, "on the screen that stays"
 
 
-def test_a_stopped_program_gives_the_terminal_back_and_takes_it_again(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_stop_and_continue(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A stopped program restores the terminal, and takes it again when it continues."""
     with OnTerminal(COMMAND, tmp_path, env=environment) as terminal:
         seen = terminal.wait_for("<ready>")
         terminal.child.send_signal(signal.SIGTSTP)

@@ -79,7 +79,7 @@ def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) 
     assert total * (times[1] - times[0]) == pytest.approx(runs["steps"].sum(), rel=1e-5)
 
 
-def test_two_selections_have_the_same_bins_and_share_no_game(data: Data) -> None:
+def test_two_selections_have_the_same_bins(data: Data) -> None:
     found = data.overview({"where": "max_score >= 3000", "two": "1", "b.where": "max_score < 3000"})
     first, second = found["selections"]
     assert first["games"] + second["games"] == 40
@@ -96,9 +96,8 @@ def test_an_overview_of_no_game_is_one(data: Data) -> None:
     assert data.sample({"where": "max_score > 99999999"})["games"] == 0
 
 
-def test_the_sample_tells_when_tiles_appear_and_how_often_each_move_is_made(
-    data: Data, recorded: Path
-) -> None:
+def test_sample_of_tiles_and_moves(data: Data, recorded: Path) -> None:
+    """The sample has the first step of each tile, and the share of each move."""
     path = min(recorded.glob("2*"))
     session_id = next(one.id for one in data.collection.games().sessions if one.path == path)
     found = data.sample({"session": session_id})
@@ -154,9 +153,7 @@ def test_warming_up_makes_no_answer_another_one(data: Data, recorded: Path) -> N
     assert warm.replay(given) == data.replay(given)
 
 
-def test_the_sample_compares_what_the_critic_predicts_with_what_is_reached(
-    data: Data, recorded: Path
-) -> None:
+def test_sample_of_predictions(data: Data, recorded: Path) -> None:
     """By a critic of tiles that greedy reaches, whose probabilities are the boards' sums."""
     tiles = (128, 512, 32768)
 
@@ -196,7 +193,7 @@ def test_the_sample_compares_what_the_critic_predicts_with_what_is_reached(
         assert mine == pytest.approx(due)
 
 
-def test_a_critic_that_is_not_there_costs_its_figures_alone(data: Data, tmp_path: Path) -> None:
+def test_missing_critic_affects_its_figures_only(data: Data, tmp_path: Path) -> None:
     lame = Data(data.collection, Judges([], tmp_path / "no.critic"))
     found = lame.sample({})
     assert found["games"] == 40
@@ -207,9 +204,8 @@ def test_a_critic_that_is_not_there_costs_its_figures_alone(data: Data, tmp_path
 # --- the critic of lists
 
 
-def test_the_critic_judges_the_middle_of_games_and_a_few_games_of_sessions(
-    data: Data, recorded: Path
-) -> None:
+def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
+    """A game has the opinion of its middle board, a session the mean of a few games."""
     entries = {one.id: one for one in data.collection.games().sessions}
     rows = data.games({"sort": "id"})["rows"]
     found = data.opinions({"of": ",".join(f"{row['session']}/{row['run']}" for row in rows)})
@@ -228,9 +224,7 @@ def test_the_critic_judges_the_middle_of_games_and_a_few_games_of_sessions(
         assert odds == pytest.approx(np.mean([by_key[key, str(run)] for run in few], axis=0).tolist())
 
 
-def test_a_session_that_cannot_be_read_costs_its_own_probabilities(
-    data: Data, recorded: Path, tmp_path: Path
-) -> None:
+def test_unreadable_session_lacks_its_odds_only(data: Data, recorded: Path, tmp_path: Path) -> None:
     root = tmp_path / "copy"
     shutil.copytree(recorded, root)
     other = Data(Collection([root]), data.judges)
@@ -242,7 +236,7 @@ def test_a_session_that_cannot_be_read_costs_its_own_probabilities(
     assert "steps.npy" in found["unread"]
 
 
-def test_the_latest_games_are_those_of_the_last_session_of_a_recorder(data: Data) -> None:
+def test_latest_games_of_a_recorder(data: Data) -> None:
     (recorder,) = data.live()["recorders"]
     found = data.latest({"id": recorder["id"]})
     last = data.collection.games().sessions[-1]
@@ -257,9 +251,7 @@ def test_the_latest_games_are_those_of_the_last_session_of_a_recorder(data: Data
 # --- sessions that change
 
 
-def test_a_session_that_is_replaced_under_its_name_is_read_again(
-    data: Data, recorded: Path, tmp_path: Path
-) -> None:
+def test_replaced_session_is_read_again(data: Data, recorded: Path, tmp_path: Path) -> None:
     first, second = sorted(recorded.glob("2*"))
     here = tmp_path / "root" / first.name
     shutil.copytree(first, here)
@@ -293,7 +285,7 @@ def test_a_session_that_is_replaced_under_its_name_is_read_again(
     assert made.collection.games().broken == ()
 
 
-def test_a_game_is_shown_before_its_session_is_in_the_lists(data: Data, recorded: Path) -> None:
+def test_game_of_an_unread_session(data: Data, recorded: Path) -> None:
     fresh = Data(Collection([recorded]), data.judges)
     fresh.collection._reading = True  # as if its thread were at another one
     row = data.games({})["rows"][0]
@@ -305,7 +297,7 @@ def test_a_game_is_shown_before_its_session_is_in_the_lists(data: Data, recorded
 # --- games
 
 
-def test_a_game_is_packed_with_its_boards_and_its_judgement(data: Data) -> None:
+def test_packed_game(data: Data) -> None:
     for row in data.games({"sort": "steps"})["rows"][:3]:
         found = unpacked(data.replay({"session": row["session"], "run": row["run"]}))
         entry = data.collection.session(row["session"])
@@ -367,9 +359,7 @@ def test_a_planted_blunder_is_the_largest_loss(data: Data) -> None:
     assert int(blundered.loss.argmax()) == at
 
 
-def test_a_game_with_a_sample_of_its_boards_is_shown_without_its_moves(
-    data: Data, recorded: Path, process: Any, tmp_path: Path
-) -> None:
+def test_sampled_game_has_no_moves(data: Data, recorded: Path, process: Any, tmp_path: Path) -> None:
     done = process(
         "record",
         "--player",
@@ -398,7 +388,7 @@ def test_a_game_with_a_sample_of_its_boards_is_shown_without_its_moves(
     assert whole["count"] == row["steps"]
 
 
-def test_the_page_says_that_the_critic_judges_another_player(data: Data) -> None:
+def test_remark_on_another_player(data: Data) -> None:
     row = data.games({})["rows"][0]
     found = unpacked(data.replay({"session": row["session"], "run": row["run"]}))
     assert found["strange"] == REMARK
@@ -409,7 +399,7 @@ def test_the_page_says_that_the_critic_judges_another_player(data: Data) -> None
     assert other == REMARK.replace("not greedy", "not another ntuple")
 
 
-def test_a_converted_game_is_shown_as_far_as_it_is_known(data: Data, tmp_path: Path) -> None:
+def test_converted_game_with_a_false_move(data: Data, tmp_path: Path) -> None:
     states = np.array([0x1100000000000000, 0x2010000000000000, 0x0210000000000001], np.uint64)
     run = Run(
         states, np.array([1, 1], np.uint8), RunMeta(steps=2, max_score=4, highest_tile=4)
@@ -484,7 +474,7 @@ def test_what_is_no_board_is_refused(text: str) -> None:
         parse_board(text)
 
 
-def test_a_board_has_the_values_of_its_moves_and_their_spawns(data: Data) -> None:
+def test_values_of_a_board(data: Data) -> None:
     found = data.board({"board": "0x0100021034215987"})
     judged = data.judges[0].game(np.array([0x0100021034215987] * 2, np.uint64), np.array([0], np.uint8))
     for one in found["options"]:
@@ -534,7 +524,8 @@ def test_a_player_that_is_slow_is_stopped(data: Data, monkeypatch: pytest.Monkey
     assert len(slow["moves"]) <= 2
 
 
-def test_the_moves_of_a_player_are_its_best_ones_on_the_boards_of_a_game(data: Data) -> None:
+def test_choices_of_a_player(data: Data) -> None:
+    """A player chooses its best move on every board of a game."""
     row = data.games({})["rows"][0]
     entry = data.collection.session(row["session"])
     (game,) = read_game(entry.path, [int(row["run"])], replayed=True)
@@ -587,7 +578,7 @@ def test_the_state_of_recorders_comes_from_their_files(recorded: Path, data: Dat
     assert "not the status" in found["error"]
 
 
-def test_curves_of_a_training_leave_out_what_is_no_line(tmp_path: Path) -> None:
+def test_curves_skip_damaged_lines(tmp_path: Path) -> None:
     lines = [
         {"moves": 10 * i, "mean_score": float(i), "reach": {"2048": i / 9}, "epochs": 3, "note": "x"}
         for i in range(5)

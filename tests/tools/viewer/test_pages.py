@@ -100,9 +100,10 @@ def test_the_token_leaves_the_address(page: Any, viewer: Viewer) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 420), ("dark", 1280)])
-def test_no_page_violates_a_rule_of_axe_or_is_wider_than_the_screen(
+def test_pages_are_accessible_and_fit(
     new_page: Callable[..., Any], viewer: Viewer, scheme: str, width: int
 ) -> None:
+    """No page violates a rule of axe, or is wider than the screen."""
     session, run = best_game(viewer)
     page = new_page(viewer.link, scheme, width)
     for link in [
@@ -152,7 +153,7 @@ def test_keys_step_through_a_game(page: Any, viewer: Viewer, recorded: Path) -> 
     assert until(page, lambda: board_shown(page) != exps[at + 1].tolist())
 
 
-def test_all_boards_of_the_page_are_those_of_the_recording(page: Any, viewer: Viewer, recorded: Path) -> None:
+def test_pages_show_the_recorded_boards(page: Any, viewer: Viewer, recorded: Path) -> None:
     for row in viewer.json("/api/games")["rows"][::10]:
         (game,) = read_game(recorded / row["name"], [int(row["run"])], replayed=True)
         found = page.evaluate(
@@ -261,7 +262,8 @@ def test_two_games_of_one_seed_stand_side_by_side(
     assert "beside=" in page.url
 
 
-def test_any_game_is_shown_beside_another_from_the_list_or_by_its_link(page: Any, viewer: Viewer) -> None:
+def test_any_game_beside_another(page: Any, viewer: Viewer) -> None:
+    """The second game is chosen from the list or by its link."""
     session, run = best_game(viewer)
     rows = viewer.json("/api/games?sort=steps&desc=0")["rows"]
     other = f"{rows[0]['session']}/{rows[0]['run']}"
@@ -345,7 +347,7 @@ def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
     page.get_by_text("If ntuple plays on").wait_for()
 
 
-def test_every_control_is_reached_by_the_keyboard_alone(page: Any, viewer: Viewer) -> None:
+def test_keyboard_reaches_every_control(page: Any, viewer: Viewer) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     for key, name in (("s", "sessions"), ("g", "games"), ("b", "board"), ("o", "overview")):
@@ -403,7 +405,7 @@ def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
     page.locator(".message.error").wait_for()
 
 
-def test_a_condition_selects_and_a_false_one_is_explained(page: Any) -> None:
+def test_conditions_select_or_are_explained(page: Any) -> None:
     open_link(page, "#games")
     page.locator("input[name=where]").fill("max_score >= 5000 AND steps > 10")
     page.keyboard.press("Enter")

@@ -31,7 +31,7 @@ def a_game(viewer: Any) -> tuple[str, str]:
 # --- who is answered
 
 
-def test_the_link_makes_a_cookie_that_no_script_and_no_other_site_has(viewer: Viewer) -> None:
+def test_link_sets_a_strict_cookie(viewer: Viewer) -> None:
     code, body, headers = viewer.get(f"/?token={viewer.token}", Cookie="")
     assert code == 200
     assert b"<main" in body
@@ -53,7 +53,7 @@ def test_nothing_is_answered_without_the_token(viewer: Viewer, path: str) -> Non
     assert viewer.refusal(path, Cookie="tape2048_view_1=%C3%A9")[0] == 403
 
 
-def test_the_token_in_the_query_opens_the_first_page_only(viewer: Viewer) -> None:
+def test_token_in_the_query_opens_the_first_page_only(viewer: Viewer) -> None:
     assert viewer.refusal(f"/api/games?token={viewer.token}", Cookie="")[0] == 403
 
 
@@ -144,7 +144,7 @@ def test_answers_hold_no_path(viewer: Viewer, recorded: Path) -> None:
         assert str(recorded.parent).encode() not in body
 
 
-def test_a_session_that_goes_or_is_damaged_while_it_is_shown_costs_only_itself(
+def test_damage_while_shown_affects_one_session(
     start_viewer: Callable[..., Viewer], recorded: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "copy"
@@ -230,9 +230,7 @@ def test_a_port_in_use_is_refused_with_what_to_do(viewer: Viewer, recorded: Path
     assert "--port 0" in done.stderr
 
 
-def test_two_viewers_of_one_host_keep_their_cookies_apart(
-    viewer: Viewer, second_viewer: SecondViewer
-) -> None:
+def test_two_viewers_have_separate_cookies(viewer: Viewer, second_viewer: SecondViewer) -> None:
     other = second_viewer.viewer
     both = f"{viewer.cookie}; {other.cookie}"
     assert viewer.get("/api/about", Cookie=both)[0] == 200
@@ -241,9 +239,10 @@ def test_two_viewers_of_one_host_keep_their_cookies_apart(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once_although_a_page_listens(
+def test_signals_end_the_viewer_at_once(
     start_viewer: Callable[..., Viewer], recorded: Path, number: signal.Signals
 ) -> None:
+    """An open page does not delay the end."""
     found = start_viewer(recorded)
     connection = http.client.HTTPConnection(found.address, timeout=20)
     connection.request("GET", "/api/live", headers={"Cookie": found.cookie})
@@ -257,7 +256,7 @@ def test_a_signal_ends_it_at_once_although_a_page_listens(
     connection.close()
 
 
-def test_no_page_is_served_from_a_path_that_is_not_there(process: Any) -> None:
+def test_missing_root_is_refused(process: Any) -> None:
     done = process("view", "nowhere")
     assert done.returncode == MissingPathError.exit_code
     assert "nowhere" in done.stderr

@@ -15,7 +15,8 @@ from tests import reference
 from tape2048.runs.run import Run, RunMeta
 from tape2048_recorder.replay.judging import Judged
 from tape2048_tools.terminal.background import in_background
-from tape2048_tools.views.game_screen import (
+from tape2048_tools.views.run import ChosenRun
+from tape2048_tools.views.screens import (
     CriticView,
     GameView,
     ReplayScreen,
@@ -23,7 +24,6 @@ from tape2048_tools.views.game_screen import (
     points,
     scores_of,
 )
-from tape2048_tools.views.run import ChosenRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,7 @@ def test_arrows_and_pages_step_within_the_game() -> None:
     assert not screen.press("q")
 
 
-def test_brackets_go_to_the_losses_in_the_order_of_the_game() -> None:
+def test_brackets_step_through_large_losses() -> None:
     screen = replay()
     assert [press(screen, ["]"]) for _ in range(5)] == [7, 12, 40, 60, 60]
     assert "no large loss after this move" in text_of(screen)
@@ -164,14 +164,14 @@ def test_beside_the_board_is_what_the_judge_says() -> None:
     assert "\x1b" not in shown
 
 
-def test_the_critic_judges_for_one_tile_after_the_other() -> None:
+def test_c_selects_the_next_judge() -> None:
     screen = replay()
     for name in ("a judge", "critic, P(2048)", "critic, P(4096)", "a judge"):
         assert f"judged by {name}" in text_of(screen)
         press(screen, ["c"])
 
 
-def test_the_last_board_is_the_final_one_or_the_last_recorded_one() -> None:
+def test_last_board_is_final_or_last_recorded() -> None:
     assert "the final board" in text_of(replay(position=len(MOVES)))
     assert "the last recorded board" in text_of(replay(position=len(MOVES), ended=False))
 

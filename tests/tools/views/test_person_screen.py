@@ -12,7 +12,7 @@ from tests import reference
 
 from tape2048.errors import ModelError
 from tape2048_recorder.replay.judging import Judge
-from tape2048_tools.views.person_screen import PersonGame, PersonScreen
+from tape2048_tools.views.screens import PersonGame, PersonScreen
 
 KEYS = ("up", "down", "left", "right")
 LETTERS = ("w", "s", "a", "d")
@@ -86,7 +86,7 @@ def test_advice_is_shown_on_request_alone() -> None:
     assert "judged" not in text_of(shown)
 
 
-def test_the_critic_advises_for_the_next_tile_that_is_not_there() -> None:
+def test_critic_advises_for_the_next_tile() -> None:
     shown = screen()
     advised(shown, "c")
     for highest, tile in ((1, 4), (2, 8), (3, 8)):

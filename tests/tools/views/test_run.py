@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_replay_adds_the_last_move_and_the_final_board(recorded: Path) -> None:
+def test_replay_adds_the_final_board(recorded: Path) -> None:
     root = recorded / "selfplay"
     (path,) = sessions(root)
     row = max(Session.open(path).runs, key=lambda run: run["steps"])
@@ -33,7 +33,7 @@ def test_a_replay_adds_the_last_move_and_the_final_board(recorded: Path) -> None
     assert whole.position(-1) == len(whole.run)
 
 
-def test_without_its_player_a_game_is_what_was_recorded(session: Path) -> None:
+def test_game_of_an_unknown_player(session: Path) -> None:
     """The player of this session is no player of this version."""
     found = choose_run(session, 2, None, replay=True)
     assert not found.ended

@@ -139,16 +139,7 @@ def open_panel(
     quiet: bool = False,
     **how: Callable[[Any], Progress],
 ) -> ProgressPanel:
-    """Return the panel that suits standard error.
-
-    Args:
-        title: title on a terminal.
-        interval_s: seconds between two progress lines of a log.
-        level: least important level that is logged.
-        form: form of a log's lines: ``text`` or ``json``.
-        quiet: whether to show errors only.
-        how: ``describe`` of :class:`ProgressPanel`.
-    """
+    """Return the panel that suits standard error."""
     if quiet:
         return LogPanel(math.inf, level="error", form=form, **how)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":

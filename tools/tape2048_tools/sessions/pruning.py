@@ -81,15 +81,7 @@ def free_bytes(root: Path) -> int:
 
 
 def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate], list[tuple[Path, str]]]:
-    """Return the removable sessions of a directory, oldest first, and the skipped ones with the reason.
-
-    Args:
-        root: the directory.
-        tags: model tags to look at; empty: all.
-
-    Raises:
-        StorageError: it cannot be listed.
-    """
+    """Return the removable sessions of a directory, oldest first, and the skipped ones with the reason."""
     found: list[Candidate] = []
     passed: list[tuple[Path, str]] = []
     for path in sessions(root):
@@ -159,15 +151,9 @@ def make_plan(
     free: int,
     is_held: Callable[[Candidate], bool],
 ) -> PrunePlan:
-    """Choose the sessions to remove.
+    """Choose the sessions to remove from candidates, the oldest first.
 
-    Args:
-        found: the candidates, the oldest first.
-        retention: the limits.
-        now_s: the time, Unix seconds.
-        free: free bytes of the file system.
-        is_held: whether a process reads a session. A held session stays, and limits of size and count remove
-            the next session instead.
+    A session that a process reads stays, and limits of size and count remove the next session instead.
     """
     planner = _Planner(found, retention, functools.cache(is_held))
     planner.apply(retention.general, found, "", now_s)
@@ -253,11 +239,7 @@ class _Planner:
 
 
 def check_removable(path: Path, doing: str) -> None:
-    """Refuse a session that could not be removed, before anything is written; a missing path passes.
-
-    Raises:
-        MaintenanceError: it is not safe to remove, or has embeddings, which no copy has.
-    """
+    """Refuse a session that could not be removed, before anything is written; a missing path passes."""
     if not os.path.lexists(path):
         return
     why = explain_refusal(path.absolute())

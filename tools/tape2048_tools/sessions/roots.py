@@ -7,72 +7,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.errors import NotASessionError, StorageError, TapeError
+from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.io.reading import reading
+from tape2048.session.directory import refuse_dataset
+from tape2048.session.session import sessions
+from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+#: Files of which each session has one.
+_FILES = (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST)
 
 _EXPECTED = "name a session, or a directory of sessions"
 
 
 def default_root(config_path: Path | None = None) -> Path:
-    """Return the directory into which ``tape2048 record`` would write.
-
-    Args:
-        config_path: the recorder's file, if named.
-
-    Raises:
-        ConfigError: an invalid configuration.
-    """
+    """Return the directory into which ``tape2048 record`` would write."""
     from tape2048_recorder.config.loading import load_config
 
     return Path(load_config({}, os.environ, config_path).config.out_dir)
 
 
 def refuse_session(root: Path, hint: str) -> None:
-    """Raise StorageError if a path is a session instead of a directory of sessions.
-
-    Args:
-        root: the directory.
-        hint: what to do instead.
-
-    Raises:
-        StorageError: the path is a session.
-        StorageError: the operating system could not read the directory.
-    """
-    from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
-    from tape2048.io.reading import reading
-    from tape2048.tape.layout import TAPE_NPY
-
+    """Raise StorageError if a path is a session instead of a directory of sessions."""
     with reading(root):
-        is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY, TAPE_NPY))
+        is_session = any((root / name).is_file() for name in _FILES)
     if is_session:
         raise StorageError("found a session, expected a directory of sessions", path=root, hint=hint)
 
 
 def expand_sources(path: Path, *, may_be_empty: bool = False) -> list[Path]:
-    """Return the session, or the sessions of a directory.
-
-    Args:
-        path: either.
-        may_be_empty: whether a directory with nothing but hidden entries is one of no session.
-
-    Raises:
-        MissingPathError: nothing stands at the path.
-        NotASessionError: a file, a data set, or a directory that neither is nor holds a session.
-    """
-    from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
-    from tape2048.io.reading import reading
-    from tape2048.session.directory import refuse_dataset
-    from tape2048.session.session import sessions
-    from tape2048.tape.layout import TAPE_NPY
-
+    """Return the session, or the sessions of a directory."""
     with reading(path):
         is_directory = path.is_dir()
     if not is_directory:
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
     looks_like_session = (
         SESSION_NAME.fullmatch(path.resolve().name)
-        or any((path / name).exists() for name in (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST))
+        or any((path / name).exists() for name in _FILES)
         or any(path.glob("steps-*.npy"))
     )
     if looks_like_session:

@@ -64,15 +64,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     storage: str | None = None
 
 
-class Tile(msgspec.Struct, frozen=True):
-    """The games with this highest tile, their share, and the share of games that reached it."""
-
-    tile: int
-    games: int
-    share: float
-    reach: float
-
-
 def brief(path: str, name: str) -> Summary | None:
     """Summarize a session from its manifest alone, without scores.
 
@@ -164,14 +155,22 @@ def reach(runs: NDArray[np.void], thresholds: Sequence[int]) -> dict[int, float 
     }
 
 
-def tiles(runs: NDArray[np.void]) -> list[Tile]:
-    """Return the games by highest tile, the lowest first."""
+def distribution(runs: NDArray[np.void]) -> dict[str, Any]:
+    """Return quantiles of scores and lengths, and ``tiles``, the lowest first.
+
+    For each highest tile of a game: the number of such games, their share, and the share of games that
+    reached the tile.
+    """
     values, counts = np.unique(runs["highest_tile"], return_counts=True)
     at_least = counts[::-1].cumsum()[::-1]
-    return [
-        Tile(tile=int(tile), games=int(games), share=float(games / len(runs)), reach=float(up / len(runs)))
-        for tile, games, up in zip(values, counts, at_least, strict=True)
-    ]
+    return {
+        "score": quantiles(runs["max_score"]),
+        "steps": quantiles(runs["steps"]),
+        "tiles": [
+            {"tile": int(tile), "games": int(games), "share": games / len(runs), "reach": up / len(runs)}
+            for tile, games, up in zip(values, counts.tolist(), at_least.tolist(), strict=True)
+        ],
+    }
 
 
 def quantiles(values: NDArray[Any]) -> dict[str, float]:
@@ -217,9 +216,7 @@ def sum_up(several: Sequence[Session]) -> dict[str, Any]:
         "started_at": min(started).isoformat() if started else None,
         "ended_at": max(ended).isoformat() if ended else None,
         "players": [_of_player(player, its) for player, its in by_player.items()],
-        "score": quantiles(runs["max_score"]),
-        "steps": quantiles(runs["steps"]),
-        "tiles": msgspec.to_builtins(tiles(runs)),
+        **distribution(runs),
         "labels": label_prevalence(runs),
     }
 

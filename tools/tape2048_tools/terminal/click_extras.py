@@ -220,11 +220,7 @@ def job_options(out: str) -> Callable[[Any], Any]:
 
 
 def no_job(hint: str) -> Callable[[Any], Any]:
-    """Return hidden options of jobs that a command refuses, as it makes one output of all sessions.
-
-    Args:
-        hint: what to do instead.
-    """
+    """Return hidden options of jobs that a command refuses, as it makes one output of all sessions."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
         if value is not None:

@@ -124,13 +124,9 @@ def double_quoted(text: str) -> str:
 def spark(
     values: Sequence[float] | NDArray[Any], width: int, least: float = math.inf, most: float | None = None
 ) -> str:
-    """Draw values as at most ``width`` bars, each of them the mean of its part; NaN is drawn as the lowest.
+    """Draw values as at most ``width`` bars, each the mean of its part; NaN is drawn as the lowest bar.
 
-    Args:
-        values: the values.
-        width: number of bars, at most.
-        least: value of the lowest bar, unless a mean is lower.
-        most: value of the highest bar; None: the highest mean.
+    The lowest bar stands for ``least`` or the lowest mean, the highest bar for ``most`` or the highest mean.
     """
     import numpy as np
 
@@ -147,11 +143,7 @@ def spark(
 
 
 def board(exps: Sequence[int]) -> Text:
-    """Draw a board in the colours of its tiles; without colours, numbers in columns and dots.
-
-    Args:
-        exps: 16 exponents, row-major.
-    """
+    """Draw a board in the colours of its tiles; without colours, numbers in columns and dots."""
     from rich.text import Text
 
     text = Text()
@@ -166,13 +158,7 @@ def board(exps: Sequence[int]) -> Text:
 
 
 def large_board(board: int, fresh: int | None, *, tall: bool) -> list[Text]:
-    """Draw a packed board with gaps between its tiles, one line of a terminal after the other.
-
-    Args:
-        board: packed.
-        fresh: the cell of the last spawn, which is underlined; None without.
-        tall: three lines for each row of the board in place of one.
-    """
+    """Draw a packed board with gaps between its tiles, as lines of a terminal; underline the fresh spawn."""
     from rich.text import Text
 
     width = _CELL_WIDTH - 1

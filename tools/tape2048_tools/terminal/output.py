@@ -118,12 +118,7 @@ def _least_width(shown: Table, console: Console) -> int:
 
 
 def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of many rows as plain lines, also on a terminal: rich is slow with 10,000 rows.
-
-    Args:
-        headings: as for :func:`table`.
-        rows: the text of each column.
-    """
+    """Print a table of many rows as plain lines, also on a terminal: rich is slow with 10,000 rows."""
     names = [heading.removeprefix(">") for heading in headings]
     lines = [names, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -140,11 +135,7 @@ def columns_that_fit(
 ) -> list[int]:
     """Return the indices of the columns to show: all, or on a narrow terminal those that fit.
 
-    Args:
-        headings: as for :func:`table`.
-        rows: the text of each column.
-        less_needed: headings of the columns to leave out, one after the other, until the others fit.
-        gap: least space between two columns.
+    The ``less_needed`` headings are omitted in their order until the others fit, ``gap`` apart.
     """
     kept = list(range(len(headings)))
     if not sys.stdout.isatty():
@@ -222,11 +213,7 @@ def complain(text: str) -> None:
 
 
 def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
-    """Report on standard error the runs that were left out: the first few of each reason by name.
-
-    Args:
-        left_out: name of each run, and the reason.
-    """
+    """Report on standard error the runs that were left out: the first few of each reason by name."""
     counts: dict[str, int] = {}
     for name, reason in left_out:
         kind = reason.replace(name.rpartition(": ")[2], "")  # without the run's name
@@ -257,12 +244,7 @@ def unwritten(error: OSError) -> Exception:
 
 
 def print_text(text: str) -> None:
-    """Write text to standard output; characters that its encoding lacks are escaped.
-
-    Raises:
-        click.exceptions.Exit: the reader closed the pipe.
-        StorageError: it could not be written.
-    """
+    """Write text to standard output; characters that its encoding lacks are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

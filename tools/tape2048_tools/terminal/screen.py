@@ -135,15 +135,9 @@ class Screen:
     def key(self, timeout_s: float | None = None) -> str:
         """Wait for a key.
 
-        Args:
-            timeout_s: seconds to wait; None: for ever.
-
         Returns:
             The key's character, or its name (``up``, ``pagedown``, ``enter``, ...); empty after the time, and
             for keys without a name.
-
-        Raises:
-            EOFError: the terminal is gone.
         """
         if not self._typed and not self._read(timeout_s):
             return ""

@@ -72,14 +72,7 @@ def static_files() -> dict[str, bytes]:
 
 
 def make_app(data: Data, token: str, hosts: Collection[str], cookie: str) -> ASGIApp:
-    """Return the application.
-
-    Args:
-        data: content of the pages.
-        token: token of the printed link.
-        hosts: allowed values of the header ``Host``.
-        cookie: name of the cookie; viewers on two ports of one host have two names.
-    """
+    """Return the application."""
     from starlette.applications import Starlette
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
@@ -246,19 +239,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def serve(
     data: Data, host: str, port: int, *, allowed: Sequence[str] = (), started: Callable[[str], object]
 ) -> None:
-    """Serve the viewer until the process is interrupted.
-
-    Args:
-        data: content of the pages.
-        host: address to listen on.
-        port: port to listen on; 0: a free port.
-        allowed: further allowed host names.
-        started: called with the link when the socket listens.
-
-    Raises:
-        MissingPackageError: starlette or uvicorn is not installed.
-        ConfigError: the port is in use, or the address is not an address of this machine.
-    """
+    """Serve the viewer until the process is interrupted."""
     uvicorn = require_server()
     listening = _listen(host, port)
     port = listening.getsockname()[1]

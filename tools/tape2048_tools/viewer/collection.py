@@ -20,7 +20,7 @@ import numpy as np
 
 from tape2048.errors import ConfigError, MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
-from tape2048.formats.session import METADATA_DB, SESSION_NAME
+from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
 from tape2048.session.session import Session, session_names
 from tape2048.training import METRICS
 from tape2048_tools.sessions.roots import described, directory_bytes
@@ -126,6 +126,8 @@ class Games:
         broken: the unreadable sessions.
     """
 
+    dtype = RUN_DTYPE  # filters read the columns as they read those of a run table
+
     def __init__(
         self,
         sessions: Sequence[Entry],
@@ -215,12 +217,7 @@ class Collection:
             return self._games
 
     def session(self, session_id: str) -> Entry:
-        """Return a session by its id; a session that is not read yet is read in this thread.
-
-        Raises:
-            MissingPathError: it is gone.
-            TapeError: it is damaged.
-        """
+        """Return a session by its id; a session that is not read yet is read in this thread."""
         self.games()
         with self._lock:
             known, listed = self._read.get(session_id), self._paths.get(session_id)
@@ -317,12 +314,7 @@ def _identity(path: str) -> tuple[int, ...]:
 
 
 def read_entry(session_id: str, path: Path) -> Entry:
-    """Read a session's run table and facts; its rows only if the table lacks their places.
-
-    Raises:
-        TapeError: the session is damaged, or gone.
-        OSError: the session is gone.
-    """
+    """Read a session's run table and facts; its rows only if the table lacks their places."""
     metadata = read_metadata(path / METADATA_DB)
     runs = metadata.runs
     if not metadata.has_rows:

@@ -22,7 +22,10 @@ from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
 from tape2048.ntuple.network import SHIPPED as NETWORKS
 from tape2048.session.session import Session
+from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own
+from tape2048_recorder.replay.judging import Judge
+from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.viewer.collection import find_run
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.replay.judging import Judge, Judged
+    from tape2048_recorder.replay.judging import Judged
     from tape2048_tools.viewer.judges import Judges
 
 #: Points of the critic's curves in a report: as many as a wide screen shows.
@@ -84,8 +87,6 @@ def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iter
 
 
 def _player_of(session: Session) -> Any:
-    from tape2048_recorder.replay.replay import replayer
-
     try:
         return replayer(session.path, session.meta)
     except FormatError:
@@ -125,14 +126,9 @@ def pack(
     *,
     small: bool = False,
 ) -> bytes:
-    """Return a game for the page.
+    """Return a game for the page, with its judgement and the critic's probabilities, ``f32[n + 1, T]``.
 
-    Args:
-        facts: further JSON values of the header.
-        game: the game.
-        judged: values, losses and luck; None without a judge, or where a move is unknown.
-        critic: probabilities of the boards, ``f32[n + 1, T]``; None without a critic.
-        small: whether to round, and to omit the values of all four moves, for a report.
+    ``small`` rounds, and omits the values of all four moves, for a report.
     """
     arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
     known = recover(game.states, game.moves) if game.is_whole else None
@@ -210,9 +206,6 @@ def parse_board(text: str) -> int:
 
     The text is 16 hexadecimal digits, exponents cell by cell from the top left (with or without 0x), or 16
     numbers. The numbers are tiles if each of them is 0 or a tile, else exponents.
-
-    Raises:
-        ValueError: any other text.
     """
     words = re.findall(r"[^\s/,;|\[\]()]+", text)
     if len(words) == 1 and (match := re.fullmatch(r"(?:0x)?([0-9a-fA-F]{16})", words[0])):
@@ -280,11 +273,7 @@ def player_documents() -> list[dict[str, Any]]:
 
 
 def player_of(text: str) -> Any:
-    """Return a built-in player, such as ``expectimax:depth=2``, for one thread.
-
-    Raises:
-        ConfigError: an unknown or invalid player or parameter, a player that is code, or a file's name.
-    """
+    """Return a built-in player, such as ``expectimax:depth=2``, for one thread."""
     name, args = parse_player(text[:_PLAYER_CHARS_MAX])
     if name not in REGISTRY and ":" in name:
         raise ConfigError(
@@ -311,8 +300,6 @@ def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
 
     The player is a player, or a judge whose best moves are made. The seed determines the spawns.
     """
-    from tape2048_recorder.replay.judging import Judge
-
     play = _judge_plays if isinstance(player, Judge) else _player_plays
     states, moves = play(board, player, seed, moves_max)
     notes: tuple[str, ...] = ()
@@ -344,8 +331,6 @@ def _judge_plays(
 def _player_plays(
     board: int, player: Any, seed: int, moves_max: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
-
     buffer = Buffer(rows_max=moves_max, runs_max=1, record_action=True, sample_rate=1)
     buffer.begin_at(board, seed)
     status = play_into(buffer, player, steps_max=1)  # compiles, before the clock runs
@@ -360,8 +345,6 @@ def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
 
     The random numbers of the player follow from the number of the board.
     """
-    from tape2048_recorder.game.loop import Buffer, play_into
-
     buffer = Buffer(rows_max=1, runs_max=1, record_action=True, sample_rate=1)
     found, until = list[int](), 0.0
     for number, board in enumerate(boards.tolist()):

@@ -74,9 +74,13 @@ class Judges:
                     tile = self.critic.thresholds[number - len(self._players)]
                     self._made[number] = Judge.of_critic(
                         self.critic, tile, thresholds=self.critic.thresholds, sha256=self.critic.sha256,
-                        name="the critic",
+                        name=f"the critic {self._critic_path.name}",
                     )  # fmt: skip
             return self._made[number]
+
+    def all(self) -> list[Judge]:
+        """Return all judges."""
+        return [self[number] for number in range(len(self))]
 
     def documents(self) -> list[dict[str, Any]]:
         """Return what pages show of each judge."""
@@ -145,10 +149,6 @@ SAMPLE_GAMES = 8
 
 def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> dict[str, Any]:
     """Return the mean probability of each tile over games halfway through.
-
-    Args:
-        wanted: for each answer a session, and the ids of its runs.
-        judges: has the critic.
 
     Returns:
         ``thresholds``; ``odds``, for each of ``wanted`` a probability for each tile, or None; ``remark`` on

@@ -184,13 +184,7 @@ def _throughput(entries: Sequence[Entry]) -> list[dict[str, float]]:
 
 
 def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
-    """Return what takes rows: when each tile appears, how often each move is made, and what the critic says.
-
-    Args:
-        games: all games.
-        chosen: those of a selection; None: all. A few are taken, evenly spread.
-        judges: has the critic.
-    """
+    """Return statistics of a few games: first steps of tiles, shares of moves, the critic's predictions."""
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
     if len(numbers) > SAMPLE_GAMES:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]

@@ -72,12 +72,7 @@ def bundle(files: Mapping[str, bytes], entry: str) -> str:
 
 
 def one_file(title: str, document: Mapping[str, Any]) -> bytes:
-    """Return an HTML file that shows a document with the code of the viewer, without any request.
-
-    Args:
-        title: title of the page.
-        document: for ``report.js``: ``overview``, ``samples``, ``games`` and ``packs``, or ``examination``.
-    """
+    """Return an HTML file that shows a document with the code of the viewer, without any request."""
     files = static_files()
     script, style = bundle(files, "report.js"), files["style.css"].decode()
     policy = (
@@ -104,14 +99,7 @@ def _source_hash(text: str) -> str:
 def make_report(
     data: Data, *, games: int = GAMES_MAX, made: str | None = None, progress: Progress | None = None
 ) -> bytes:
-    """Return the report of all sessions: the overview, and games to replay.
-
-    Args:
-        data: the collection, the judges and the critic.
-        games: number of games at most.
-        made: the time that it shows, in ISO 8601; None: now.
-        progress: called with the number of judged games, and of all.
-    """
+    """Return the report of all sessions: the overview, and games to replay."""
     table = data.collection.whole()
     chosen = list(_chosen(data, games, progress))
     # The first of each kind, then the second: where not all fit, no kind is left out.

@@ -40,11 +40,7 @@ class Selection(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, given: Mapping[str, str], prefix: str = "") -> Selection:
-        """Read a selection from the parameters of a link whose names begin with ``prefix``.
-
-        Raises:
-            ValueError: a parameter is invalid.
-        """
+        """Read a selection from the parameters of a link whose names begin with ``prefix``."""
         named: dict[str, Any] = {}
         for name in NamedFilters.__struct_fields__:
             if text := given.get(prefix + name, "").strip():
@@ -57,13 +53,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
-    """Return the games of a selection, ``bool[R]``; None: all.
-
-    Raises:
-        ConfigError: the condition is refused.
-        ValueError: a named filter is invalid.
-        MissingPathError: the session is gone.
-    """
+    """Return the games of a selection, ``bool[R]``; None: all."""
     if selection == Selection():
         return None
     columns = session_columns(cast("Any", games), cast("Any", games.sessions))
@@ -82,13 +72,6 @@ def page_of_games(
     """Return the numbers of the games on a page of the sorted list.
 
     Games of equal value keep their order, so that no game is on two pages.
-
-    Args:
-        games: all games.
-        chosen: games to list; None: all.
-        sort: one of :data:`SORTS`.
-        page: number of the page, from 0.
-        descending: whether the greatest value comes first.
     """
     numbers = None if chosen is None else np.flatnonzero(chosen)
     count = len(games) if numbers is None else len(numbers)

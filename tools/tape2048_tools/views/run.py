@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
+import numpy as np
 
 from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import options
@@ -16,7 +17,6 @@ from tape2048_tools.terminal.output import cell, columns
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
@@ -43,8 +43,6 @@ class ChosenRun(NamedTuple):
 
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Return copies of the boards, ``u64[n + 1]``, and moves, ``u8[n]``; unknown moves are above 3."""
-        import numpy as np
-
         return np.array(self.run.states, np.uint64), np.array(self.run.moves, np.uint8)
 
     def position(self, step: int) -> int:
@@ -62,24 +60,11 @@ class ChosenRun(NamedTuple):
 
 
 def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: bool = False) -> ChosenRun:
-    """Read one run of a file or a directory.
-
-    Args:
-        path: a run's file, or anything that holds several.
-        run_id: the run with this id; None: ``which``.
-        which: ``best``, ``worst`` or ``longest``; None: the best.
-        replay: whether to play a session's game again for what was not recorded, if its player is here.
-
-    Raises:
-        click.UsageError: both were given, or there is no such run.
-        TapeError: as for the reader of the file.
-    """
+    """Read one run of a file or a directory."""
     if run_id is not None and which is not None:
         raise click.UsageError(f"--run and --{which} both select a run: give one of them")
     which = which or "best"
     from itertools import islice
-
-    import numpy as np
 
     from tape2048.conversion.sources import kind_of, open_source
     from tape2048.errors import MagicError
@@ -170,8 +155,6 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
 
 
 def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
-    import numpy as np
-
     from tape2048.session.session import Session, sessions
 
     opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]
@@ -189,8 +172,6 @@ def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, repla
 
 def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
     """Return the whole game, from its tape or played again; None if that is not possible here."""
-    import numpy as np
-
     from tape2048.conversion import session_run
     from tape2048.errors import ReplayError
     from tape2048_recorder.replay.replay import replayer
@@ -207,8 +188,6 @@ def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
 
 def _of_session(session: Session, ordinal: int) -> ChosenRun:
     """Return the recorded boards of a game; recover its moves if they were not recorded."""
-    import numpy as np
-
     from tape2048.conversion.session_runs import boards_of
     from tape2048.game.moves import recover
     from tape2048.runs.run import Run, RunMeta
@@ -242,14 +221,7 @@ def exps_of(packed: int) -> list[int]:
 
 
 def run_document(run: Run, last: str = "final") -> dict[str, Any]:
-    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown facts.
-
-    Args:
-        run: the run.
-        last: name of the last board: ``final``, or ``last`` if the final board was not recorded.
-    """
-    import numpy as np
-
+    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown facts."""
     from tape2048.runs.a2run2 import Move
 
     meta = run.meta
@@ -298,12 +270,7 @@ def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
 
 
 def step_document(run: Run, step: int) -> dict[str, Any]:
-    """Return one board of the run, its move and spawn, and its branch values.
-
-    Args:
-        run: the run.
-        step: 0 to ``len(run)``; the last one is the final board, which has no move.
-    """
+    """Return one board of the run, its move and spawn, and its branch values."""
     from tape2048.game.moves import recover
     from tape2048.runs.a2run2 import Move, RunV2
 

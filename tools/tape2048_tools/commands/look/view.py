@@ -91,12 +91,7 @@ def command(
 
 
 def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) -> Data:
-    """Return what the pages and the report show of some directories.
-
-    Raises:
-        MissingPathError: nothing stands at one of them.
-        ConfigError: a judge that is none.
-    """
+    """Return what the pages and the report show of some directories."""
     from tape2048.critic.facts import SHIPPED
     from tape2048_tools.commands.critic.eval import examine
     from tape2048_tools.critic_report import document, read_curves

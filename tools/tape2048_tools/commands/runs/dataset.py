@@ -17,7 +17,7 @@ from tape2048.io.reading import reading
 from tape2048_tools.commands.runs.convert import LOSSY, WRITING, complain_missing
 from tape2048_tools.commands.sessions.show import quantiles_table, tiles_table
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.summary import quantiles, tiles
+from tape2048_tools.sessions.summary import distribution
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -242,9 +242,7 @@ def _stats(dataset: Dataset) -> dict[str, Any]:
         "bytes": sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file()),
         "created": manifest.created if manifest else None,
         "updated": manifest.updated if manifest else None,
-        "score": quantiles(runs["max_score"]),
-        "steps": quantiles(runs["steps"]),
-        "tiles": msgspec.to_builtins(tiles(runs)),
+        **distribution(runs),
         "engines": Counter(name or "" for name in dataset.run_table.engine_names()),
         "sources": msgspec.to_builtins(manifest.sources) if manifest else [],
         "skipped": msgspec.to_builtins(manifest.skipped) if manifest else [],

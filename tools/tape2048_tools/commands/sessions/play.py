@@ -22,12 +22,9 @@ from tape2048_tools.views.run import RUN_CHOICE, choose_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_recorder.replay.judging import Judge
-    from tape2048_tools.options.critic import AnyCritic
     from tape2048_tools.terminal.screen import Screen
-    from tape2048_tools.views.game_screen import CriticView
-    from tape2048_tools.views.person_screen import PersonGame, PersonScreen
     from tape2048_tools.views.run import ChosenRun
+    from tape2048_tools.views.screens import CriticView, PersonGame, PersonScreen
 
 _SUFFIXES = (".a2run", ".a2run2")
 
@@ -99,8 +96,8 @@ def command(
     from tape2048_tools.terminal.background import in_background
     from tape2048_tools.terminal.output import complain
     from tape2048_tools.terminal.screen import Screen
-    from tape2048_tools.views.game_screen import ReplayScreen, show, view_of
-    from tape2048_tools.views.person_screen import PersonGame, PersonScreen
+    from tape2048_tools.viewer.judges import Judges
+    from tape2048_tools.views.screens import PersonGame, PersonScreen, ReplayScreen, show, view_of
 
     if path is None and (run_id, which, step) != (None, None, None):
         raise click.UsageError("--run, --best, --worst, --longest and --step choose from a RUN: name one")
@@ -118,7 +115,7 @@ def command(
         found = None if path is None else choose_run(path, run_id, which, replay=True)
     if path is None or found is None:
         game = PersonGame(secrets.randbits(64) if seed is None else seed)
-        _play(screen, PersonScreen(game, judge, lambda: _critic_judges(critic)[1]), record)
+        _play(screen, PersonScreen(game, judge, lambda: Judges([], critic).all()), record)
         return
     shown = ReplayScreen(
         _title(path, found),
@@ -140,9 +137,11 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     """Load a critic, and have it judge a game."""
     from tape2048.critic.facts import PlayedBy, strangers
     from tape2048.runs.engine_text import identity_of
-    from tape2048_tools.views.game_screen import CriticView, view_of
+    from tape2048_tools.viewer.judges import Judges
+    from tape2048_tools.views.screens import CriticView, view_of
 
-    critic, judges = _critic_judges(path)
+    judges = Judges([], path)
+    critic = judges.critic
     boards, moves = found.arrays()
     identity = identity_of(found.run.meta.engine)
     note = ""
@@ -150,28 +149,14 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
         judged = ", ".join(player.name for player in critic.info.players)
         whose = "another player" if identity else "a player that its file does not name"
         note = f"the critic judges games of {judged}; this one is of {whose}"
-    views = [view_of(judge, boards, moves) for judge in judges]
+    views = [view_of(judge, boards, moves) for judge in judges.all()]
     return CriticView(critic.thresholds, critic(boards), views, note)
-
-
-def _critic_judges(path: Path) -> tuple[AnyCritic, list[Judge]]:
-    """Load a critic, and return a judge for each of its tiles."""
-    from tape2048_recorder.replay.judging import Judge
-    from tape2048_tools.options.critic import open_critic
-
-    critic = open_critic(path)
-    return critic, [
-        Judge.of_critic(
-            critic, tile, thresholds=critic.thresholds, sha256=critic.sha256, name=f"the critic {path.name}"
-        )
-        for tile in critic.thresholds
-    ]
 
 
 def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
     """Have a person play, and record the game however it ends."""
     from tape2048_tools.terminal.output import complain, printable
-    from tape2048_tools.views.game_screen import show
+    from tape2048_tools.views.screens import show
 
     game = shown.game
     begin, began_unix_s = time.monotonic(), int(time.time())

@@ -6,7 +6,23 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
+import numpy as np
 
+from tape2048.errors import TapeError
+from tape2048.formats.session import METADATA_DB
+from tape2048.io.reading import reading
+from tape2048.session.labels import REACH_TILES
+from tape2048.session.remote_session import RemoteSession, open_source
+from tape2048.session.session import Session
+from tape2048_tools.sessions.roots import described
+from tape2048_tools.sessions.summary import (
+    distribution,
+    label_prevalence,
+    read_each,
+    session_bytes,
+    session_place,
+    sum_up,
+)
 from tape2048_tools.terminal.click_extras import CACHE, PLACE, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import board, number, share, share_between, size
 from tape2048_tools.terminal.output import cell, columns, finding, print_result, table
@@ -17,8 +33,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.errors import TapeError
-    from tape2048.session.session import Session
 
 _BAR_WIDTH = 40
 
@@ -46,19 +60,12 @@ def command(*, path: Path | str, cache: str | None, cache_max_mb: int, as_json: 
     """
     found: Sequence[tuple[Path | str, Session | TapeError]] = []
     if isinstance(path, str):
-        from tape2048.session.remote_session import open_source
-
         source = open_source(path, cache, cache_max_mb)
         found, is_root = source.sessions(), not source.is_session
         session: Session | TapeError = found[0][1]
         if not is_root and isinstance(session, Exception):
             raise session
     else:
-        from tape2048.formats.session import METADATA_DB
-        from tape2048.io.reading import reading
-        from tape2048.session.session import Session
-        from tape2048_tools.sessions.summary import read_each
-
         with reading(path):
             is_root = path.is_dir() and not (path / METADATA_DB).exists()
         found = read_each(path, Session.open) if is_root else []
@@ -75,12 +82,6 @@ def _show_root(
     root: Path | str, found: Sequence[tuple[Path | str, Session | TapeError]], *, as_json: bool
 ) -> None:
     """Show the sum of the readable sessions, and the error of each of the others."""
-    import numpy as np
-
-    from tape2048.errors import TapeError
-    from tape2048_tools.sessions.roots import described
-    from tape2048_tools.sessions.summary import sum_up
-
     opened = [one for _, one in found if not isinstance(one, TapeError)]
     broken = [(path, error) for path, error in found if isinstance(error, TapeError)]
     document: dict[str, Any] = {"root": str(root), "broken": [described(*pair) for pair in broken]}
@@ -114,8 +115,6 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
 
 
 def _players(document: dict[str, Any]) -> RenderableType:
-    from tape2048.session.labels import REACH_TILES
-
     made = table("player", ">games", ">mean score", ">best", *(f">{tile}" for tile in REACH_TILES))
     for one in document["players"]:
         rates = (share_between(rate["share"], rate["low"], rate["high"]) for rate in one["reach"].values())
@@ -125,14 +124,6 @@ def _players(document: dict[str, Any]) -> RenderableType:
 
 
 def _document(session: Session) -> dict[str, Any]:
-    from tape2048_tools.sessions.summary import (
-        label_prevalence,
-        quantiles,
-        session_bytes,
-        session_place,
-        tiles,
-    )
-
     runs = session.runs
     return {
         "name": session.name,
@@ -142,9 +133,7 @@ def _document(session: Session) -> dict[str, Any]:
         "games": len(runs),
         "bytes": session_bytes(session),
         "meta": session.meta,
-        "score": quantiles(runs["max_score"]),
-        "steps": quantiles(runs["steps"]),
-        "tiles": msgspec.to_builtins(tiles(runs)),
+        **distribution(runs),
         "labels": label_prevalence(runs),
         "best": _best(session),
     }
@@ -156,8 +145,6 @@ def _best(session: Session) -> dict[str, Any] | None:
     The final board has no row. Of a session in a store, whose rows are not fetched for it, the game comes
     without a board.
     """
-    from tape2048.session.remote_session import RemoteSession
-
     if not len(session.runs):
         return None
     ordinal = int(session.runs["max_score"].argmax())

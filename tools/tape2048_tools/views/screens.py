@@ -1,20 +1,23 @@
-"""A recorded game on a whole terminal: its boards, what its moves are worth, its keys."""
+"""Games on a whole terminal: a recorded game with judged moves, and a game that a person plays."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from tape2048.errors import TapeError
+from tape2048_tools.terminal.background import in_background
 from tape2048_tools.terminal.display import large_board, number, share, spark
-from tape2048_tools.terminal.output import printable
+from tape2048_tools.terminal.output import cell, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    import numpy as np
     from numpy.typing import NDArray
     from rich.text import Text
 
@@ -79,12 +82,10 @@ def points(value: float, unit: str, *, sign: bool = False) -> str:
 
 def move_table(values: Sequence[float], unit: str, played: int | None) -> list[Text]:
     """Return a line for each move: its value, and how much worse it is than the best one."""
-    from rich.text import Text
-
     legal = [value for value in values if not math.isnan(value)]
     lines = []
     for move, value in enumerate(values):
-        line = Text(f"{'>' if move == played else ' '} {MOVES[move]:<6}")
+        line = cell(f"{'>' if move == played else ' '} {MOVES[move]:<6}")
         if math.isnan(value):
             line.append("-".rjust(9), "dim")
         else:
@@ -100,29 +101,25 @@ def move_table(values: Sequence[float], unit: str, played: int | None) -> list[T
 
 def wrapped(text: str, style: str, columns: int) -> list[Text]:
     """Return untrusted text as lines of at most so many columns; none for no text."""
-    from rich.text import Text
-
-    return [Text(line, style) for line in textwrap.wrap(printable(text), max(columns, 1))]
+    return [cell(line, style) for line in textwrap.wrap(printable(text), max(columns, 1))]
 
 
 def compose(
     title: str, board: Sequence[Text], beside: Sequence[Text], below: Sequence[Text], foot: str, *, rows: int
 ) -> list[Text]:
     """Return the lines of a screen: title, board with text beside it, text below, and the last line."""
-    from rich.text import Text
-
-    lines = [Text(printable(title), "bold"), Text()]
+    lines = [cell(title, "bold"), cell("")]
     width = board[0].cell_len + _BESIDE
     for i in range(max(len(board), len(beside))):
-        line = board[i].copy() if i < len(board) else Text()
+        line = board[i].copy() if i < len(board) else cell("")
         if i < len(beside):
             line.pad_right(width - line.cell_len)
             line.append_text(beside[i])
         lines.append(line)
-    lines += [Text(), *below]
+    lines += [cell(""), *below]
     room = max(rows - 2, 0)
-    lines = lines[:room] + [Text()] * (room - len(lines))
-    return [*lines, Text(), Text(foot, "dim")]
+    lines = lines[:room] + [cell("")] * (room - len(lines))
+    return [*lines, cell(""), cell(foot, "dim")]
 
 
 class ReplayScreen:
@@ -185,12 +182,9 @@ class ReplayScreen:
             return False
         moves = {"right": 1, "left": -1, "down": 1, "up": -1, "pagedown": _LEAP, "pageup": -_LEAP}
         moves |= {"l": 1, "h": -1, "j": 1, "k": -1}
+        moves |= dict.fromkeys(("home", "g"), -self.last) | dict.fromkeys(("end", "G"), self.last)
         if key in moves:
             self._go(self.position + moves[key])
-        elif key in {"home", "g"}:
-            self._go(0)
-        elif key in {"end", "G"}:
-            self._go(self.last)
         elif key in {"[", "]"}:
             self._to_loss(forward=key == "]")
         elif key == "/":
@@ -247,31 +241,26 @@ class ReplayScreen:
 
     def lines(self, size: tuple[int, int]) -> list[Text]:
         """Return the lines to show."""
-        from rich.text import Text
-
         at = self.position
         view = self.view()
         fresh = int(self._spawns.cells[at - 1]) if at and self._spawns.cells[at - 1] < 16 else None
         board = large_board(int(self.boards[at]), fresh, tall=size[1] >= LARGE_ROWS)
         beside = [
-            Text(f"move   {number(self.steps[at])} of {number(self.steps[-1])}"),
-            Text(f"score  {number(self.scores[at])}" if self.scores[at] >= 0 else "score  -"),
+            cell(f"move   {number(self.steps[at])} of {number(self.steps[-1])}"),
+            cell(f"score  {number(self.scores[at])}" if self.scores[at] >= 0 else "score  -"),
             *self._move_lines(view),
         ]
-        below = []
-        critic = self._critic()
-        if critic is not None:
+        below = [cell("the critic is being loaded", "dim")]
+        note: list[Text] = []
+        if (critic := self._critic()) is not None:
             chances = zip(critic.tiles, critic.chances[at].tolist(), strict=True)
-            below.append(Text("   ".join(f"P({tile}) {share(chance)}" for tile, chance in chances)))
+            below = [cell("   ".join(f"P({tile}) {share(chance)}" for tile, chance in chances))]
+            note = wrapped(critic.note, "yellow", size[0])
+        if view is not None:
+            judged = wrapped(f"judged by {view.judge.name}", "dim", size[0])
+            below += [*self._curve(view, size[0]), *judged, *note, *self._loss_lines(view)]
         else:
-            below.append(Text("the critic is being loaded", "dim"))
-        if view is not None:
-            below += self._curve(view, size[0])
-            below += wrapped(f"judged by {view.judge.name}", "dim", size[0])
-        if critic is not None:
-            below += wrapped(critic.note, "yellow", size[0])
-        if view is not None:
-            below += self._loss_lines(view)
+            below += note
         return compose(self.title, board, beside, below, self._foot(), rows=size[1])
 
     def _foot(self) -> str:
@@ -281,61 +270,53 @@ class ReplayScreen:
 
     def _move_lines(self, view: GameView | None) -> list[Text]:
         """Return what is to say of the move from this board."""
-        from rich.text import Text
-
         at = self.position
         if at == self.last:
-            return [Text("the final board" if self.ended else "the last recorded board")]
+            return [cell("the final board" if self.ended else "the last recorded board")]
         move = int(self.moves[at])
         said = MOVES[move] if move < len(MOVES) else "an unknown move"
-        if (cell := int(self._spawns.cells[at])) < 16:
+        if (place := int(self._spawns.cells[at])) < 16:
             tile = 1 << int(self._spawns.exponents[at])
-            said += f", then {tile} at row {cell // 4 + 1}, col {cell % 4 + 1}"
+            said += f", then {tile} at row {place // 4 + 1}, col {place % 4 + 1}"
         if view is None:
-            return [Text(said), Text(), Text("being judged", "dim")]
+            return [cell(said), cell(""), cell("being judged", "dim")]
         judged, unit = view.judged, view.judge.unit
-        loss = Text(f"loss   {points(judged.loss[at], unit)}")
+        loss = cell(f"loss   {points(judged.loss[at], unit)}")
         rank = (view.largest == at).nonzero()[0]
         if len(rank):
             loss.append(f"   number {rank[0] + 1} of {len(view.largest)}", "red")
         return [
-            Text(said),
-            Text(),
-            Text(f"value  {points(judged.state[at], unit)}"),
+            cell(said),
+            cell(""),
+            cell(f"value  {points(judged.state[at], unit)}"),
             loss,
-            Text(f"luck   {points(judged.luck[at], unit, sign=True)}"),
-            Text(),
+            cell(f"luck   {points(judged.luck[at], unit, sign=True)}"),
+            cell(""),
             *move_table(judged.values[at].tolist(), unit, move),
         ]
 
     def _loss_lines(self, view: GameView) -> list[Text]:
         """Return a list of the large losses, the largest first."""
-        from rich.text import Text
-
-        lines = [Text(), Text("largest losses", "bold")] if len(view.largest) else []
+        lines = [cell(""), cell("largest losses", "bold")] if len(view.largest) else []
         for rank, at in enumerate(view.largest.tolist(), start=1):
             values = view.judged.values[at].tolist()
             best = max((value, move) for move, value in enumerate(values) if not math.isnan(value))[1]
             made = f"{MOVES[self.moves[at]]}, not {MOVES[best]}"
             loss = points(view.judged.loss[at], view.judge.unit)
             line = f"{rank:>3}  move {number(self.steps[at]):>7}  {made:<16}  {loss:>9}"
-            lines.append(Text(line, "bold" if at == self.position else ""))
+            lines.append(cell(line, "bold" if at == self.position else ""))
         return lines
 
     def _curve(self, view: GameView, columns: int) -> list[Text]:
-        from rich.text import Text
-
         name, most = ("value  ", None) if view.judge.tile is None else ("P      ", 1.0)
         values = view.judged.state
         bars = spark(values, max(columns - len(name) - 1, 1), least=0, most=most)
         column = ((self.position + 1) * len(bars) - 1) // len(values)
-        return [Text(name, "dim").append(bars, "cyan"), Text(" " * (len(name) + column) + "^")]
+        return [cell(name, "dim").append(bars, "cyan"), cell(" " * (len(name) + column) + "^")]
 
 
 def scores_of(boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the score at each board, ``i64[n + 1]``; -1 after an unknown move."""
-    import numpy as np
-
     from tape2048.game import merge_score
 
     rewards = [
@@ -347,29 +328,161 @@ def scores_of(boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> NDArray[n
     return np.where(unknown, -1, scores)
 
 
-class Shown(Protocol):
-    """A game on a terminal; its keys act on it."""
-
-    playing: bool  # whether it goes on by itself
-
-    def press(self, key: str) -> bool:
-        """Act on a key; return whether the screen is to stay."""
-
-    def tick(self) -> None:
-        """Go on by itself."""
-
-    def lines(self, size: tuple[int, int]) -> list[Text]:
-        """Return the lines to show in so many columns and rows."""
+# --- a game that a person plays
 
 
-def show(screen: Screen, shown: Shown, frame_s: float = _LOOK_S) -> None:
-    """Show a game on a terminal until one of its keys ends it.
+class PersonGame:
+    """A game that a person plays, with spawns from the generator of a seed.
 
     Args:
-        screen: the terminal.
-        shown: the game.
-        frame_s: seconds between two boards of a game that goes on by itself.
+        seed: 64 bits.
     """
+
+    def __init__(self, seed: int) -> None:
+        from tape2048_recorder.game.engine import new_game
+
+        self.seed = seed
+        with np.errstate(over="ignore"):
+            board, _, state, gamma = new_game(np.uint64(seed))
+        self.boards = [int(board)]
+        self.moves: list[int] = []
+        self.score = 0
+        self.fresh: int | None = None  # cell of the last spawn
+        self._state, self._gamma = int(state), int(gamma)
+
+    @classmethod
+    def compile(cls, judge: Judge) -> None:
+        """Compile all that a game and its judge need: no key is to wait."""
+        game = cls(0)
+        for move in range(4):
+            game.move(move)
+        if not game.over:
+            judge.game(*game.arrays())
+
+    def arrays(self, first: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+        """Return the boards from a position on, and the moves between them."""
+        return np.array(self.boards[first:], np.uint64), np.array(self.moves[first:], np.uint8)
+
+    @property
+    def exps(self) -> list[int]:
+        """The exponents of the board's 16 cells."""
+        return [self.boards[-1] >> (60 - 4 * cell) & 15 for cell in range(16)]
+
+    @property
+    def over(self) -> bool:
+        """Whether no move is left."""
+        from tape2048.game import legal_mask
+
+        return int(legal_mask(np.uint64(self.boards[-1]))) == 0
+
+    def move(self, move: int) -> bool:
+        """Make a move, and its spawn; return whether it was legal."""
+        from tape2048.game import merge_score, slide
+        from tape2048_recorder.game.engine import spawn
+
+        board = np.uint64(self.boards[-1])
+        after = int(slide(board, move))
+        if after == int(board):
+            return False
+        self.score += int(merge_score(board, move))
+        following, _, state = spawn(np.uint64(after), np.uint64(self._state), np.uint64(self._gamma))
+        self._state = int(state)
+        self.boards.append(int(following))
+        self.moves.append(move)
+        self.fresh = 15 - ((int(following) ^ after).bit_length() - 1) // 4
+        return True
+
+
+class PersonScreen:
+    """A game that a person plays.
+
+    Args:
+        game: the game.
+        player: judges as a player, who advises.
+        load_critic: returns a critic's judges, one for each of its tiles, in ascending order.
+    """
+
+    keys = "arrows move  p player's advice  c critic's advice  q quit"
+
+    def __init__(self, game: PersonGame, player: Judge, load_critic: Callable[[], list[Judge]]) -> None:
+        self.game = game
+        self.playing = False
+        self._player = player
+        self._load_critic = load_critic
+        self._critic: Future[list[Judge]] | None = None
+        self._shown = ""  # the key of the advice
+        self._said = ""
+
+    def press(self, key: str) -> bool:
+        """Act on a key; return whether the screen stays."""
+        self._said = ""
+        arrows = dict(zip(("up", "down", "left", "right", "w", "s", "a", "d"), (0, 1, 2, 3) * 2, strict=True))
+        if key == "q":
+            return False
+        if key in {"p", "c"}:
+            self._shown = "" if self._shown == key else key
+            if key == "c" and self._critic is None:
+                self._critic = in_background(self._load_critic)
+        elif key in arrows and not self.game.move(arrows[key]):
+            self._said = f"{MOVES[arrows[key]]} moves nothing"
+        return True
+
+    def tick(self) -> None:
+        """Do nothing: the game waits for its player."""
+
+    def judge(self) -> Judge | None:
+        """Return the judge whose advice is shown, or None; TapeError if the critic cannot be loaded."""
+        if self._shown == "p":
+            return self._player
+        if not self._shown or self._critic is None or not self._critic.done():
+            return None
+        judges = self._critic.result()
+        highest = 1 << max(self.game.exps)
+        return next((judge for judge in judges if judge.tile is None or judge.tile > highest), judges[-1])
+
+    def lines(self, size: tuple[int, int]) -> list[Text]:
+        """Return the lines to show."""
+        game = self.game
+        board = large_board(game.boards[-1], game.fresh, tall=size[1] >= LARGE_ROWS)
+        beside = [cell(f"score  {number(game.score)}"), cell(f"moves  {number(len(game.moves))}"), cell("")]
+        below = []
+        if game.over:
+            beside.append(cell("game over: no move is left", "bold"))
+        elif self._shown:
+            try:
+                judge = self.judge()
+            except TapeError as error:  # the game goes on without
+                below += wrapped(str(error), "red", size[0])
+            else:
+                beside += [cell("being loaded", "dim")] if judge is None else self._advice(judge)
+                below += wrapped("" if judge is None else f"judged by {judge.name}", "dim", size[0])
+                if judge is not None and judge.tile is not None:
+                    below += wrapped("as if the player that the critic judges went on", "dim", size[0])
+        keys = "q quit" if game.over else self._said or self.keys
+        return compose("2048", board, beside, below, keys, rows=size[1])
+
+    def _advice(self, judge: Judge) -> list[Text]:
+        """Return the values of all moves, and what the judge says of the last one."""
+        values = [math.nan] * 4
+        for option in judge.board(self.game.boards[-1]):
+            values[option.move] = option.value
+        return move_table(values, judge.unit, None) + self._last_move(judge)
+
+    def _last_move(self, judge: Judge) -> list[Text]:
+        if not self.game.moves:
+            return []
+        judged = judge.game(*self.game.arrays(len(self.game.moves) - 1))
+        loss, luck = points(judged.loss[0], judge.unit), points(judged.luck[0], judge.unit, sign=True)
+        return [
+            cell(""),
+            cell(f"your {MOVES[self.game.moves[-1]]}"),
+            cell(f"loss   {loss}"),
+            cell(f"luck   {luck}"),
+        ]
+
+
+def show(screen: Screen, shown: ReplayScreen | PersonScreen, frame_s: float = _LOOK_S) -> None:
+    """Show a game on a terminal until a key ends it; ``frame_s`` is the time of a board while it plays."""
     with contextlib.suppress(EOFError):  # the terminal is gone
         while True:
             screen.draw(shown.lines(screen.size))
