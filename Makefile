@@ -54,7 +54,7 @@ peers: .peers/venv/.installed ## Measure beside what one would take instead, ten
 
 faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/workers/test_worker_sweep.py \
-	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py $(PYTEST_ARGS)
+	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py tests/recorder/fleet $(PYTEST_ARGS)
 
 simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault becomes a test (JOBS=3).
 	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)

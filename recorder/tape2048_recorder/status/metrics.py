@@ -11,10 +11,11 @@ import errno
 import importlib.util
 import socket
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import msgspec
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.status.report import State
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.status.metrics_server import MetricsServer
-    from tape2048_recorder.status.report import Status
     from tape2048_recorder.status.status_file import Snapshot
 
 #: Between two writings of the textfile: Prometheus's usual interval.
@@ -37,64 +37,18 @@ _TRANSIENT = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 Samples = list[tuple[dict[str, str], float]]
 
 
-class _Metric(NamedTuple):
-    """A metric: its name without ``tape2048_``, its help text, and its value in a status.
-
-    Names follow Prometheus's conventions: a counter's name ends in ``_total``, with a plural unit before it.
-    The value of a metric with a ``label`` is a table by that label's values.
-    """
-
-    name: str
-    text: str
-    value: Callable[[Status], float | Mapping[Any, float] | None]
-    label: str = ""
-
-    def samples(self, status: Status) -> Samples:
-        value = self.value(status)
-        if isinstance(value, Mapping):
-            return [({self.label: str(key)}, float(each)) for key, each in value.items()]
-        return [] if value is None else [({}, float(value))]
-
-
-_METRICS = (
-    _Metric(
-        "state",
-        "1 for the recorder's present state.",
-        lambda s: {state: state == s.state for state in get_args(State)},
-        "state",
-    ),
-    _Metric("steps_total", "Moves made, recorded or not.", lambda s: s.steps),
-    _Metric("model_ratio", "Share of the workers' time in a batched player.", lambda s: s.model_share),
-    _Metric("games_total", "Games finished.", lambda s: s.games),
-    _Metric("recorded_rows_total", "Rows in confirmed blocks.", lambda s: s.recorded_rows),
-    _Metric(
-        "recorded_games_total",
-        "Recorded games by their highest tile.",
-        lambda s: s.by_highest_tile,
-        "highest_tile",
-    ),
-    _Metric("reach_ratio", "Share of recorded games that reached a tile.", lambda s: s.reach, "tile"),
-    _Metric("mean_score", "Mean score of recorded games.", lambda s: s.mean_score),
-    _Metric("blocks_total", "Confirmed blocks.", lambda s: s.counts.blocks),
-    _Metric("sessions_total", "Published sessions.", lambda s: s.counts.sessions),
-    _Metric("session_bytes_total", "Bytes of published sessions.", lambda s: s.counts.session_bytes),
-    _Metric("publish_seconds_total", "Time spent publishing sessions.", lambda s: s.counts.publish_s),
-    _Metric("publish_last_seconds", "Time to publish the last session.", lambda s: s.counts.publish_last_s),
-    _Metric("pauses_total", "Times that workers had to wait.", lambda s: s.counts.pauses, "reason"),
-    _Metric("paused_seconds_total", "Time that workers had to wait.", lambda s: s.counts.paused_s),
-    _Metric("worker_restarts_total", "Workers started again.", lambda s: s.counts.worker_restarts),
-    _Metric("workers_silent_total", "Workers ended without progress.", lambda s: s.counts.workers_silent),
-    _Metric("workers", "Configured workers.", lambda s: s.workers),
-    _Metric("workers_ready", "Workers that play.", lambda s: s.workers_ready),
-    _Metric("workers_overdue", "Workers without progress now.", lambda s: s.workers_overdue),
-    _Metric("rows_waiting", "Rows that wait to be written.", lambda s: s.rows_waiting),
-    _Metric("sessions_pending", "Closed sessions not yet published.", lambda s: s.sessions_pending),
-    _Metric("open_session_rows", "Confirmed rows of the open session.", lambda s: s.session_rows),
-    _Metric("rotate_rows", "Rows at which a session is published.", lambda s: s.rotate_steps),
-    _Metric("disk_free_bytes", "Bytes free on the file system of out_dir.", lambda s: s.free_bytes),
-    _Metric("disk_full_seconds", "Time to min_free_mb at the present rate.", lambda s: s.disk_full_s),
-    _Metric("reloads_total", "Times that the configuration was reloaded.", lambda s: s.counts.reloads),
-)
+def _metrics(record: msgspec.Struct) -> Iterator[tuple[str, str, Samples]]:
+    """Yield name, help and samples of each field that declares a metric."""
+    for field, hint in get_type_hints(type(record), include_extras=True).items():
+        value = getattr(record, field)
+        if isinstance(value, msgspec.Struct):
+            yield from _metrics(value)
+        for metric in getattr(hint, "__metadata__", ()):
+            if field == "state":
+                value = {state: state == value for state in get_args(State)}
+            table = value if isinstance(value, dict) else {} if value is None else {"": value}
+            labels = (({metric.label: str(key)} if metric.label else {}, each) for key, each in table.items())
+            yield metric.name, metric.text, [(label, float(each)) for label, each in labels]
 
 
 def families(snapshot: Snapshot) -> Iterator[Any]:
@@ -109,10 +63,10 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
     }
     started = datetime.fromisoformat(snapshot.started_at).timestamp()
     metrics: list[tuple[str, str, Samples]] = [
-        ("build_info", "The version, player and configuration at work; always 1.", [(facts, 1.0)]),
+        ("build_info", "The version, player and configuration in use; always 1.", [(facts, 1.0)]),
         ("start_time_seconds", "When the recorder started, Unix time.", [({}, started)]),
         ("status_time_seconds", "When these values were taken, Unix time.", [({}, snapshot.written_at)]),
-        *((metric.name, metric.text, metric.samples(snapshot.status)) for metric in _METRICS),
+        *_metrics(snapshot.status),
     ]
     for name, text, samples in metrics:
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily

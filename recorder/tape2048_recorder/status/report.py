@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -62,92 +62,84 @@ class Tally:
         return max(self.by_highest_tile, default=None)
 
 
-class Counts(msgspec.Struct):
-    """Counts since the recorder began, other than of games.
+class Metric(NamedTuple):
+    """The Prometheus metric of a field: its name without ``tape2048_``, its help, and the label of a table.
 
-    Attributes:
-        blocks: confirmed ones.
-        sessions: published ones.
-        session_bytes: their size.
-        publish_s: total time of publishing.
-        publish_last_s: time of the last one; None before the first.
-        pauses: times that workers had to wait, by kind of reason.
-        paused_s: total time that they waited.
-        worker_restarts: processes that were started to replace others.
-        workers_silent: processes that were ended because they made no progress.
-        reloads: times that the configuration was read again.
+    Names follow Prometheus's conventions: a counter's name ends in ``_total``, with a plural unit before it.
     """
 
-    blocks: int = 0
-    sessions: int = 0
-    session_bytes: int = 0
-    publish_s: float = 0.0
-    publish_last_s: float | None = None
-    pauses: dict[str, int] = {}
-    paused_s: float = 0.0
-    worker_restarts: int = 0
-    workers_silent: int = 0
-    reloads: int = 0
+    name: str
+    text: str
+    label: str = ""
+
+
+class Counts(msgspec.Struct):
+    """Counts since the recorder started, other than of games."""
+
+    blocks: Annotated[int, Metric("blocks_total", "Committed blocks.")] = 0
+    sessions: Annotated[int, Metric("sessions_total", "Published sessions.")] = 0
+    session_bytes: Annotated[int, Metric("session_bytes_total", "Bytes of published sessions.")] = 0
+    publish_s: Annotated[float, Metric("publish_seconds_total", "Time spent publishing sessions.")] = 0.0
+    publish_last_s: Annotated[
+        float | None, Metric("publish_last_seconds", "Time to publish the last session.")
+    ] = None
+    pauses: Annotated[dict[str, int], Metric("pauses_total", "Pauses of the workers.", "reason")] = {}
+    paused_s: Annotated[float, Metric("paused_seconds_total", "Time that workers had to wait.")] = 0.0
+    worker_restarts: Annotated[int, Metric("worker_restarts_total", "Workers started again.")] = 0
+    workers_silent: Annotated[int, Metric("workers_silent_total", "Workers ended without progress.")] = 0
+    reloads: Annotated[int, Metric("reloads_total", "Reloads of the configuration.")] = 0
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """The state of the requests to rotate now.
+    """The state of the requests to rotate now."""
 
-    Attributes:
-        asked: how many there were.
-        done: how many of them are finished; they finish in order.
-        path: the session that the last of these published; None where there was nothing to publish.
-        error: why it could not.
-    """
-
-    asked: int = 0
-    done: int = 0
-    path: str | None = None
-    error: str | None = None
+    asked: int = 0  # number of requests
+    done: int = 0  # number of finished requests; they finish in order
+    path: str | None = None  # the session that the last request published; None without new rows
+    error: str | None = None  # why it failed
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A recorder at one moment. Steps are moves made; rows are steps kept.
+    """A recorder at one moment. Steps are moves made; rows are steps kept."""
 
-    Attributes:
-        games: finished ones, of which ``by_highest_tile`` counts the recorded ones.
-        ending: no game begins any more, also during a pause.
-        can_record: every worker is ready, and there is room for a block.
-        workers_overdue: workers without progress for too long that are not replaced yet.
-        rows_waiting: rows that wait for the disk, as do the ``sessions_pending``.
-        disk_full_s: time until ``min_free_mb`` is reached at the present rate.
-        model_share: share of the workers' time in a batched player; None for other players.
-        games_dropped: games that workers had at its end: not begun, in play, or finished and not yet written.
-        error: the error that ended it; None while it runs and after a normal end.
-    """
-
-    state: State
-    rotate_steps: int
-    workers: int
+    state: Annotated[State, Metric("state", "1 for the recorder's present state.", "state")]
+    rotate_steps: Annotated[int, Metric("rotate_rows", "Rows at which a session is published.")]
+    workers: Annotated[int, Metric("workers", "Configured workers.")]
     why: str | None = None
     elapsed_s: float = 0.0
     steps_per_s: float = 0.0
-    steps: int = 0
-    games: int = 0
-    recorded_rows: int = 0
-    mean_score: float | None = None
-    reach: dict[int, float] = {}
-    session_rows: int = 0
+    steps: Annotated[int, Metric("steps_total", "Moves made, recorded or not.")] = 0
+    games: Annotated[int, Metric("games_total", "Games finished.")] = 0
+    recorded_rows: Annotated[int, Metric("recorded_rows_total", "Rows in committed blocks.")] = 0
+    mean_score: Annotated[float | None, Metric("mean_score", "Mean score of recorded games.")] = None
+    reach: Annotated[
+        dict[int, float], Metric("reach_ratio", "Share of recorded games that reached a tile.", "tile")
+    ] = {}
+    session_rows: Annotated[int, Metric("open_session_rows", "Committed rows of the open session.")] = 0
     sessions: int = 0
-    free_bytes: int | None = None
-    workers_ready: int = 0
-    ending: bool = False
-    can_record: bool = False
-    workers_overdue: int = 0
-    rows_waiting: int = 0
-    sessions_pending: int = 0
-    disk_full_s: float | None = None
-    by_highest_tile: dict[int, int] = {}
+    free_bytes: Annotated[
+        int | None, Metric("disk_free_bytes", "Bytes free on the file system of out_dir.")
+    ] = None
+    workers_ready: Annotated[int, Metric("workers_ready", "Workers that play.")] = 0
+    ending: bool = False  # no game starts any more, also during a pause
+    can_record: bool = False  # every worker is ready, and there is room for a block
+    workers_overdue: Annotated[int, Metric("workers_overdue", "Workers without progress now.")] = 0
+    rows_waiting: Annotated[int, Metric("rows_waiting", "Rows that wait to be written.")] = 0
+    sessions_pending: Annotated[int, Metric("sessions_pending", "Closed sessions not yet published.")] = 0
+    disk_full_s: Annotated[
+        float | None, Metric("disk_full_seconds", "Time to min_free_mb at the present rate.")
+    ] = None
+    by_highest_tile: Annotated[
+        dict[int, int],
+        Metric("recorded_games_total", "Recorded games by their highest tile.", "highest_tile"),
+    ] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
     rotation: Rotation = Rotation()
-    model_share: float | None = None
-    games_dropped: int = 0
-    error: str | None = None
+    model_share: Annotated[
+        float | None, Metric("model_ratio", "Share of the workers' time in a batched player.")
+    ] = None
+    games_dropped: int = 0  # at the end: games not started, in progress, or finished and not yet written
+    error: str | None = None  # the error that ended it
 
     @property
     def recorded_games(self) -> int:
@@ -156,32 +148,24 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The result of a recorder's life.
-
-    Attributes:
-        sessions: the paths of those that it published, with their ``bytes``.
-        recovered: the paths of those that a killed recorder had left.
-        elapsed_s: from its start to its end.
-        first_step_s: from its start to the first move; None without one.
-        played_s: from the first move to the last, to a twentieth of a second.
-    """
+    """The result of a run of the recorder."""
 
     reason: str
     out_dir: str
-    sessions: list[str]
-    recovered: list[str]
+    sessions: list[str]  # paths of the published sessions
+    recovered: list[str]  # paths of the sessions that a killed recorder had left
     games: int
     steps: int
     rows: int
-    bytes: int
+    bytes: int  # of the published sessions
     elapsed_s: float
     mean_score: float | None
     score_max: int
     highest_tile: int | None
     reach: dict[int, float]
     games_dropped: int
-    first_step_s: float | None
-    played_s: float = 0.0
+    first_step_s: float | None  # from the start to the first move
+    played_s: float = 0.0  # from the first move to the last, within 0.05 s
     model_share: float | None = None
 
 

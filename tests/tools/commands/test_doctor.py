@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from tape2048_tools.machine import doctor
-from tape2048_tools.machine.probe import Machine
+from tape2048_tools.machine.doctor import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,7 +182,7 @@ def test_memory_is_counted_as_workers_hold_it(
 def test_cores_are_those_of_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path] = []
     monkeypatch.setattr(
-        "tape2048_tools.machine.probe.available_cores",
+        "tape2048_tools.machine.doctor.available_cores",
         lambda *, own: asked.append(own) or 1,  # type: ignore[func-returns-value]
     )
     assert Machine(proc=tmp_path).cores() == 1

@@ -1,12 +1,14 @@
-"""Settings as command line flags, and the recorder's configuration from flags, environment and file."""
+"""Settings as command line flags with completion, and the recorder's configuration from all sources."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tape2048.errors import ConfigError
 from tape2048.settings.fields import Setting, settings_of
@@ -18,7 +20,7 @@ from tape2048_recorder.config.loading import (
     split_player,
 )
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.options.completion import choices_of, complete_setting
+from tape2048_recorder.players.registry import REGISTRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,43 @@ if TYPE_CHECKING:
     import msgspec
 
 _METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
+
+
+#: A pattern that is a choice of plain words.
+_CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
+
+#: Settings whose values are files or directories.
+_PATHS = frozenset({"out_dir", "model_dir", "metrics_textfile"})
+
+
+def choices_of(setting: Setting) -> list[str]:
+    """Return the values of a setting that takes one of a few words; else nothing."""
+    found = _CHOICES.fullmatch(setting.pattern or "")
+    return found[1].split("|") if found else []
+
+
+def complete_setting(setting: Setting) -> Callable[..., list[CompletionItem]]:
+    """Return the completion of a setting's flag: its words, players, or files."""
+    if setting.name == "player":
+        return complete_player
+
+    def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if setting.name in _PATHS:
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(word) for word in choices_of(setting) if word.startswith(incomplete)]
+
+    return complete
+
+
+def complete_player(
+    _context: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a built-in player."""
+    return [
+        CompletionItem(kind.name, help=kind.summary)
+        for kind in REGISTRY.values()
+        if kind.name.startswith(incomplete)
+    ]
 
 
 class _Flag(click.Option):
@@ -85,7 +124,7 @@ def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -
     """Load the configuration from a command's flags, the environment and the file.
 
     Raises:
-        ConfigError: see :func:`tape2048_recorder.config.loading.load_config`.
+        ConfigError: as :func:`~tape2048_recorder.config.loading.load_config`.
     """
     loaded = load_config(flags, os.environ, config_path)
     check_loaded_player(loaded)

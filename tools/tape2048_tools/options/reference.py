@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048.errors import NameTakenError
+from tape2048.io.durable import refuse_special, replace_file, storage_error, write_file
 from tape2048.settings.fields import settings_of
 from tape2048.settings.sample import comment, sample_entry
 from tape2048_recorder.config.retention import TABLE, RetentionLimits
 from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_tools.terminal.output import print_human, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import msgspec
 
 #: The sample file in a checkout.
@@ -38,6 +43,21 @@ def settings_table(config: type[msgspec.Struct] = RecorderConfig) -> str:
         cells = (f"`{setting.name}`", f"`{default}`", setting.expected, setting.text, setting.why)
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def write_samples(texts: Mapping[Path, str], *, force: bool) -> None:
+    """Write sample files, and print their paths; NameTakenError for a file that exists, unless forced."""
+    for path, text in texts.items():
+        try:
+            if force:
+                refuse_special(path)
+            (replace_file if force else write_file)(path, text.encode())
+        except FileExistsError as error:
+            hint = "Pass --force to replace it."
+            raise NameTakenError("the file exists; it was not replaced", path=path, hint=hint) from error
+        except OSError as error:
+            raise storage_error(error, path, "writing the sample") from error
+        print_human(f"wrote {printable(path)}")
 
 
 def sample_toml() -> str:

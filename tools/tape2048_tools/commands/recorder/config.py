@@ -73,22 +73,10 @@ def init(*, path: Path, force: bool) -> None:
 
     PATH is `recorder.toml` by default; - is standard output.
     """
-    from tape2048.errors import NameTakenError
-    from tape2048.io.durable import refuse_special, replace_file, storage_error, write_file
-    from tape2048_tools.options.reference import sample_toml
+    from tape2048_tools.options.reference import sample_toml, write_samples
 
     if str(path) == "-":
         print_text(sample_toml())
         return
-    write = replace_file if force else write_file
-    if force:
-        refuse_special(path)
-    try:
-        write(path, sample_toml().encode())
-    except FileExistsError as error:
-        raise NameTakenError(
-            "the file exists; nothing was replaced", path=path, hint="--force replaces it"
-        ) from error
-    except OSError as error:
-        raise storage_error(error, path, "writing the sample") from error
-    print_human(f"wrote {printable(path)}; use it with: tape2048 record --config {printable(path)}")
+    write_samples({path: sample_toml()}, force=force)
+    print_human(f"use it with: tape2048 record --config {printable(path)}")

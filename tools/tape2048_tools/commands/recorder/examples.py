@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from tape2048_tools.terminal.click_extras import PATH, force_option, new_command
-from tape2048_tools.terminal.output import print_human, printable
 
 
 @new_command("tape2048 examples", "tape2048 examples /tmp/examples --force")
@@ -18,30 +17,19 @@ def command(*, directory: Path, force: bool) -> None:
     """Write example files into DIRECTORY (examples).
 
     These are a file with every setting of the recorder and of each kind of critic, imitate.py, which trains a
-    policy network on recorded games and lets it play, train_critic.py, a training loop of one's own, and
+    policy network on recorded games and lets it play, train_critic.py, a custom training loop, and
     files that run a fleet's nodes under Slurm, Kubernetes and systemd.
     """
-    from tape2048.errors import NameTakenError
-    from tape2048.io.durable import replace_file, storage_error, write_file
+    from tape2048.io.durable import storage_errors
     from tape2048_tools.options.critic import EXAMPLES, example_toml
-    from tape2048_tools.options.reference import SAMPLE, sample_toml
+    from tape2048_tools.options.reference import SAMPLE, sample_toml, write_samples
 
     texts = {SAMPLE.name: sample_toml()}
     texts |= {path.name: example_toml(kind) for kind, path in EXAMPLES.items()}
     texts |= {script.name: script.read_text() for script in sorted(_scripts().iterdir()) if script.is_file()}
-    path = directory
-    try:
+    with storage_errors(directory, "making the directory"):
         directory.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            path = directory / name
-            (replace_file if force else write_file)(path, text.encode())
-            print_human(f"wrote {printable(path)}")
-    except FileExistsError as error:
-        raise NameTakenError(
-            "the file exists; it was not replaced", path=path, hint="--force replaces it"
-        ) from error
-    except OSError as error:
-        raise storage_error(error, path, "writing the examples") from error
+    write_samples({directory / name: text for name, text in texts.items()}, force=force)
 
 
 def _scripts() -> Path:

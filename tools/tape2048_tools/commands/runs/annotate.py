@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.commands.runs.convert import conversion_options, write_converted
-from tape2048_tools.options.completion import complete_player
+from tape2048_tools.options.recorder import complete_player
 from tape2048_tools.terminal.click_extras import EXISTING, PATH, new_command
 
 if TYPE_CHECKING:
