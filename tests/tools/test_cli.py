@@ -97,7 +97,7 @@ def test_commands_stand_by_what_one_wants_to_do(tape: Tape) -> None:
     assert max(len(found[group]) for group in groups) <= 7
 
 
-def test_options_of_record_stand_in_groups_and_none_is_lost(tape: Tape) -> None:
+def test_options_of_record_are_grouped(tape: Tape) -> None:
     found = sections(tape("record", "--help").out)
     assert list(found) == [
         "Player and model",
@@ -119,7 +119,7 @@ def test_options_of_record_stand_in_groups_and_none_is_lost(tape: Tape) -> None:
     assert sorted(itertools.chain(*listed.values())) == sorted([*flags, "--config", "--json"])
 
 
-def test_a_setting_that_is_a_choice_is_shown_with_its_values(tape: Tape) -> None:
+def test_choices_are_shown_in_the_help(tape: Tape) -> None:
     assert "--log-level [info|warning|error]" in tape("record", "--help").out
 
 
@@ -131,7 +131,7 @@ def test_an_unknown_command_is_refused(tape: Tape, words: tuple[str, ...]) -> No
     assert ("Did you mean 'list'?" in done.err) == (words == ("lst",))
 
 
-def test_help_lists_every_command_with_the_line_that_its_own_help_begins_with(tape: Tape) -> None:
+def test_help_lists_every_command(tape: Tape) -> None:
     done = tape("--help")
     assert done.code == 0
     assert done.err == ""
@@ -144,7 +144,7 @@ def test_help_lists_every_command_with_the_line_that_its_own_help_begins_with(ta
 @pytest.mark.parametrize(
     "words", [words for words, _ in commands()], ids=lambda words: " ".join(words) or "tape2048"
 )
-def test_the_help_of_every_command_ends_with_examples_that_parse(tape: Tape, words: tuple[str, ...]) -> None:
+def test_examples_in_the_help_parse(tape: Tape, words: tuple[str, ...]) -> None:
     done = tape(*words, "--help")
     assert done.code == 0
     _, examples = done.out.split("\nExamples:\n")
@@ -210,7 +210,7 @@ def test_version(tape: Tape) -> None:
         ["config", "init", "a", "b"],
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_so_on_standard_error(tape: Tape, args: list[str]) -> None:
+def test_wrong_usage_ends_with_2(tape: Tape, args: list[str]) -> None:
     done = tape(*args)
     assert done.code == 2
     assert done.out == ""
@@ -219,7 +219,7 @@ def test_wrong_usage_ends_with_2_and_says_so_on_standard_error(tape: Tape, args:
 
 
 @pytest.mark.parametrize("kind", list(error_tree()))
-def test_every_error_ends_with_its_own_code_and_two_lines(
+def test_errors_end_with_their_code_and_a_hint(
     tape: Tape, monkeypatch: pytest.MonkeyPatch, kind: type[errors.TapeError]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -295,9 +295,7 @@ def test_every_command_with_a_path_to_read_is_listed() -> None:
             assert any(line.startswith(" ".join(words)) for line in MISSING), words
 
 
-def test_a_missing_path_has_one_exit_code_and_is_refused_before_anything_heavy_is_imported(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_missing_path_fails_before_heavy_imports(tmp_path: Path, environment: dict[str, str]) -> None:
     # No time is measured: a second process beside it would decide it.
     code = textwrap.dedent(f"""
         import sys
@@ -320,9 +318,7 @@ def test_a_missing_path_has_one_exit_code_and_is_refused_before_anything_heavy_i
     assert done.stderr.count("tape2048: error: nope: nothing stands at this path\n") == len(MISSING) - 1
 
 
-def test_an_error_that_is_none_of_ours_is_a_bug_and_keeps_its_traceback(
-    tape: Tape, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_keeps_its_traceback(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
@@ -331,7 +327,7 @@ def test_an_error_that_is_none_of_ours_is_a_bug_and_keeps_its_traceback(
         tape("list")
 
 
-def test_an_escape_sequence_in_a_message_does_not_reach_the_terminal(tape: Tape) -> None:
+def test_escape_sequences_are_made_visible(tape: Tape) -> None:
     done = tape("show", "no\x1b[31m\nsuch")
     assert done.code == errors.MissingPathError.exit_code
     assert "no\\x1b[31m\\nsuch" in done.err
@@ -441,7 +437,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(
     assert done.returncode == (1 if args == ["--help"] else 141)
 
 
-def test_a_full_disk_behind_standard_output_is_an_error(root: Path, environment: dict[str, str]) -> None:
+def test_a_full_disk_behind_stdout_is_an_error(root: Path, environment: dict[str, str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tape2048_tools.cli", "list", str(root)],
@@ -456,7 +452,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(root: Path, environment:
     ("args", "code"),
     [(["list", "--nonsense"], 2), (["pack", "validate", "--packfile", "bad"], 2), (["list", "nowhere"], 38)],
 )
-def test_an_exit_code_holds_where_standard_error_cannot_be_written(
+def test_an_exit_code_survives_a_closed_stderr(
     tmp_path: Path, environment: dict[str, str], args: list[str], code: int
 ) -> None:
     (tmp_path / "bad").write_bytes(b"no pack")
@@ -481,9 +477,7 @@ def test_a_stream_that_is_closed_takes_what_is_written(
     assert ("mean score" in done.stdout) == (number != 1)
 
 
-def test_json_is_one_document_and_text_has_no_control_characters(
-    tape: Tape, root: Path, session: Path
-) -> None:
+def test_json_is_one_document(tape: Tape, root: Path, session: Path) -> None:
     for args in (["list", root], ["show", session], ["validate", root], ["config", "show"]):
         plain = tape(*args)
         assert (plain.code, plain.err) == (0, "")
@@ -542,7 +536,7 @@ def _on_a_terminal(*args: str, env: dict[str, str]) -> str:
         "player quantise fast", "player info", "pack validate --packfile",
     ],
 )  # fmt: skip
-def test_a_path_that_the_system_does_not_take_is_an_error_and_no_bug(tape: Tape, words: str) -> None:
+def test_an_impossible_path_is_an_error(tape: Tape, words: str) -> None:
     """One that is too long for it; whoever may not look there has the same ways to go."""
     done = tape(*words.split(), "x" * 300)
     assert done.code >= errors.MissingPathError.exit_code

@@ -48,7 +48,7 @@ def refused(
 # --- defaults and precedence
 
 
-def test_nothing_given_gives_the_defaults_with_their_origins() -> None:
+def test_defaults_have_origins() -> None:
     loaded = load_config({}, {})
     assert loaded.config == RecorderConfig()
     assert set(loaded.origins) == set(SETTINGS)
@@ -56,7 +56,7 @@ def test_nothing_given_gives_the_defaults_with_their_origins() -> None:
     assert loaded.path is None
 
 
-def test_every_setting_says_what_it_does_and_why_its_default() -> None:
+def test_settings_have_texts_and_reasons() -> None:
     for setting in SETTINGS.values():
         assert setting.text
         assert setting.why
@@ -71,7 +71,7 @@ def test_every_default_would_be_taken_if_it_were_given() -> None:
             assert getattr(loaded.config, setting.name) == setting.default, setting.name
 
 
-def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> None:
+def test_precedence_of_sources(tmp_path: Path) -> None:
     file = write(tmp_path / "r.toml", "workers = 1\nrotate_steps = 11\nmax_games = 111\n")
     env = {"TAPE2048_WORKERS": "2", "TAPE2048_ROTATE_STEPS": "22"}
     loaded = load_config({"workers": "3"}, env, file)
@@ -83,7 +83,7 @@ def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> N
     assert loaded.origins["sample_rate"] == Origin("default")
 
 
-def test_a_flag_that_was_not_given_leaves_the_rest_alone() -> None:
+def test_an_absent_flag_changes_nothing() -> None:
     loaded = load_config({"workers": None, "record_action": None}, {"TAPE2048_WORKERS": "2"})
     assert loaded.config.workers == 2
 
@@ -94,7 +94,7 @@ def test_off_takes_back_what_a_weaker_source_set(tmp_path: Path) -> None:
     assert (loaded.config.max_games, loaded.config.seed, loaded.config.model_tag) == (None, None, None)
 
 
-def test_the_file_comes_from_the_flag_or_else_the_environment(tmp_path: Path) -> None:
+def test_the_file_is_named_by_flag_or_variable(tmp_path: Path) -> None:
     by_env = write(tmp_path / "env.toml", "workers = 1\n")
     by_flag = write(tmp_path / "flag.toml", "workers = 2\n")
     env = {"TAPE2048_CONFIG": str(by_env)}
@@ -187,7 +187,7 @@ def test_text_that_is_taken(source: str, name: str, text: str, value: object) ->
         ("player", "two words"),
     ],
 )
-def test_text_that_is_refused_names_found_expected_and_where(name: str, text: str) -> None:
+def test_rejected_text_names_found_and_expected(name: str, text: str) -> None:
     by_flag = refused({name: text})
     assert SETTINGS[name].flag in str(by_flag)
     assert f"found {text!r}, expected {SETTINGS[name].expected}" in str(by_flag)
@@ -245,16 +245,16 @@ def test_a_number_that_is_none_is_told_its_units(tmp_path: Path, name: str, unit
     assert "unit" not in str(refused(file=write(tmp_path / "r.toml", f'{name} = "5x"')).hint)
 
 
-def test_a_unit_in_a_file_is_turned_into_the_number_to_write(tmp_path: Path) -> None:
+def test_a_unit_in_a_file_is_converted_in_the_hint(tmp_path: Path) -> None:
     found = refused(file=write(tmp_path / "r.toml", 'max_wall_s = "1.5min"'))
     assert "write it without quotes, and without a unit: 90; " in str(found.hint)
 
 
-def test_text_for_a_number_in_a_file_gets_the_hint_about_quotes(tmp_path: Path) -> None:
+def test_a_quoted_number_gets_a_hint(tmp_path: Path) -> None:
     assert "without quotes" in str(refused(file=write(tmp_path / "r.toml", 'workers = "2"')).hint)
 
 
-def test_a_file_may_write_whole_numbers_as_floats_where_they_are_exact(tmp_path: Path) -> None:
+def test_exact_floats_are_whole_numbers(tmp_path: Path) -> None:
     loaded = load_config({}, {}, write(tmp_path / "r.toml", "rotate_steps = 1e7\nflush_s = 5\n"))
     assert loaded.config.rotate_steps == 10_000_000
     assert type(loaded.config.rotate_steps) is int
@@ -287,9 +287,7 @@ def test_any_text_is_taken_or_refused_by_name(name: str, text: str) -> None:
     ("found", "nearest"),
     [("rotate_step", "rotate_steps"), ("Workers", "workers"), ("max-games", "max_games"), ("zzz", "")],
 )
-def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(
-    tmp_path: Path, found: str, nearest: str
-) -> None:
+def test_an_unknown_key_names_the_nearest(tmp_path: Path, found: str, nearest: str) -> None:
     file = write(tmp_path / "r.toml", f"workers = 1\n{found} = 1\n")
     error = refused(file=file)
     assert isinstance(error, ConfigError)
@@ -297,7 +295,7 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(
     assert f"the nearest is {nearest!r}" in str(error) or not nearest
 
 
-def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
+def test_an_unknown_variable_is_rejected() -> None:
     error = refused(env={"TAPE2048_ROTATE_STEP": "5", "PATH": "/bin"})
     assert isinstance(error, ConfigError)
     assert "'TAPE2048_ROTATE_STEP'" in str(error)
@@ -335,7 +333,7 @@ def test_lines_are_found_behind_whatever_toml_allows(tmp_path: Path) -> None:
     ],
     ids=len,
 )
-def test_numbers_beyond_twenty_digits_are_refused_in_files_too(tmp_path: Path, text: str) -> None:
+def test_numbers_of_many_digits_are_rejected(tmp_path: Path, text: str) -> None:
     assert "expected a" in str(refused(file=write(tmp_path / "r.toml", text)))
 
 
@@ -363,7 +361,7 @@ def test_malformed_toml_names_line_and_column(tmp_path: Path, text: str, where: 
     assert f"(line {where}, column " in str(error)
 
 
-def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_config_error(tmp_path: Path) -> None:
     missing = tmp_path / "missing.toml"
     assert str(missing) in str(refused(file=missing))
     assert str(missing) in str(refused(env={"TAPE2048_CONFIG": str(missing)}))
@@ -418,7 +416,7 @@ def test_parameters_that_are_none_are_refused(text: str) -> None:
     assert f"--player: found {text!r}" in str(refused({"player": text}))
 
 
-def test_a_source_that_names_a_player_brings_its_parameters(tmp_path: Path) -> None:
+def test_player_and_parameters_are_one_choice(tmp_path: Path) -> None:
     file = write(tmp_path / "r.toml", 'player = "expectimax"\n[player_args]\ndepth = 3\n')
     assert load_config({}, {}, file).config.player_args == {"depth": 3}
     loaded = load_config({"player": "greedy"}, {}, file)
@@ -432,7 +430,7 @@ def test_a_table_alone_is_for_the_default_player(tmp_path: Path) -> None:
     assert (loaded.config.player, loaded.config.player_args) == ("ntuple", {"look_below": 2})
 
 
-def test_parameters_in_two_places_of_one_file_are_refused(tmp_path: Path) -> None:
+def test_parameters_in_two_places_are_rejected(tmp_path: Path) -> None:
     file = write(tmp_path / "r.toml", 'player = "x:depth=1"\n[player_args]\ndepth = 3\n')
     error = refused(file=file)
     assert str(error).startswith(f"{file}:1: player: ")
@@ -443,9 +441,7 @@ def test_parameters_in_two_places_of_one_file_are_refused(tmp_path: Path) -> Non
     ("player", "args", "line"),
     [("greedyy", "depth = 2", 1), ("expectimax", "depht = 2", 2), ("expectimax", "depth = 2", None)],
 )
-def test_a_wrong_player_and_a_wrong_parameter_are_refused_where_they_stand(
-    tmp_path: Path, player: str, args: str, line: int | None
-) -> None:
+def test_a_wrong_player_is_located(tmp_path: Path, player: str, args: str, line: int | None) -> None:
     file = write(tmp_path / "r.toml", f'player = "{player}"\n[player_args]\n{args}\n')
     text = f"{player}:{args.replace(' ', '')}"
     sources: list[tuple[dict[str, object], dict[str, str], Path | None, str]] = [
@@ -467,7 +463,7 @@ def test_a_wrong_player_and_a_wrong_parameter_are_refused_where_they_stand(
 # --- combinations, and what is derived
 
 
-def test_less_memory_than_the_buffers_need_is_refused_with_the_number() -> None:
+def test_too_little_memory_names_the_need() -> None:
     error = refused({"max_ram_mb": "18", "workers": "8", "block_rows": "262144"})
     assert "--max-ram-mb: found 18, expected at least 19" in str(error)
     assert load_config({"max_ram_mb": "19", "workers": "8"}, {}).config.max_ram_mb == 19
@@ -487,12 +483,12 @@ def test_a_block_on_tape_has_more_rows() -> None:
     assert RecorderConfig(storage="tape", rotate_steps=5).rows_buffered_max == 5
 
 
-def test_an_instance_whose_lock_would_be_the_readers_is_refused() -> None:
+def test_the_instance_readers_is_rejected() -> None:
     assert "--instance: found 'readers', expected another name" in str(refused({"instance": "readers"}))
     assert load_config({"instance": "reader"}, {}).config.instance == "reader"
 
 
-def test_checkpoints_for_a_player_that_takes_none_are_refused() -> None:
+def test_a_model_dir_needs_a_batched_player() -> None:
     assert "--model-dir: found it with player = 'greedy'" in str(
         refused({"player": "greedy", "model_dir": "models"})
     )
@@ -512,7 +508,7 @@ def test_a_tape_of_some_of_the_steps_is_refused(tmp_path: Path) -> None:
     assert "expected rows or tape" in str(refused({"storage": "tapes"}))
 
 
-def test_a_lease_is_a_share_of_a_seed_and_within_bounds() -> None:
+def test_a_lease_needs_a_seed_and_has_bounds() -> None:
     assert load_config({"lease": str(LEASE_MAX), "seed": "1"}, {}).config.lease == LEASE_MAX
     assert load_config({"lease": 0}, {}).config.seed is None
     assert "--lease: found 1 with a random seed, expected 0" in str(refused({"lease": 1}))
@@ -522,7 +518,7 @@ def test_a_lease_is_a_share_of_a_seed_and_within_bounds() -> None:
         )
 
 
-def test_a_spool_without_room_for_two_sessions_is_refused() -> None:
+def test_a_spool_holds_two_sessions() -> None:
     tape = {"storage": "tape", "rotate_steps": "1G"}
     error = refused({**tape, "spool_max_mb": "2999MB"})
     assert "--spool-max-mb: found 2999, expected at least 3000: two sessions of" in str(error)
@@ -593,7 +589,7 @@ def test_workers_zero_means_the_cores_of_this_process() -> None:
 
 
 @pytest.mark.parametrize(("timeout", "refused"), [("61", False), ("60", True), ("1min", True), ("20", True)])
-def test_a_drain_that_the_service_manager_would_cut_short_is_refused(timeout: str, refused: bool) -> None:
+def test_a_drain_fits_the_stop_timeout(timeout: str, refused: bool) -> None:
     env = {STOP_TIMEOUT_ENV: timeout}
     if not refused:
         assert load_config({}, env).config == RecorderConfig()

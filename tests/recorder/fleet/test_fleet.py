@@ -125,9 +125,7 @@ def test_a_fleet_is_begun_once_and_read_back(store: Store) -> None:
         create_fleet(store, RecorderConfig(player="python:m:f"))
 
 
-def test_of_many_that_claim_few_leases_at_once_each_gets_its_own(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_claims_get_distinct_leases(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "LEASE_MAX", 40)
     got: list[int] = []
 
@@ -144,7 +142,7 @@ def test_of_many_that_claim_few_leases_at_once_each_gets_its_own(
     assert set(got) <= set(range(1, 41))
 
 
-def test_a_node_with_other_settings_or_another_player_is_refused(
+def test_a_node_that_differs_is_rejected(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = read_plan(store)
@@ -159,7 +157,7 @@ def test_a_node_with_other_settings_or_another_player_is_refused(
 # --- spools
 
 
-def test_a_spool_belongs_to_one_agent_one_fleet_and_one_lease(store: Store, tmp_path: Path) -> None:
+def test_a_spool_has_one_agent_fleet_and_lease(store: Store, tmp_path: Path) -> None:
     plan, path = read_plan(store), tmp_path / "spool"
     with Spool(path, store, plan) as spool:
         lease = spool.member.lease
@@ -182,7 +180,7 @@ def test_a_spool_belongs_to_one_agent_one_fleet_and_one_lease(store: Store, tmp_
         Spool(tmp_path / "used", store, plan)
 
 
-def test_sessions_are_shipped_and_gone_and_others_are_refused(store: Store, tmp_path: Path) -> None:
+def test_sessions_of_the_lease_are_shipped(store: Store, tmp_path: Path) -> None:
     plan = read_plan(store)
     with Spool(tmp_path / "spool", store, plan) as spool:
         waiting = record(spool, store, max_games=700)
@@ -212,7 +210,7 @@ def test_sessions_are_shipped_and_gone_and_others_are_refused(store: Store, tmp_
     assert games_in(store, tmp_path / "got") == ids
 
 
-def test_nothing_is_shipped_to_a_store_that_is_another_or_away(store: Store, tmp_path: Path) -> None:
+def test_a_missing_or_other_store_gets_nothing(store: Store, tmp_path: Path) -> None:
     assert isinstance(store, DirectoryStore)
     with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
         (session,) = record(spool, store, max_games=5)
@@ -232,7 +230,7 @@ def test_nothing_is_shipped_to_a_store_that_is_another_or_away(store: Store, tmp
         assert not spool.sessions()
 
 
-def test_the_shipper_goes_on_when_the_store_is_back_and_says_so_once(
+def test_the_shipper_retries_and_warns_once(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(store, DirectoryStore)
@@ -264,7 +262,7 @@ def _recorded(spool: Spool, store: Store, tmp_path: Path) -> Path:
 # --- agents
 
 
-def test_a_recorder_gets_the_settings_that_the_agent_has(tmp_path: Path) -> None:
+def test_a_recorder_reads_the_agent_s_settings(tmp_path: Path) -> None:
     for changes in (
         {},
         {"player": "expectimax", "player_args": {"depth": 2}, "seed": 2**64 - 1, "lease": 5, "rotate_s": 0.5},
@@ -299,9 +297,7 @@ def lives(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_nodes_record_each_game_once_though_an_agent_and_a_recorder_are_killed(
-    place: Store, tmp_path: Path
-) -> None:
+def test_killed_agents_and_recorders_lose_nothing(place: Store, tmp_path: Path) -> None:
     spools = [tmp_path / "a", tmp_path / "b"]
     nodes = [joined(place, spool) for spool in spools]
     try:
@@ -348,7 +344,7 @@ def test_nodes_record_each_game_once_though_an_agent_and_a_recorder_are_killed(
 
 
 @pytest.mark.slow
-def test_sigterm_drains_and_ships_and_a_second_agent_is_refused(store: Store, tmp_path: Path) -> None:
+def test_sigterm_drains_and_ships(store: Store, tmp_path: Path) -> None:
     node = joined(store, tmp_path / "spool")
     try:
         wait_until(lambda: list_sessions(store))
@@ -402,7 +398,7 @@ def test_the_copy_of_a_spool_at_work_is_refused(
         first._shipper.close()
 
 
-def test_a_node_that_falls_silent_is_lost_and_one_with_another_clock_is_not(
+def test_silence_is_told_from_clock_skew(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def beat(lease: int, number: int, written_at: float) -> None:

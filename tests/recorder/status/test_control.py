@@ -63,7 +63,7 @@ def test_a_rotation_is_over_when_its_own_request_is(told: Told) -> None:
     assert told.signals == [ROTATE]
 
 
-def test_a_rotation_without_anything_to_publish_is_over_too(told: Told) -> None:
+def test_a_rotation_without_rows_ends(told: Told) -> None:
     told.answers = [Rotation(3, 3)]
     assert told.rotate(PATIENCE_S) is None
 
@@ -74,7 +74,7 @@ def test_a_rotation_that_failed_is_said(told: Told) -> None:
         told.rotate(PATIENCE_S)
 
 
-def test_a_recorder_that_ends_meanwhile_has_rotated_or_is_said_not_to_have(told: Told) -> None:
+def test_a_recorder_that_ends_during_a_rotation(told: Told) -> None:
     told.ends = True
     told.answers = [Rotation(3, 2, "second"), Rotation(3, 3, "third")]
     assert told.rotate(PATIENCE_S) == "third"
@@ -109,9 +109,7 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.root
 @pytest.mark.parametrize("theirs", ["the file", "the directory too"])
-def test_a_process_that_did_not_write_the_file_is_not_signalled(
-    root: Path, victim: subprocess.Popen[bytes], theirs: str
-) -> None:
+def test_only_the_writer_is_signalled(root: Path, victim: subprocess.Popen[bytes], theirs: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may signal others")
     path = status_path(root, "default")

@@ -85,7 +85,7 @@ def test_names_keep_the_conventions() -> None:
         assert word not in {"s", "ms", "mb", "second", "byte"}, f"units are whole words: {units}"
 
 
-def test_the_textfile_holds_the_snapshot_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_the_textfile_holds_the_snapshot(tmp_path: Path) -> None:
     found = values(written(FULL, tmp_path / "tape2048.prom"))
     here = ("recorder", "main")
     assert found["tape2048_steps_total", (here,)] == 15_000_000
@@ -105,7 +105,7 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     assert not {"tape2048_mean_score", "tape2048_disk_free_bytes"} & {name for name, _ in values(text)}
 
 
-def test_the_textfile_is_written_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+def test_the_textfile_is_written_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "x.prom"
     metrics = Metrics(RecorderConfig(metrics_textfile=str(path)), no_warning)
     metrics.show(FULL)
@@ -116,9 +116,7 @@ def test_the_textfile_is_written_now_and_then_and_at_the_end(tmp_path: Path) -> 
     metrics.close()
 
 
-def test_a_textfile_that_cannot_be_written_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_textfile_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TEXTFILE_INTERVAL_S", 0.0)
     warnings: list[str] = []
     metrics = Metrics(RecorderConfig(metrics_textfile=str(tmp_path / "no" / "x.prom")), warnings.append)
@@ -230,7 +228,7 @@ class TestVisitors:
         with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30) as answer:
             return str(answer.read().decode())
 
-    def test_take_sixteen_threads_and_descriptors_and_leave_room_for_a_scrape(
+    def test_take_sixteen_threads_at_most(
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.5)

@@ -63,9 +63,7 @@ def status(**fields: Any) -> Any:
     return status_now(**{"workers": 2, "workers_ready": 2, "can_record": True, **fields})
 
 
-def test_ready_is_said_once_and_not_before_a_block_could_be_written(
-    listener: Listener, manager: Manager
-) -> None:
+def test_ready_once_a_block_can_be_written(listener: Listener, manager: Manager) -> None:
     manager.status(status(state="starting", workers_ready=1, can_record=False))
     first = listener.heard()
     assert "READY" not in first
@@ -78,14 +76,12 @@ def test_ready_is_said_once_and_not_before_a_block_could_be_written(
     assert again["STATUS"] == "recording, 1,500,000 steps/s, session 40% of 10,000,000 rows, 2 of 2 workers"
 
 
-def test_what_takes_its_time_before_the_first_status_gets_it(listener: Listener, manager: Manager) -> None:
+def test_a_long_start_extends_the_timeout(listener: Listener, manager: Manager) -> None:
     manager.starting("recovering")
     assert listener.heard() == {"STATUS": "recovering", "EXTEND_TIMEOUT_USEC": "300000000"}
 
 
-def test_stopping_is_said_once_and_more_time_is_requested_until_the_end(
-    listener: Listener, manager: Manager
-) -> None:
+def test_stopping_once_with_more_time(listener: Listener, manager: Manager) -> None:
     manager.status(status())
     listener.heard()
     for state in ("draining", "paused", "publishing"):
@@ -96,7 +92,7 @@ def test_stopping_is_said_once_and_more_time_is_requested_until_the_end(
     assert not any("READY" in message for message in heard)
 
 
-def test_the_watchdog_is_fed_unless_a_worker_is_overdue(listener: Listener, manager: Manager) -> None:
+def test_an_overdue_worker_stops_the_watchdog(listener: Listener, manager: Manager) -> None:
     manager.status(status())
     assert listener.heard()["WATCHDOG"] == "1"
     manager.status(status(workers_overdue=1))
@@ -130,7 +126,7 @@ def test_a_reason_of_many_lines_is_one_line(listener: Listener, manager: Manager
     assert heard["STATUS"].startswith("paused (the disk READY=1 is full), ")
 
 
-def test_a_manager_that_does_not_read_does_not_stop_anything(listener: Listener) -> None:
+def test_a_manager_that_does_not_read(listener: Listener) -> None:
     manager = Manager({"NOTIFY_SOCKET": listener.address})
     for _ in range(2000):  # a socket holds some hundred
         manager.send(STATUS="x" * 1000)

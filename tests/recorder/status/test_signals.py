@@ -46,7 +46,7 @@ def test_a_request_to_end_that_is_sent_twice_is_one(heard: Signals, monkeypatch:
     assert heard.take() == ["SIGTERM"]
 
 
-def test_each_request_to_end_is_compared_with_the_last_one_that_counted(
+def test_requests_are_compared_with_the_last_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or who repeats it five times a second would never be heard again."""
@@ -76,7 +76,7 @@ def test_signals_of_others_are_none_of_its_requests() -> None:
         signal.signal(signal.SIGWINCH, before)
 
 
-def test_a_hangup_is_the_same_request_only_where_it_is_one(heard: Signals, reloads: bool) -> None:
+def test_a_hangup_counts_as_an_end_unless_it_reloads(heard: Signals, reloads: bool) -> None:
     send(signal.SIGTERM, signal.SIGHUP, signal.SIGHUP)
     assert heard.take() == (["SIGTERM", "SIGHUP", "SIGHUP"] if reloads else ["SIGTERM"])
 
@@ -102,7 +102,7 @@ def test_a_hangup_that_whoever_started_it_had_ignored(reloads: bool) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_closed_it_leaves_what_was_there_and_a_late_request_kills_nobody() -> None:
+def test_close_restores_the_handlers() -> None:
     def mine(*_: object) -> None:
         raise AssertionError
 

@@ -66,7 +66,7 @@ def test_what_is_written_is_read(path: Path, tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_a_shorter_status_leaves_nothing_of_a_longer_one(path: Path, tmp_path: Path) -> None:
+def test_a_shorter_status_replaces_a_longer_one(path: Path, tmp_path: Path) -> None:
     file = StatusFile(path)
     for why in ("x" * 9000, None, "y" * 5000, None):
         snapshot = snapshot_now(status=status_now(why=why))
@@ -95,9 +95,7 @@ def test_a_half_that_is_whole_at_the_next_look(
     assert read_snapshot(tmp_path, "default") == snapshot
 
 
-def test_a_file_system_that_cannot_exchange_gets_it_too(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_exchange(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise StorageError("cannot exchange")
 
@@ -194,7 +192,7 @@ def test_one_that_is_gone_is_stale_at_once() -> None:
     assert verdict.text == f"stale (last written 1 s ago; pid {process.pid} is gone)"
 
 
-def test_a_pid_that_another_process_has_now_is_not_taken_for_it() -> None:
+def test_a_reused_pid_is_not_the_recorder() -> None:
     mine = Process.of(os.getpid())
     assert mine is not None
     another = Process(mine.pid, mine.start_ticks - 1)
@@ -222,7 +220,7 @@ def test_one_that_has_said_goodbye_is_stopped() -> None:
     assert verdict.text == "stopped 100 s ago (SIGTERM)"
 
 
-def test_a_clock_that_was_set_changes_nothing_while_it_lives() -> None:
+def test_a_clock_jump_changes_nothing() -> None:
     snapshot = msgspec.structs.replace(snapshot_now(), written_at=time.time() + 3600)
     assert judge(snapshot).state == "recording"
     assert judge(msgspec.structs.replace(snapshot, process=gone())).age_s == 0
@@ -230,7 +228,7 @@ def test_a_clock_that_was_set_changes_nothing_while_it_lives() -> None:
     assert judge(before_it_was_set_forward).state == "recording"
 
 
-def test_one_that_was_written_in_the_future_is_not_from_who_is_there() -> None:
+def test_a_status_from_the_future_is_stale() -> None:
     """Monotonic clocks begin at zero with the machine; and who writes a year ahead would never be stale."""
     verdict = judge(snapshot_now(age_s=-3600.0))
     assert (verdict.state, verdict.running) == ("stale", False)

@@ -43,7 +43,7 @@ def test_bounds_and_words_are_what_the_field_says() -> None:
     }
 
 
-def test_flags_come_before_the_file_and_that_before_defaults(tmp_path: Path) -> None:
+def test_flags_before_file_before_defaults(tmp_path: Path) -> None:
     path = tmp_path / "few.toml"
     path.write_text("tiles = [1024, 2048]\nshare = 0.25\nrows_max = 7\n")
     assert load(path, share="0.75", rows_max=None) == Few(tiles="1024 2048", share=0.75, rows_max=7)
@@ -68,7 +68,7 @@ def test_what_cannot_be_is_placed(tmp_path: Path, text: str, kind: type[ConfigEr
         load(path)
 
 
-def test_the_file_that_explains_a_configuration_means_it(tmp_path: Path) -> None:
+def test_the_sample_of_a_config_means_it(tmp_path: Path) -> None:
     config = Few(tiles="1024 2048", rows_max=7, seed=2**64 - 1)
     path = tmp_path / "few.toml"
     path.write_text(settings_toml(config))

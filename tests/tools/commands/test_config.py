@@ -79,7 +79,7 @@ def test_show_refuses_what_record_would_refuse(tape: Tape, args: list[str]) -> N
     assert "\nhint: " in done.err
 
 
-def test_an_unknown_flag_is_wrong_usage_with_the_nearest(tape: Tape) -> None:
+def test_an_unknown_flag_names_the_nearest(tape: Tape) -> None:
     done = tape("config", "show", "--rotate-step", "5")
     assert done.code == 2
     assert "--rotate-steps" in done.err
@@ -88,7 +88,7 @@ def test_an_unknown_flag_is_wrong_usage_with_the_nearest(tape: Tape) -> None:
 # --- flags
 
 
-def test_every_setting_has_a_flag_and_record_takes_the_same_ones(tape: Tape) -> None:
+def test_every_setting_has_a_flag(tape: Tape) -> None:
     by_name = {option.name: option for option in record.command.params if isinstance(option, click.Option)}
     for setting in SETTINGS.values():
         if not setting.has_text:
@@ -173,7 +173,7 @@ def test_init_into_nowhere_is_an_error(tape: Tape, tmp_path: Path) -> None:
 # --- the sample
 
 
-def test_a_sample_with_everything_uncommented_is_still_the_defaults(tmp_path: Path) -> None:
+def test_the_uncommented_sample_is_the_defaults(tmp_path: Path) -> None:
     text = "\n".join(
         line.removeprefix("#") if line[:2] not in ("# ", "#") else line for line in sample_toml().splitlines()
     )
@@ -185,6 +185,6 @@ def test_a_sample_with_everything_uncommented_is_still_the_defaults(tmp_path: Pa
     assert {origin.kind for origin in loaded.origins.values()} == {"file"}
 
 
-def test_the_sample_goes_to_standard_output_where_that_is_wanted(tape: Tape, tmp_path: Path) -> None:
+def test_the_sample_goes_to_standard_output(tape: Tape, tmp_path: Path) -> None:
     assert tape("config", "init", "-").out == sample_toml()
     assert not (tmp_path / "-").exists()

@@ -75,7 +75,7 @@ def test_records_publishes_and_says_what_and_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_that_is_suggested_for_labels_works(tmp_path: Path) -> None:
+def test_the_suggested_command_works(tmp_path: Path) -> None:
     done = record("--player", "random", "--max-games", "20", cwd=tmp_path)
     line = next(line for line in done.stdout.splitlines() if "labels()" in line)
     python, *args = shlex.split(line)
@@ -257,7 +257,7 @@ def test_the_panel_says_why_it_waits() -> None:
     assert "the disk\\nis full" in drawn.getvalue()
 
 
-def test_the_highest_tile_is_named_where_a_game_reached_it() -> None:
+def test_the_summary_names_the_highest_tile() -> None:
     reach = {2048: 1.0, 4096: 1.0, 8192: 0.75, 16384: 0.5, 32768: 0.0}
     assert reach_words(reach) == ["2048 100%", "4096 100%", "8192 75%", "16384 50%"]
     assert reach_words({**reach, 32768: 0.25})[-2:] == ["16384 50%", "32768 25%"]
@@ -306,7 +306,7 @@ def test_a_recording_says_what_disk_a_minute_takes() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_start_says_that_it_compiles_and_plays_as_long_as_any(
+def test_the_first_start_reports_compiling(
     process: Process, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Limits of time count from the first move."""
@@ -330,7 +330,7 @@ def test_the_first_start_says_that_it_compiles_and_plays_as_long_as_any(
 
 
 @pytest.mark.slow
-def test_where_no_machine_code_can_be_kept_that_is_said(
+def test_a_missing_compile_cache_is_reported(
     process: Process, environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "a_file").touch()
@@ -358,7 +358,7 @@ def test_where_no_machine_code_can_be_kept_that_is_said(
         ),
     ],
 )
-def test_a_limit_before_the_first_game_has_ended_is_an_error(
+def test_a_limit_before_the_first_game_fails(
     process: Process, tmp_path: Path, args: str, said: str, hint: str
 ) -> None:
     earlier = write_session(tmp_path / "selfplay/20260101T000000Z_model=a")
@@ -380,7 +380,7 @@ def test_the_summary_as_json(tape: Callable[..., Outcome], monkeypatch: pytest.M
     assert done.json == msgspec.to_builtins(some, str_keys=True)
 
 
-def test_what_was_recorded_is_played_again_only_where_that_runs_no_code_of_a_user() -> None:
+def test_replay_runs_no_code_of_users() -> None:
     some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"])
     assert " validate x --replay\n" in str(summary_parts(some)[-1])
     assert " validate x\n" in str(summary_parts(msgspec.structs.replace(some, model_share=0.9))[-1])
@@ -433,7 +433,7 @@ def test_a_panel_that_cannot_be_drawn_is_not_kept(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_summary_that_finds_no_room_is_no_failed_recording(tmp_path: Path) -> None:
+def test_a_lost_summary_is_no_failure(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - no file of ours
         done = subprocess.run(
             [*COMMAND, "--player", "random", "--workers", "1", "--max-games", "20"],
@@ -446,7 +446,7 @@ def test_a_summary_that_finds_no_room_is_no_failed_recording(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_without_a_log_and_without_a_place_for_the_summary_it_records(tmp_path: Path) -> None:
+def test_it_records_with_closed_streams(tmp_path: Path) -> None:
     """Its workers inherit what stands in the place of the streams that the caller closed."""
     code = "import os, sys; os.closerange(1, 3); os.execv(sys.argv[1], sys.argv[1:])"
     flags = ["--player", "random", "--max-games", "5", "--workers", "1"]
@@ -478,7 +478,7 @@ sys.exit(main())
     ("numbers", "said"),
     [((signal.SIGUSR1, signal.SIGHUP), "SIGHUP was received"), ((signal.SIGTERM,), "SIGTERM was received")],
 )
-def test_a_signal_while_it_reads_its_settings_kills_nobody(
+def test_a_signal_during_loading_drains(
     tmp_path: Path, environment: dict[str, str], numbers: tuple[int, ...], said: str
 ) -> None:
     done = subprocess.run(

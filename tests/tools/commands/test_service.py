@@ -63,7 +63,7 @@ def test_install_and_uninstall(tape: Tape, tmp_path: Path) -> None:
     assert "no units are installed" in tape("service", "uninstall", *root).out
 
 
-def test_an_old_one_is_replaced_and_a_foreign_one_is_not(tape: Tape, tmp_path: Path) -> None:
+def test_only_own_units_are_replaced(tape: Tape, tmp_path: Path) -> None:
     unit = tmp_path / UNIT
     unit.parent.mkdir(parents=True)
     unit.write_text(f"{MARKER}\nold\n")
@@ -95,7 +95,7 @@ def test_a_name_that_no_instance_can_have(tape: Tape, tmp_path: Path, name: str)
     assert files(tmp_path) == set()
 
 
-def test_a_broken_configuration_is_said_before_anything_is_written(tape: Tape, tmp_path: Path) -> None:
+def test_a_broken_config_writes_nothing(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "etc/tape2048").mkdir(parents=True)
     (tmp_path / "etc/tape2048/main.toml").write_text("workers = many\n")
     done = tape("service", "install", "--root", str(tmp_path), "--instance", "main")
@@ -113,7 +113,7 @@ def test_print_shows_what_install_writes(tape: Tape, tmp_path: Path) -> None:
     assert "ExecStart=" in shown.out
 
 
-def test_a_dashboard_and_alert_rules_come_with_the_package(tape: Tape) -> None:
+def test_dashboard_and_alert_rules_ship(tape: Tape) -> None:
     assert "panels" in json.loads(tape("service", "print", "grafana").out)
     assert "- alert: Tape2048Paused\n" in tape("service", "print", "alerts").out
     assert tape("service", "print", "nothing").code == 2

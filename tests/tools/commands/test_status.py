@@ -120,7 +120,7 @@ def test_where_nobody_ever_recorded(tape: Tape, tmp_path: Path, command: str) ->
 
 
 @pytest.mark.parametrize("command", ["status", "rotate", "stop"])
-def test_an_instance_that_is_not_there_is_told_which_are(tape: Tape, tmp_path: Path, command: str) -> None:
+def test_a_missing_instance_lists_the_others(tape: Tape, tmp_path: Path, command: str) -> None:
     write(tmp_path, "gpu0")
     write(tmp_path, "gpu1", state="stopped")
     done = tape(command, str(tmp_path), "--instance", "gpu2")
@@ -177,9 +177,7 @@ def test_stop_tells_of_one_that_ended_with_an_error(
     assert tape("stop", str(tmp_path), *flags).code == 0
 
 
-def test_what_was_dropped_is_told_apart_from_what_was_recorded(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_games_are_shown(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {"by_highest_tile": {1024: 1, 2048: 4000}, "recorded_rows": 9_000_000}
 
     def stop(running: control.Running, *, drain: bool) -> None:
@@ -214,7 +212,7 @@ def test_a_socket_s_length_is_no_limit(tape: Tape, tmp_path: Path) -> None:
     assert tape("status", str(deep)).code == 0
 
 
-def test_the_one_that_is_at_work_is_meant_where_none_is_named(tape: Tape, tmp_path: Path) -> None:
+def test_the_running_recorder_is_the_default(tape: Tape, tmp_path: Path) -> None:
     write(tmp_path, "a", state="stopped", pid_off=1)
     write(tmp_path, "b", state="draining", ending=True)
     assert "about to end" in tape("rotate", str(tmp_path)).err  # it was b that was found

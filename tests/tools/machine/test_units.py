@@ -143,7 +143,7 @@ CURABLE = {
 OF_OTHERS = {errors.NotRunningError, errors.StoreError}
 
 
-def test_exit_codes_that_another_start_would_not_change_keep_it_down() -> None:
+def test_final_exit_codes_prevent_restarts() -> None:
     found = lines_of(by_name(units(HERE))["tape2048-recorder@.service"])
     assert "RestartPreventExitStatus=2 11 12 78" in found
     page = " ".join((CHECKOUT / "docs/how-to/service.md").read_text().split())
@@ -157,7 +157,7 @@ def test_exit_codes_that_another_start_would_not_change_keep_it_down() -> None:
     assert not final & (CURABLE | OF_OTHERS)
 
 
-def test_the_stop_timeout_is_told_and_leaves_room_for_the_drain() -> None:
+def test_the_stop_timeout_exceeds_the_drain() -> None:
     found = lines_of(by_name(units(HERE))["tape2048-recorder@.service"])
     assert f"TimeoutStopSec={STOP_TIMEOUT_S}s" in found
     assert f"Environment={STOP_TIMEOUT_ENV}={STOP_TIMEOUT_S}" in found
@@ -170,7 +170,7 @@ def test_back_off_is_for_those_who_know_it() -> None:
         assert ("RestartSteps=" in text) is has
 
 
-def test_a_user_s_units_ask_for_nothing_that_needs_root() -> None:
+def test_user_units_need_no_root() -> None:
     found = by_name(units(ServicePaths(user=True, config_home="/home/a/.config")))
     assert set(found) == {
         "tape2048-recorder@.service",

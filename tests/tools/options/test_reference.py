@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-def test_the_sample_is_as_it_is_now_and_means_the_defaults() -> None:
+def test_the_sample_is_current_and_means_the_defaults() -> None:
     file = CHECKOUT / SAMPLE
     assert file.read_text() == sample_toml(), "run: make generate"
     assert load_config({}, {}, file).config == RecorderConfig()
 
 
-def test_the_limits_of_the_sample_are_those_that_hold_without_it(tmp_path: Path) -> None:
+def test_sampled_limits_are_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "recorder.toml"
     _, table = sample_toml().split("\n#[retention]\n")
     lines = [line[1:] for line in table.splitlines() if line.startswith("#") and not line.startswith("# ")]
@@ -33,14 +33,14 @@ def test_the_limits_of_the_sample_are_those_that_hold_without_it(tmp_path: Path)
     assert load_retention({}, file) == load_retention({}, CHECKOUT / SAMPLE) == Retention()
 
 
-def test_the_sample_explains_every_setting_in_lines_that_fit() -> None:
+def test_the_sample_explains_every_setting() -> None:
     text = sample_toml()
     for setting in settings_of(RecorderConfig).values():
         assert f"\n#{setting.name} = " in text or f"\n#[{setting.name}]" in text
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-def test_the_table_is_markdown_with_a_row_for_each_setting() -> None:
+def test_the_table_has_a_row_for_each_setting() -> None:
     lines = settings_table().splitlines()
     assert len(lines) == 2 + len(settings_of(RecorderConfig))
     for line in lines:

@@ -94,9 +94,7 @@ def on_tape(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_shards_leave_what_one_process_leaves_and_a_second_run_does_nothing(
-    operation: str, tape: Tape, many: Path, tmp_path: Path
-) -> None:
+def test_shards_equal_one_process(operation: str, tape: Tape, many: Path, tmp_path: Path) -> None:
     root, out = tmp_path / "selfplay", tmp_path / "out"
     count = 4
     for session in sessions(many)[:count]:
@@ -146,7 +144,7 @@ def test_a_new_session_is_all_that_a_later_run_makes(
 
 
 @given(st.text(min_size=1), st.integers(1, 50))
-def test_a_session_belongs_to_one_shard_by_its_name_alone(name: str, shards: int) -> None:
+def test_the_name_decides_the_shard(name: str, shards: int) -> None:
     assert shard_of(name, shards) in range(shards)
     assert shard_of(name, 1) == 0
 
@@ -202,7 +200,7 @@ for n in itertools.count(1, stride):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("operation", "stride"), [("repack", 5), ("score", 14)])
-def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(
+def test_a_killed_job_is_finished_by_the_next_run(
     operation: str, stride: int, many: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "two"
@@ -223,9 +221,7 @@ def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(
 
 
 @pytest.mark.slow
-def test_shards_that_are_killed_at_random_leave_what_one_process_leaves(
-    many: Path, on_tape: Path, tmp_path: Path
-) -> None:
+def test_killed_shards_equal_one_process(many: Path, on_tape: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     rng = random.Random(5)
     waiting = {1: 0, 2: 0, 3: 0}  # each is started in peace after some deaths
@@ -276,7 +272,7 @@ def test_two_processes_on_one_session_leave_one_output(many: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_tasks_of_ray_that_are_killed_at_random_leave_what_one_process_leaves(
+def test_killed_ray_tasks_equal_one_process(
     tape: Tape, many: Path, on_tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = pytest.importorskip("ray")
@@ -319,7 +315,7 @@ def test_tasks_of_ray_that_are_killed_at_random_leave_what_one_process_leaves(
 # --- bad input
 
 
-def test_a_session_that_cannot_be_read_costs_itself_alone(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_an_unreadable_session_fails_alone(tape: Tape, many: Path, tmp_path: Path) -> None:
     root, out = tmp_path / "selfplay", tmp_path / "out"
     shutil.copytree(many, root)
     bad = sessions(root)[1]
@@ -359,9 +355,7 @@ def test_other_parameters_are_not_mistaken_for_these(tape: Tape, many: Path, on_
     assert stamps(on_tape) == before
 
 
-def test_another_session_of_the_same_name_is_not_mistaken_for_it(
-    tape: Tape, many: Path, on_tape: Path, tmp_path: Path
-) -> None:
+def test_namesakes_are_told_apart(tape: Tape, many: Path, on_tape: Path, tmp_path: Path) -> None:
     one, other = sessions(many)[:2]
     shutil.copytree(other, tmp_path / "others" / one.name)
     done = tape(*words("repack", tmp_path / "others", on_tape, "--shard", "1/1"))
