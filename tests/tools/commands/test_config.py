@@ -159,7 +159,7 @@ def test_init_replaces_nothing_but_a_file(tape: Tape, tmp_path: Path) -> None:
 
 
 def test_a_file_may_have_any_name(tape: Tape, tmp_path: Path) -> None:
-    assert "wrote [red]x.toml\n" in tape("config", "init", "[red]x.toml").out
+    assert "wrote [red]x.toml; " in tape("config", "init", "[red]x.toml").out
     assert (tmp_path / "[red]x.toml").exists()
 
 

@@ -11,10 +11,9 @@ from tape2048.settings.fields import settings_of
 from tape2048.settings.sample import comment, sample_entry
 from tape2048_recorder.config.retention import TABLE, RetentionLimits
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.terminal.output import print_human, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import msgspec
 
@@ -45,8 +44,8 @@ def settings_table(config: type[msgspec.Struct] = RecorderConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_samples(texts: Mapping[Path, str], *, force: bool) -> None:
-    """Write sample files, and print their paths; NameTakenError for a file that exists, unless forced."""
+def write_samples(texts: Mapping[Path, str], *, force: bool) -> Iterator[Path]:
+    """Write sample files, and yield their paths; NameTakenError for a file that exists, unless forced."""
     for path, text in texts.items():
         try:
             if force:
@@ -57,7 +56,7 @@ def write_samples(texts: Mapping[Path, str], *, force: bool) -> None:
             raise NameTakenError("the file exists; it was not replaced", path=path, hint=hint) from error
         except OSError as error:
             raise storage_error(error, path, "writing the sample") from error
-        print_human(f"wrote {printable(path)}")
+        yield path
 
 
 def sample_toml() -> str:

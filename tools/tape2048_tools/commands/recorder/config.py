@@ -78,5 +78,5 @@ def init(*, path: Path, force: bool) -> None:
     if str(path) == "-":
         print_text(sample_toml())
         return
-    write_samples({path: sample_toml()}, force=force)
-    print_human(f"use it with: tape2048 record --config {printable(path)}")
+    for written in write_samples({path: sample_toml()}, force=force):
+        print_human(f"wrote {printable(written)}; use it with: tape2048 record --config {printable(path)}")

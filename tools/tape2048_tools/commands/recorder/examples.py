@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tape2048_tools.terminal.click_extras import PATH, force_option, new_command
+from tape2048_tools.terminal.output import print_human, printable
 
 
 @new_command("tape2048 examples", "tape2048 examples /tmp/examples --force")
@@ -29,7 +30,8 @@ def command(*, directory: Path, force: bool) -> None:
     texts |= {script.name: script.read_text() for script in sorted(_scripts().iterdir()) if script.is_file()}
     with storage_errors(directory, "making the directory"):
         directory.mkdir(parents=True, exist_ok=True)
-    write_samples({directory / name: text for name, text in texts.items()}, force=force)
+    for path in write_samples({directory / name: text for name, text in texts.items()}, force=force):
+        print_human(f"wrote {printable(path)}")
 
 
 def _scripts() -> Path:
