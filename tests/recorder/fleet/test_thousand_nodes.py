@@ -489,11 +489,11 @@ MUTANTS = {
     "a session removed though it was not shipped": (
         Mutant(
             "tape2048_recorder.fleet.spool:Spool.ship",
-            "            name = put_session(self._store, session, lease_label(before.lease))\n",
-            "            try:\n"
-            "                name = put_session(self._store, session, lease_label(before.lease))\n"
-            "            except Exception:\n"
-            "                name = session.name\n",
+            "        name = put_session(self._store, session, lease_label(before.lease))\n",
+            "        try:\n"
+            "            name = put_session(self._store, session, lease_label(before.lease))\n"
+            "        except Exception:\n"
+            "            name = session.name\n",
         ),
         "a session is gone",
     ),
