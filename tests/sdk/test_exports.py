@@ -63,7 +63,7 @@ def test_without_its_package_a_module_names_the_extra(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_name_that_is_exported_exists_and_is_documented(name: str) -> None:
+def test_every_export_exists_and_is_documented(name: str) -> None:
     """A function has an example and names its arguments; so has a class, unless it only holds results."""
     module = importlib.import_module(name)
     assert module.__doc__

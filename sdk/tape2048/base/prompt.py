@@ -14,13 +14,7 @@ _BAR = (
 
 
 def facts_table(title: str, facts: Mapping[str, object], bars: Mapping[str, float] | None = None) -> str:
-    """Return a table of facts, and below them shares as bars, in HTML.
-
-    Args:
-        title: the caption.
-        facts: what stands beside each name; integers get separators.
-        bars: shares from 0 to 1 by name.
-    """
+    """Return a table of facts, and below them shares as bars, in HTML."""
     rows = [
         (name, html.escape(f"{fact:,}" if isinstance(fact, int) else str(fact)))
         for name, fact in facts.items()

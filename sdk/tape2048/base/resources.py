@@ -7,13 +7,7 @@ from pathlib import Path
 
 
 def own_groups(controller: str, mounts: Path, own: Path) -> list[Path]:
-    """List the folders of this process's groups and of their parents; each may have a limit.
-
-    Args:
-        controller: ``cpu`` or ``memory``.
-        mounts: mount point of the control groups, ``/sys/fs/cgroup``.
-        own: the list of this process's control groups, ``/proc/self/cgroup``.
-    """
+    """List the folders of this process's groups and of their parents; each may have a limit."""
     try:
         lines = own.read_text().splitlines()
     except OSError:

@@ -38,13 +38,7 @@ def worker_count(workers: int | None) -> int:
 
 
 def map_ordered(function: Callable[[T], R], items: Iterable[T], workers: int | None = None) -> Iterator[R]:
-    """Yield ``function`` of each item, in order, computed by several threads.
-
-    Args:
-        function: should release the GIL most of the time; its exceptions are raised in place of the result.
-        items: taken one at a time, as threads become free.
-        workers: number of threads, see :func:`worker_count`; 1: none besides the caller's.
-    """
+    """Yield ``function`` of each item, in order, computed by several threads."""
     count = worker_count(workers)
     if count == 1:
         yield from map(function, items)
@@ -74,15 +68,6 @@ class Prefetcher(Generic[S]):
     """Ordered prefetch: threads fill slots with numbered work, ``first <= number < end``.
 
     The next number always gets a slot before a later one does, so there is no deadlock.
-
-    Args:
-        slots: buffers to fill; their number bounds how far ahead the threads are.
-        make: fills a slot with one number; runs in a thread, concurrently with others.
-        first: the first number.
-        end: one past the last number.
-        threads: number of threads; with 0, :meth:`take` fills the slot itself.
-        group: slots that are freed together, >= 1: on busy cores, waking a thread can cost the caller its
-            core, and a fifth of a short step. They are freed sooner when :meth:`take` has to wait.
     """
 
     def __init__(

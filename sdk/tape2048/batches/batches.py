@@ -7,23 +7,17 @@ integers, resuming is starting at another b, and any thread can fill any batch::
     for batch in batches:  # the rest of this epoch, in one buffer
         train(batch["tokens"], batch["labels"])
 
-**Threads.** :meth:`Batches.fill` takes the epoch and the index of a batch, and changes only the given buffer.
-It may run in any number of threads, each with buffers from :meth:`Batches.buffer`, and releases the GIL for
-all but some microseconds. A prefetching loader keeps a ring of buffers, assigns the indices from
+**Threads.** :meth:`Batches.fill` changes only the given buffer and releases the GIL, so any number of threads
+can fill buffers from :meth:`Batches.buffer`. A prefetching loader assigns the indices from
 ``batches.position`` to ``len(batches)`` to its threads, returns the buffers in this order, and calls
-:meth:`Batches.advance` for each returned batch, so that :meth:`Batches.state_dict` counts consumed and not
-prefetched batches. With ``pool_rows``, indices should come nearly in order, since a pool serves many of them.
+:meth:`Batches.advance` for each, so that :meth:`Batches.state_dict` counts consumed batches.
 
 **Ranks.** An epoch is one sequence of batches; rank r of W has every W-th one. Of the rows after the last W
 whole batches, each rank gets an equal share as a short batch (with ``drop_last``: none), and fewer than W
-rows are dropped from the epoch. So all ranks have the same number of batches, no row comes twice, and one
-position holds for all ranks. With ``pool_rows``, the ranks take chunks in turns, and each serves as many rows
-as the rank with the fewest: fewer than 2 (W - 1) chunks are dropped, at most one row in 32, and different
-ones in each epoch.
+rows are dropped. With ``pool_rows``, the ranks take chunks in turns, and each serves as many rows as the rank
+with the fewest: fewer than 2 (W - 1) chunks are dropped, at most one row in 32, and others in each epoch.
 
-**Pools.** ``shuffle=True`` reads single rows from all over the corpus. For rows on a slow disk that do not
-fit the memory, ``pool_rows`` is faster: it reads some chunks of rows at a time, in a random order of the
-chunks, and draws batches from those. See ``pool`` for what that gives up.
+**Pools.** ``pool_rows`` suits rows on a slow disk that do not fit the memory; see ``pool``.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ import numpy as np
 from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from tape2048.batches.decoding import SCRATCH_WORDS, decode_chunk
 from tape2048.batches.lookup import (
     CHUNK,
+    SCRATCH_WORDS,
     Chunk,
     Wants,
+    decode_chunk,
     look_up,
     prefetch_boards,
     prefetch_last_line,
@@ -30,7 +31,7 @@ from tape2048.batches.lookup import (
     run_of,
     stride_of,
 )
-from tape2048.batches.plan import Order, Outputs, Tables
+from tape2048.batches.plan import Order, Outputs, PlanEntries
 from tape2048.batches.shuffle import fill_permuted
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.game.moves import UNKNOWN, recover_move
@@ -73,7 +74,7 @@ _EXPS_LAST = EXPS + U64(15)
 _LATER = U64(8)
 _WITHIN = U64(CHUNK - 1)
 
-_TABLE_ENTRIES = len(Tables._fields)
+_TABLE_ENTRIES = len(PlanEntries._fields)
 _ORDER_ENTRIES = len(Order._fields)
 _OUTPUT_ENTRIES = len(Outputs._fields)
 
@@ -85,7 +86,7 @@ _entries: Any = to_fixed_tuple  # an intrinsic, called without the typing contex
 
 @register_jitable
 def _tables(plan: Any) -> Any:
-    return Tables(*_entries(plan, _TABLE_ENTRIES))
+    return PlanEntries(*_entries(plan, _TABLE_ENTRIES))
 
 
 @register_jitable
@@ -325,13 +326,6 @@ def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None
 def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
     """Write a batch.
 
-    Args:
-        plan: :attr:`tape2048.batches.plan.Plan.words`; the caller keeps the arrays alive.
-        order_words: the entries of an ``Order``, ``u64``.
-        places: the first place (unless they are listed), and their number.
-        keys: ``Permutation.keys`` if the order is SHUFFLED.
-        out_words: the entries of an ``Outputs``, ``u64``; each array has room for as many rows.
-
     Returns:
         The number of rows written: all, or the index of the first place outside the view. Or a negative
         number, -1 - the number in the map of a row before which its tape has a step that the rules do not
@@ -384,13 +378,6 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
 def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: Any) -> Any:
     """Copy whole rows of adjacent memory: :func:`fill` without its look-ups.
 
-    Args:
-        line: address of row 0, ``u64``.
-        limit: number of rows.
-        row_bytes: bytes of a row, 25 to 32.
-        numbers: numbers of the rows, ``i64[n]``.
-        records: ``u8[n, row_bytes]``, contiguous.
-
     Returns:
         The number of rows copied: n, or the index of the first number outside the view.
     """
@@ -422,15 +409,7 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: A
 
 @kernel
 def copy_rows(addresses: Any, segment: Any, base: Any, row_bytes: Any, out: Any) -> None:
-    """Copy rows of another table of the view: row i from ``addresses[segment[i]] + base[i] * row_bytes``.
-
-    Args:
-        addresses: address of row 0 of the map in each segment, ``u64[S]``.
-        segment: ``u32[B]``.
-        base: numbers in the map, ``i64[B]``.
-        row_bytes: bytes of a row, ``u64``.
-        out: ``u8[B, row_bytes]``.
-    """
+    """Copy rows of another table of the view: row i from ``addresses[segment[i]] + base[i] * row_bytes``."""
     ahead = 8
     for i in range(base.shape[0]):
         if i + ahead < base.shape[0]:

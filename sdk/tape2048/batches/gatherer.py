@@ -13,7 +13,7 @@ from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
 from tape2048.batches import gather_kernel
 from tape2048.batches.fields import places_of, words_of
-from tape2048.batches.plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
+from tape2048.batches.plan import NO_CAP, NO_POOL, GatherPlan, Order, Outputs, address_of
 from tape2048.errors import CorpusError
 from tape2048.io.reading import populate
 from tape2048.rows.row_map import NO_LABELS
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 #: For orders that are not SHUFFLED.
 NO_KEYS = np.empty(0, np.uint64)
 
-_LISTED_WORDS = np.array(Order(gather_kernel.LISTED), np.uint64)
-_LISTED = Order._fields.index("listed")
-_RECORD_WORDS = np.array(Outputs(), np.uint64)
-_RECORDS = Outputs._fields.index("records")
-
 # Sessions that an error names.
 _NAMED = 5
 
@@ -50,12 +45,6 @@ _OF_ROWS = frozenset({"step", "action", "move"})
 class Gatherer:
     """A view with the tables that the kernel needs for some fields of its rows; keeps the rows alive.
 
-    Args:
-        view: the view.
-        fields: the fields to gather.
-        thresholds: tiles, ``i64[T]``.
-        cap: the cap on rows of each run.
-
     Attributes:
         plan: the kernel's tables.
         reads_rows: whether a field is read from rows or tapes, and not from packed boards in memory.
@@ -64,11 +53,6 @@ class Gatherer:
         embedding_width: D; 0 without embeddings.
         session_starts: number of each session's first row in the order of the view, after the cap, and the
             number of rows, ``i64[S + 1]``.
-
-    Raises:
-        CorpusError: ``fields`` has the action, and the rows of a session have none.
-        ColumnError: a session has no embeddings, or embeddings of other rows.
-        CorpusError: the embeddings are of several models or widths.
     """
 
     def __init__(
@@ -104,9 +88,11 @@ class Gatherer:
         if "embeddings" in fields:
             self._open_embeddings(view)
 
-    def plan_of(self, pool: Pool) -> Plan:
+    def plan_of(self, pool: Pool) -> GatherPlan:
         """Make a plan that takes rows from a pool."""
-        return Plan(self._rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels)
+        return GatherPlan(
+            self._rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels
+        )
 
     def sessions_of(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return the ordinals of the sessions of some rows; numbers outside the view count for none."""
@@ -160,9 +146,8 @@ class Gatherer:
         if self.plan.line is not None:
             done = gather_kernel.copy_records(*self.plan.line, numbers, records)
         else:
-            # Copying constant words takes three microseconds less than making them.
-            order, target = _LISTED_WORDS.copy(), _RECORD_WORDS.copy()
-            order[_LISTED], target[_RECORDS] = address_of(numbers), address_of(records)
+            order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
+            target = np.array(Outputs(records=address_of(records)), np.uint64)
             done = self.run(self.plan, order, (0, len(numbers)), NO_KEYS, target)
         self._check_done(done, numbers)
 
@@ -203,7 +188,7 @@ class Gatherer:
 
     def run(
         self,
-        plan: Plan,
+        plan: GatherPlan,
         order: NDArray[np.uint64],
         places: tuple[int, int],
         keys: NDArray[np.uint64],
@@ -217,7 +202,7 @@ class Gatherer:
 
     def fill_part(
         self,
-        plan: Plan,
+        plan: GatherPlan,
         order: NDArray[np.uint64],
         places: tuple[int, int],
         batch: Batch,

@@ -1,8 +1,8 @@
 """Arguments of the gather kernel: tables, order and outputs, as the addresses of their arrays.
 
-A call with thirty arrays took 10 us before it did anything, with four 1 us; a batch takes 50 to 100. The
-arrays of a view do not change, so their addresses are written once into one array. The classes here define
-the order of its entries, and keep the arrays alive.
+A call with 26 arrays takes 14 us before it does anything, with five 2 us; a batch takes 50 to 100. The arrays
+of a view do not change, so their addresses are written once into one array. The classes here define the
+order of its entries, and keep the arrays alive.
 """
 
 from __future__ import annotations
@@ -53,26 +53,20 @@ NO_CAP = Cap(NO_GUIDE, evenly=False, weights=np.empty(0, np.float32))
 NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
 
-class Tables(
+class PlanEntries(
     namedtuple(  # noqa: PYI024 - thirty-five entries of one type, u64
-        "Tables",
+        "PlanEntries",
         "limit entries starts shift line address strides packed board_line board run end rows row_bytes "
         "run_starts words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts "
         "pool_shift pool_rows labels exponents thresholds threshold_count patterns weights tape runs "
         "run_bytes",
     )
 ):
-    """The entries of a plan, in this order: ``u64``, most of them addresses (0: there is no such table).
+    """The entries of a plan, ``u64``, most of them addresses (0: there is no such table).
 
-    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``row_bytes`` is the size of a
-    view's row, and the distance of two rows unless there are ``strides``. ``packed`` is 1 where boards are
-    served as words: those of a pool, packed ones, whose addresses are in ``board`` or follow from
-    ``board_line``, or, where all rows are on tape, decoded ones. ``labels`` is the label guide (see
-    :func:`make_label_guide`). ``exponents`` has the exponent of the highest tile of each segment, not of each
-    run, so most batches need no run. ``patterns`` has a row's labels for each exponent, as the bytes of a
-    word; 0 if they do not fit. ``weights`` has the weight of each segment's rows, f32; 0 where all are 1.
-    ``tape`` has the segments' entries of a ``TapeMap``, and ``runs`` the ids of the runs, ``run_bytes``
-    apart.
+    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` is 1 where boards
+    are served as words. ``exponents`` and ``weights`` are by segment, so most batches need no run.
+    ``patterns`` has a row's labels for each exponent, as the bytes of a word; 0 if they do not fit.
     """
 
     __slots__ = ()
@@ -101,12 +95,10 @@ class Outputs(
         defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     )
 ):
-    """The entries of a target, ``u64``: addresses of C-ordered arrays, 0 for an output that is not wanted.
+    """The entries of a target: addresses of C-ordered arrays, 0 for an output that is not wanted.
 
-    For a batch of B rows: ``records`` u8[B, row_bytes], ``tokens`` u8[B, 16], ``flags`` bool[B, T] and
-    ``targets`` f32[B, T] (labels), ``weight`` f32[B], ``row`` i64[B] (number in the view, after its cap),
-    ``run`` and ``step`` u32[B], ``action``, ``legal``, ``move`` and ``symmetry`` u8[B], ``segment`` u32[B],
-    ``base`` i64[B] (number in the map), and ``boards`` u64[B] (packed, if the plan's boards are).
+    ``records`` u8[B, row_bytes]; ``flags`` bool[B, T] and ``targets`` f32[B, T] are labels; ``segment``
+    u32[B]; ``base`` i64[B], number in the map; ``boards`` u64[B]; the others as the fields of a batch.
     """
 
     __slots__ = ()
@@ -126,19 +118,11 @@ def address_of(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0]) if array.size else 0
 
 
-class Plan:
-    """The tables of a view, or of a pool of its rows, as the kernel takes them.
-
-    Args:
-        rows: the view's map; the caller keeps the rows themselves alive.
-        exponents: exponent of the highest tile of each run, ``u8[R]``.
-        thresholds: exponents to compare with, ``u8[T]``.
-        cap: the view's cap.
-        pool: rows copied out of the view.
-        labels: from :func:`make_label_guide`; without it, labels take another look-up.
+class GatherPlan:
+    """The tables of a view, or of a pool of its rows, as the kernel takes them; the rows are the caller's.
 
     Attributes:
-        words: the entries of ``Tables``, ``u64``.
+        words: the entries of ``PlanEntries``, ``u64``.
         packed: whether boards are served as words.
         line: address of row 0, number of rows and bytes of a row, ``u64``, if all rows are adjacent in memory
             and in the view's order; else None.
@@ -163,7 +147,7 @@ class Plan:
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
         patterns = _label_patterns(thresholds)
         weights = cap.weights[rows.run] if len(cap.guide.entries) else cap.weights
-        tables = Tables(
+        tables = PlanEntries(
             limit=numbers[-1],
             entries=address_of(rows.guide.entries),
             starts=address_of(rows.guide.starts),

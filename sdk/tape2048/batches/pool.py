@@ -3,19 +3,15 @@
 A chunk is 2**16 consecutive rows of the view. An epoch has all chunks in a random order, which the ranks take
 in turns. A rank reads as many of its chunks as fit half of ``pool_rows`` into a pool, and serves the pool's
 rows in a random order, while a thread reads the next pool into the other half. Both orders are keyed
-bijections: (seed, epoch, index) decides a batch, as without pools, and resuming in the middle reads one pool
-again.
+bijections: (seed, epoch, index) decides a batch, and resuming in the middle reads one pool again.
 
-The price: a batch is a random sample of its pool's chunks and not of the corpus, and the rows of one game, in
-one or two chunks, meet in the same pool. With c chunks in a pool, a batch sees about c places of the corpus
-(and mostly c games or a few more), different ones in each epoch. So the pool should hold hundreds of chunks:
-512 of them are 33M rows or 0.94 GB, twice that in memory. Where boards are packed or decoded from tape, and
-no field needs more of a row, the pool has boards alone: 0.27 GB.
+A batch is a random sample of its pool's chunks, not of the corpus: with c chunks in a pool, it sees about c
+places of the corpus. So the pool should hold hundreds of chunks: 512 of them are 33M rows or 0.94 GB, twice
+that in memory. Where boards suffice and are packed or on tape, the pool has boards alone: 0.27 GB.
 
-With ``pool_sessions``, the chunks' order is random within windows, and so is that of the windows: stretches
-of adjacent chunks with rows of at most so many sessions (or one chunk with rows of more). A corpus in a store
-is then fetched once in an epoch, and two windows in the cache suffice; the sessions of the next pool are
-fetched while a pool is served.
+With ``pool_sessions``, the order is random within windows of adjacent chunks with rows of at most so many
+sessions, and so is that of the windows. A corpus in a store is then fetched once in an epoch, and two windows
+in the cache suffice; the sessions of the next pool are fetched while a pool is served.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ import numpy as np
 
 from tape2048.batches import gather_kernel
 from tape2048.batches.gatherer import NO_KEYS
-from tape2048.batches.plan import Order, Outputs, Plan, Pool, address_of
+from tape2048.batches.plan import GatherPlan, Order, Outputs, Pool, address_of
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import TapeError
 from tape2048.io.bulk_read import allocate
@@ -72,28 +68,15 @@ class _Epoch(NamedTuple):
 class _Loaded(NamedTuple):
     """A pool in memory."""
 
-    plan: Plan
+    plan: GatherPlan
     keys: NDArray[np.uint64]
 
 
 class PoolReader:
     """Reader of pools that fills batches from them.
 
-    Args:
-        gatherer: the gatherer of the view.
-        rows: rows of an epoch on all ranks together.
-        row_bytes: bytes of a row; where boards suffice, the pool has those instead.
-        pool_rows: most rows in memory.
-        pool_sessions: most sessions of a window; None for one window.
-        ranks: this rank, and the number of ranks.
-
     Attributes:
         rank_rows: rows that each rank serves in an epoch: as many as the rank with the fewest has.
-
-    Raises:
-        ValueError: ``pool_rows`` is less than two chunks, or ``pool_sessions`` below 1.
-        CorpusError: the cache is too small for sessions in a store: for two windows, or without windows for
-            all.
     """
 
     def __init__(

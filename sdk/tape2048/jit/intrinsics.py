@@ -58,13 +58,7 @@ _intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
 def _emits(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic of a function that emits its instructions, given the builder and the arguments.
-
-    Args:
-        result: type of the result; ``types.void`` for none; None: the type of the first argument.
-        *kinds: the arguments' types; None: as it is given. The function gets an array as the address of its
-            first element.
-    """
+    """Make an intrinsic of a function that emits its instructions, given the builder and the arguments."""
 
     def decorate(emit: Callable[..., Any]) -> Any:
         @functools.wraps(emit)  # whose parameters numba reads

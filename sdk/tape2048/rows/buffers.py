@@ -15,11 +15,7 @@ import numpy as np
 
 from tape2048.base.resources import ram_available
 from tape2048.base.text import as_int
-from tape2048.errors import (
-    CorpusError,
-    ReplayError,
-    StorageError,
-)
+from tape2048.errors import CorpusError, ReplayError, StorageError
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
@@ -30,7 +26,7 @@ from tape2048.session.remote_session import Hold, RemoteSession
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -74,7 +70,6 @@ class RowBuffers:
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
         remote: whether rows are in stores: only those of held sessions may be read, see :meth:`hold`.
         memory: the arrays that hold the rows, by address.
-        read: with ``"ram"``, those that were read from files, one for each size of a row.
         boards: the packed boards, with ``"packed"``.
         tapes: what decodes rows on tape; None without.
     """
@@ -87,7 +82,6 @@ class RowBuffers:
         memory: tuple[NDArray[Any], ...],
         load: HeldLoad,
         *,
-        read: Mapping[int, NDArray[np.uint8]] | None = None,
         boards: PackedBoards | None = None,
         tapes: Tapes | None = None,
     ) -> None:
@@ -96,7 +90,6 @@ class RowBuffers:
         self.runs.flags.writeable = False
         self.segments = segments
         self.load = load
-        self.read = read or {}
         self.boards = boards
         self.tapes = tapes
         self.memory = tuple(sorted((array for array in memory if array.size), key=_address))
@@ -118,13 +111,6 @@ class RowBuffers:
         found: NDArray[np.uint8] = self.memory[at].view(np.uint8).reshape(-1)[first : first + count]
         assert len(found) == count, "rows beyond the memory that they lie in"
         return found
-
-    def rows_of(self, owner: int) -> NDArray[np.void]:
-        """Return the array that contains a session's rows: one of :attr:`read`, or the session's own."""
-        steps = self.sessions[owner].steps
-        if self.sessions[owner].load == "mmap" and steps.dtype.itemsize in self.read:
-            return self.read[steps.dtype.itemsize].view(steps.dtype)
-        return steps
 
     def board_addresses(self, segments: Segments) -> NDArray[np.uint64] | None:
         """Return the address of each segment's first packed board, ``u64[n]``; None without packed boards."""
@@ -197,14 +183,6 @@ def open_store(
     """Make a store of some sessions, and read their rows or boards into memory as requested.
 
     Errors as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
-
-    Args:
-        sessions: opened with ``load="mmap"``, at least one.
-        runs: all their runs, from :func:`gather_runs`.
-        chosen: the runs to keep, ``bool[R]``; None for all. Rows of other runs are not read.
-        load: the requested storage.
-        ram_budget: bytes that ``"auto"`` may use; None for this process's share of half the free memory.
-        progress: called with bytes read and bytes in all.
     """
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
@@ -249,7 +227,6 @@ def _load(  # noqa: PLR0917
     if load == "mmap":
         return RowBuffers(sessions, runs, segments, memory, "mmap", tapes=tapes)
     report = _counter(progress, _bytes_to_read(sessions, segments))
-    read = {}
     held: list[NDArray[Any]] = [session.steps for session in sessions if session.load == "ram"]
     if tapes is not None:
         taped = segments.take(on_tape)
@@ -260,8 +237,8 @@ def _load(  # noqa: PLR0917
         array = read_rows(files.parts, progress=report)
         segments.address[mine] = _U64(_address(array)) + files.firsts.astype(_U64) * _U64(files.row_bytes)
         segments.end[mine] = _address(array) + array.size
-        read[files.row_bytes] = array
-    return RowBuffers(sessions, runs, segments, (*read.values(), *held), "ram", read=read, tapes=tapes)
+        held.append(array)
+    return RowBuffers(sessions, runs, segments, tuple(held), "ram", tapes=tapes)
 
 
 def _best_load(segments: Segments, budget: int) -> HeldLoad:

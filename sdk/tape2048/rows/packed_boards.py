@@ -66,14 +66,7 @@ def pack_rows(
     path: str | os.PathLike[str],
     offset: int | None = None,
 ) -> None:
-    """Pack the boards of rows in memory.
-
-    Args:
-        rows: ``u8[n, row_bytes]``, contiguous.
-        boards: the output, ``u64[n]``: cell 0 in the highest 4 bits.
-        path: source of the rows, named in the CorpusError for an exponent above 15, which does not fit.
-        offset: offset of the first row, if the source is one file.
-    """
+    """Pack the boards of rows in memory."""
     bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
         exps = rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist()

@@ -67,25 +67,15 @@ NO_MASK = RowMask(_NONE, _NONE, _NONE)
 
 
 class Segments(NamedTuple):
-    """The S segments of a view, by run, before its rows are numbered.
+    """The S segments of a view, by run, before its rows are numbered."""
 
-    Attributes:
-        address: address of the first row, ``u64[S]``.
-        rows: number of rows, at least 1, ``i64[S]``.
-        run: ordinal of the run in the view, ``i64[S]``, ascending.
-        end: end address of the memory that holds the segment, ``u64[S]``.
-        place: number of the first row within the session, ``i64[S]``.
-        session: ordinal of the session, ``i64[S]``.
-        stride: bytes from a row to the next one, ``i64[S]``.
-    """
-
-    address: NDArray[np.uint64]
-    rows: NDArray[np.int64]
-    run: NDArray[np.int64]
-    end: NDArray[np.uint64]
-    place: NDArray[np.int64]
-    session: NDArray[np.int64]
-    stride: NDArray[np.int64]
+    address: NDArray[np.uint64]  #: of the first row
+    rows: NDArray[np.int64]  #: number of rows, at least 1
+    run: NDArray[np.int64]  #: ordinal of the run in the view, ascending
+    end: NDArray[np.uint64]  #: end address of the memory that holds the segment
+    place: NDArray[np.int64]  #: number of the first row within the session
+    session: NDArray[np.int64]  #: ordinal of the session
+    stride: NDArray[np.int64]  #: bytes from a row to the next one
 
     def take(self, chosen: NDArray[Any]) -> Segments:
         """Return the segments of a mask or of indices, in that order."""
@@ -156,34 +146,18 @@ NO_TAPE = TapeMap(_NONE, _NONE, np.empty(0, np.void), alone=False)
 
 
 class RowMap(NamedTuple):
-    """The tables that locate the rows of a view.
+    """The tables that locate the rows of a view."""
 
-    Attributes:
-        rows: number of rows in the map (before the mask).
-        row_bytes: bytes of a row of the view, 28 or 29; those of the longer rows are cut off, and those on
-            tape are made.
-        guide: over the segments.
-        address: address that row 0 would have in each segment, ``u64[S]``.
-        run: ordinal of each segment's run, ``u32[S]``.
-        end: ``Segments.end``.
-        strides: ``Segments.stride`` where one of them is not ``row_bytes``, ``u64[S]``; else empty.
-        run_starts: first row of each run in the view, and the number of rows, ``u64[R + 1]``.
-        mask: the rows of the map that are in the view.
-        board: address that packed board 0 would have in each segment, ``u64[S]``; empty without packed
-            boards.
-        tape: the tables that decode rows on tape.
-    """
-
-    rows: int
-    row_bytes: int
-    guide: Guide
-    address: NDArray[np.uint64]
-    run: NDArray[np.uint32]
-    end: NDArray[np.uint64]
-    strides: NDArray[np.uint64]
-    run_starts: NDArray[np.uint64]
+    rows: int  #: number of rows in the map, before the mask
+    row_bytes: int  #: of a row of the view, 28 or 29; longer rows are cut, and rows on tape are made
+    guide: Guide  #: over the segments
+    address: NDArray[np.uint64]  #: address that row 0 would have in each segment, [S]
+    run: NDArray[np.uint32]  #: ordinal of each segment's run, [S]
+    end: NDArray[np.uint64]  #: ``Segments.end``
+    strides: NDArray[np.uint64]  #: ``Segments.stride`` where one of them is not ``row_bytes``; else empty
+    run_starts: NDArray[np.uint64]  #: first row of each run in the view, and the number of rows, [R + 1]
     mask: RowMask
-    board: NDArray[np.uint64] = _NONE
+    board: NDArray[np.uint64] = _NONE  #: address that packed board 0 would have in each segment, or empty
     tape: TapeMap = NO_TAPE
 
     @classmethod

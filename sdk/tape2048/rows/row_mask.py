@@ -13,7 +13,7 @@ from tape2048.formats.session import EXPS_OFFSET
 from tape2048.game.rules import count_empty
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import load8, load64, popcount, word
-from tape2048.rows.row_map import TAPE_STRIDE, RowMask
+from tape2048.rows.row_map import RowMask
 from tape2048.rows.tape_rows import FIRST, board_at, entry_of
 from tape2048.tape.codec import step_checked
 
@@ -26,95 +26,56 @@ _EXPS = U64(EXPS_OFFSET)
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)
 
 BLOCK_WORDS = 8
-#: Parts of a core's rows on tape that are decoded side by side: a step waits for the one before it.
-LANES = 4
+_NONE = np.empty(0, U64)
+#: Parts of the rows for each core.
+_SHARES = 4
 #: Rows of a view from one sampled block to the next: as many as a block has bits.
 SAMPLE_ROWS = 64 * BLOCK_WORDS
 
 
 @kernel
-def _mark(address: Any, starts: Any, strides: Any, low: Any, high: Any, words: Any) -> None:  # noqa: PLR0917
-    """Set the bits of rows of files with ``low <= empty cells < high``."""
-    for segment in range(address.shape[0]):
-        if strides[segment] == U64(TAPE_STRIDE):
-            continue
-        for row in range(starts[segment], starts[segment + 1]):
-            cells = address[segment] + row * strides[segment] + _EXPS
-            filled = U64(0)
-            for half in range(2):
-                bytes_ = load64(cells + U64(8 * half))
-                # The high bit of each byte that is not 0 (Hacker's Delight, 6-1).
-                filled += popcount((((bytes_ & _SEVENS) + _SEVENS) | bytes_) & ~_SEVENS)
-            empty = U64(16) - filled
-            words[row >> U64(6)] |= U64(low <= empty < high) << (row & U64(63))
-
-
-@kernel
-def _mark_packed(address: Any, starts: Any, low: Any, high: Any, words: Any) -> None:
-    """As :func:`_mark`, for packed boards."""
-    for segment in range(address.shape[0]):
-        for row in range(starts[segment], starts[segment + 1]):
-            empty = count_empty(load64(address[segment] + (row << U64(3))))
-            words[row >> U64(6)] |= U64(low <= empty < high) << (row & U64(63))
-
-
-@kernel
-def _mark_tape(  # noqa: PLR0917
-    address: Any, starts: Any, entries: Any, bounds: Any, low: Any, high: Any, words: Any
+def _mark(  # noqa: PLR0917
+    bounds: Any, address: Any, starts: Any, strides: Any, entries: Any, low: Any, high: Any, words: Any
 ) -> Any:
-    """As :func:`_mark`, for rows on tape: those between each two of ``bounds``, u64[lanes + 1], side by side.
+    """Set the bits of the rows within bounds (multiples of 64) with ``low <= empty cells < high``.
 
-    The bounds are multiples of 64, so that several threads may mark at once.
+    ``strides`` is empty for packed boards.
 
     Returns:
         -1; or the number of a row after which the rules do not allow a step.
     """
-    bad, start = U64(0), U64(entries.ctypes.data)
-    lanes = bounds.shape[0] - 1
-    row, left, board = bounds[:lanes].copy(), np.zeros(lanes, np.uint64), np.zeros(lanes, np.uint64)
-    at, segment = np.zeros(lanes, np.uint64), np.zeros(lanes, np.int64)
-    for lane in range(lanes):
-        segment[lane] = np.searchsorted(starts, row[lane], "right") - 1
-    live = np.arange(lanes)
-    while True:
-        count, lanes = ~U64(0), 0
-        for lane in range(live.shape[0]):
-            while left[lane] == U64(0) and row[lane] < bounds[lane + 1]:
-                entry = entry_of(start, U64(segment[lane]))
-                rows = min(starts[segment[lane] + 1], bounds[lane + 1]) - row[lane]
-                if word(entry, FIRST):
-                    at[lane] = address[segment[lane]] + row[lane]
-                    board[lane], left[lane] = board_at(at[lane], entry), rows
-                else:
-                    row[lane] += rows
-                segment[lane] += 1
-            if left[lane]:
-                live[lanes] = lane
-                lanes += 1
-                count = min(count, left[lane])
-        if lanes == 0:
-            return np.int64(bad) - 1
-        bad = max(bad, _mark_some(live[:lanes], count, row, at, board, low, high, words))
-        for i in range(lanes):
-            left[live[i]] -= count
+    bad, at, board = U64(0), U64(0), U64(0)
+    row, end = bounds
+    segment = np.searchsorted(starts, row, "right") - 1
+    while row < end:
+        entry = entry_of(U64(entries.ctypes.data), U64(segment))
+        on_tape = entries.size > 0 and word(entry, FIRST) != U64(0)
+        stop = min(starts[segment + 1], end)
+        if on_tape and row < stop:
+            at = address[segment] + row
+            board = board_at(at, entry)
+        while row < stop:
+            if on_tape:
+                empty = count_empty(board)
+                board, wrong = step_checked(board, load8(at))
+                if wrong:
+                    bad = row + U64(1)
+                at += U64(1)
+            elif strides.size == 0:
+                empty = count_empty(load64(address[segment] + (row << U64(3))))
+            else:
+                cells = address[segment] + row * strides[segment] + _EXPS
+                empty = U64(16) - _filled(load64(cells)) - _filled(load64(cells + U64(8)))
+            words[row >> U64(6)] |= U64(low <= empty < high) << (row & U64(63))
+            row += U64(1)
+        segment += 1
+    return np.int64(bad) - 1
 
 
 @register_jitable
-def _mark_some(  # noqa: PLR0917
-    lanes: Any, count: Any, row: Any, at: Any, board: Any, low: Any, high: Any, words: Any
-) -> Any:
-    """Mark the next rows of some lanes; return 0, or 1 + the number of a row with a wrong step."""
-    bad = U64(0)
-    for _ in range(count):
-        for lane in lanes:
-            is_in = U64(low <= count_empty(board[lane]) < high)
-            words[row[lane] >> U64(6)] |= is_in << (row[lane] & U64(63))
-            board[lane], wrong = step_checked(board[lane], load8(at[lane]))
-            if wrong:
-                bad = row[lane] + U64(1)
-            at[lane] += U64(1)
-            row[lane] += U64(1)
-    return bad
+def _filled(cells: Any) -> Any:
+    """Count the bytes that are not 0, by their high bits (Hacker's Delight, 6-1)."""
+    return popcount((((cells & _SEVENS) + _SEVENS) | cells) & ~_SEVENS)
 
 
 @kernel
@@ -138,20 +99,18 @@ def mask_empties(rows: RowMap, low: int, high: int, store: RowBuffers) -> RowMap
     """
     blocks = -(-rows.rows // (64 * BLOCK_WORDS))
     words = np.zeros(blocks * BLOCK_WORDS, np.uint64)
-    starts, bounds = rows.guide.starts, (U64(max(0, low)), U64(max(0, high)))
     if len(rows.board):
-        _mark_packed(rows.board, starts, *bounds, words)
+        where = rows.board, rows.guide.starts, _NONE, np.empty((0, 4), U64)
     else:
         strides = rows.strides if len(rows.strides) else np.full(len(rows.address), rows.row_bytes, U64)
-        _mark(rows.address, starts, strides, *bounds, words)
-        if len(rows.tape.segments):
-            parts = LANES * available_cores()
-            edges = np.minimum(np.arange(parts + 1) * (-(-rows.rows // (64 * parts)) * 64), rows.rows)
-            shares = [edges[i : i + LANES + 1].astype(U64) for i in range(0, parts, LANES)]
-            tables = rows.address, starts, rows.tape.segments
-            for bad in map_ordered(lambda share: _mark_tape(*tables, share, *bounds, words), shares):
-                if bad >= 0:
-                    store.raise_defect(rows, bad)
+        where = rows.address, rows.guide.starts, strides, rows.tape.segments.reshape(-1, 4)
+    edges = np.linspace(0, len(words), available_cores() * _SHARES + 1).astype(np.int64) * 64
+    edges = np.minimum(edges, rows.rows).astype(U64)
+    limits = U64(max(0, low)), U64(max(0, high))
+    shares = [(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
+    for bad in map_ordered(lambda share: _mark(share, *where, *limits, words), shares):
+        if bad >= 0:
+            store.raise_defect(rows, bad)
     # By blocks, since counts of words would take as much memory again.
     ranks = np.zeros(blocks + 1, U64)
     np.cumsum(np.bitwise_count(words).reshape(blocks, BLOCK_WORDS).sum(axis=1, dtype=U64), out=ranks[1:])

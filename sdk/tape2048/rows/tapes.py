@@ -118,9 +118,6 @@ def decode_tapes(
 
     Returns:
         Their boards, and the address of each segment's first board.
-
-    Raises:
-        FormatError: one of its subclasses, for the first game with a defect.
     """
     from tape2048.tape.checks import check_games  # loads the compiler
 

@@ -268,16 +268,7 @@ def _checksums(session: Session) -> dict[str, list[int]]:
 
 
 class CappedView:
-    """A view that serves at most ``per_run`` rows of each run in each epoch; see ``tape2048.Capped``.
-
-    Attributes:
-        corpus: the view of all rows.
-        per_run: K.
-        spread: ``"stratified"`` or ``"even"``.
-
-    Raises:
-        ValueError: ``per_run`` is below 1, or ``spread`` is invalid.
-    """
+    """A view that serves at most ``per_run`` rows of each run in each epoch; see ``tape2048.Capped``."""
 
     corpus: BufferView
 
@@ -346,7 +337,7 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
     parts = [_cut_whole_runs(segments.take(known), low, high, rates)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
-        parts.append(_cut_by_reading(mine, low, high, store.rows_of(owner)))
+        parts.append(_cut_by_reading(mine, low, high, store.sessions[owner].steps))
     if len(parts) == 1:
         return parts[0]
     together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
@@ -376,20 +367,18 @@ def _cut_whole_runs(
 
 
 def _cut_by_reading(
-    segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], rows_held: NDArray[np.void]
+    segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], rows: NDArray[np.void]
 ) -> Segments:
-    """Cut segments of ``rows_held`` by their steps; a segment may become several."""
-    steps = rows_held["step_idx"]
-    begin = np.uint64(rows_held.__array_interface__["data"][0])
-    places = ((segments.address - begin) // np.uint64(rows_held.dtype.itemsize)).astype(np.int64)
+    """Cut segments of a session by the steps in its rows; a segment may become several."""
+    steps = rows["step_idx"]
     found: list[tuple[NDArray[np.int64], ...]] = []
     batch_end = np.cumsum(segments.rows) // _SCAN_ROWS
     for batch in np.unique(batch_end).tolist():
         chosen = np.flatnonzero(batch_end == batch)
-        rows = segments.rows[chosen]
-        which = np.repeat(chosen, rows)
-        within = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
-        step = steps[places[which] + within]
+        counts = segments.rows[chosen]
+        which = np.repeat(chosen, counts)
+        within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+        step = steps[segments.place[which] + within]
         run = segments.run[which]
         inside = (low[run] <= step) & (step < high[run])
         edge = np.ones(len(which), np.bool_)

@@ -11,9 +11,8 @@ Needs torch (``pip install 'tape2048[torch]'``)::
 Tensors view the buffers that the gather fills without the GIL: threads suffice, and nothing is copied.
 
 **Lifetime of a batch.** Without ``device``, or on the CPU, its tensors are a buffer of a ring, which is
-overwritten when ``keep`` more batches have been taken. Copy tensors that have to live longer, or from which a
-GPU still copies. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory, and
-belong to the caller: a buffer is filled again only after the copy from it is done.
+overwritten when ``keep`` more batches have been taken. Copy tensors that must live longer. With a CUDA
+``device``, batches are copied there asynchronously, from pinned memory, and belong to the caller.
 
 **Torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches for any
 W. Its processes have copies of the loader, so iterate over ``loader.counting(data_loader)``: passes begin at
@@ -66,10 +65,7 @@ _PASS_BITS = 48
 class _Slot:
     """A buffer of the ring, and its tensors.
 
-    Attributes:
-        batch: the buffer, for :meth:`Batches.fill`.
-        tensors: views of it, of ``batch_size`` rows.
-        copied: event of an asynchronous copy from the buffer, which has to end before the next fill.
+    ``copied`` is the event of an asynchronous copy from the buffer, which has to end before the next fill.
     """
 
     def __init__(self, batches: Batches, *, pin_memory: bool) -> None:

@@ -53,5 +53,5 @@ def test_cores_follow_the_quota_of_version_1(
     assert available_cores(tmp_path / "fs", own) == cores
 
 
-def test_cores_without_control_groups_are_those_of_the_affinity(tmp_path: Path) -> None:
+def test_cores_without_groups_are_the_affinity(tmp_path: Path) -> None:
     assert available_cores(tmp_path, tmp_path / "missing") == len(os.sched_getaffinity(0))

@@ -37,7 +37,7 @@ class Facts(msgspec.Struct):
     more: list[object]
 
 
-def test_text_that_is_no_unicode_is_escaped_wherever_it_stands() -> None:
+def test_invalid_unicode_is_escaped_everywhere() -> None:
     document = Facts(ODD, [{ODD: (1, 2.5, None)}, "ü"])
     assert json.loads(json_bytes(document)) == {"name": SHOWN, "more": [{SHOWN: [1, 2.5, None]}, "ü"]}
     assert json_bytes({"ü": 1}) == '{"ü":1}'.encode()
@@ -52,9 +52,7 @@ def session(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet", "arrow"])
-def test_a_session_is_exported_under_a_name_that_all_can_read(
-    tmp_path: Path, session: Path, format_: str
-) -> None:
+def test_exported_session_names_are_readable(tmp_path: Path, session: Path, format_: str) -> None:
     if format_ != "jsonl":
         pytest.importorskip("pyarrow")
     corpus = Corpus.open(session, load="mmap")

@@ -139,7 +139,7 @@ class TestEpoch:
 
     @pytest.mark.parametrize("count", [3, 8, 9])
     @pytest.mark.parametrize("size", [9, 300])
-    def test_labels_of_many_thresholds_and_no_byte_after_them(
+    def test_many_thresholds_write_no_byte_after_them(
         self, corpus: Corpus, order: dict[str, Any], count: int, size: int
     ) -> None:
         thresholds = tuple(2 ** (4 + power) for power in range(count))
@@ -614,7 +614,7 @@ class TestThreads:
 
 
 class TestPool:
-    def test_rows_of_a_batch_come_from_few_chunks_and_games_are_mixed(self, tmp_path: Any) -> None:
+    def test_a_batch_has_few_chunks_and_mixed_games(self, tmp_path: Any) -> None:
         write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 100) for i in range(1, 101)]))
         corpus = Corpus.open(tmp_path)
         batches = corpus.batches(500, pool_rows=4096, fields=("row", "run"))

@@ -248,7 +248,7 @@ def test_lanes_of_either_width_mix_as_well(lane_bits: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_rounds_of_large_sizes_suffice_for_smaller_ones() -> None:
+def test_rounds_of_large_sizes_suffice_for_small() -> None:
     # Sizes above 2**16 have 6 double rounds; already at 2**8 nothing shows with as many.
     assert np.abs(kept_distances_z(256, 10_000, double_rounds=3)).max() > Z_MAX
     assert np.abs(kept_distances_z(256, 10_000, double_rounds=6)).max() < Z_MAX
@@ -301,7 +301,7 @@ def test_epochs_and_seeds_are_independent() -> None:
         assert (base == other).sum() < 10, name
 
 
-def test_rows_that_stay_in_place_are_as_rare_as_they_should_be() -> None:
+def test_fixed_points_are_rare_enough() -> None:
     # Sums of Poisson(1): in one permutation, and from one to the next.
     order = many(1000, 4000)
     fixed = int((order == np.arange(1000)).sum())
@@ -311,7 +311,7 @@ def test_rows_that_stay_in_place_are_as_rare_as_they_should_be() -> None:
 
 
 @pytest.mark.parametrize("bits", [20, 40])
-def test_each_bit_of_the_position_changes_each_bit_of_the_row(bits: int) -> None:
+def test_each_input_bit_changes_each_output_bit(bits: int) -> None:
     permutation = Permutation(1 << bits, seed=2, epoch=0)
     rng = np.random.default_rng(1)
     positions = rng.integers(0, 1 << bits, 2000, dtype=U64)

@@ -152,9 +152,7 @@ def drop_module(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [change_text, change_player, add_module, move_line, drop_module])
-def test_another_state_of_the_sources_has_another_directory(
-    change: Any, checkout: Path, cache_base: Path
-) -> None:
+def test_changed_sources_get_another_directory(change: Any, checkout: Path, cache_base: Path) -> None:
     before = load(checkout).cache_dir()
     assert load(checkout).cache_dir() == before
     change(checkout)
@@ -363,7 +361,7 @@ def test_what_the_cache_lacks_is_announced_once(checkout: Path, cache_base: Path
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EAGAIN])
-def test_where_no_lock_is_to_be_had_it_compiles_all_the_same(
+def test_it_compiles_without_a_lock(
     code: int, checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load(checkout)

@@ -161,9 +161,7 @@ def test_a_load_reads_its_bytes_wherever_they_begin(content: bytes, at: int) -> 
 
 @pytest.mark.parametrize(("store", "width"), [(_store_at8, 1), (_store_at32, 4), (_store_at64, 8)])
 @given(value=words, at=st.integers(0, 24))
-def test_a_store_at_an_address_writes_its_bytes_and_no_others(
-    store: Any, width: int, value: int, at: int
-) -> None:
+def test_a_store_writes_its_bytes_alone(store: Any, width: int, value: int, at: int) -> None:
     before = bytes(range(100, 132))
     buffer: npt.NDArray[np.uint8] = np.frombuffer(before, dtype=np.uint8).copy()
     store(address(buffer, at), np.uint64(value))
@@ -223,7 +221,7 @@ PRETENDED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "env"), PRETENDED.values(), ids=list(PRETENDED))
-def test_pdep_is_used_only_where_the_compiled_code_may_use_it(before: str, env: dict[str, str]) -> None:
+def test_pdep_is_used_only_where_allowed(before: str, env: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHOICE.format(before=before)],
         capture_output=True, text=True, check=True,

@@ -11,7 +11,7 @@ from hypothesis import example, given, strategies as st
 
 from tape2048.base.guide import make_guide
 from tape2048.batches import gather_kernel
-from tape2048.batches.plan import Order, Outputs, Plan, address_of
+from tape2048.batches.plan import GatherPlan, Order, Outputs, address_of
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import find
 from tape2048.rows.row_map import RowMap, Segments, make_label_guide
@@ -61,7 +61,7 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
     segments = Segments(address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28)
     rowmap = RowMap.of(segments, len(rows), 28)
     assert rowmap.rows > 2**33
-    plan = Plan(rowmap, np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
+    plan = GatherPlan(rowmap, np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
     numbers = rng.integers(0, rowmap.rows, 50_000)
     run = np.empty(len(numbers), np.uint32)
     order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
@@ -94,7 +94,7 @@ def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None
     thresholds = np.array([13, 15, 17], np.uint8)
     labels = make_label_guide(rowmap.guide, exponents)
     assert bool(len(labels)) == guided
-    plan = Plan(rowmap, exponents, thresholds, labels=labels)
+    plan = GatherPlan(rowmap, exponents, thresholds, labels=labels)
     ends = np.cumsum(rows)
     near = np.concatenate([ends - rows, ends - 1, ends - rows // 2 - 1])
     numbers = np.concatenate([near, rng.integers(0, rowmap.rows, 500)])

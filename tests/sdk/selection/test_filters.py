@@ -318,7 +318,7 @@ class TestSplit:
         with pytest.raises(ValueError, match="together"):
             corpus.split(**parts)
 
-    def test_shares_that_are_no_numbers_and_salts_that_are_no_text(self, corpus: Corpus) -> None:
+    def test_invalid_shares_and_salts(self, corpus: Corpus) -> None:
         wrong: Any
         for wrong in ("0.9", None):
             with pytest.raises(TypeError, match="expected numbers"):

@@ -129,7 +129,7 @@ def test_the_last_batch_is_short(corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
 @pytest.mark.parametrize("keep", [1, 2, 4])
-def test_batches_stay_valid_while_the_next_ones_are_made(corpus: Corpus, threads: int, keep: int) -> None:
+def test_batches_stay_valid_during_prefetch(corpus: Corpus, threads: int, keep: int) -> None:
     loader = loader_of(corpus, threads=threads, keep=keep, prefetch=2)
     held: list[tuple[Any, Any]] = []
     places = set()
@@ -339,9 +339,7 @@ def test_workers_begin_where_the_loader_is(
 
 @forks
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_counted_iteration_ends_when_the_loader_is_moved(
-    corpus: Corpus, epochs: list[list[list[int]]], workers: int
-) -> None:
+def test_moving_ends_a_counted_iteration(corpus: Corpus, epochs: list[list[list[int]]], workers: int) -> None:
     loader = loader_of(corpus, fields=("row",))
     through = DataLoader(loader, batch_size=None, num_workers=workers)
     state = loader.state_dict() | {"epoch": 1, "position": 2}
@@ -367,7 +365,7 @@ def test_a_counted_iteration_ends_when_the_loader_is_moved(
 
 @forks
 @pytest.mark.parametrize("persistent", [False, True])
-def test_each_pass_that_nobody_counts_is_the_next_epoch(
+def test_each_uncounted_pass_is_the_next_epoch(
     corpus: Corpus, epochs: list[list[list[int]]], *, persistent: bool
 ) -> None:
     loader = loader_of(corpus, fields=("row",))
@@ -402,7 +400,7 @@ def test_a_batch_stays_valid_across_epochs(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_an_iteration_that_is_left_alone_ends_with_the_interpreter(root: Path, *, counted: bool) -> None:
+def test_abandoned_iterations_end_at_exit(root: Path, *, counted: bool) -> None:
     script = f"""
 from torch.utils.data import DataLoader
 from tape2048 import Corpus
@@ -429,7 +427,7 @@ def test_an_epoch_that_was_taken_by_count_is_over(corpus: Corpus, epochs: list[l
 
 @forks
 @pytest.mark.parametrize("begun", [False, True])
-def test_workers_begin_behind_an_epoch_that_was_taken_by_count(
+def test_workers_start_behind_a_counted_epoch(
     corpus: Corpus, epochs: list[list[list[int]]], *, begun: bool
 ) -> None:
     loader = loader_of(corpus, fields=("row",))
@@ -482,7 +480,7 @@ def test_workers_do_not_copy_to_a_device(corpus: Corpus) -> None:
 
 @forks
 @pytest.mark.parametrize("workers", [0, 1])
-def test_rows_that_have_gone_end_the_next_epoch_and_not_the_process(tmp_path: Path, workers: int) -> None:
+def test_truncated_rows_end_the_next_epoch(tmp_path: Path, workers: int) -> None:
     """Who reads a page that its file has lost gets SIGBUS, which torch takes for too little shared memory."""
     path = write_ours(
         tmp_path / "20250102T030405Z_model=a", Spec(games=[Game(i, 100) for i in range(1, 101)])
@@ -516,9 +514,7 @@ def test_batches_on_a_device_are_the_callers(corpus: Corpus) -> None:
     assert on_cpu["tokens"].device.type == "cpu"
 
 
-def test_a_buffer_is_filled_only_after_the_copy_from_it(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_buffer_waits_for_the_copy_from_it(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     class Copy:
