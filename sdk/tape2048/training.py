@@ -158,3 +158,19 @@ def check_same(
     ]
     if differing:
         raise error(f"the training in this directory has {'; '.join(differing)}", path=path, hint=hint)
+
+
+def read_metrics(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of metrics that are JSON objects, of the file's end only with ``last_bytes``.
+
+    An incomplete line is skipped.
+    """
+    with path.open("rb") as file:
+        if last_bytes is not None:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
+        lines = file.read().splitlines()
+    found = []
+    for line in lines:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            found.append(msgspec.json.decode(line, type=dict[str, Any]))
+    return found

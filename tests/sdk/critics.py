@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,3 +76,34 @@ def config(root: Path, out: Path, **changes: Any) -> CriticConfig:
         "log_steps": 3, "checkpoint_steps": 5, "threads": 1, "device": "cpu",
     }  # fmt: skip
     return CriticConfig(**{**settings, **changes})
+
+
+#: Fields of a line of metrics that resuming does not repeat.
+_TIMES = ("rows_per_s", "data_wait", "elapsed_s")
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    """The metrics of a training, without times."""
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in _TIMES} for line in found]
+
+
+class CrashError(Exception):
+    """Ends a training in place of a kill."""
+
+
+class Seen:
+    """A view that remembers, and can end the training at a report of progress, without a checkpoint."""
+
+    def __init__(self, crash_at: int | None = None) -> None:
+        self.events: list[str] = []
+        self.seen: list[Any] = []
+        self.crash_at = crash_at
+
+    def progress(self, progress: Any) -> None:
+        self.seen.append(progress)
+        if len(self.seen) == self.crash_at:
+            raise CrashError
+
+    def event(self, message: str) -> None:
+        self.events.append(message)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048.critic.facts import players_of, strangers
-from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StorageError
+from tape2048.critic.facts import check_embeddings, players_of, strangers
+from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
 from tape2048.selection.splits import assign
-from tape2048.training import METRICS
+from tape2048.training import METRICS, read_metrics
+from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.progress.panel import stages_bar
 from tape2048_tools.terminal.display import number, share
 from tape2048_tools.terminal.output import cell, columns, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -30,14 +33,11 @@ if TYPE_CHECKING:
     from tape2048.critic.evaluation import Baseline, Cell, Evaluation
     from tape2048.critic.facts import CriticFacts
     from tape2048.critic.metrics import Estimate
-    from tape2048.critic.oracle import Oracle, OracleScores, Truth
+    from tape2048.critic.oracle import Oracle
 
 
 #: The name of the part with all games.
 ALL = "all"
-
-#: Other names of the parts.
-_ALIASES = {"validation": "val"}
 
 #: Most points of a learning curve.
 POINTS_MAX = 500
@@ -46,38 +46,79 @@ POINTS_MAX = 500
 _PER_RUN = 512
 
 
-class Parts(NamedTuple):
-    """The games to examine, and those that the critic learned from.
+def examine(
+    critic: Path,
+    roots: Sequence[Path | str],
+    *,
+    part: str | None = None,
+    where: str | None = None,
+    by: Any = "moves",
+    per_run: int | None = None,
+    rows_max: int = 1_000_000,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    player: str = "ntuple",
+    oracle: int | None = None,
+    positions: int = 3000,
+    tower: str | None = None,
+    device: str = "auto",
+    cache: str | None = None,
+    cache_max_mb: int | None = None,
+    quiet: bool = True,
+) -> tuple[Evaluation, dict[str, Any]]:
+    """Examine a critic on the sessions below some paths, and describe it; arguments as ``critic eval``'s."""
+    from tape2048 import Corpus
+    from tape2048.critic.evaluation import evaluate
 
-    Attributes:
-        name: name of the part.
-        chosen: its games.
-        train: the games of these sessions that the critic learned from; None if there are none.
-        notes: remarks on the choice for readers.
-    """
+    loaded = open_critic(critic, device, tower)
+    baselines = {} if player == "none" else {player: expected_score(player)}
+    condition = " AND ".join(f"({one})" for one in (loaded.info.where, where) if one) or None
+    at = cache if any(isinstance(root, str) for root in roots) else None
+    corpus = Corpus.open(roots, condition, load="mmap", cache=at, cache_max_mb=cache_max_mb)
+    name, chosen, train, notes = _choose_parts(corpus, loaded.info, part)
+    if loaded.kind != "ntuple" and loaded.needs_embeddings:
+        check_embeddings(chosen, loaded.info.tower.sha256)
+    rollouts = None if oracle is None else rollouts_of(chosen, oracle, seed)
+    with stages_bar(quiet=quiet) as progress:
+        evaluation = evaluate(
+            loaded,
+            chosen,
+            train=train,
+            baselines=baselines,
+            by=by,
+            per_run=_rows_per_run(loaded.info, len(chosen.runs), per_run, rows_max),
+            replicates=bootstrap,
+            seed=seed,
+            oracle=rollouts,
+            positions=positions,
+            progress=progress,
+        )
+    about = {
+        "critic": str(critic),
+        "critic_sha256": loaded.sha256,
+        "kind": loaded.kind,
+        "step": loaded.info.step,
+        "root": ", ".join(map(str, roots)),
+        "sessions": len({int(number) for number in chosen.runs["session"]}),
+        "part": name,
+        "where": where,
+        "by": by,
+        "runs_in_all": len(corpus.runs),
+        "notes": notes,
+    }
+    return evaluation, about
 
-    name: str
-    chosen: Corpus
-    train: Corpus | None
-    notes: list[str]
 
-
-def choose_parts(corpus: Corpus, info: CriticFacts, name: str | None) -> Parts:
-    """Choose the part of a corpus on which to examine a critic.
+def _choose_parts(
+    corpus: Corpus, info: CriticFacts, name: str | None
+) -> tuple[str, Corpus, Corpus | None, list[str]]:
+    """Choose the games to examine: their part's name, the games, those learned from, and remarks.
 
     A game's part follows from its identity, so that the critic's games are recognised in any session.
-
-    Args:
-        corpus: all games that meet the critic's condition.
-        info: the critic's facts.
-        name: name of the part; None: ``test`` if the critic's split has it, else ``val``.
-
-    Raises:
-        CorpusError: the critic's split has no such part.
-        EmptyCorpusError: no game belongs to the part.
     """
     shares = info.split.fractions
-    wanted = _ALIASES.get(name, name) if name is not None else ("test" if "test" in shares else "val")
+    wanted = {None: "test" if "test" in shares else "val", "validation": "val"}.get(name, name)
+    assert wanted is not None
     if wanted != ALL and wanted not in shares:
         known = ", ".join([*shares, ALL])
         raise CorpusError(
@@ -97,36 +138,26 @@ def choose_parts(corpus: Corpus, info: CriticFacts, name: str | None) -> Parts:
     train = _part(corpus, info, "train")
     if train is None:
         notes.append("The critic learned from none of these games: baselines are not calibrated.")
-    if wanted == ALL:
-        return Parts(ALL, corpus, train, notes)
-    chosen = _part(corpus, info, wanted)
+    chosen = corpus if wanted == ALL else _part(corpus, info, wanted)
     if chosen is None:
         raise EmptyCorpusError(
             f"none of {len(corpus.runs):,} runs belongs to the part {wanted} ({shares[wanted]:.0%} of all)",
             hint="more games, or another part (--split)",
         )
-    return Parts(wanted, chosen, train, notes)
+    return wanted, chosen, train, notes
 
 
 def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
     """Return the games of one part, or None; unlike for ``Corpus.split``, other parts may be empty."""
-    names = list(info.split.fractions)
+    names, shares = list(info.split.fractions), list(info.split.fractions.values())
     if name not in names:
         return None
-    shares = list(info.split.fractions.values())
     mine = assign(corpus.runs, corpus.sessions, shares, info.split.salt) == names.index(name)
     return corpus.where(mine) if corpus.row_counts[mine].sum() else None
 
 
-def rows_per_run(info: CriticFacts, runs: int, asked: int | None, rows_max: int) -> int | None:
-    """Return the maximum of rows of each game to examine; None: all.
-
-    Args:
-        info: the critic's facts.
-        runs: number of games.
-        asked: the wanted maximum; 0: all; None: as in the critic's training.
-        rows_max: maximum for all games together; 0: no bound.
-    """
+def _rows_per_run(info: CriticFacts, runs: int, asked: int | None, rows_max: int) -> int | None:
+    """Return the maximum of rows of each game, as in the training if none is asked for; None: all."""
     trained: Any = info.training.get("per_run", _PER_RUN) if info.training else _PER_RUN
     per_run = (trained if isinstance(trained, int) else 0) if asked is None else asked
     if rows_max:
@@ -136,17 +167,7 @@ def rows_per_run(info: CriticFacts, runs: int, asked: int | None, rows_max: int)
 
 
 def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
-    """Return the oracle that plays games of a corpus on with the player that recorded them, on all cores.
-
-    Args:
-        corpus: recorded games.
-        rollouts: games from each position.
-        seed: of the rollouts.
-
-    Raises:
-        CorpusError: the games are of several players.
-        ReplayError: their player is not known, not built in, or another one here.
-    """
+    """Return the oracle that plays games of a corpus on with the player that recorded them, on all cores."""
     from tape2048.base.resources import available_cores
     from tape2048.critic.oracle import Oracle
     from tape2048_recorder.evaluation.rollouts import play_rollouts
@@ -175,14 +196,7 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
 
 
 def expected_score(player: str) -> Baseline:
-    """Return the baseline of the final score that an n-tuple player expects: score so far plus best value.
-
-    Args:
-        player: ``ntuple``, with or without parameters.
-
-    Raises:
-        ConfigError: another player, or an invalid parameter.
-    """
+    """Return the baseline of the final score that an n-tuple player expects: score so far plus best value."""
     import numpy as np
 
     from tape2048.critic.evaluation import score_so_far
@@ -206,57 +220,25 @@ def expected_score(player: str) -> Baseline:
     return value
 
 
-class Curves(NamedTuple):
-    """The learning curves of a training: losses by optimizer step.
-
-    Attributes:
-        train: (step, loss).
-        val: (step, loss).
-        best_step: step of the best validation, or None.
-    """
-
-    train: list[tuple[int, float]]
-    val: list[tuple[int, float]]
-    best_step: int | None
-
-
-class _Line(msgspec.Struct):
-    kind: str
-    step: int
-    loss: float | None = None
-    best: bool = False
-
-
-def read_curves(critic: Path) -> Curves | None:
-    """Read the learning curves from the training directory, which is the critic's own or its parent.
+def read_curves(critic: Path) -> dict[str, Any] | None:
+    """Read losses by step from the training directory, which is the critic's own or its parent.
 
     They are optional in a report: unreadable files and lines are skipped.
-
-    Returns:
-        None if there are no points.
     """
-    from tape2048.io.reading import read_path
-
     paths = [directory / METRICS for directory in (critic, critic.absolute().parent)]
-    try:
-        lines = next(read_path(path).tobytes().splitlines() for path in paths if path.is_file())
-    except (StopIteration, StorageError):
-        return None
     points: dict[str, dict[int, float]] = {"train": {}, "val": {}}
     best: int | None = None
-    decoder: Any = msgspec.json.Decoder(_Line)
-    for raw in lines:
-        try:
-            line = decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if line.kind in points and line.loss is not None:
-            points[line.kind][line.step] = line.loss
-            best = line.step if line.kind == "val" and line.best else best
+    lines: list[dict[str, Any]] = []
+    with contextlib.suppress(StopIteration, OSError):
+        lines = next(read_metrics(path) for path in paths if path.is_file())
+    for line in lines:
+        kind, step, loss = str(line.get("kind")), line.get("step"), line.get("loss")
+        if kind in points and isinstance(step, int) and isinstance(loss, int | float):
+            points[kind][step] = loss
+            best = step if kind == "val" and line.get("best") is True else best
     if not any(points.values()):
         return None
-    train, val = (_thinned(sorted(points[kind].items())) for kind in ("train", "val"))
-    return Curves(train, val, best)
+    return {**{kind: _thinned(sorted(found.items())) for kind, found in points.items()}, "best_step": best}
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -271,9 +253,9 @@ _PREDICTOR_METRICS = ("auroc", "auprc", "brier", "ece", "gain")
 
 #: The metrics against rollouts with intervals, and the heads of their columns and of those that follow.
 _ORACLE_METRICS = ("r2", "brier", "log_loss", "bias", "ece")
-ORACLE_HEADS = ("R2", "Brier", "log loss", "bias", "ECE", "its noise")
+_ORACLE_HEADS = ("R2", "Brier", "log loss", "bias", "ECE", "its noise")
 
-MEANS_HEADS = ("each position once", "weighted by the rows it stands for")
+_MEANS_HEADS = ("each position once", "weighted by the rows it stands for")
 
 _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
 
@@ -299,9 +281,7 @@ def csv_text(evaluation: Evaluation) -> str:
             oracle = None if scores is None else scores.oracle
             estimates = [getattr(scores, metric, None) for metric in _PREDICTOR_METRICS]
             estimates += [getattr(oracle, metric, None) for metric in against]
-            values: list[Any] = []
-            for found in estimates:
-                values += (None, None, None) if found is None else (found.value, found.low, found.high)
+            values = [getattr(found, end, None) for found in estimates for end in ("value", "low", "high")]
             values += [getattr(oracle, name.removeprefix("oracle_"), None) for name in others]
             writer.writerow([one.stage, one.threshold, name, *counts, *values, one.note])
     return buffer.getvalue()
@@ -345,14 +325,8 @@ def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableTyp
     return parts
 
 
-def ranking_predictors(evaluation: Evaluation) -> list[str]:
-    """Return the predictors that rank rows: all but the prevalence, the second one, whose AUROC is 0.5."""
-    critic, _, *others = evaluation.predictors
-    return [critic, *others]
-
-
 def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
-    names = ranking_predictors(evaluation)
+    names = [evaluation.predictors[0], *evaluation.predictors[2:]]  # the prevalence ranks no rows
     made = table(
         "stage", ">rows", ">games", ">prevalence", *(f">{name}" for name in names), "",
         title=f"{tile}: AUROC",
@@ -361,7 +335,7 @@ def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
         made.add_row(
             one.stage,
             number(one.rows),
-            runs_text(one),
+            f"{number(one.runs_positive)} of {number(one.runs)}",
             share(one.prevalence),
             *(_text(one, name, "auroc") for name in names),
             one.note or "",
@@ -370,7 +344,7 @@ def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
 
 
 def _critic_table(evaluation: Evaluation, cells: list[Cell]) -> Table:
-    critic, *against = ranking_predictors(evaluation)
+    critic, _, *against = evaluation.predictors
     made = table("critic", ">AUPRC", ">Brier", ">ECE", *(f">AUROC over {name}" for name in against))
     for one in cells:
         made.add_row(
@@ -387,7 +361,7 @@ def _oracle_tables(evaluation: Evaluation, cells: list[Cell], tile: int) -> list
 
     if evaluation.truth is None:
         return []
-    r2, *others = ORACLE_HEADS
+    r2, *others = _ORACLE_HEADS
     made = table(
         "stage", ">positions", "predictor", f">{r2}", ">AUROC", *(f">{name}" for name in others), "",
         title=f"{tile}: against rollouts (AUROC: against outcomes)",
@@ -395,36 +369,18 @@ def _oracle_tables(evaluation: Evaluation, cells: list[Cell], tile: int) -> list
     for one in cells:
         for name, scores in one.scores.items() if one.stage in {ALL, UNDECIDED} else ():
             if (oracle := scores.oracle) is not None:
-                r2, *others = oracle_texts(oracle)
+                texts = [getattr(oracle, metric) for metric in _ORACLE_METRICS]
+                r2, *others = (estimate_text(one, signed=one is oracle.bias) for one in texts)
                 made.add_row(
                     one.stage, number(oracle.positions), name, r2, estimate_text(scores.auroc), *others,
-                    oracle.note or "",
+                    f"{oracle.ece_noise:.3f}", oracle.note or "",
                 )  # fmt: skip
-    means = table("", *(f">{head}" for head in MEANS_HEADS), title=f"{tile}: means over the positions")
-    for row in means_rows(evaluation.truth, tile):
-        means.add_row(*row)
-    return ["", made, "", means]
-
-
-def means_rows(truth: Truth, tile: int) -> list[list[str]]:
-    """Return the means over the positions: a name, then a number for each of :data:`MEANS_HEADS`."""
-    curve = next(one for one in truth.curves if one.threshold == tile)
+    means = table("", *(f">{head}" for head in _MEANS_HEADS), title=f"{tile}: means over the positions")
+    curve = next(one for one in evaluation.truth.curves if one.threshold == tile)
     names = {"labels": "outcomes of their own games", "rollouts": "rollouts", "critic": "critic"}
-    return [
-        [name, *(estimate_text(getattr(means, field)) for means in (curve.equal, curve.weighted))]
-        for field, name in names.items()
-    ]
-
-
-def oracle_texts(oracle: OracleScores) -> list[str]:
-    """Return the texts of the columns :data:`ORACLE_HEADS`."""
-    texts = [estimate_text(getattr(oracle, metric), signed=metric == "bias") for metric in _ORACLE_METRICS]
-    return [*texts, f"{oracle.ece_noise:.3f}"]
-
-
-def runs_text(one: Cell) -> str:
-    """Return how many of the games reached the tile."""
-    return f"{number(one.runs_positive)} of {number(one.runs)}"
+    for field, name in names.items():
+        means.add_row(name, *(estimate_text(getattr(each, field)) for each in (curve.equal, curve.weighted)))
+    return ["", made, "", means]
 
 
 def _text(one: Cell, name: str, metric: str) -> str:

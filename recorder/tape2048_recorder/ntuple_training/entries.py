@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from tape2048.ntuple.lookup import LANES
+from tape2048.ntuple.lookup import SYMMETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def learn_entries(
         one = ir.Constant(_ENTRIES, [1.0] * _ENTRIES.count)
         pointers: list[list[Any]] = []
         before: list[Any] = []
-        for first in range(0, LANES * singles.count, _TOGETHER):
+        for first in range(0, SYMMETRIES * singles.count, _TOGETHER):
             four = [
                 builder.inttoptr(
                     builder.load(builder.gep(data, [ir.Constant(_I32, first + i)])), _ENTRY.as_pointer()

@@ -194,7 +194,7 @@ class Batches:
         self.shuffle = bool(shuffle)
         self.augment = augment
         self.drop_last = bool(drop_last)
-        self.rank, self.world_size = _ranks(rank, world_size)
+        self.rank, self.world_size = launched_ranks(rank, world_size)
         self.go_to(0, 0)
         self._rows = len(source)
         tiles = check_thresholds(thresholds)
@@ -457,7 +457,7 @@ class Batches:
         self._handed_out = state["handed_out"]
 
 
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def launched_ranks(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
     """Return rank and number of ranks, by default from the environment."""
     found = []
     for name, given, default in (("RANK", rank, 0), ("WORLD_SIZE", world_size, 1)):

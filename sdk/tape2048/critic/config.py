@@ -15,14 +15,15 @@ import msgspec
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
+from tape2048.io.objects import is_url
 from tape2048.ntuple.network import TILES, NetworkLayout
 from tape2048.session.labels import check_thresholds
 from tape2048.settings.fields import Count, Positive, Settings, Share, about
 
 #: Settings that do not decide what a training learns: they may change when it is resumed.
-_FREE = frozenset(
-    {"cache", "cache_max_mb", "checkpoint_steps", "data", "device", "load", "loader_threads"}
-    | {"out", "tensorboard", "threads", "wandb_project"}
+FREE = frozenset(
+    {"cache", "cache_max_mb", "checkpoint_s", "checkpoint_steps", "data", "device", "load", "loader_threads"}
+    | {"out", "prune_below", "tensorboard", "threads", "wandb_project", "weight_step"}
 )
 
 #: Far past anything that learns; AdamW's step in float32 overflows at some 1e37.
@@ -118,6 +119,8 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise ConfigError for settings that are valid one by one and contradict each other."""
+        if is_url(self.out):
+            raise ConfigError(f"out: found {self.out}, expected a directory")
         try:
             tiles = check_thresholds(self.tiles).tolist()
         except ValueError as error:
@@ -130,6 +133,10 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
                 "expected a part for validation and a part for training",
                 hint="early stopping and the choice of the best critic need games outside the training part",
             )
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings that decide what a training learns, by name; the others may change."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in FREE}
 
 
 class CriticConfig(LearningConfig, frozen=True, kw_only=True):
@@ -389,16 +396,6 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
                 f"expected a positive number for each of {counted(len(self.tiles), 'threshold')}"
             )
 
-    def deciding(self) -> dict[str, Any]:
-        """Return the settings that decide what a training learns, by name; the others may change."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in _FREE}
-
-
-assert set(CriticConfig.__struct_fields__) >= _FREE
-
-#: Configurations in the package, each of the critic that ships under its name.
-PRESETS = ("default",)
-
 
 class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     """The settings of a training by temporal differences.
@@ -527,6 +524,10 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
                 f"player: found {self.player!r} beside games = {self.games}, expected both or none",
                 hint="--player ntuple --games 15k",
             )
+
+
+#: Configurations in the package, each of the critic that ships under its name.
+PRESETS = ("default",)
 
 
 def preset_path(name: str) -> Path:

@@ -18,6 +18,8 @@ that learned from them, would be too low.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -42,6 +44,7 @@ from tape2048.critic.metrics import (
 )
 from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracle_scores
 from tape2048.errors import MissingPackageError
+from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.rows.view import check_corpus
 
 if TYPE_CHECKING:
@@ -74,11 +77,6 @@ class Sample(NamedTuple):
     probabilities: NDArray[np.float32]  # the critic's, `f32[N, T]`; `f32[N, 0]` without a critic
     baselines: dict[str, NDArray[Any]]  # scores by name, `[N]` each
 
-    def labels(self, thresholds: Sequence[int]) -> NDArray[np.bool_]:
-        """Return ``bool[R, T]``: the tiles that each run reached."""
-        reached: NDArray[np.bool_] = self.highest[:, None] >= np.asarray(thresholds)
-        return reached
-
     @property
     def row_weights(self) -> NDArray[np.float64]:
         """Rows that each row stands for: ``f64[N]``."""
@@ -92,14 +90,12 @@ def take_sample(
     *,
     per_run: int | None,
     seed: int,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Callable[[int, int], object],
 ) -> Sample:
     """Draw at most ``per_run`` rows of each run (None: all), with their weights, and score them.
 
     ``progress`` is called with the number of rows done and of all rows.
     """
-    from tape2048.game.rules import exps_to_boards
-
     embedded = critic is not None and critic.needs_embeddings
     source = corpus if per_run is None else corpus.capped(per_run)
     batches = source.batches(
@@ -110,16 +106,14 @@ def take_sample(
     done = 0
     for batch in batches:
         boards, steps = exps_to_boards(batch["tokens"]), batch["step"].copy()
-        if critic is None:
-            probabilities = np.empty((len(boards), 0), np.float32)
-        else:
+        probabilities = np.empty((len(boards), 0), np.float32)
+        if critic is not None:
             probabilities = critic.from_embeddings(batch["embeddings"]) if embedded else critic(boards)
         scores = [baseline(boards, steps) for baseline in baselines.values()]
         runs = batch["run"].astype(np.int32)
         parts.append((boards, runs, steps, highest_tile(boards, steps), probabilities, *scores))
         done += len(boards)
-        if progress is not None:
-            progress(done, len(source))
+        progress(done, len(source))
     boards, runs, steps, tiles, probabilities, *scores = map(np.concatenate, zip(*parts, strict=True))
     return Sample(
         boards,
@@ -145,8 +139,6 @@ def nothing(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np
 
 def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
     """Give each board the exponent of its highest tile."""
-    from tape2048.game.rules import boards_to_exps
-
     highest: NDArray[np.uint8] = boards_to_exps(boards).max(axis=1, initial=0)
     return highest
 
@@ -157,16 +149,7 @@ def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArr
     Merges keep the sum S of the tiles' values, so with a spawned twos and b spawned fours, ``S = 2 a + 4 b``.
     By step t, ``a + b = t + 2``; hence ``b = S / 2 - (t + 2)``. Building each tile from twos scores
     ``sum (e - 1) 2^e``, and each spawned four saves a merge worth 4.
-
-    Args:
-        boards: ``u64[n]``.
-        steps: moves made before each, ``u32[n]``, in a game that began with two spawned tiles.
-
-    Returns:
-        ``i64[n]``.
     """
-    from tape2048.game.rules import boards_to_exps
-
     exps = boards_to_exps(boards).astype(np.int64)
     values = np.where(exps > 0, np.int64(1) << exps, 0)
     fours = values.sum(axis=1) // 2 - (steps.astype(np.int64) + 2)
@@ -180,20 +163,7 @@ def calibrate(
     of: NDArray[Any],
     weights: NDArray[np.floating[Any]] | None = None,
 ) -> NDArray[np.float64]:
-    """Turn scores into probabilities by isotonic regression (Zadrozny and Elkan 2002).
-
-    Args:
-        scores: of training rows, ``[n]``.
-        labels: of training rows, ``bool[n]``.
-        of: the scores to turn into probabilities, ``[m]``.
-        weights: of training rows, ``[n]``; None: 1 each.
-
-    Returns:
-        ``f64[m]``. A constant score gives the weighted share of true labels in training.
-
-    Raises:
-        MissingPackageError: scikit-learn is not installed.
-    """
+    """Turn scores into probabilities by isotonic regression (Zadrozny and Elkan 2002)."""
     fitted = load_isotonic()(y_min=0.0, y_max=1.0, out_of_bounds="clip")
     fitted.fit(scores.astype(np.float64), labels.astype(np.float64), sample_weight=weights)
     probabilities: NDArray[np.float64] = fitted.predict(of.astype(np.float64))
@@ -381,25 +351,19 @@ def evaluate(
     tiles = tuple(critic.thresholds)
     predictors: dict[str, Baseline] = {PREVALENCE: nothing, TILE: highest_tile, **(baselines or {})}
     report = progress or (lambda *_: None)
-    sample = take_sample(
-        corpus, critic, predictors, per_run=per_run, seed=seed,
-        progress=lambda done, total: report("rows", done, total),
-    )  # fmt: skip
+    how: Any = {"baselines": predictors, "per_run": per_run}
+    sample = take_sample(corpus, critic, seed=seed, progress=partial(report, "rows"), **how)
     calibrated: dict[str, NDArray[np.float64]] = {}
     if train is not None:
-        learned = take_sample(
-            train, None, predictors, per_run=per_run, seed=seed + 1,
-            progress=lambda done, total: report("training rows", done, total),
-        )  # fmt: skip
+        learned = take_sample(train, None, seed=seed + 1, progress=partial(report, "training rows"), **how)
         calibrated = _calibrated(sample, learned, tiles)
     weights = RunBootstrap(len(sample.highest), replicates, seed).weights
     weights *= sample.weights[:, None]
     answer = None
     if oracle is not None:
-        answer = ask(
-            oracle, sample, weights, positions=positions, seed=seed,
-            progress=lambda done, total: report("rollouts", done, total),
-        )  # fmt: skip
+        answer = _ask(
+            oracle, sample, weights, positions=positions, seed=seed, progress=partial(report, "rollouts")
+        )
     stages = list(_stages(sample, by))
     evaluator = _Evaluator(sample, tiles, _predictors(sample, tiles, calibrated), weights, answer)
     jobs = [(stage, at) for stage in stages for at in range(len(tiles))]
@@ -444,15 +408,10 @@ def _stages(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
 def _thirds(sample: Sample) -> Iterator[_Stage]:
     steps = sample.steps
     ends = np.quantile(steps, [1 / 3, 2 / 3], method="inverted_cdf", weights=sample.row_weights)
-    first, second = ends.astype(np.int64).tolist()
-    last = int(steps.max())
-    bounds = {"early": (0, first), "middle": (first + 1, second), "late": (second + 1, last)}
-    for name, (low, high) in bounds.items():
-        about = f"moves {low:,} to {high:,}" if low <= high else "no moves"
-        yield Stage(name, about), (steps >= low) & (steps <= high)
-
-
-# ------------------------------------------------------------------------------------ predictors
+    bounds = [-1, *ends.astype(np.int64).tolist(), int(steps.max())]
+    for name, (before, last) in zip(("early", "middle", "late"), pairwise(bounds), strict=True):
+        about = f"moves {before + 1:,} to {last:,}" if before < last else "no moves"
+        yield Stage(name, about), (before < steps) & (steps <= last)
 
 
 class _Predictor(NamedTuple):
@@ -480,17 +439,12 @@ def _predictors(
 
 
 def _calibrated(sample: Sample, learned: Sample, tiles: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-    labels = learned.labels(tiles)[learned.runs]
-    return {
-        name: np.stack(
-            [calibrate(learned.baselines[name], column, scores, learned.row_weights) for column in labels.T],
-            axis=1,
-        )
-        for name, scores in sample.baselines.items()
-    }
-
-
-# ----------------------------------------------------------------------------------------- cells
+    found = {}
+    for name, scores in sample.baselines.items():
+        known, weights = learned.baselines[name], learned.row_weights
+        labels = ((learned.highest >= tile)[learned.runs] for tile in tiles)
+        found[name] = np.stack([calibrate(known, column, scores, weights) for column in labels], axis=1)
+    return found
 
 
 class _Evaluator(NamedTuple):
@@ -582,16 +536,7 @@ class Answer(NamedTuple):
     rollouts: Rollouts
 
     def scores(self, probabilities: NDArray[Any], tile: int, stage: NDArray[np.bool_]) -> OracleScores | None:
-        """Measure a predictor in a stage of the sample.
-
-        Args:
-            probabilities: of all rows, ``[N]``.
-            tile: the threshold.
-            stage: its rows, ``bool[N]``.
-
-        Returns:
-            None where the stage has no positions.
-        """
+        """Measure a predictor in a stage of the sample."""
         inside = stage[self.rows]
         if not inside.any():
             return None
@@ -634,7 +579,7 @@ class Answer(NamedTuple):
         )
 
 
-def ask(
+def _ask(
     oracle: Oracle,
     sample: Sample,
     weights: NDArray[np.float32],
@@ -643,19 +588,7 @@ def ask(
     seed: int,
     progress: Callable[[int, int], object],
 ) -> Answer:
-    """Ask an oracle for a uniform part of a sample.
-
-    Args:
-        oracle: plays the rollouts.
-        sample: rows of games.
-        weights: of its runs, ``f32[R, W]``, the first of the sample itself.
-        positions: most rows to ask for, at least 1.
-        seed: decides which.
-        progress: called with the number of games done and of all.
-
-    Raises:
-        TapeError: as :meth:`tape2048.critic.Oracle.ask`.
-    """
+    """Ask an oracle for a uniform part of a sample, of at most so many positions."""
     count = len(sample.runs)
     drawn = np.random.default_rng(seed).choice(count, min(positions, count), replace=False, shuffle=False)
     rows = np.sort(drawn)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
+    from tape2048.critic.config import LearningConfig
     from tape2048.rows.view import BufferView
 
 
@@ -53,23 +54,11 @@ class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlayedBy(msgspec.Struct, frozen=True):
-    """A player whose games are in a corpus.
+    """A player whose games are in a corpus."""
 
-    Attributes:
-        name: with its parameters, as its sessions say; empty where they do not.
-        sha256: of the player; empty in sessions without it, which are taken for one player's by name.
-        games: number of its games.
-
-    Example:
-        >>> from tape2048 import Corpus
-        >>> from tape2048.critic.facts import players_of
-        >>> [(player.name, player.games) for player in players_of(Corpus.open("selfplay"))]
-        [('greedy', 200)]
-    """
-
-    name: str
-    sha256: str
-    games: int
+    name: str  # with its parameters, as its sessions say; empty where they do not
+    sha256: str  # of the player; empty in sessions without it, which are taken for one player's by name
+    games: int  # number of its games
 
     def __str__(self) -> str:
         named = self.name or "a player without a name"
@@ -113,14 +102,44 @@ def _named(meta: dict[str, Any]) -> str:
     return f"{name}:{given}" if given else name
 
 
-def check_one_player(players: Sequence[PlayedBy], *, mixed: bool) -> None:
-    """Raise ConfigError for games of several players, unless they are wanted together (``mixed``)."""
-    if len(players) > 1 and not mixed:
+def training_facts(
+    config: LearningConfig, corpus_hash: str, players: list[PlayedBy], step: int, metrics: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the facts of a critic that its training knows, but for ``training`` itself."""
+    return {
+        "thresholds": list(config.tiles), "corpus_hash": corpus_hash, "where": config.where,
+        "split": SplitInfo(fractions=config.fractions, salt=config.split_salt), "players": players,
+        "seed": config.seed, "step": step, "metrics": metrics,
+    }  # fmt: skip
+
+
+def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy], dict[str, Corpus]]:
+    """Open the sessions of a training: all rows, whose games they are, and the parts of the split.
+
+    Raises an EmptyCorpusError where there is no session, no run, or a part without runs; a ConfigError for
+    an invalid share or games of several players; and the errors of ``Corpus.open``.
+    """
+    from tape2048.corpus import Corpus
+
+    corpus = Corpus.open(
+        config.data,
+        where=config.where or None,
+        load=load,
+        cache=config.cache or None,
+        cache_max_mb=config.cache_max_mb,
+        progress=False,
+    )
+    players = players_of(corpus)
+    if len(players) > 1 and not config.mixed_players:
         raise ConfigError(
             f"found games of {len(players)} players: {'; '.join(map(str, players))}",
             hint="a critic judges one player: name its sessions (--data, --where), or learn from all "
             "together with --mixed-players",
         )
+    try:
+        return corpus, players, corpus.split(salt=config.split_salt, **config.fractions)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def doubts(players: Sequence[PlayedBy]) -> list[str]:

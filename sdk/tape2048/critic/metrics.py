@@ -287,16 +287,7 @@ def calibration_error(bins: Bins) -> NDArray[np.float64]:
 
 
 def estimate(values: NDArray[np.float64], *, interval: bool = True) -> Estimate | None:
-    """Return the sample's value with the interval of its replicates.
-
-    Args:
-        values: ``f64[1 + B]``, the sample's first. Replicates that are NaN (only one class was drawn) are
-            ignored.
-        interval: whether to give one.
-
-    Returns:
-        None where the sample's own value is NaN.
-    """
+    """Return the sample's value with the interval of its replicates."""
     if np.isnan(values[0]):
         return None
     drawn = values[1:][~np.isnan(values[1:])]
@@ -368,15 +359,7 @@ _TINY = 1e-300
 
 @kernel
 def rank_weighted(owners: Any, labels: Any, last_of_tie: Any, weights: Any, out: Any) -> None:
-    """Rank rows for ``LANES`` weightings.
-
-    Args:
-        owners: run of each row, ``i32[N]``, rows in descending order of score.
-        labels: ``bool[N]``.
-        last_of_tie: whether the next row has another score, ``bool[N]``.
-        weights: ``f32[R, LANES]``.
-        out: ``f64[2, LANES]``: gets AUROC and average precision; NaN where a class has no weight.
-    """
+    """Rank rows for ``LANES`` weightings."""
     true = np.zeros(LANES)
     false = np.zeros(LANES)
     tied_true = np.zeros(LANES)

@@ -92,17 +92,11 @@ class Play(Protocol):
 
 
 class Rollouts(NamedTuple):
-    """The rollouts of positions.
+    """The rollouts of positions."""
 
-    Attributes:
-        counts: those that came to at least the exponent e, ``u16[n, 16]``.
-        rollouts: N, games from each position.
-        known: positions whose rollouts were on disk.
-    """
-
-    counts: NDArray[np.uint16]
-    rollouts: int
-    known: int
+    counts: NDArray[np.uint16]  # those that came to at least the exponent e, `u16[n, 16]`
+    rollouts: int  # N, games from each position
+    known: int  # positions whose rollouts were on disk
 
     def shares(self, tile: int) -> NDArray[np.float64]:
         """Return the shares of rollouts that reached a tile, ``f64[n]``."""
@@ -235,27 +229,16 @@ _VARIANCE_MIN = 1e-12
 
 
 class OracleScores(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of one predictor against rollouts; see the module.
-
-    Attributes:
-        positions: number of positions.
-        r2: explained variance of the true probability; None where rollouts differ no more than by chance.
-        note: why there is no R2; None where there is one.
-        bias: mean prediction minus mean of the rollouts.
-        brier: Brier score.
-        log_loss: in nats.
-        ece: calibration error.
-        ece_noise: mean calibration error of calibrated predictions on as many positions.
-    """
+    """The metrics of one predictor against rollouts; see the module."""
 
     positions: int
-    r2: Estimate | None
-    note: str | None
-    bias: Estimate
+    r2: Estimate | None  # explained variance of the true probability; None where rollouts differ by chance
+    note: str | None  # why there is no R2; None where there is one
+    bias: Estimate  # mean prediction minus mean of the rollouts
     brier: Estimate
-    log_loss: Estimate
-    ece: Estimate
-    ece_noise: float
+    log_loss: Estimate  # in nats
+    ece: Estimate  # calibration error
+    ece_noise: float  # mean calibration error of calibrated predictions on as many positions
 
 
 def oracle_scores(

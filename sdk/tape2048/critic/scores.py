@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, NameTakenError
+from tape2048.formats.npy import rows_header
 from tape2048.io.durable import new_file, replace_file, write_all
 from tape2048.io.reading import map_path, read_path
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 VERSION = 1
 #: Boards scored at a time.
 BATCH_ROWS = 32_768
-_HEADER_BYTES = 128
+_HEADER_BYTES, _DTYPE = 128, np.dtype("<f4")
 
 
 class RunRows(msgspec.Struct, frozen=True):
@@ -155,7 +156,7 @@ def write_scores(
             done += len(piece)
             if progress is not None and boards.rows is not None:
                 progress(done, boards.rows)
-        write_all(fd, _header(done, columns), 0)
+        write_all(fd, rows_header(_DTYPE, done, _HEADER_BYTES, columns), 0)
     info = ScoresInfo(
         critic=os.fspath(critic_path),
         critic_sha256=critic_sha256,
@@ -201,7 +202,7 @@ def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticS
         raise ColumnError(f"found version {info.version}, expected {VERSION}", path=sidecar)
     data = map_path(target).data
     columns = len(info.thresholds)
-    expected = _header(info.rows, columns)
+    expected = rows_header(_DTYPE, info.rows, _HEADER_BYTES, columns)
     if bytes(data[:_HEADER_BYTES]) != expected or len(data) != _HEADER_BYTES + 4 * info.rows * columns:
         raise ColumnError(
             f"found {len(data)} bytes that are not f32[{info.rows}, {columns}], which its sidecar expects",
@@ -216,13 +217,6 @@ def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticS
 
 def _sidecar(path: Path) -> Path:
     return path.with_suffix(".json") if path.suffix == ".npy" else path.with_name(path.name + ".json")
-
-
-def _header(rows: int, columns: int) -> bytes:
-    """Return the header that NumPy writes, whose length does not depend on the number of rows."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}".encode("ascii")
-    length = _HEADER_BYTES - 10
-    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
 
 
 # --------------------------------------------------------------------------------------- sources
@@ -293,22 +287,15 @@ def _of_runs(path: Path, kind: str, progress: Callable[[int, int], object] | Non
     runs: list[RunRows] = []
 
     def pieces() -> Iterator[NDArray[np.uint64]]:
-        waiting: list[NDArray[np.uint64]] = []
-        rows = held = 0
+        rows = 0
         for found in source.runs():
             steps = 0 if found.run is None else len(found.run)
             error = None if found.error is None else f"{type(found.error).__name__}: {found.error}"
             runs.append(RunRows(found.name, rows, steps, error))
-            if found.run is not None:
-                waiting.append(np.array(found.run.boards, np.uint64))
             rows += steps
-            held += steps
-            if held >= BATCH_ROWS:
-                yield np.concatenate(waiting)
-                waiting, held = [], 0
+            if found.run is not None:
+                yield np.array(found.run.boards, np.uint64)
             if progress is not None:
                 progress(len(runs), max(source.count, len(runs)))
-        if waiting:
-            yield np.concatenate(waiting)
 
     return _Boards(kind, None, None, pieces(), runs)

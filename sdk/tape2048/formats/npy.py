@@ -82,13 +82,14 @@ class NpyHeader(msgspec.Struct, frozen=True):
         return self.data_offset + self.rows * self.dtype.itemsize
 
 
-def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
+def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int, columns: int | None = None) -> bytes:
     """Make a header of format 1.0, ``header_bytes`` long (a multiple of 64 aligns the rows)."""
     if not 0 <= rows < 2**63:
         raise ValueError(f"a .npy file cannot hold {rows} rows; expected 0 <= rows < 2**63")
     # Exactly NumPy's text, for other strict readers.
     descr = dtype.str if dtype.names is None else dtype.descr
-    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': ({rows},), }}".encode("ascii")
+    shape = (rows,) if columns is None else (rows, columns)
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}".encode("ascii")
     prefix = _MAGIC + b"\x01\x00"
     room = header_bytes - len(prefix) - 2
     if len(text) >= room:

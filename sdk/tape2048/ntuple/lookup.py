@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 
 #: Images of a board.
-LANES = 8
+SYMMETRIES = 8
 
 # An intrinsic is called without its first parameter, the typing context, which type checkers cannot see.
 _intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
-_WORDS = ir.VectorType(_I64, LANES)
-_BYTES = ir.VectorType(ir.IntType(8), 8 * LANES)
-_BOOLS = ir.VectorType(ir.IntType(1), LANES)
+_WORDS = ir.VectorType(_I64, SYMMETRIES)
+_BYTES = ir.VectorType(ir.IntType(8), 8 * SYMMETRIES)
+_BOOLS = ir.VectorType(ir.IntType(1), SYMMETRIES)
 _HALF_WORD_BITS = 16
 
 
@@ -71,7 +71,7 @@ def _shuffled(builder: Any, vector: Any, order: list[int]) -> Any:
 
 def _broadcast(builder: Any, value: Any) -> Any:
     one = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), value, ir.Constant(_I32, 0))
-    return _shuffled(builder, one, [0] * LANES)
+    return _shuffled(builder, one, [0] * SYMMETRIES)
 
 
 def _images(builder: Any, board: Any, turned: Any) -> Any:
@@ -80,7 +80,7 @@ def _images(builder: Any, board: Any, turned: Any) -> Any:
     pair = builder.insert_element(pair, turned, ir.Constant(_I32, 1))
     lanes = builder.bitcast(_shuffled(builder, pair, [0] * 4 + [1] * 4), _BYTES)
     order = []
-    for lane in range(LANES):
+    for lane in range(SYMMETRIES):
         mirrored, flipped = lane & 1, lane >> 1 & 1
         # A row is two bytes: flipping reverses the rows, mirroring a row's bytes, and then their nibbles.
         order += [8 * lane + (byte ^ (6 * flipped) ^ mirrored) for byte in range(8)]
@@ -89,7 +89,7 @@ def _images(builder: Any, board: Any, turned: Any) -> Any:
     exchanged = builder.or_(
         builder.shl(builder.and_(lanes, low), four), builder.and_(builder.lshr(lanes, four), low)
     )
-    return builder.select(ir.Constant(_BOOLS, [0, 1] * (LANES // 2)), exchanged, lanes)
+    return builder.select(ir.Constant(_BOOLS, [0, 1] * (SYMMETRIES // 2)), exchanged, lanes)
 
 
 def _field(builder: Any, images: Any, rotation: Any, mask: Any) -> Any:
@@ -107,9 +107,9 @@ def _fields(builder: Any, images: Any, parts: Sequence[Any]) -> Any:
 
 def _gathered(builder: Any, addresses: Any, element: Any) -> Any:
     """Load 32 bits from each of some addresses, aligned or not."""
-    found, kind = ir.VectorType(element, LANES), "f32" if element == _F32 else "i32"
+    found, kind = ir.VectorType(element, SYMMETRIES), "f32" if element == _F32 else "i32"
     args = [
-        builder.inttoptr(addresses, ir.VectorType(element.as_pointer(), LANES)),
+        builder.inttoptr(addresses, ir.VectorType(element.as_pointer(), SYMMETRIES)),
         ir.Constant(_I32, 1),  # aligned to a byte
         _every(_BOOLS, 1),
         ir.Constant(found, ir.Undefined),
@@ -141,12 +141,7 @@ def _numbers(builder: Any, tuples: Any, kind: Any) -> list[list[Any]]:
 
 @_intrinsic
 def stage_of(typing_context: Any, begins: Any, board: Any) -> Any:
-    """Return the stage of a board, ``u64``: how many of the sums its different tiles add up to at least.
-
-    Args:
-        begins: the sums, a tuple of ``u64``; bit ``e`` of one stands for the tile ``2**e``.
-        board: ``u64``.
-    """
+    """Return the stage of a board, ``u64``: how many of the sums its different tiles add up to at least."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         stage = ir.Constant(_I64, 0)
@@ -172,16 +167,7 @@ def stage_of(typing_context: Any, begins: Any, board: Any) -> Any:
 def addresses_at(
     typing_context: Any, table: Any, singles: Any, base: Any, board: Any, turned: Any, out: Any
 ) -> Any:
-    """Write the addresses of a board's entries into ``out``, ``u64[8 T]``, and prefetch them.
-
-    Args:
-        table: the entries, of any kind.
-        singles: as for :func:`sums_at`.
-        base: the byte of the table at which offsets begin.
-        board: ``u64``.
-        turned: its transpose.
-        out: tuple by tuple.
-    """
+    """Write the addresses of a board's entries into ``out``, ``u64[8 T]``, and prefetch them."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         table_, singles_, from_, board_, turned_, out_ = args
@@ -197,7 +183,7 @@ def addresses_at(
                 _broadcast(builder, builder.add(base_, offset)), _fields(builder, images, parts)
             )
             builder.store(places, builder.gep(to, [ir.Constant(_I32, t)]), align=8)
-            for lane in range(LANES):
+            for lane in range(SYMMETRIES):
                 address = builder.extract_element(places, ir.Constant(_I32, lane))
                 prefetch_at(builder, address, to_write=True)
         return context.get_dummy_value()
@@ -260,8 +246,6 @@ def sums_at(
 
 U64 = np.uint64
 
-SYMMETRIES = 8
-
 
 @register_jitable
 def highest_at_least(board: Any, exponent: Any) -> Any:
@@ -308,14 +292,7 @@ def _symmetries(board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
-    """Return the value of a board, ``f32``.
-
-    Args:
-        places: the offsets of entries, :class:`tape2048.ntuple.network.Places`.
-        table: ``f32`` or ``i16``, all stages' entries.
-        scales: ``f32[S, T]``, in the order of the places.
-        board: ``u64``.
-    """
+    """Return the value of a board, ``f32``."""
     stage = stage_of(places.stage_begins, board)
     base = stage * places.stage_bytes
     sums = sums_at(table, places.pairs, places.singles, base, board, transpose(board))

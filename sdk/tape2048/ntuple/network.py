@@ -33,7 +33,7 @@ import lzma
 import stat
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 
 U64 = np.uint64
+
+F = TypeVar("F")
 
 #: Highest tiles from which boards may be downgraded; below the first, no tile can be missing.
 TILES = [1 << exponent for exponent in range(2, 16)]
@@ -156,6 +158,11 @@ class NetworkLayout:
     def entries(self) -> int:
         """Entries of the whole network."""
         return self.stage_count * self.stage_size
+
+    @property
+    def names(self) -> list[str]:
+        """Name of each table in a file: ``<stage>/<tuple>``."""
+        return [f"{stage}/{tuple_text(cells)}" for stage in range(self.stage_count) for cells in self.tuples]
 
     def tables(self, table: npt.NDArray[Any]) -> dict[tuple[int, int], npt.NDArray[Any]]:
         """Return views of each tuple's entries in ``table``, by ``(stage, tuple)``."""
@@ -352,32 +359,39 @@ def expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
 
 
 def read_network(data: memoryview | bytes, path: str) -> Network:
-    """Decode the bytes of a network file; ``path`` is for messages.
+    """Decode the bytes of a network file; ``path`` is for messages."""
+    arrays, _, layout, facts = decode_tables(data, path, FORMAT, dict[str, Any], "train-player")
+    return Network(layout, *_checked(arrays, layout, path), facts)
 
-    Raises:
-        FormatError: :class:`ModelError` where the file is intact and not a network, or has values that are
-            not finite; other classes where it is damaged.
-    """
+
+def decode_tables(
+    data: memoryview | bytes, path: str, form: str, facts: type[F], command: str
+) -> tuple[dict[str, Any], dict[str, str], NetworkLayout, F]:
+    """Decode a file of tables: its arrays, metadata, layout and facts; ``command`` makes such files."""
     arrays, texts = decode(expanded(data, path), path)
-    if texts.get("format") != FORMAT:
+    if texts.get("format") != form:
         raise ModelError(
-            f"found the format {texts.get('format')!r}, expected {FORMAT!r}",
-            path=path,
-            hint="`tape2048 train-player` makes networks",
-        )
+            f"found the format {texts.get('format')!r:.60}, expected {form!r}", path=path,
+            hint=f"`tape2048 {command}` makes such files",
+        )  # fmt: skip
     try:
-        facts = msgspec.json.decode(texts.get("facts", "{}"), type=dict[str, Any])
+        found = msgspec.json.decode(texts.get("facts", "{}"), type=facts)
         stages = [int(tile) for tile in texts.get("stages", "").split()]
         names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
-        layout = NetworkLayout.of(names, stages)
+        return arrays, texts, NetworkLayout.of(names, stages), found
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-        raise ModelError(f"the metadata does not describe a network: {error}", path=path) from error
-    return Network(layout, *_checked(arrays, layout, path), facts)
+        raise ModelError(f"the metadata does not describe a {form.split()[2]}: {error}", path=path) from error
+
+
+def file_texts(form: str, layout: NetworkLayout, facts: object, **more: str) -> dict[str, str]:
+    """Return the metadata that :func:`decode_tables` reads."""
+    stages = " ".join(map(str, layout.stages))
+    return {"format": form, "stages": stages, **more, "facts": msgspec.json.encode(facts).decode()}
 
 
 def _checked(arrays: Mapping[str, Any], layout: NetworkLayout, path: str) -> tuple[Any, Any]:
     """Return the table and the scales, checked against the layout."""
-    expected = _names(layout)
+    expected = layout.names
     found = {name: array for name, array in arrays.items() if name != "scales"}
     if list(found) != expected:
         raise ModelError(f"found arrays {list(found)}, expected {expected}", path=path)
@@ -406,10 +420,6 @@ def _checked(arrays: Mapping[str, Any], layout: NetworkLayout, path: str) -> tup
         )
     # Copied into one array: contiguous, aligned, and in huge pages where the system has them.
     return np.concatenate(list(found.values())), np.array(scales)
-
-
-def _names(layout: NetworkLayout) -> list[str]:
-    return [f"{stage}/{tuple_text(cells)}" for stage in range(layout.stage_count) for cells in layout.tuples]
 
 
 def save_network(
@@ -453,12 +463,8 @@ def _parts(
 ) -> Iterable[bytes | memoryview]:
     """Encode a network's file, part by part."""
     layout = network.layout
-    arrays = dict(zip(_names(layout), layout.tables(network.table).values(), strict=True))
-    texts = {
-        "format": FORMAT,
-        "stages": " ".join(str(begin) for begin in layout.stages),
-        "facts": msgspec.json.encode(network.facts).decode(),
-    }
+    arrays = dict(zip(layout.names, layout.tables(network.table).values(), strict=True))
+    texts = file_texts(FORMAT, layout, network.facts)
     parts = list(encode({**arrays, "scales": network.scales}, texts))
     if not compress or sum(len(part) for part in parts) >= EXPANDED_BYTES_MAX:
         return parts
@@ -513,21 +519,7 @@ def places_of(layout: NetworkLayout, entry_bytes: int) -> Places:
 def place(
     layout: NetworkLayout, table: npt.NDArray[Any], scales: npt.NDArray[np.float32]
 ) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
-    """Reorder a network's entries for a player.
-
-    Args:
-        layout: the network's.
-        table: ``f32[entries]`` or ``i16[entries]``, in the network's own order.
-        scales: ``f32[S, T]``.
-
-    Returns:
-        The offsets, the entries (``f32[entries]``, the network's own, or ``i16[entries]``, a copy), and the
-        scales, ``f32[S, T]``, in the order of the offsets: the first tuple of each pair, the second tuple of
-        each pair, the other tuples.
-
-    Raises:
-        StorageError: the system cannot provide the memory.
-    """
+    """Reorder a network's entries for a player."""
     if table.dtype == np.float32:
         return places_of(layout, table.itemsize), table, scales
     memory = allocate(table.nbytes + PADDING, hint="a smaller network, or fewer workers, take less")

@@ -32,14 +32,20 @@ from tape2048.critic.facts import CriticFacts
 from tape2048.errors import ColumnError, MissingPathError, ModelError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
-from tape2048.torch.support import by_prefix, pick_device, publish_directory, read_tensors, tensor_bytes
+from tape2048.torch.support import (
+    by_prefix,
+    load_state,
+    pick_device,
+    publish_directory,
+    read_tensors,
+    tensor_bytes,
+)
 from tape2048.torch.tower import (
     CRITIC_JSON,
     MODEL,
     Pooling,
     TowerConfig,
     build_tower,
-    check_model,
     make_tower,
     open_tower,
     read_json,
@@ -167,8 +173,6 @@ def _logit(share: float) -> float:
 
 
 VERSION = 2
-#: Its training drew rows of each game as this one does, and counted each as one row.
-_UNWEIGHTED_VERSION = 1
 _Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 
 
@@ -208,15 +212,7 @@ def save_critic(
     *,
     replace: bool = False,
 ) -> CriticInfo:
-    """Write a critic's directory, complete or not at all.
-
-    Args:
-        directory: its path.
-        info: the description, returned with ``model_sha256``.
-        head: with a ``pos_weight`` folded in.
-        tower: for kind ``"tokens"``.
-        replace: as for :func:`tape2048.torch.support.publish_directory`, which also lists the errors.
-    """
+    """Write a critic's directory, complete or not at all."""
     tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
     if tower is not None:
         tensors |= {f"tower.{name}": tensor for name, tensor in tower.state_dict().items()}
@@ -294,16 +290,13 @@ class TorchCritic:
         Raises:
             MissingPathError: nothing stands at the path.
             ModelError: there is no critic, it is damaged, or the tower is another one.
-            ConfigError: no such device.
-            ConfigError: an unusable factory.
+            ConfigError: no such device, or an unusable factory.
             StorageError: the operating system could not read something.
         """
         chosen = pick_device(device)
         directory = Path(os.path.abspath(path))
         info = _read_info(directory)
-        tensors = read_tensors(directory / MODEL)
-        check_model(directory, info.model_sha256)
-        parts = by_prefix(tensors)
+        parts = by_prefix(read_tensors(directory / MODEL, info.model_sha256))
         if foreign := parts.keys() - {"head", "tower"}:
             raise ModelError(
                 f"found tensors {sorted(foreign)}, expected head.* or tower.*", path=directory / MODEL
@@ -347,13 +340,10 @@ class TorchCritic:
             ValueError: neither packed boards nor exponents.
         """
         found = boards if isinstance(boards, np.ndarray) else np.asarray(boards, object)
-        if found.ndim == 1:
-            tokens = boards_to_exps(boards)
-        elif found.shape[1:] == (16,) and found.dtype == np.uint8:
-            tokens = found
-        else:
+        if found.ndim != 1 and (found.shape[1:] != (16,) or found.dtype != np.uint8):
             given = f"{found.dtype} of shape {found.shape}"
             raise ValueError(f"boards are {given}; expected packed boards u64[N] or exponents u8[N, 16]")
+        tokens = boards_to_exps(boards) if found.ndim == 1 else found
         if tokens.size and tokens.max() > 15:
             raise ValueError(f"exponent {tokens.max()}; expected at most 15")
         if self.tower is None:
@@ -417,13 +407,11 @@ def _read_info(directory: Path) -> CriticInfo:
             hint="`tape2048 critic train` writes critics to best/ and last/ of its directory",
         )  # fmt: skip
     info: CriticInfo = read_json(path, CriticInfo)
-    if info.version == _UNWEIGHTED_VERSION:
-        raise ModelError(
-            "trained on unweighted rows: its probabilities are too low", path=path,
-            hint="train it again: tape2048 critic train",
-        )  # fmt: skip
     if info.version != VERSION:
-        raise ModelError(f"found version {info.version}, expected {VERSION}", path=path)
+        raise ModelError(
+            f"found version {info.version}, expected {VERSION}", path=path,
+            hint="version 1 learned from unweighted rows, and is too low: train it again",
+        )  # fmt: skip
     try:
         check_thresholds(info.thresholds)
     except ValueError as error:
@@ -433,12 +421,12 @@ def _read_info(directory: Path) -> CriticInfo:
 
 def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path) -> CriticHead:
     sizes = info.head
+    what = "the head's parameters and sizes disagree"
     try:
         head = CriticHead(sizes.in_dim, info.thresholds, sizes.hidden, sizes.dropout, ordered=sizes.ordered)
-        head.load_state_dict(tensors)
-    except (RuntimeError, ValueError) as error:
-        raise ModelError(f"the head's parameters and sizes disagree: {error}", path=directory) from error
-    return head
+    except ValueError as error:
+        raise ModelError(f"{what}: {error}", path=directory) from error
+    return load_state(head, tensors, what, directory)
 
 
 def _own_tower(
@@ -454,8 +442,4 @@ def _own_tower(
             hint=f"if you trust that code, name it: tower={info.tower.factory!r}",
         )  # fmt: skip
     module = make_tower(os.fspath(tower))
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ModelError(f"the tower of {tower} has other parameters: {error}", path=directory) from error
-    return module
+    return load_state(module, tensors, f"the tower of {tower} has other parameters", directory)

@@ -78,12 +78,7 @@ def tower_rate(tower: OpenTower, device: torch.device, batch_rows: int) -> float
 def embed_rows(
     tower: OpenTower, tokens: NDArray[np.uint8], device: torch.device, batch_rows: int = BATCH_ROWS
 ) -> NDArray[np.uint16]:
-    """Embed boards given as exponents ``u8[n, 16]``; return bits of bfloat16, ``u16[n, D]``.
-
-    Raises:
-        ModelError: the tower gives something else than vectors, or numbers that are not finite.
-        ValueError: ``batch_rows`` is below 1.
-    """
+    """Embed boards given as exponents ``u8[n, 16]``; return bits of bfloat16, ``u16[n, D]``."""
     if batch_rows < 1:
         raise ValueError(f"batch_rows={batch_rows}; expected at least 1")
     if not len(tokens):

@@ -31,6 +31,7 @@ from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import BusyError, ColumnError, DiskFullError, NameTakenError
+from tape2048.formats.npy import rows_header
 from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
@@ -93,10 +94,7 @@ class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def header(self) -> bytes:
         """The header of the ``.npy`` file, format 1.0."""
-        shape = f"({self.rows}, {self.width})"
-        text = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {shape}, }}"
-        room = _HEADER_BYTES - 10
-        return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.ljust(room - 1).encode() + b"\n"
+        return rows_header(np.dtype("<u2"), self.rows, _HEADER_BYTES, self.width)
 
     @property
     def bytes(self) -> int:

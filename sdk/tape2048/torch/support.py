@@ -9,7 +9,7 @@ import os
 import shutil
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -20,6 +20,8 @@ from tape2048.io.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+M = TypeVar("M", bound=torch.nn.Module)
 
 _HINT = "pip install 'tape2048[critic]'"
 
@@ -78,11 +80,25 @@ def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
     return data
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a safetensors file into memory; raise ModelError where it is missing or malformed."""
+def read_tensors(path: Path, sha256: str = "") -> dict[str, torch.Tensor]:
+    """Read a safetensors file; raise ModelError unless it is whole and has this SHA-256 (if any)."""
     if not path.exists():
         raise ModelError(f"no {path.name}: not a complete directory of a model", path=path.parent)
-    return parse_tensors(read_path(path).tobytes(), path)
+    data = read_path(path).tobytes()
+    tensors = parse_tensors(data, path)
+    found = hashlib.sha256(data).hexdigest()
+    if sha256 and found != sha256:
+        raise ModelError(f"SHA-256 {found}, and critic.json says {sha256}: bytes changed", path=path)
+    return tensors
+
+
+def load_state(module: M, tensors: Mapping[str, torch.Tensor], what: str, path: Path) -> M:
+    """Load parameters into a module and return it; raise ModelError, of ``what``, where they do not fit."""
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise ModelError(f"{what}: {error}", path=path) from error
+    return module
 
 
 def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
@@ -117,18 +133,7 @@ def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
 def publish_directory(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, replace: bool = False
 ) -> None:
-    """Write a directory of files in one step.
-
-    Args:
-        path: of the directory.
-        files: content by name.
-        replace: whether to replace a directory that has files of these names and no others, or all of these
-            names; in the latter case its other files (a report, notes) are kept.
-
-    Raises:
-        NameTakenError: the path is something else, which the message names; nothing was changed.
-        StorageError: the operating system refused something; nothing was changed.
-    """
+    """Write a directory of files in one step."""
     target = Path(os.path.abspath(path))
     with storage_errors(target, "writing it"):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,17 +145,14 @@ def publish_directory(
             for name, content in files.items():
                 write_file(staging.path / name, content)
             for other in others:
-                _carry(other, staging.path / other.name)
+                with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+                    shutil.copy2(other, staging.path / other.name, follow_symlinks=False)
+                    fsync_path(staging.path / other.name)
             staging.publish(exchange=there)
 
 
 def _others(directory: Path, names: set[str]) -> list[Path]:
-    """Return the files of a former version that are not in ``names``.
-
-    Raises:
-        NameTakenError: it is no former version, or contains more than files.
-        OSError: it cannot be read.
-    """
+    """Return the files of a former version that are not in ``names``."""
     there = {entry.name: entry for entry in os.scandir(directory)}
     others = sorted(there.keys() - names)
     former = names <= there.keys()
@@ -162,13 +164,3 @@ def _others(directory: Path, names: set[str]) -> list[Path]:
             hint="move this file, or choose another name",
         )
     return [directory / name for name in others]
-
-
-def _carry(file: Path, to: Path) -> None:
-    """Link a file to another name, unless it is gone; copy it if its owner forbids links."""
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            os.link(file, to, follow_symlinks=False)
-        except PermissionError:
-            shutil.copy2(file, to, follow_symlinks=False)
-            fsync_path(to)

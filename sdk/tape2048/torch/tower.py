@@ -30,7 +30,14 @@ from torch import nn
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError
 from tape2048.io.reading import map_path, read_path
-from tape2048.torch.support import by_prefix, content_sha256, publish_directory, read_tensors, tensor_bytes
+from tape2048.torch.support import (
+    by_prefix,
+    content_sha256,
+    load_state,
+    publish_directory,
+    read_tensors,
+    tensor_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -219,10 +226,8 @@ def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool
     publish_directory(directory, files, replace=replace)
 
 
-def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
-    """Return a tower's identity, SHA-256 (hex) of its sizes and parameters; raise ModelError without one."""
-    if not isinstance(tower, nn.Module):
-        return open_tower(tower).sha256
+def tower_sha256(tower: nn.Module) -> str:
+    """Return a tower's identity, SHA-256 (hex) of its sizes and parameters."""
     config = tower.config if isinstance(tower, Tower) else None
     about = b"tape2048 tower 1\0" + (msgspec.json.encode(config) if config else b"")
     return content_sha256(about, tower.state_dict())
@@ -230,12 +235,12 @@ def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
 
 def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> Tower:
     """Make a tower with these parameters; raise ModelError where they do not match the sizes."""
+    what = "the tower's parameters and sizes disagree"
     try:
         tower = Tower(config)
-        tower.load_state_dict(dict(tensors))
-    except (RuntimeError, ConfigError) as error:
-        raise ModelError(f"the tower's parameters and sizes disagree: {error}", path=path) from error
-    return tower
+    except ConfigError as error:
+        raise ModelError(f"{what}: {error}", path=path) from error
+    return load_state(tower, tensors, what, path)
 
 
 def _open_directory(path: Path) -> OpenTower:
@@ -246,13 +251,11 @@ def _open_directory(path: Path) -> OpenTower:
             "no directory of a tower or critic", path=path,
             hint="name one that `tape2048 critic train` made, or a module:factory",
         )  # fmt: skip
-    tensors = read_tensors(path / MODEL)
     if (path / TOWER_JSON).exists():
-        config = read_json(path / TOWER_JSON, TowerConfig)
+        config, tensors = read_json(path / TOWER_JSON, TowerConfig), read_tensors(path / MODEL)
     elif (path / CRITIC_JSON).exists():
-        config, model_sha256 = _tower_in_critic(path / CRITIC_JSON)
-        check_model(path, model_sha256)
-        tensors = by_prefix(tensors)["tower"]
+        config, sha256 = _tower_in_critic(path / CRITIC_JSON)
+        tensors = by_prefix(read_tensors(path / MODEL, sha256))["tower"]
     else:
         raise ModelError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
     tower = build_tower(config, tensors, path)
@@ -279,14 +282,6 @@ def _tower_in_critic(path: Path) -> tuple[TowerConfig, str]:
             hint="name the tower that made its embeddings",
         )
     return found.tower.config, found.model_sha256
-
-
-def check_model(directory: Path, sha256: str) -> None:
-    """Raise ModelError unless a critic's model has the SHA-256 in its description ("": any)."""
-    path = directory / MODEL
-    found = hashlib.sha256(read_path(path).data).hexdigest()
-    if sha256 and found != sha256:
-        raise ModelError(f"SHA-256 {found}, and {CRITIC_JSON} says {sha256}: bytes changed", path=path)
 
 
 def read_json(path: Path, kind: type[S]) -> S:

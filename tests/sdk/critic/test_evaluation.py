@@ -86,7 +86,7 @@ def test_each_stage_and_threshold_has_a_cell(found: Evaluation) -> None:
         assert whole.rows_positive == 20 * whole.runs_positive
 
 
-def test_a_critic_that_says_the_highest_tile_ties_with_it(found: Evaluation) -> None:
+def test_a_critic_like_the_highest_tile_ties_with_it(found: Evaluation) -> None:
     for cell in found.cells:
         if cell.scores[CRITIC].auroc is None:
             continue
@@ -124,7 +124,7 @@ def test_values_are_those_of_scikit_learn(corpus: Corpus) -> None:
         assert cell.scores[TILE].brier is None  # no training part to calibrate it on
 
 
-def test_each_threshold_has_its_own_scores_labels_and_calibration(corpus: Corpus) -> None:
+def test_thresholds_are_scored_separately(corpus: Corpus) -> None:
     """By definition, the values of baselines, and of a critic that says another thing for each one."""
     from sklearn.metrics import roc_auc_score
 
@@ -231,7 +231,7 @@ def test_runs_without_rows_in_the_view_are_not_counted(corpus: Corpus) -> None:
     assert evaluate(tile_critic(), view, replicates=0).runs == len(of_runs)
 
 
-def test_a_critic_that_knows_is_perfect_and_one_that_guesses_is_not(corpus: Corpus) -> None:
+def test_perfect_and_guessing_critics(corpus: Corpus) -> None:
     highest = corpus.runs["highest_tile"]
     runs = iter(corpus.fetch(slice(None), ("run",))["run"])
 
@@ -296,7 +296,7 @@ def test_few_runs_of_a_kind_have_no_interval(corpus: Corpus, few: int, positive:
     assert cell.scores[CRITIC].brier.low is not None
 
 
-def test_the_same_seed_gives_the_same_and_workers_do_not_matter(corpus: Corpus) -> None:
+def test_the_seed_decides_and_workers_do_not(corpus: Corpus) -> None:
     one = evaluate(tile_critic(), corpus, per_run=5, replicates=20, seed=4, workers=1)
     assert msgspec.json.encode(one) == msgspec.json.encode(
         evaluate(tile_critic(), corpus, per_run=5, replicates=20, seed=4, workers=3)
@@ -382,7 +382,7 @@ def test_the_highest_tile_and_nothing() -> None:
     assert nothing(boards, steps).tolist() == [0, 0, 0, 0]
 
 
-def test_calibration_is_monotone_and_of_a_constant_the_share() -> None:
+def test_calibration_is_monotone() -> None:
     rng = np.random.default_rng(1)
     scores = rng.normal(size=4000)
     labels = rng.random(4000) < 1 / (1 + np.exp(-2 * scores))
@@ -393,7 +393,7 @@ def test_calibration_is_monotone_and_of_a_constant_the_share() -> None:
     assert calibrate(np.zeros(10), np.arange(10) < 3, np.zeros(2)).tolist() == pytest.approx([0.3, 0.3])
 
 
-def test_calibration_counts_a_row_of_weight_w_as_w_rows() -> None:
+def test_calibration_weights_rows() -> None:
     rng = np.random.default_rng(2)
     scores, weights, at = rng.integers(0, 9, 300), rng.integers(1, 6, 300), np.arange(9)
     labels = rng.random(300) < scores / 9

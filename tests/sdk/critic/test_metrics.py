@@ -158,7 +158,7 @@ def test_weights_are_converted_some_at_a_time(count: int) -> None:
             np.testing.assert_array_equal(bins[:, column], bin_[:, 1])
 
 
-def test_replicates_draw_as_many_runs_and_the_first_column_is_the_sample() -> None:
+def test_bootstrap_weights() -> None:
     drawn = RunBootstrap(50, 200, seed=3)
     assert drawn.weights.shape == (50, 201)
     assert drawn.replicates == 200
@@ -173,7 +173,7 @@ def test_replicates_draw_as_many_runs_and_the_first_column_is_the_sample() -> No
     assert (drawn.weights[:, 1:] == 0).mean() == pytest.approx(0.364, abs=0.02)
 
 
-def test_intervals_by_run_do_not_narrow_with_copies_of_rows() -> None:
+def test_copies_of_rows_do_not_narrow_intervals() -> None:
     rng = np.random.default_rng(5)
     labels = rng.random(60) < 0.4
     scores = rng.normal(size=60) + labels
@@ -207,7 +207,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert 0.87 <= held / 150 <= 0.99
 
 
-def test_an_estimate_leaves_out_replicates_of_one_class() -> None:
+def test_estimates_skip_replicates_of_one_class() -> None:
     assert estimate(np.array([0.5, np.nan, 0.4, 0.6])) == Estimate(
         0.5, pytest.approx(0.405), pytest.approx(0.595)
     )

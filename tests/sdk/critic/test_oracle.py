@@ -151,7 +151,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         assert "remove the file" in str(refused.value.hint)
 
 
-def test_a_directory_that_cannot_be_made_is_refused_before_play(tmp_path: Path) -> None:
+def test_an_impossible_directory_fails_before_play(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     play = Played()
     with pytest.raises(StorageError, match="making the directory of rollouts failed"):

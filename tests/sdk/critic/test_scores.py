@@ -70,7 +70,7 @@ def test_a_session_of_ours_and_of_others(tmp_path: Path) -> None:
         assert (info.source_kind, info.thresholds, info.runs) == ("session", [2048, 8192], None)
 
 
-def test_a_directory_of_sessions_is_aligned_with_its_corpus(tmp_path: Path) -> None:
+def test_scores_of_sessions_follow_their_corpus(tmp_path: Path) -> None:
     built = corpora.build(tmp_path / "root")
     info = write_scores(tmp_path / "all.npy", Hashing(), built.root, critic_sha256="ab" * 32)
     corpus = Corpus.open(built.root)
@@ -115,11 +115,11 @@ def test_every_other_source(kind: str, runs: Path, tmp_path: Path) -> None:
 def test_pieces_of_any_size_make_the_same_file(
     piece_rows: int, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are asked about some at a time: of a table as many as are said, of runs whole ones."""
+    """A table is scored in pieces of BATCH_ROWS, runs one by one."""
     corpora.build(tmp_path / "root")
     build_dataset(tmp_path / "ds", [runs])
     steps = [len(one.run) for one in open_source(runs).runs() if one.run is not None]
-    monkeypatch.setattr(scores, "BATCH_ROWS", piece_rows if piece_rows != 100 else steps[0])
+    monkeypatch.setattr(scores, "BATCH_ROWS", piece_rows)
     for source in (tmp_path / "root", tmp_path / "root" / corpora.THEIRS, tmp_path / "ds", runs):
         asked: list[int] = []
 
@@ -136,8 +136,7 @@ def test_pieces_of_any_size_make_the_same_file(
         np.testing.assert_array_equal(open_scores(out).values, _all_at_once(source))
         assert sum(asked) == info.rows
         if source == runs:
-            assert asked[0] == (info.rows if piece_rows == 10**6 else steps[0])
-            assert all(rows >= scores.BATCH_ROWS for rows in asked[:-1])
+            assert asked == steps
             assert done == [(k, len(steps)) for k in range(1, len(steps) + 1)]
         else:
             assert max(asked) <= scores.BATCH_ROWS
@@ -221,7 +220,7 @@ def test_damage_is_noticed(runs: Path, tmp_path: Path) -> None:
         open_scores(out)
 
 
-def test_a_critic_of_embeddings_needs_a_source_that_has_them(runs: Path, tmp_path: Path) -> None:
+def test_an_embeddings_critic_needs_embeddings(runs: Path, tmp_path: Path) -> None:
     critic = Hashing()
     critic.needs_embeddings = True
     with pytest.raises(ColumnError, match="kind runs has none"):

@@ -88,7 +88,7 @@ def test_brier_and_log_loss_are_those_of_all_outcomes() -> None:
     assert found.log_loss.value == pytest.approx(np.average(-np.log(said).ravel(), weights=weight), rel=1e-4)
 
 
-def test_a_calibrated_predictor_has_the_calibration_error_of_its_noise() -> None:
+def test_calibrated_predictions_have_the_noise_s_ece() -> None:
     """It knows a part of q alone: the rest, and the rollouts, are the noise of its bins."""
     errors, noises = [], []
     for seed in range(60):

@@ -148,7 +148,7 @@ def place_in(board: int, fields: tuple[np.uint64, ...]) -> int:
     return sum((board >> turn | board << 64 - turn & 2**64 - 1) & mask for turn, mask in pairs)
 
 
-def test_tuples_that_share_all_cells_but_one_stand_in_the_same_lines() -> None:
+def test_paired_tuples_share_cache_lines() -> None:
     network = slow.random_network("01234", "45678", "0123", "01245", "45689", stages=(256,), dtype=np.int16)
     places, table, scales = place(network.layout, network.table, network.scales)
     words = table.view(np.int32)
@@ -223,7 +223,7 @@ def test_what_is_no_layout_is_refused(tuples: list[str], stages: list[int], said
 # --- quantisation
 
 
-def test_quantising_rounds_to_steps_and_keeps_what_does_not_fit_in_coarser_ones() -> None:
+def test_quantising_rounds_to_steps() -> None:
     network = slow.random_network("0123", "4567")
     network.table[:65536] *= np.float32(0.37)
     network.table[65536:] *= 2000.0  # up to a million: 16 times 32,767 is half of that

@@ -88,7 +88,7 @@ def test_a_large_network_is_compressed_for_speed(tmp_path: Path, monkeypatch: py
     assert same(load_network(str(tmp_path / "large")), network)
 
 
-def test_a_network_is_compressed_as_if_it_were_one_piece(tmp_path: Path) -> None:
+def test_compression_in_pieces_changes_nothing(tmp_path: Path) -> None:
     save_network(NETWORKS["i16"], tmp_path / "plain", compress=False)
     save_network(NETWORKS["i16"], tmp_path / "compressed")
     whole = lzma.compress(
@@ -97,9 +97,7 @@ def test_a_network_is_compressed_as_if_it_were_one_piece(tmp_path: Path) -> None
     assert (tmp_path / "compressed").read_bytes() == whole
 
 
-def test_a_network_that_no_reader_would_expand_is_not_compressed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_networks_are_not_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = NETWORKS["i16"]
     size = save_network(network, tmp_path / "plain", compress=False)
     for limit, is_compressed in ((size, False), (size + 1, True)):
@@ -176,7 +174,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(plain: bytes) -> None:
         refused(plain[:end], TruncatedError)
 
 
-def test_a_compressed_file_that_is_cut_off_anywhere_is_refused(compressed: bytes) -> None:
+def test_a_truncated_file_is_rejected(compressed: bytes) -> None:
     ends = [*range(64), *range(64, len(compressed) - 64, 997), *range(len(compressed) - 64, len(compressed))]
     for end in ends:
         refused(compressed[:end], TruncatedError)
@@ -188,7 +186,7 @@ def test_a_file_that_goes_on_is_refused(plain: bytes, compressed: bytes) -> None
     refused(compressed + compressed, FormatError)
 
 
-def test_any_flip_in_the_header_is_refused_or_changes_a_fact_alone(plain: bytes) -> None:
+def test_a_flipped_bit_in_the_header(plain: bytes) -> None:
     begin = len(plain) - len(header_of(plain)[1])
     whole = read_network(plain, "some/file")
     for at in range(begin):
@@ -223,7 +221,7 @@ def test_a_flip_in_an_array_is_found(plain: bytes) -> None:
         refused(bytes(data), ChecksumError, "the arrays have the CRC-32C")
 
 
-def test_a_file_of_others_has_no_checksum_or_its_arrays_in_another_order(plain: bytes) -> None:
+def test_third_party_files(plain: bytes) -> None:
     header, body = header_of(plain)
     bare = {**header, "__metadata__": {**header["__metadata__"]}}
     del bare["__metadata__"]["crc32c"]
@@ -384,7 +382,7 @@ def test_facts_of_great_depth_are_refused() -> None:
     refused(build(arrays, facts=facts), ModelError, "does not describe a network")
 
 
-def test_the_least_step_makes_a_network_that_can_be_read(tmp_path: Path) -> None:
+def test_the_least_step_is_readable(tmp_path: Path) -> None:
     network = Network.empty(NetworkLayout.of(["0123"])).quantised(1e-46)
     save_network(network, tmp_path / "network")
     assert same(load_network(str(tmp_path / "network")), network)
@@ -405,7 +403,7 @@ def test_a_file_that_expands_without_end_is_refused(monkeypatch: pytest.MonkeyPa
     refused(bomb, ModelError, "expands to more than 1,048,576 bytes")
 
 
-def test_a_file_that_asks_for_a_lot_of_memory_to_expand_is_refused(plain: bytes) -> None:
+def test_decompression_memory_is_bounded(plain: bytes) -> None:
     small = lzma.compress(plain, preset=9)
     assert read_network(small, "a").layout.sizes == [65536]
     # The dictionary's size is a claim of the block's header: LZMA2's id, one byte of properties, the size.
@@ -437,7 +435,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_name_stands_for_the_packages_file_wherever_one_is(
+def test_a_shipped_name_works_in_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

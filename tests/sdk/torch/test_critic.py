@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings, strategies as st
 
 from tape2048 import Session, errors
+from tape2048.critic.facts import SplitInfo
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import fsync_path
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
-from tape2048.critic.facts import SplitInfo  # noqa: E402 - after the skip
-from tape2048.torch import TorchCritic  # noqa: E402 - after the skip
-from tape2048.torch.critic import (  # noqa: E402
+from tape2048.torch import TorchCritic
+from tape2048.torch.critic import (
     CriticHead,
     CriticInfo,
     HeadInfo,
     TowerInfo,
     save_critic,
 )
-from tape2048.torch.embedding import bf16_bits  # noqa: E402
-from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256  # noqa: E402
+from tape2048.torch.embedding import bf16_bits
+from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256
 
-from ..builders import NAME, write_ours  # noqa: E402
-from ..naming import Naming  # noqa: E402
+from ..builders import NAME, write_ours
+from ..naming import Naming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,7 +199,7 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
     refused(model, whole[model][:50], "not a safetensors file")
     refused(text, b"{}", "malformed")
     refused(text, whole[text].replace(b'"version": 2', b'"version": 3'), "version 3")
-    refused(text, whole[text].replace(b'"version": 2', b'"version": 1'), "trained on unweighted rows")
+    refused(text, whole[text].replace(b'"version": 2', b'"version": 1'), "found version 1, expected 2")
     refused(text, whole[text].replace(b"8192,", b"8191,"), "powers of two")
     refused(text, whole[text].replace(b'"in_dim": 8', b'"in_dim": 9'), "head's parameters")
     refused(text, whole[text].replace(b'"layers": 1', b'"layers": 2'), "tower's parameters")
@@ -220,15 +219,7 @@ def saved(path: Path, tower: Tower, step: int) -> None:
     save_critic(path, info(step=step), CriticHead(8, TILES), tower, replace=True)
 
 
-@pytest.mark.parametrize("linkable", [True, False])
-def test_other_files_of_a_critic_stay(
-    tmp_path: Path, tower: Tower, monkeypatch: pytest.MonkeyPatch, linkable: bool
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    if not linkable:
-        monkeypatch.setattr("os.link", refuse)
+def test_other_files_of_a_critic_stay(tmp_path: Path, tower: Tower, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "critic"
     naming = Naming(tmp_path, monkeypatch)
     saved(path, tower, 1)
@@ -274,3 +265,116 @@ def test_what_is_no_former_version_is_never_replaced(tmp_path: Path, tower: Towe
         saved(path, tower, 2)
     assert sorted(tmp_path.rglob("*")) == before
     assert other == "file" or "model.safetensors" in {file.name for file in path.iterdir()}
+
+
+# --- the head
+
+HEAD_TILES = (4096, *TILES)
+shares = st.floats(1e-4, 1 - 1e-4)
+
+
+def logit(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+@given(
+    seed=st.integers(0, 2**32), scale=st.floats(0, 1e4), hidden=st.sampled_from([None, 3])
+)  # fmt: skip
+@settings(max_examples=60)
+def test_ordered_probabilities_never_rise(seed: int, scale: float, hidden: int | None) -> None:
+    torch.manual_seed(seed)
+    head = CriticHead(5, HEAD_TILES, hidden, ordered=True)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn_like(parameter) * scale)
+    logits = head(torch.randn(33, 5) * scale)
+    assert bool((logits[:, 1:] <= logits[:, :-1]).all())
+
+
+def test_a_plain_head_may_rise() -> None:
+    """What the test above would see without the order."""
+    torch.manual_seed(0)
+    logits = CriticHead(5, HEAD_TILES)(torch.randn(33, 5))
+    assert bool((logits[:, 1:] > logits[:, :-1]).any())
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_linear_probe_is_linear(*, ordered: bool) -> None:
+    torch.manual_seed(1)
+    head = CriticHead(6, HEAD_TILES, ordered=ordered)
+    x = torch.randn(9, 6)
+    raw = x.numpy() @ head.last.weight.detach().numpy().T + head.last.bias.detach().numpy()
+    if ordered:
+        falls = np.log1p(np.exp(raw[:, 1:]))
+        raw[:, 1:] = raw[:, :1] - np.cumsum(falls, axis=1)
+    np.testing.assert_allclose(head(x).detach().numpy(), raw, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [None, 4])
+def test_inputs_are_cast_inside(hidden: int | None) -> None:
+    head = CriticHead(8, HEAD_TILES, hidden).eval()
+    x = torch.randn(5, 8).to(torch.bfloat16)
+    assert torch.equal(head(x), head(x.float()))
+    assert head(x).dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head(x), head(x.float())), "autocast stays outside"
+
+
+@given(st.lists(shares, min_size=4, max_size=4), st.booleans(), st.sampled_from([None, 3]))
+@settings(max_examples=40)
+def test_it_begins_with_the_prior(prior: list[float], ordered: bool, hidden: int | None) -> None:
+    if ordered:
+        prior = sorted(prior, reverse=True)
+    head = CriticHead(3, HEAD_TILES, hidden, ordered=ordered)
+    head.set_prior(prior)
+    found = torch.sigmoid(head(torch.randn(2, 3))).detach().numpy()
+    # The ordered form keeps equal ones a thousandth of a logit apart.
+    np.testing.assert_allclose(found, [prior, prior], atol=2e-3)
+
+
+def test_the_prior_of_what_never_happened_is_finite() -> None:
+    head = CriticHead(3, HEAD_TILES)
+    head.set_prior([1.0, 0.5, 0.0, 0.0])
+    found = torch.sigmoid(head(torch.randn(2, 3))).detach().numpy()[0]
+    assert found[0] > 0.9999
+    assert 0 < found[3] < 0.0001
+
+
+@given(st.lists(shares, min_size=4, max_size=4), st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=4))
+@settings(max_examples=40)
+def test_a_weight_is_folded_back(truth: list[float], weights: list[float]) -> None:
+    """What minimises the weighted loss of rows with these probabilities becomes these probabilities."""
+    head = CriticHead(2, HEAD_TILES)
+    minimum = [logit(p * w / (p * w + 1 - p)) for p, w in zip(truth, weights, strict=True)]
+    with torch.no_grad():
+        head.last.weight.zero_()
+        head.last.bias.copy_(torch.tensor(minimum))
+    head.fold_pos_weight(weights)
+    found = torch.sigmoid(head(torch.zeros(1, 2)).double()).detach().numpy()[0]
+    np.testing.assert_allclose(found, truth, atol=1e-4)
+
+
+def test_the_ordered_form_has_nothing_to_fold() -> None:
+    with pytest.raises(ValueError, match="nothing to fold"):
+        CriticHead(2, HEAD_TILES, ordered=True).fold_pos_weight([1.0, 1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        ((0, HEAD_TILES), {}),
+        ((3, HEAD_TILES, 0), {}),
+        ((3, (100,)), {}),
+        ((3, (16384, 8192)), {"ordered": True}),
+        ((3, HEAD_TILES), {"dropout": 1.0}),
+    ],
+)
+def test_what_cannot_be_is_refused(args: tuple, options: dict) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        CriticHead(*args, **options)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1, 1, 1, 0], [1, 1, 1, math.inf], [1, 1, 1, math.nan]])
+def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        CriticHead(3, HEAD_TILES).fold_pos_weight(weights)

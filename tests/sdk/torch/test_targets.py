@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
 from tape2048 import errors
 from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo
 from tape2048.game.rules import exps_to_boards
 from tape2048.ntuple.network import NetworkLayout
+from tape2048.torch import TorchCritic
+from tape2048.torch.training.data import Targets
+from tape2048.torch.training.run import train_critic
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
-from tape2048.torch import TorchCritic  # noqa: E402 - after the skip
-from tape2048.torch.training.data import Targets  # noqa: E402
-from tape2048.torch.training.run import train_critic  # noqa: E402
-
-from ..builders import Game, Spec, write_ours  # noqa: E402
-from ..critics import TILES, config, make_games  # noqa: E402
+from ..builders import Game, Spec, write_ours
+from ..critics import TILES, Seen, config, make_games
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,11 +37,6 @@ def save_teacher(path: Path, *, seed: int | None = 1, tiles: tuple[int, ...] = T
     about = {"thresholds": list(tiles), "split": split, "players": [PLAYER], **facts}
     NTupleCritic(CriticFacts(**about), layout, weights, 1 / 32).save(path, preset=0)
     return path
-
-
-@pytest.fixture(scope="module")
-def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_games(tmp_path_factory.mktemp("games") / "selfplay")
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +110,12 @@ def test_a_student_says_what_its_teacher_says(games: Path, tmp_path: Path) -> No
         ({"targets": "td", "teacher": "best.critic", "use_embeddings": True}, "and boards for it"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_contradictory_settings_are_rejected(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(errors.ConfigError, match=said):
         config(tmp_path, tmp_path, **changes).check()
 
 
-def test_a_teacher_of_other_tiles_is_refused_by_name(games: Path, tmp_path: Path) -> None:
+def test_a_teacher_of_other_tiles_is_rejected(games: Path, tmp_path: Path) -> None:
     path = save_teacher(tmp_path / "low.critic", tiles=(2048, 4096))
     with pytest.raises(
         errors.ModelError, match=r"tiles \(2048, 4096\), and the training \(4096, 8192"
@@ -135,7 +125,7 @@ def test_a_teacher_of_other_tiles_is_refused_by_name(games: Path, tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_teacher_of_another_player_is_refused_by_name(games: Path, tmp_path: Path) -> None:
+def test_a_teacher_of_another_player_is_rejected(games: Path, tmp_path: Path) -> None:
     other = [PlayedBy("other:depth=3", "b" * 64, 7)]
     path = save_teacher(tmp_path / "other.critic", players=other)
     with pytest.raises(errors.ModelError) as caught:
@@ -172,18 +162,7 @@ def test_a_resumed_training_refuses_another_teacher(games: Path, tmp_path: Path)
 # --- whose games
 
 
-class Seen:
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def progress(self, progress: Any) -> None:
-        pass
-
-    def event(self, message: str) -> None:
-        self.events.append(message)
-
-
-def test_games_of_several_players_are_refused_unless_wanted(tmp_path: Path) -> None:
+def test_games_of_several_players_need_a_flag(tmp_path: Path) -> None:
     root = make_games(tmp_path / "selfplay", sessions=1)
     made = [Game(i + 1, 20, 4096 << i % 3, seed=i) for i in range(60)]
     write_ours(root / "20250202T030405Z_model=b", Spec(games=made, facts={"player": "b"}))

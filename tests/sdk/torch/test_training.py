@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -12,53 +11,32 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 from tests.recorder.disks import unsaid
 
 from tape2048 import Corpus, errors
+from tape2048.critic.facts import SplitInfo
+from tape2048.io.durable import replace_file
+from tape2048.session.session import Session
+from tape2048.torch import TorchCritic
+from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
+from tape2048.torch.embedding import embed_session
+from tape2048.torch.support import read_tensors, tensor_bytes
+from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256
+from tape2048.torch.training import run as training
+from tape2048.torch.training.model import learning_rate, split_of_tower
+from tape2048.torch.training.ranks import Ranks
+from tape2048.torch.training.run import Validation, auroc, train_critic
+from tape2048.training import CHECKPOINT
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
-from tape2048.io.durable import replace_file  # noqa: E402 - after the skip
-from tape2048.session.session import Session  # noqa: E402
-from tape2048.torch import TorchCritic  # noqa: E402
-from tape2048.torch.embedding import embed_session  # noqa: E402
-from tape2048.torch.support import read_tensors, tensor_bytes  # noqa: E402
-from tape2048.torch.tower import open_tower  # noqa: E402
-from tape2048.torch.training import run as training  # noqa: E402
-from tape2048.torch.training.model import learning_rate  # noqa: E402
-from tape2048.torch.training.run import (  # noqa: E402
-    Validation,
-    auroc,
-    train_critic,
-)
-from tape2048.training import CHECKPOINT  # noqa: E402
-
-from ..critics import TILES, config, make_games, make_uneven  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ..critics import TILES, CrashError, Seen, config, lines, make_games, make_uneven
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-#: What a line of metrics says of time, which no resuming brings back.
-TIMES = ("rows_per_s", "data_wait", "elapsed_s")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_games(tmp_path_factory.mktemp("games") / "selfplay")
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +51,6 @@ def whole(games: Path, out: Path, **changes: Any) -> Any:
     return config(games, out, tower_dropout=0.1, hidden=8, dropout=0.2, eval_steps=7, **changes)
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in found]
-
-
 def check_same(out: Path, expected: Path) -> None:
     """The same curve, and the same critics, bit for bit."""
     assert lines(out) == lines(expected)
@@ -87,28 +60,10 @@ def check_same(out: Path, expected: Path) -> None:
         ).read_bytes()
 
 
-class CrashError(Exception):
-    """What a test ends a training with, in the place of a kill."""
-
-
-class CrashAt:
-    """A view that ends the training after a step, without a checkpoint."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def event(self, message: str) -> None:
-        pass
-
-    def progress(self, progress: training.Progress) -> None:
-        if progress.step == self.step:
-            raise CrashError
-
-
 # --- what it learns
 
 
-def test_a_critic_learns_and_says_what_it_was_trained_on(games: Path, trained: Path) -> None:
+def test_a_critic_states_its_training(games: Path, trained: Path) -> None:
     critic = TorchCritic.load(trained / "best", "cpu")
     corpus = Corpus.open(games)
     info = critic.info
@@ -136,7 +91,7 @@ def test_a_training_that_is_done_says_so_again(trained: Path, games: Path, tmp_p
     shutil.copytree(trained, tmp_path / "critic")
     for name in (f".{'0' * 16}.tmp", ".mine.17.tmp"):
         (tmp_path / "critic" / name).write_bytes(b"what SIGKILL left of a checkpoint")
-    done = train_critic(whole(games, tmp_path / "critic"), CrashAt(36))
+    done = train_critic(whole(games, tmp_path / "critic"), Seen(36))
     assert done.ended == "all steps are made"
     assert [path.name for path in (tmp_path / "critic").glob(".*.tmp")] == [".mine.17.tmp"]
     (tmp_path / "critic/.mine.17.tmp").unlink()
@@ -209,7 +164,7 @@ def test_losses_are_those_of_all_rows(uneven: Path, tmp_path: Path) -> None:
     assert p == pytest.approx(shares(uneven, "train")[1][0], abs=0.02), "where it begins"
 
 
-def test_a_training_without_weights_is_not_gone_on_with(games: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_version_1_is_rejected(games: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "critic")
     checkpoint = tmp_path / "critic" / CHECKPOINT
     before = checkpoint.read_bytes()
@@ -219,7 +174,7 @@ def test_a_training_without_weights_is_not_gone_on_with(games: Path, trained: Pa
     tensors["state"] = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     del tensors["sha256"]
     checkpoint.write_bytes(tensor_bytes(tensors))
-    with pytest.raises(errors.StateError, match="unweighted rows"):
+    with pytest.raises(errors.StateError, match="version = 1, not 2"):
         train_critic(whole(games, tmp_path / "critic"))
 
 
@@ -254,7 +209,7 @@ def test_ended_anywhere_it_goes_on_to_the_last_digit(
     """Checkpoints stand at steps 5, 7, 10, 14, 15, ...; an epoch has 18; what came after one comes again."""
     out = tmp_path / "critic"
     with pytest.raises(CrashError):
-        train_critic(whole(games, out), CrashAt(step))
+        train_critic(whole(games, out), Seen(step))
     train_critic(whole(games, out))
     check_same(out, trained)
 
@@ -373,7 +328,7 @@ def test_two_ranks_learn_what_one_learns(games: Path, tmp_path: Path) -> None:
 # --- what stops it
 
 
-def test_numbers_that_are_none_are_found_where_they_are(games: Path, trained: Path, tmp_path: Path) -> None:
+def test_the_error_names_rows_that_are_not_finite(games: Path, trained: Path, tmp_path: Path) -> None:
     """One embedding of one row is NaN: the training names the batch, and keeps what it had."""
     root = tmp_path / "selfplay"
     shutil.copytree(games, root)
@@ -408,7 +363,7 @@ def test_numbers_that_are_none_are_found_where_they_are(games: Path, trained: Pa
         train_critic(made)  # from the checkpoint of step 5, which is whole
 
 
-def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(games: Path, tmp_path: Path) -> None:
+def test_a_nan_loss_leaves_the_last_checkpoint(games: Path, tmp_path: Path) -> None:
     made = config(
         games, tmp_path / "critic", learning_rate=1e30, clip_norm=None, warmup_steps=0, checkpoint_steps=1
     )
@@ -562,3 +517,77 @@ def test_without_safetensors_the_extra_is_named(
     with pytest.raises(errors.MissingPackageError) as caught:
         train_critic(config(games, tmp_path / "critic", steps_max=5))
     assert "tape2048[critic]" in str(caught.value.hint)
+
+
+# --- checkpoints of several ranks, and of sessions that came later
+
+
+def test_a_checkpoint_has_the_loss_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks go on from the first one's file: its own sum would count in the place of the others'."""
+    games = make_games(tmp_path / "games")
+    monkeypatch.setattr(Ranks, "mean", lambda _self, _value: 5.0)
+    train_critic(config(games, tmp_path / "critic", log_steps=100, checkpoint_steps=2, steps_max=3))
+    state = read_tensors(tmp_path / "critic" / CHECKPOINT)["state"].numpy().tobytes()
+    assert msgspec.json.decode(state)["loss_sum"] == 5.0
+
+
+def test_it_goes_on_beside_sessions_that_came_later(tmp_path: Path) -> None:
+    """A recorder writes on into the same directory: a condition leaves the rows of before."""
+    games = make_games(tmp_path / "games", sessions=1)
+    train_critic(config(games, tmp_path / "critic", steps_max=2))
+    make_games(games, sessions=1, name="later")
+    with pytest.raises(errors.StateError, match="has corpus = ") as caught:
+        train_critic(config(games, tmp_path / "critic", steps_max=2))
+    assert "--where" in caught.value.hint
+    same = config(games, tmp_path / "critic", steps_max=2, where="model = 'toy'")
+    assert train_critic(same).ended == "all steps are made"
+    with pytest.raises(errors.StateError, match=r"where = '', not .*corpus = "):
+        train_critic(config(games, tmp_path / "critic", steps_max=2, where="id > 5"))
+
+
+# --- the tower that it begins with
+
+SIZES = TowerConfig(dim=8, layers=1, heads=2, ffn=8)
+
+
+@pytest.fixture
+def critic(tmp_path: Path) -> Path:
+    """One that learned from 0.7 of the games."""
+    tower = Tower(SIZES)
+    info = CriticInfo(
+        thresholds=list(TILES),
+        kind="tokens",
+        tower=TowerInfo(sha256=tower_sha256(tower), config=SIZES),
+        head=HeadInfo(in_dim=8),
+        split=SplitInfo(fractions={"train": 0.7, "val": 0.1, "test": 0.2}, salt="a"),
+    )
+    save_critic(tmp_path / "first", info, CriticHead(8, TILES), tower)
+    return tmp_path / "first"
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        ({"val_share": 0.1, "test_share": 0.2, "split_salt": "a"}, None),
+        ({"val_share": 0.2, "test_share": 0.0, "split_salt": "a"}, None),
+        ({"val_share": 0.1, "test_share": 0.3, "split_salt": "a"}, "(train 0.7)"),
+        ({"val_share": 0.1, "test_share": 0.2}, "(train 0.7, split_salt 'a')"),
+    ],
+)
+def test_a_tower_that_knows_games_held_out_is_told_of(
+    critic: Path, tmp_path: Path, split: dict[str, Any], said: str | None
+) -> None:
+    found = split_of_tower(config(tmp_path, tmp_path / "second", tower=str(critic), **split))
+    assert (said is None and found is None) or (said is not None and said in str(found))
+
+
+def test_of_other_towers_nobody_knows(tmp_path: Path) -> None:
+    save_tower(tmp_path / "tower", Tower(SIZES))
+    for tower in ("", "towers:make", str(tmp_path / "tower")):
+        assert split_of_tower(config(tmp_path, tmp_path / "second", tower=tower)) is None
+
+
+def test_a_training_tells_its_user(critic: Path, games: Path, tmp_path: Path) -> None:
+    view = Seen()
+    train_critic(config(games, tmp_path / "second", tower=str(critic), steps_max=1), view)
+    assert any("flatter" in event for event in view.events)

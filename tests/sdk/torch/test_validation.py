@@ -7,37 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
 from tape2048 import Corpus, errors
+from tape2048.session.session import Session
+from tape2048.torch import CriticLoader
+from tape2048.torch.embedding import embed_session
+from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower
+from tape2048.torch.training.run import auroc, train_critic, validate
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
-from tape2048.session.session import Session  # noqa: E402 - after the skip
-from tape2048.torch import CriticLoader  # noqa: E402
-from tape2048.torch.embedding import embed_session  # noqa: E402
-from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
-from tape2048.torch.training.run import (  # noqa: E402
-    auroc,
-    train_critic,
-    validate,
-)
-
-from ..critics import TILES, config, make_games, make_uneven  # noqa: E402
+from ..critics import TILES, config, make_games, make_uneven
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-def test_numbers_that_are_none_are_found_in_validation_too(tmp_path: Path) -> None:
+def test_nan_in_validation_ends_the_training(tmp_path: Path) -> None:
     """A loss that is NaN is neither the best one nor ever beaten: nothing would tell later critics apart."""
     root = make_games(tmp_path / "selfplay", sessions=1)
     torch.manual_seed(0)
@@ -108,7 +93,7 @@ def test_a_validation_is_that_of_all_rows_once(tmp_path: Path) -> None:
     )
 
 
-def test_rows_of_a_cap_count_for_those_that_they_stand_for(tmp_path: Path) -> None:
+def test_validation_weights_capped_rows(tmp_path: Path) -> None:
     """All rows of a game are alike here, so that a validation of twelve of each is that of all rows."""
     corpus = Corpus.open(make_uneven(tmp_path / "selfplay"))
     ranks: Any = SimpleNamespace(gather=lambda tensor: [tensor])

@@ -19,7 +19,7 @@ from tests.sdk.run_builders import a2t1_bytes, game
 from tape2048 import Corpus
 from tape2048.critic.facts import SplitInfo
 from tape2048.critic.scores import open_scores
-from tape2048.errors import MissingPackageError
+from tape2048.errors import ColumnError, MissingPackageError
 from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TorchCritic, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
 from tape2048_tools.critic_report import document as document_of
@@ -98,7 +98,7 @@ QUICK = ("--bootstrap", "50", "--player", "none", "--device", "cpu")
 @pytest.fixture(scope="module")
 def examined(made: Made) -> tuple[Evaluation, dict[str, Any]]:
     """What the command finds, by the function behind it (a fixture of the module cannot run the command)."""
-    from tape2048_tools.commands.critic.eval import examine
+    from tape2048_tools.critic_report import examine
 
     return examine(
         made.critic, [made.root], part="val", by="moves", per_run=None, rows_max=0, bootstrap=50, seed=0,
@@ -109,9 +109,7 @@ def examined(made: Made) -> tuple[Evaluation, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def document(examined: tuple[Evaluation, dict[str, Any]]) -> dict[str, Any]:
     """What ``--json`` says."""
-    from tape2048_tools.critic_report import document
-
-    return document(*examined)
+    return document_of(*examined)
 
 
 def test_json_names_what_was_examined(tape: Tape, made: Made, document: dict[str, Any]) -> None:
@@ -201,7 +199,7 @@ def test_the_report_is_one_file_that_asks_for_nothing(tape: Tape, made: Made, tm
     assert tape("critic", "eval", made.critic, made.root, "--html", tmp_path / "no/dir.html").code == 31
 
 
-def test_a_tile_that_no_game_reached_has_words_in_place_of_figures(
+def test_an_unreached_tile_has_words_for_figures(
     examined: tuple[Evaluation, dict[str, Any]], browser: Any, tmp_path: Path
 ) -> None:
     evaluation, about = examined
@@ -328,16 +326,17 @@ def test_scores_of_a_session_and_of_runs(tape: Tape, made: Made, tmp_path: Path)
     assert some.code == 1
     assert "left out" in some.err
     assert len(np.load(tmp_path / "runs.npy")) == len(game(1).moves)
-    assert tape("critic", "score", made.probe, runs, "--out", tmp_path / "probe.npy").code == 68
+    assert (
+        tape("critic", "score", made.probe, runs, "--out", tmp_path / "probe.npy").code
+        == ColumnError.exit_code
+    )
 
 
-def test_a_missing_package_is_named_before_a_row_is_read(
+def test_a_missing_package_is_named_first(
     tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.isotonic", None)
-    monkeypatch.setattr(
-        "tape2048_tools.commands.critic.eval.examine", lambda *_, **__: pytest.fail("it reads")
-    )
+    monkeypatch.setattr("tape2048_tools.critic_report.examine", lambda *_, **__: pytest.fail("it reads"))
     done = tape("critic", "eval", "default", tmp_path)
     assert done.code == MissingPackageError.exit_code
     assert "pip install scikit-learn" in done.err

@@ -166,7 +166,7 @@ def test_print_config_is_a_configuration(tape: Tape, tmp_path: Path) -> None:
     assert "tape2048 critic train --kind ntuple --print-config" in wrong.err
 
 
-def test_the_preset_of_a_shipped_critic_is_a_configuration(tape: Tape) -> None:
+def test_the_shipped_preset_is_valid(tape: Tape) -> None:
     assert set(PRESETS) == set(SHIPPED)
     for name in PRESETS:
         done = tape(*TRAIN, "--preset", name, "--out", "made", "--print-config")
@@ -176,7 +176,7 @@ def test_the_preset_of_a_shipped_critic_is_a_configuration(tape: Tape) -> None:
         assert values["games"] >= 15_000
 
 
-def test_games_of_several_players_are_refused_unless_wanted(tape: Tape, made: Made) -> None:
+def test_games_of_several_players_need_a_flag(tape: Tape, made: Made) -> None:
     done = tape(*TRAIN, *SMALL, "--data", made.both)
     assert done.code == errors.ConfigError.exit_code
     assert re.search(r"found games of 2 players: greedy \(SHA-256 .*; 300 games\); random \(SHA", done.err)
@@ -210,7 +210,7 @@ def checkpoint_state(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_killed_and_a_stopped_training_give_the_critic_of_one_that_never_was(
+def test_killed_and_stopped_trainings_resume_exactly(
     tape: Tape, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [

@@ -130,7 +130,7 @@ def test_the_same_command_goes_on(tape: Tape, here: Path) -> None:
     assert "steps_max = 6, not 7" in changed.err
 
 
-def test_a_session_that_cannot_be_embedded_costs_itself_alone(tape: Tape, here: Path) -> None:
+def test_one_bad_session_does_not_stop_embed(tape: Tape, here: Path) -> None:
     pytest.importorskip("torch")
     from tape2048.torch.tower import Tower, TowerConfig, save_tower
 
@@ -166,7 +166,7 @@ def test_shares_by_rank(tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_the_example_is_as_it_is_now_and_means_the_defaults(kind: type[LearningConfig]) -> None:
+def test_the_example_has_the_defaults(kind: type[LearningConfig]) -> None:
     file = CHECKOUT / EXAMPLES[kind]
     assert file.read_text() == example_toml(kind), "run: make generate"
     assert load_critic_config(kind, file) == kind()

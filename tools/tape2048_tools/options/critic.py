@@ -40,12 +40,7 @@ C = TypeVar("C", bound=LearningConfig)
 
 
 def load_critic_config(kind: type[C], path: Path | None, flags: Mapping[str, object] | None = None) -> C:
-    """Load a configuration from a file (None: the defaults); flags count before it.
-
-    Raises:
-        ConfigError: an unknown setting; names the nearest one.
-        ConfigError: an invalid value, settings that contradict each other, or an unreadable file.
-    """
+    """Load a configuration from a file (None: the defaults); flags count before it."""
     return load_settings(kind, path, flags, listed_by=f"{_command(kind)} --print-config")
 
 
@@ -59,12 +54,7 @@ def _command(kind: type[LearningConfig]) -> str:
 
 
 def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> AnyCritic:
-    """Load a critic of any kind: the directory of a neural one, or an n-tuple critic's file or name.
-
-    Raises:
-        ModelError: there is none, or it is damaged.
-        MissingPackageError: a neural critic, without PyTorch.
-    """
+    """Load a critic of any kind: the directory of a neural one, or an n-tuple critic's file or name."""
     from tape2048.critic.facts import SHIPPED
     from tape2048.critic.ntuple.critic import NTupleCritic
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tape2048.errors import TapeError
-from tape2048.training import METRICS
+from tape2048.training import METRICS, read_metrics
 from tape2048_tools.viewer.collection import id_of
 
 if TYPE_CHECKING:
@@ -74,23 +73,10 @@ def _recorder(root: Path, instance: str) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of metrics that are JSON objects; an incomplete line is skipped."""
-    with path.open("rb") as file:
-        if last_bytes is not None:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
-        lines = file.read().splitlines()
-    found = []
-    for line in lines:
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            found.append(msgspec.json.decode(line, type=dict[str, Any]))
-    return found
-
-
 def _last_line(path: Path) -> dict[str, Any]:
     """Return the last line of metrics, and the time of its writing."""
     try:
-        written_at, lines = path.stat().st_mtime, _lines(path, _TAIL_BYTES)
+        written_at, lines = path.stat().st_mtime, read_metrics(path, _TAIL_BYTES)
     except OSError as error:
         return {"error": error.strerror or str(error)}
     last = lines[-1] if lines else {}
@@ -105,7 +91,7 @@ def training_document(path: Path) -> dict[str, Any]:
     curves: dict[str, list[tuple[float, float]]] = {}
     lines = []
     with contextlib.suppress(OSError):
-        lines = _lines(path / METRICS)
+        lines = read_metrics(path / METRICS)
     for line in lines:
         at = next((line[name] for name in AXES if _is_number(line.get(name))), None)
         if at is None:

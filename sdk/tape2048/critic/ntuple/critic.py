@@ -36,22 +36,21 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
 from tape2048.base.threads import map_ordered
 from tape2048.critic.facts import CriticFacts, critic_path
-from tape2048.errors import ConfigError, FormatError, ModelError
+from tape2048.errors import FormatError, ModelError
 from tape2048.game.rules import exps_to_boards, max_exponent
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
-from tape2048.io.safetensors import decode, encode
+from tape2048.io.safetensors import encode
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
-from tape2048.ntuple.network import TILES, NetworkLayout, compressed, expanded, stage_begins, tuple_text
+from tape2048.ntuple.network import TILES, NetworkLayout, compressed, decode_tables, file_texts, stage_begins
 from tape2048.session.labels import check_thresholds
 
 if TYPE_CHECKING:
@@ -121,21 +120,7 @@ def learn(
     rate: Any,
     scratch: Any,
 ) -> Any:
-    """Learn from games, each backwards.
-
-    Args:
-        tables: the critic; other threads may write to it at the same time.
-        boards: ``u64[N]``, the rows that count, game by game in step order.
-        starts: ``i64[R + 1]``, the first row of each game, and N.
-        highest: ``u8[R]``, the exponent of each game's highest tile.
-        order: ``i64[n]``, the games to learn from.
-        decay: lambda.
-        rate: eta.
-        scratch: this thread's own.
-
-    Returns:
-        The number of rows learned from.
-    """
+    """Learn from games, each backwards."""
     records, exponents = tables.records, tables.exponents
     width = len(exponents)
     returns, following, steps, squares = scratch.columns
@@ -294,20 +279,12 @@ class NTupleCritic:
         """
         file = critic_path(path)
         data = map_path(file).data
-        arrays, texts = decode(expanded(data, str(file)), str(file))
-        if texts.get("format") != FORMAT:
-            raise ModelError(
-                f"found the format {texts.get('format')!r:.60}, expected {FORMAT!r}", path=file,
-                hint="`tape2048 critic train --kind ntuple` makes such files",
-            )  # fmt: skip
+        arrays, texts, layout, facts = decode_tables(
+            data, str(file), FORMAT, CriticFacts, "critic train --kind ntuple"
+        )
         try:
-            facts = msgspec.json.decode(texts.get("facts", ""), type=CriticFacts)
-            stages = [int(tile) for tile in texts.get("stages", "").split()]
-            names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
-            layout = NetworkLayout.of(names, stages)
-            step = float(texts.get("step", "nan"))
-            tiles = check_thresholds(facts.thresholds).tolist()
-        except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
+            step, tiles = float(texts.get("step", "nan")), check_thresholds(facts.thresholds).tolist()
+        except ValueError as error:
             raise ModelError(f"the metadata does not describe a critic: {error}", path=file) from error
         if not (0 < step <= 1) or tiles != sorted(tiles) or tiles[-1] > TILES[-1]:
             raise ModelError(f"found tiles {tiles} in units of {step} logits", path=file)
@@ -324,18 +301,11 @@ class NTupleCritic:
         Raises:
             StorageError: the operating system refused; the old file stays.
         """
-        tiles = len(self.thresholds)
-        tables = self.weights[:, :tiles]
+        tables = self.layout.tables(self.weights[:, : len(self.thresholds)]).values()
         arrays = {
-            f"{stage}/{tuple_text(self.layout.tuples[index])}": np.ascontiguousarray(tables[entries].T)
-            for (stage, index), entries in self.layout.tables(np.arange(self.layout.entries)).items()
+            name: np.ascontiguousarray(table.T) for name, table in zip(self.layout.names, tables, strict=True)
         }
-        texts = {
-            "format": FORMAT,
-            "stages": " ".join(str(tile) for tile in self.layout.stages),
-            "step": repr(self.step),
-            "facts": msgspec.json.encode(self.info).decode(),
-        }
+        texts = file_texts(FORMAT, self.layout, self.info, step=repr(self.step))
         with publishing_file(Path(path), replace=True) as file:
             file.writelines(compressed(encode(arrays, texts), preset))
             return file.tell()
@@ -365,19 +335,11 @@ class NTupleCritic:
 
 def _checked(arrays: dict[str, Any], layout: NetworkLayout, tiles: int, path: Path) -> npt.NDArray[np.int16]:
     """Return the weights ``i16[entries, W]`` of a file's arrays."""
-    names = {
-        f"{stage}/{tuple_text(layout.tuples[index])}": (tiles, layout.sizes[index])
-        for stage in range(layout.stage_count)
-        for index in range(len(layout.tuples))
-    }
-    if list(arrays) != list(names):
-        raise FormatError(f"found arrays {list(arrays)}, expected {list(names)}", path=path)
+    if list(arrays) != layout.names:
+        raise FormatError(f"found arrays {list(arrays)}, expected {layout.names}", path=path)
     weights = np.zeros((layout.entries, 1 << (tiles - 1).bit_length()), np.int16)
-    begin = 0
-    for name, shape in names.items():
-        array = arrays[name]
-        if array.shape != shape or array.dtype != np.int16:
+    for (name, array), table in zip(arrays.items(), layout.tables(weights).values(), strict=True):
+        if array.shape != (shape := (tiles, len(table))) or array.dtype != np.int16:
             raise FormatError(f"{name}: found {array.dtype} {array.shape}, expected int16 {shape}", path=path)
-        weights[begin : begin + shape[1], :tiles] = array.T
-        begin += shape[1]
+        table[:, :tiles] = array.T
     return weights

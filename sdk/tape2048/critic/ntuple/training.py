@@ -26,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.base.resources import ram_available
-from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo, check_one_player, doubts, players_of
+from tape2048.critic.config import FREE
+from tape2048.critic.facts import CriticFacts, PlayedBy, doubts, open_parts, training_facts
 from tape2048.critic.ntuple.critic import NTupleCritic, learn, new_scratch, predict_all, tables_of, width_of
 from tape2048.errors import ConfigError, EmptyCorpusError, FormatError, StateError, TrainingError
 from tape2048.game.rules import exps_to_boards
@@ -60,17 +61,11 @@ _PIECE_BOARDS = 1 << 26
 
 
 class Games(NamedTuple):
-    """Every few boards of some games.
+    """Every few boards of some games."""
 
-    Attributes:
-        boards: ``u64[N]``, game by game, in step order.
-        starts: ``i64[R + 1]``, the first board of each game, and N.
-        highest: ``u8[R]``, the exponent of each game's highest tile.
-    """
-
-    boards: npt.NDArray[np.uint64]
-    starts: npt.NDArray[np.int64]
-    highest: npt.NDArray[np.uint8]
+    boards: npt.NDArray[np.uint64]  # `u64[N]`, game by game, in step order
+    starts: npt.NDArray[np.int64]  # `i64[R + 1]`, the first board of each game, and N
+    highest: npt.NDArray[np.uint8]  # `u8[R]`, the exponent of each game's highest tile
 
     def __len__(self) -> int:
         """Number of games, R."""
@@ -92,41 +87,19 @@ class Games(NamedTuple):
 
 
 class GameSource(NamedTuple):
-    """The games of a training, and their facts.
+    """The games of a training, and their facts."""
 
-    Attributes:
-        chunks: yields the games of the training part from a piece on, in pieces that fit into memory; called
-            for each pass.
-        val: those of the validation part.
-        train_games: number of games of the training part.
-        highest: exponents of their highest tiles, ``u8[R]``.
-        players: whose games they are.
-        identity: of all games, before the split.
-    """
-
+    # Yields the games of the training part from a piece on, in pieces that fit into memory; for each pass.
     chunks: Callable[[int], Iterator[Games]]
-    val: Games
-    train_games: int
-    highest: npt.NDArray[np.uint8]
-    players: list[PlayedBy]
-    identity: str
+    val: Games  # those of the validation part
+    train_games: int  # number of games of the training part
+    highest: npt.NDArray[np.uint8]  # exponents of their highest tiles, `u8[R]`
+    players: list[PlayedBy]  # whose games they are
+    identity: str  # of all games, before the split
 
 
 def read_games(corpus: Corpus, stride: int, progress: Progress | None = None) -> Games:
-    """Read every ``stride``-th row of each run of a corpus, from its first on.
-
-    Args:
-        corpus: the runs.
-        stride: 1: all rows.
-        progress: called with the number of boards read so far, and of all.
-
-    Example:
-        >>> from tape2048 import Corpus
-        >>> from tape2048.critic.ntuple.training import read_games
-        >>> corpus = Corpus.open("selfplay")
-        >>> len(read_games(corpus, 1).boards) == len(corpus)
-        True
-    """
+    """Read every ``stride``-th row of each run of a corpus, from its first on."""
     counts = -(-corpus.row_counts // stride)
     starts = np.append(0, np.cumsum(counts))
     boards = np.empty(starts[-1], np.uint64)
@@ -160,22 +133,7 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
         >>> source.train_games > len(source.val) > 0
         True
     """
-    from tape2048.corpus import Corpus
-
-    corpus = Corpus.open(
-        config.data,
-        where=config.where or None,
-        load="mmap",
-        cache=config.cache or None,
-        cache_max_mb=config.cache_max_mb,
-        progress=False,
-    )
-    players = players_of(corpus)
-    check_one_player(players, mixed=config.mixed_players)
-    try:
-        parts = corpus.split(salt=config.split_salt, **config.fractions)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    corpus, players, parts = open_parts(config, "mmap")
     train, val = parts["train"], parts["val"]
     ends = np.cumsum(-(-train.row_counts // config.stride))
     begins = np.flatnonzero(np.diff((np.maximum(ends, 1) - 1) // _PIECE_BOARDS, prepend=-1))
@@ -204,18 +162,7 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
 def split_games(
     games: Games, seeds: npt.NDArray[np.uint64], player: PlayedBy, config: NTupleCriticConfig, identity: str
 ) -> GameSource:
-    """Split games that were played for a training and not recorded, as their recordings would be.
-
-    Args:
-        games: all of them.
-        seeds: of the games, ``u64[R]``.
-        player: theirs.
-        config: the split.
-        identity: of the games.
-
-    Raises:
-        EmptyCorpusError: a part without games.
-    """
+    """Split games that were played for a training and not recorded, as their recordings would be."""
     part = parts_of_seeds(seeds, player.sha256, list(config.fractions.values()), config.split_salt)
     train, val = (games.take(part == list(config.fractions).index(name)) for name in ("train", "val"))
     if not (len(train) and len(val)):
@@ -230,9 +177,6 @@ BEST = "best.critic"
 
 #: Games that each thread learns from between two looks at the clock and at ``stop``: a fifth of a second.
 _ROUND_GAMES = 256
-
-#: Settings that do not decide what a training learns: they may change when it is resumed.
-_FREE = {"cache", "cache_max_mb", "data", "out", "threads", "checkpoint_s", "weight_step", "prune_below"}
 
 
 class NTupleProgress(NamedTuple):
@@ -294,18 +238,12 @@ class _Trainer:
         return len(self.tables.exponents)
 
     def progress(self) -> NTupleProgress:
-        state = self.state
+        state, epochs = self.state, self.config.epochs
         return NTupleProgress(
-            state.epoch,
-            self.config.epochs,
-            state.games,
-            self.config.epochs * self.source.train_games,
-            state.rows,
-            (state.rows - self.rows_before) / max(self.learned_s, 1e-9),
-            time.monotonic() - self.begun,
-            state.loss,
-            state.best_loss,
-        )
+            state.epoch, epochs, state.games, epochs * self.source.train_games, state.rows,
+            (state.rows - self.rows_before) / max(self.learned_s, 1e-9), time.monotonic() - self.begun,
+            state.loss, state.best_loss,
+        )  # fmt: skip
 
     def done(self) -> bool:
         """Whether all passes are made, or later ones would not be better."""
@@ -369,18 +307,10 @@ class _Trainer:
             mean = (learned * moved).sum(axis=0, dtype=np.float64) / np.maximum(moved.sum(axis=0), 1)
             units = np.rint(np.where(pruned, mean.astype(np.float32), learned) / config.weight_step)
             out[:] = np.clip(units, -limit, limit)
-        facts = CriticFacts(
-            thresholds=list(config.tiles),
-            corpus_hash=self.source.identity,
-            where=config.where,
-            split=SplitInfo(fractions=config.fractions, salt=config.split_salt),
-            players=self.source.players,
-            seed=config.seed,
-            step=self.state.games,
-            metrics={"loss": self.state.loss},
-            training={"kind": "ntuple", **msgspec.to_builtins(config)},
-        )
-        return NTupleCritic(facts, self.layout, weights, config.weight_step)
+        source, metrics = self.source, {"loss": self.state.loss}
+        facts = training_facts(config, source.identity, source.players, self.state.games, metrics)
+        facts["training"] = {"kind": "ntuple", **msgspec.to_builtins(config)}
+        return NTupleCritic(CriticFacts(**facts), self.layout, weights, config.weight_step)
 
     def save(self, path: Path) -> None:
         """Write a checkpoint: the records that have learned, and their places."""
@@ -403,20 +333,15 @@ class _Trainer:
             raise StateError(error.message, path=path, offset=error.offset, hint=hint) from error
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise StateError(
-                f"found the format {texts.get('format')!r:.60}, expected {CHECKPOINT_FORMAT!r}",
-                path=path,
+                f"found the format {texts.get('format')!r:.60}, expected {CHECKPOINT_FORMAT!r}", path=path
             )
         try:
             saved = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
             self.state = msgspec.json.decode(texts.get("state", ""), type=_State)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise StateError(
-                f"its table does not describe a checkpoint: {error}",
-                path=path,
-            ) from error
-        found = {"corpus": texts.get("corpus"), **{k: v for k, v in saved.items() if k not in _FREE}}
-        mine = msgspec.to_builtins(self.config)
-        expected = {"corpus": self.source.identity, **{k: v for k, v in mine.items() if k not in _FREE}}
+            raise StateError(f"its table does not describe a checkpoint: {error}", path=path) from error
+        found = {"corpus": texts.get("corpus"), **{k: v for k, v in saved.items() if k not in FREE}}
+        expected = {"corpus": self.source.identity, **self.config.deciding()}
         hint = "resume with its settings and games, or start over with another --out"
         check_same(found, expected, path, StateError, hint)
         places, records = arrays.get("places"), arrays.get("records")
@@ -427,10 +352,7 @@ class _Trainer:
             or records.shape != (len(places), 2 * self.width)
             or (len(places) and places.max() >= len(self.records))
         ):
-            raise StateError(
-                "its records are missing, or of another shape",
-                path=path,
-            )
+            raise StateError("its records are missing, or of another shape", path=path)
         self.records[places] = records
         self.rows_before = self.state.rows
 
@@ -517,8 +439,7 @@ def _tell_kinds(config: NTupleCriticConfig, source: GameSource, view: TrainingVi
         if count in {0, games}
     ]
     if len(told) == len(reached):
-        raise TrainingError(
-            f"nothing can be learned: {'; '.join(told)}", hint="other tiles (--thresholds), or more games"
-        )
+        hint = "other tiles (--thresholds), or more games"
+        raise TrainingError(f"nothing can be learned: {'; '.join(told)}", hint=hint)
     for one in told:
         view.event(f"{one}: its probability says no more than that")

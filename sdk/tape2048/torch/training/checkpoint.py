@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tape2048.torch.training.ranks import Ranks
 
 VERSION = 2
-#: See :mod:`tape2048.torch.critic`.
-_UNWEIGHTED_VERSION = 1
 
 
 class TrainingState(msgspec.Struct, kw_only=True):
@@ -79,19 +77,7 @@ def load_checkpoint(  # noqa: PLR0917
     optimizer: torch.optim.Optimizer,
     ranks: Ranks,
 ) -> TrainingState:
-    """Load a checkpoint into model, optimizer and this rank's generators, and return the rest of its state.
-
-    Args:
-        content: of the file, of which rank 0 may have the only one.
-        path: the file, for errors.
-        expected: the state at the beginning of this training.
-        model: receives the parameters.
-        optimizer: receives its moments.
-        ranks: this rank, and their number.
-
-    Raises:
-        StateError: damaged, or of another training than ``expected``; names all settings that differ.
-    """
+    """Load a checkpoint into model, optimizer and this rank's generators; return the rest of its state."""
     try:
         tensors = parse_tensors(content, path)
     except ModelError as error:
@@ -105,10 +91,7 @@ def load_checkpoint(  # noqa: PLR0917
     try:
         state = msgspec.json.decode(tensors.pop("state").numpy().tobytes(), type=TrainingState)
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StateError(
-            f"not a checkpoint of a training: {error}",
-            path=path,
-        ) from error
+        raise StateError(f"not a checkpoint of a training: {error}", path=path) from error
     _check_same(state, expected, path)
     parts = by_prefix(tensors)
     kept = {int(number): values for number, values in by_prefix(parts["optimizer"]).items()}
@@ -116,10 +99,7 @@ def load_checkpoint(  # noqa: PLR0917
         model.load_state_dict(parts["model"])
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
     except (RuntimeError, ValueError) as error:
-        raise StateError(
-            f"the parameters are of other sizes: {error}",
-            path=path,
-        ) from error
+        raise StateError(f"the parameters are of other sizes: {error}", path=path) from error
     set_rng_state(parts["rng"], ranks)
     return state
 
@@ -129,11 +109,6 @@ def _sha256_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
-    if state.version == _UNWEIGHTED_VERSION:
-        raise StateError(
-            "a training on unweighted rows, whose probabilities are too low", path=path,
-            hint="start over with another --out",
-        )  # fmt: skip
     theirs = {**state.config, "corpus": state.corpus, "ranks": state.world_size, "version": state.version}
     mine = {**expected.config, "corpus": expected.corpus, "ranks": expected.world_size, "version": VERSION}
     hint = "resume with its settings and sessions, or start over with another --out"

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from tape2048.corpus import Corpus
-from tape2048.critic.facts import PlayedBy, check_one_player, players_of, strangers
+from tape2048.critic.facts import PlayedBy, open_parts, strangers
 from tape2048.critic.ntuple.critic import NTupleCritic
-from tape2048.errors import ConfigError, EmptyCorpusError, ModelError, TapeError
+from tape2048.errors import EmptyCorpusError, ModelError, TapeError
 from tape2048.game.rules import exps_to_boards
 from tape2048.session.embeddings import open_embeddings
 from tape2048.torch.loader import CriticLoader
@@ -18,6 +17,7 @@ from tape2048.torch.loader import CriticLoader
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape2048.corpus import Corpus
     from tape2048.critic.config import CriticConfig
     from tape2048.session.embeddings import Embeddings
     from tape2048.torch.training.ranks import Ranks
@@ -47,21 +47,11 @@ class TrainingData(NamedTuple):
 
 
 def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
-    """Open the sessions on every rank, as :func:`open_data`, and compare the ranks before they begin.
-
-    Args:
-        config: the settings.
-        ranks: this rank, and their number.
-
-    Raises:
-        ConfigError: a rank has other sessions, other games of them, or other settings, or has failed; the
-            message names what differs. Every rank raises it.
-        TapeError: as for :func:`open_data`.
-    """
+    """Open the sessions on every rank, and raise an error on all of them if they differ."""
     data, failed = None, None
     facts: dict[str, dict[str, str]] = {}
     try:
-        data = open_data(config, ranks)
+        data = _open(config, ranks)
         settings = {name: repr(value) for name, value in config.deciding().items()}
         sessions = data.corpus.session_identities()
         facts = {"session": sessions, "setting": settings, "all": {"rows": data.corpus.identity}}
@@ -74,33 +64,10 @@ def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
     return data
 
 
-def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
-    """Open the sessions and split them.
-
-    Raises:
-        EmptyCorpusError: no session, no run, a part without runs, or not one complete batch.
-        ColumnError: with ``use_embeddings``: missing, damaged or of other rows.
-        CorpusError: sessions with embeddings of different towers.
-        ConfigError: an invalid share, or games of several players.
-        TapeError: as for :meth:`Corpus.open`.
-    """
-    corpus = Corpus.open(
-        config.data,
-        where=config.where or None,
-        load=config.load,  # type: ignore[arg-type]
-        cache=config.cache or None,
-        cache_max_mb=config.cache_max_mb,
-        progress=False,
-    )
-    players = players_of(corpus)
-    check_one_player(players, mixed=config.mixed_players)
-    try:
-        parts = corpus.split(salt=config.split_salt, **config.fractions)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    sources = {
-        name: part if config.per_run is None else part.capped(config.per_run) for name, part in parts.items()
-    }
+def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
+    corpus, players, parts = open_parts(config, config.load)
+    cap = config.per_run
+    sources = {name: part if cap is None else part.capped(cap) for name, part in parts.items()}
     field = "embeddings" if config.use_embeddings else "tokens"
     embeddings = None
     if config.use_embeddings:  # of one session; the loader compares all sessions
@@ -135,6 +102,7 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common)
     learned = parts["train"]
     from_data = config.pos_weight == "dataset"
+    half = 0.5 / np.count_nonzero(learned.row_counts)
     return TrainingData(
         corpus=corpus,
         players=players,
@@ -143,15 +111,9 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         counts={name: (len(source), len(parts[name].runs)) for name, source in sources.items()},
         weights=tuple(learned.pos_weight(config.tiles).tolist()) if from_data else config.weights,
         mean_weight=len(learned) / len(sources["train"]),
-        prior=_prior(learned, config.tiles),
+        prior=tuple(((learned.prevalence(config.tiles) + half) / (1 + 2 * half)).tolist()),
         embeddings=embeddings,
     )
-
-
-def _prior(part: Corpus, tiles: tuple[int, ...]) -> tuple[float, ...]:
-    """Return :attr:`TrainingData.prior` of the training part."""
-    half = 0.5 / np.count_nonzero(part.row_counts)
-    return tuple(float((share + half) / (1 + 2 * half)) for share in part.prevalence(tiles))
 
 
 def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, index: int) -> str:
@@ -180,14 +142,12 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
 
 
 class Targets:
-    """The targets of batches.
+    """What to learn from a batch: outcomes of games, a teacher's probabilities, or a mixture of both.
 
-    Args:
-        config: the settings.
-        players: whose games the critic learns from.
-
-    Raises:
-        ModelError: there is no such teacher, or it has other tiles or judges another player.
+    A game's outcome is one bit for thousands of its rows. A teacher, an n-tuple critic that learned by
+    temporal differences, has a probability for each board. Learning from it is distillation (Hinton, Vinyals
+    and Dean, "Distilling the knowledge in a neural network", 2015): the teacher's errors replace the bit's
+    noise.
     """
 
     def __init__(self, config: CriticConfig, players: Sequence[PlayedBy]) -> None:

@@ -69,15 +69,8 @@ def _new_tower(config: CriticConfig) -> nn.Module:
         return make_tower(config.tower)
     if config.tower:
         return open_tower(config.tower).module
-    return Tower(
-        TowerConfig(
-            dim=config.tower_dim,
-            layers=config.tower_layers,
-            heads=config.tower_heads,
-            ffn=config.tower_ffn,
-            dropout=config.tower_dropout,
-        )
-    )
+    sizes = {name: getattr(config, f"tower_{name}") for name in TowerConfig.__struct_fields__}
+    return Tower(TowerConfig(**sizes))
 
 
 def _check_tower(config: CriticConfig, embeddings: Embeddings) -> None:
@@ -104,9 +97,6 @@ def split_of_tower(config: CriticConfig) -> str | None:
 
     A part is an interval of the runs' hashes, and the training part is the first one: with the same salt and
     no larger a share, the tower's games are a subset of this training's.
-
-    Returns:
-        None without such games, or where they are unknown (embeddings without ``tower``, factories).
     """
     path = Path(config.tower) / CRITIC_JSON
     if not config.tower or is_factory(config.tower) or not path.exists():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import platform
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from tape2048.batches.batches import launched_ranks
 from tape2048.errors import ConfigError, TapeError
 from tape2048.torch.support import local_device
 
@@ -38,13 +38,13 @@ class Ranks(NamedTuple):
         """Whether this rank writes files and shows progress."""
         return self.rank == 0
 
-    def mean(self, values: torch.Tensor) -> torch.Tensor:
+    def mean(self, value: float) -> float:
         """Return the mean over the ranks."""
         if self.world_size == 1:
-            return values
-        total = values.to(self.device, copy=True)
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
-        return (total / self.world_size).to(values.device)
+        return float(total / self.world_size)
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - the only argument
         """Return whether the flag is true on any rank."""
@@ -64,12 +64,7 @@ class Ranks(NamedTuple):
         return [tensor.cpu() for tensor in found]
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns on rank 0, on all ranks; it can be pickled.
-
-        Raises:
-            TapeError: that of ``make``, on rank 0.
-            ConfigError: that error's text, on the others.
-        """
+        """Return what ``make`` returns on rank 0, on all ranks; it can be pickled."""
         if self.world_size == 1:
             return make()
         told: list[Any] = [None, None]
@@ -83,10 +78,7 @@ class Ranks(NamedTuple):
         if failed is not None:
             raise failed
         if told[1] is not None:
-            raise ConfigError(
-                f"rank 0 cannot begin: {told[1]}",
-                hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-            )
+            raise ConfigError(f"rank 0 cannot begin: {told[1]}")
         found: T = told[0]
         return found
 
@@ -94,13 +86,6 @@ class Ranks(NamedTuple):
         """Compare what this rank is about to do with the other ranks; without a difference, return.
 
         Unlike ranks would make other numbers of steps, and wait for each other without end.
-
-        Args:
-            facts: values by name, by kind (such as ``session``).
-            failed: the error of this rank, which ends it afterwards.
-
-        Raises:
-            ConfigError: another rank has failed, or has other facts; on every rank.
         """
         if self.world_size == 1:
             return
@@ -112,10 +97,7 @@ class Ranks(NamedTuple):
         host, first, _ = all_of[0]
         for rank, (node, found, error) in enumerate(all_of):
             if error is not None:
-                raise ConfigError(
-                    f"rank {rank} on {node} cannot begin: {error}",
-                    hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-                )
+                raise ConfigError(f"rank {rank} on {node} cannot begin: {error}")
             differences = [line for kind in first for line in _differences(kind, found[kind], first[kind])]
             if differences:
                 more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
@@ -140,17 +122,8 @@ def joined(device: str) -> Iterator[Ranks]:
     """Join the process group of ``$RANK`` and ``$WORLD_SIZE``: gloo on CPUs, NCCL on CUDA.
 
     With the devices ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
-
-    Raises:
-        ConfigError: no such device.
-        ConfigError: invalid variables.
     """
-    world_size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
-    if not 0 <= rank < world_size:
-        raise ConfigError(
-            f"$RANK={rank} of $WORLD_SIZE={world_size}; expected 0 <= rank < world size",
-            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-        )
+    rank, world_size = launched_ranks()
     chosen = local_device(device)
     if world_size == 1:
         yield Ranks(0, 1, chosen)
@@ -165,14 +138,3 @@ def joined(device: str) -> Iterator[Ranks]:
     finally:
         if mine:
             dist.destroy_process_group()
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    try:
-        return int(text) if text else default
-    except ValueError as error:
-        raise ConfigError(
-            f"${name}={text!r}; expected a whole number",
-            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-        ) from error

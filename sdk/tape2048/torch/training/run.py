@@ -30,7 +30,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,10 +39,9 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048.critic.facts import SplitInfo, doubts
+from tape2048.critic.facts import doubts, training_facts
 from tape2048.critic.metrics import ranking
 from tape2048.errors import ConfigError, TrainingError
-from tape2048.io.objects import is_url
 from tape2048.io.reading import read_path
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
 from tape2048.torch.support import require
@@ -62,176 +61,8 @@ if TYPE_CHECKING:
     from tape2048.torch.training.data import TrainingData
     from tape2048.training import TrainingView
 
-
-T = TypeVar("T")
-
-
-class Clock:
-    """Measures the speed of steps between lines of metrics.
-
-    Validations do not count, nor does the wait for the first batch, during which kernels are compiled.
-
-    Args:
-        rows: rows of a step, on all ranks.
-        before_s: time spent by former starts.
-    """
-
-    def __init__(self, rows: int, before_s: float) -> None:
-        self._rows = rows
-        self._start = time.perf_counter() - before_s
-        self._since: float | None = None  # when the current measurement began
-        self._wait_s, self._steps = 0.0, 0
-        self._last: tuple[float, float] | None = None
-
-    def lap(self) -> None:
-        """End a measurement, whose rates are valid until the next one ends."""
-        self._last = self._measured()
-        self._since, self._wait_s, self._steps = time.perf_counter(), 0.0, 0
-
-    def timed(self, batches: Iterator[T]) -> Generator[T, None, None]:
-        """Yield the batches, and measure the waits for them."""
-        begin = time.perf_counter()
-        for batch in batches:
-            now = time.perf_counter()
-            if self._since is None:
-                self._since = now
-            else:
-                self._wait_s += now - begin
-            self._steps += 1
-            yield batch
-            begin = time.perf_counter()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Ignore the time of the block."""
-        begin = time.perf_counter()
-        yield
-        if self._since is not None:
-            self._since += time.perf_counter() - begin
-
-    @property
-    def elapsed_s(self) -> float:
-        """Time spent by this start and former ones."""
-        return time.perf_counter() - self._start
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """Rows a second, and the share of the time that was spent waiting for batches."""
-        return self._last or self._measured()
-
-    def _measured(self) -> tuple[float, float]:
-        now = time.perf_counter()
-        stepping_s = max(1e-9, now - (self._since or now))
-        return self._steps * self._rows / stepping_s, min(1.0, self._wait_s / stepping_s)
-
-
-class Tracking:
-    """Sends metrics to the configured trackers; a context that closes them.
-
-    Raises:
-        MissingPackageError: a configured tracker is not installed.
-    """
-
-    def __init__(self, config: CriticConfig, directory: Path) -> None:
-        self._board: Any = None
-        self._wandb: Any = None
-        if config.tensorboard:
-            hint = "pip install tensorboard"
-            module = require("torch.utils.tensorboard", "tensorboard = true", hint)
-            self._board = module.SummaryWriter(str(directory / "tensorboard"))
-        if config.wandb_project:
-            wandb = require("wandb", "wandb_project", "pip install wandb")
-            settings = msgspec.structs.asdict(config)
-            # A resumed training continues its run.
-            name = f"{directory.absolute()} {sorted(config.deciding().items())}"
-            self._wandb = wandb.init(
-                project=config.wandb_project, config=settings, dir=str(directory), resume="allow",
-                id=hashlib.sha256(name.encode()).hexdigest()[:16],
-            )  # fmt: skip
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._board is not None:
-            self._board.close()
-        if self._wandb is not None:
-            self._wandb.finish()
-
-    def note(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Send a line of metrics (``"train"`` or ``"val"``): numbers, or numbers by threshold."""
-        numbers = _numbers(kind, values)
-        if self._board is not None:
-            for name, value in numbers.items():
-                self._board.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log(numbers, step=step)
-
-
-def _numbers(prefix: str, values: dict[str, Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _numbers(f"{prefix}/{name}", value)
-        elif isinstance(value, int | float) and math.isfinite(value):
-            found[f"{prefix}/{name}"] = value
-    return found
-
-
-class Validation(NamedTuple):
-    """The result of a validation."""
-
-    # Mean cross-entropy over thresholds and rows, by the rows' weights, of calibrated logits.
-    loss: float
-    auroc: dict[str, float | None]  # by threshold; None where all labels are equal
-    rows: int
-    bad_batch: int | None = None  # this rank's first batch with a logit that is not finite; None without one
-
-
-@torch.no_grad()
-def validate(
-    logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor],
-    loader: CriticLoader,
-    tiles: Sequence[int],
-    shift: torch.Tensor,
-    ranks: Ranks,
-) -> Validation:
-    """Evaluate the validation part; each rank evaluates its share, and gets the complete result.
-
-    Args:
-        logits_of: the model, in evaluation mode.
-        loader: of the part; its epoch 0 is used, so that a cap draws the same rows each time.
-        tiles: the T thresholds.
-        shift: of the logits by ``pos_weight``, ``[T]``.
-        ranks: of the training.
-    """
-    loader.set_epoch(0)
-    logits, labels, weights = [], [], []
-    bad_batch = None
-    for index, batch in enumerate(loader):
-        logits.append(logits_of(batch).float().cpu())
-        if bad_batch is None and not bool(logits[-1].isfinite().all()):
-            bad_batch = index
-        labels.append(batch["labels"].cpu().clone())  # cloned: the loader overwrites its memory
-        weights.append(batch["weight"].cpu().clone())
-    all_logits = torch.cat(ranks.gather(torch.cat(logits))) - shift
-    all_labels = torch.cat(ranks.gather(torch.cat(labels)))
-    all_weights = torch.cat(ranks.gather(torch.cat(weights)))
-    # In float64, so that the order of the sum does not matter.
-    share = (all_weights.double() / all_weights.double().mean())[:, None]
-    loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double(), share)
-    scores, truth, counts = all_logits.numpy(), all_labels.numpy() > 0.5, all_weights.numpy()
-    found = {str(tile): auroc(scores[:, i], truth[:, i], counts) for i, tile in enumerate(tiles)}
-    return Validation(float(loss), found, len(all_logits), bad_batch)
-
-
-def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.float32]) -> float | None:
-    """Compute the AUROC of weighted scores ``f32[N]``; None where all labels are equal, or a score is NaN."""
-    if np.isnan(scores).any():
-        return None
-    kinds, kind = np.unique(weights, return_inverse=True)
-    found = ranking(scores, labels, kind, kinds[:, None]).auroc[0]
-    return None if np.isnan(found) else float(found)
+    Batch: TypeAlias = dict[str, torch.Tensor]
+    _Note: TypeAlias = Callable[[str, int, dict[str, Any]], None]
 
 
 class Progress(NamedTuple):
@@ -260,6 +91,153 @@ class Trained(NamedTuple):
     counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part of the split
 
 
+class _Clock:
+    """The speed of steps between lines of metrics, and the time spent by this start and former ones.
+
+    Validations do not count, nor does the wait for the first batch, during which kernels are compiled.
+    """
+
+    def __init__(self, rows: int, before_s: float) -> None:
+        self._rows = rows  # of a step, on all ranks
+        self._start = time.perf_counter() - before_s
+        self._since: float | None = None  # when the current measurement began
+        self._wait_s, self._steps = 0.0, 0
+        self._last: tuple[float, float] | None = None
+
+    def lap(self) -> None:
+        """End a measurement, whose rates are valid until the next one ends."""
+        self._last = self._measured()
+        self._since, self._wait_s, self._steps = time.perf_counter(), 0.0, 0
+
+    def timed(self, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
+        """Yield the batches, and measure the waits for them."""
+        begin = time.perf_counter()
+        for batch in batches:
+            now = time.perf_counter()
+            if self._since is None:
+                self._since = now
+            else:
+                self._wait_s += now - begin
+            self._steps += 1
+            yield batch
+            begin = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Ignore the time of the block."""
+        begin = time.perf_counter()
+        yield
+        if self._since is not None:
+            self._since += time.perf_counter() - begin
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Rows a second, and the share of the time that was spent waiting for batches."""
+        return self._last or self._measured()
+
+    def _measured(self) -> tuple[float, float]:
+        now = time.perf_counter()
+        stepping_s = max(1e-9, now - (self._since or now))
+        return self._steps * self._rows / stepping_s, min(1.0, self._wait_s / stepping_s)
+
+
+@contextlib.contextmanager
+def _trackers(config: CriticConfig, directory: Path) -> Iterator[_Note]:
+    """Yield a function that sends a line of metrics to TensorBoard and Weights & Biases, if configured."""
+    sinks: list[Callable[[dict[str, float], int], object]] = []
+    with contextlib.ExitStack() as stack:
+        if config.tensorboard:
+            module = require("torch.utils.tensorboard", "tensorboard = true", "pip install tensorboard")
+            board = module.SummaryWriter(str(directory / "tensorboard"))
+            stack.callback(board.close)
+            sinks.append(
+                lambda numbers, step: [board.add_scalar(name, one, step) for name, one in numbers.items()]
+            )
+        if config.wandb_project:
+            wandb = require("wandb", "wandb_project", "pip install wandb")
+            # A resumed training continues its run.
+            name = f"{directory.absolute()} {sorted(config.deciding().items())}"
+            run = wandb.init(
+                project=config.wandb_project, config=msgspec.structs.asdict(config), dir=str(directory),
+                resume="allow", id=hashlib.sha256(name.encode()).hexdigest()[:16],
+            )  # fmt: skip
+            stack.callback(run.finish)
+            sinks.append(lambda numbers, step: run.log(numbers, step=step))
+
+        def note(kind: str, step: int, values: dict[str, Any]) -> None:
+            for sink in sinks:
+                sink(_numbers(kind, values), step)
+
+        yield note
+
+
+def _numbers(prefix: str, values: dict[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _numbers(f"{prefix}/{name}", value)
+        elif isinstance(value, int | float) and math.isfinite(value):
+            found[f"{prefix}/{name}"] = value
+    return found
+
+
+class Validation(NamedTuple):
+    """The result of a validation."""
+
+    # Mean cross-entropy over thresholds and rows, by the rows' weights, of calibrated logits.
+    loss: float
+    auroc: dict[str, float | None]  # by threshold; None where all labels are equal
+    rows: int
+    bad_batch: int | None = None  # this rank's first batch with a logit that is not finite; None without one
+
+
+@torch.no_grad()
+def validate(
+    logits_of: Callable[[Batch], torch.Tensor],
+    loader: CriticLoader,
+    tiles: Sequence[int],
+    shift: torch.Tensor,
+    ranks: Ranks,
+) -> Validation:
+    """Evaluate the validation part; each rank evaluates its share, and gets the complete result.
+
+    The loader's epoch is 0, so that a cap draws the same rows each time. ``shift`` is that of the logits by
+    ``pos_weight``, ``[T]``.
+    """
+    loader.set_epoch(0)
+    logits, labels, weights = [], [], []
+    bad_batch = None
+    for index, batch in enumerate(loader):
+        logits.append(logits_of(batch).float().cpu())
+        if bad_batch is None and not bool(logits[-1].isfinite().all()):
+            bad_batch = index
+        labels.append(batch["labels"].cpu().clone())  # cloned: the loader overwrites its memory
+        weights.append(batch["weight"].cpu().clone())
+    all_logits, all_labels, all_weights = (
+        torch.cat(ranks.gather(torch.cat(parts))) for parts in (logits, labels, weights)
+    )
+    all_logits -= shift
+    # In float64, so that the order of the sum does not matter.
+    share = (all_weights.double() / all_weights.double().mean())[:, None]
+    loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double(), share)
+    scores, truth, counts = all_logits.numpy(), all_labels.numpy() > 0.5, all_weights.numpy()
+    found = {str(tile): auroc(scores[:, i], truth[:, i], counts) for i, tile in enumerate(tiles)}
+    return Validation(float(loss), found, len(all_logits), bad_batch)
+
+
+def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.float32]) -> float | None:
+    """Compute the AUROC of weighted scores ``f32[N]``; None where all labels are equal, or a score is NaN."""
+    if np.isnan(scores).any():
+        return None
+    kinds, kind = np.unique(weights, return_inverse=True)
+    found = ranking(scores, labels, kind, kinds[:, None]).auroc[0]
+    return None if np.isnan(found) else float(found)
+
+
 def train_critic(
     config: CriticConfig, view: TrainingView[Progress] | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Trained:
@@ -273,8 +251,7 @@ def train_critic(
         stop: called after each step (with several ranks: every ``log_steps``).
 
     Raises:
-        ConfigError: contradictory settings.
-        ConfigError: no such device.
+        ConfigError: contradictory settings, or no such device.
         EmptyCorpusError: no rows, or a part of the split without rows.
         ColumnError: with ``use_embeddings``: missing, of other rows, or of another tower than configured.
         StateError: the checkpoint is damaged, or of another training.
@@ -292,15 +269,9 @@ def train_critic(
         'all steps are made'
     """
     config.check()
-    if is_url(config.out):
-        raise ConfigError(f"out: found {config.out}, expected a directory")
     directory = TrainingDirectory(Path(os.path.abspath(config.out)), "step")
     with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
-
-        def lock() -> None:
-            stack.enter_context(directory.locked())
-
-        ranks.from_first(lock)
+        ranks.from_first(lambda: stack.enter_context(directory.locked()))
         # Bound to no name: a wrapped model uses the process group, and has to be freed before it.
         return _Trainer(config, directory, ranks, view or SilentView()).run(stop)
 
@@ -319,14 +290,8 @@ def _threads(config: CriticConfig) -> Iterator[None]:
 
 
 class _Trainer:
-    """A training under way; see the module."""
-
     def __init__(
-        self,
-        config: CriticConfig,
-        directory: TrainingDirectory,
-        ranks: Ranks,
-        view: TrainingView[Progress],
+        self, config: CriticConfig, directory: TrainingDirectory, ranks: Ranks, view: TrainingView[Progress]
     ) -> None:
         self.config = config
         self.directory = directory
@@ -361,9 +326,8 @@ class _Trainer:
             self.parallel = DistributedDataParallel(
                 self.model, device_ids=[ranks.device.index] if on_cuda else None
             )
-        warning = models.split_of_tower(config)
-        for told in [*doubts(self.data.players), *([warning] if warning is not None else [])]:
-            self.view.event(told)
+        for remark in filter(None, [*doubts(self.data.players), models.split_of_tower(config)]):
+            self.view.event(remark)
         rows, runs = self.data.counts["train"]
         parameters = sum(p.numel() for p in self.model.parameters())
         self.view.event(
@@ -378,7 +342,7 @@ class _Trainer:
         self.folded = torch.zeros_like(shift) if config.ordered else shift
         self.added = shift.to(ranks.device) if config.ordered else None
         self._recent: list[tuple[torch.Tensor, int, int]] = []  # loss and gradient, epoch, batch of each step
-        self._clock = Clock(config.batch_rows * ranks.world_size, self.state.elapsed_s)
+        self._clock = _Clock(config.batch_rows * ranks.world_size, self.state.elapsed_s)
         self._val: Validation | None = None
         self._loss = math.nan
 
@@ -388,13 +352,11 @@ class _Trainer:
         content = self.ranks.from_first(
             lambda: read_path(path).tobytes() if self.directory.has_checkpoint() else None
         )
-        is_elsewhere = content is None and self.directory.has_checkpoint()
-        if self.ranks.any(is_elsewhere):
+        if self.ranks.any(content is None and self.directory.has_checkpoint()):
             raise ConfigError(
-                "another rank's node has a checkpoint in out, and rank 0's has none",
-                path=path,
+                "another rank's node has a checkpoint in out, and rank 0's has none", path=path,
                 hint="name a directory that all nodes reach, or another one",
-            )
+            )  # fmt: skip
         if content is not None:
             model = self.model, self.optimizer
             self.state = load_checkpoint(content, path, self.state, *model, self.ranks)
@@ -407,7 +369,7 @@ class _Trainer:
         """Train until the end, or a stop."""
         with contextlib.ExitStack() as stack:
             if self.ranks.first:
-                self._tracking = stack.enter_context(Tracking(self.config, self.directory.path))
+                self._track = stack.enter_context(_trackers(self.config, self.directory.path))
                 self.directory.cut_metrics(self.state.step)
             while self.state.ended is None and self.state.step < self.steps:
                 if self._epoch(stop):
@@ -456,7 +418,7 @@ class _Trainer:
             self._checkpoint()
         return stopped
 
-    def _step(self, batch: dict[str, torch.Tensor], epoch: int, index: int) -> None:
+    def _step(self, batch: Batch, epoch: int, index: int) -> None:
         """Make one step of AdamW."""
         rate = models.learning_rate(self.config, self.state.step, self.steps)
         for group in self.optimizer.param_groups:
@@ -499,40 +461,26 @@ class _Trainer:
 
     def _note(self) -> None:
         """Write a line of metrics, with the mean loss since the last one."""
-        mean = torch.tensor(self.state.loss_sum / self.state.loss_steps, dtype=torch.float64)
-        self._loss = float(self.ranks.mean(mean))
+        self._loss = self.ranks.mean(self.state.loss_sum / self.state.loss_steps)
         self.state.loss_sum, self.state.loss_steps = 0.0, 0
         self._clock.lap()
+        digits = {"epoch": 6, "rows_per_s": 1, "data_wait": 5, "elapsed_s": 3}
         progress = self._progress()
-        self._write(
-            "train",
-            {
-                "epoch": round(progress.epoch, 6),
-                "loss": self._loss,
-                "learning_rate": progress.learning_rate,
-                "rows_per_s": round(progress.rows_per_s, 1),
-                "data_wait": round(progress.data_wait, 5),
-                "elapsed_s": round(progress.elapsed_s, 3),
-            },
-        )
+        rounded = {name: round(getattr(progress, name), count) for name, count in digits.items()}
+        self._write("train", {"loss": progress.loss, "learning_rate": progress.learning_rate, **rounded})
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self.ranks.first:
             self.directory.append_metrics({"kind": kind, "step": self.state.step, **values}, self.view.event)
-            self._tracking.note(kind, self.state.step, values)
+            self._track(kind, self.state.step, values)
 
     def _validate(self) -> None:
         """Evaluate the validation part, write the critics, and check for early stopping."""
         self._flush()
         self.parallel.eval()
         with models.autocast(self.config, self.ranks.device):
-            found = validate(
-                lambda batch: self.model(models.inputs(batch)),
-                self.data.val,
-                self.config.tiles,
-                self.folded,
-                self.ranks,
-            )
+            model, tiles = lambda batch: self.model(models.inputs(batch)), self.config.tiles
+            found = validate(model, self.data.val, tiles, self.folded, self.ranks)
         self.parallel.train()
         if not math.isfinite(found.loss):
             # A NaN would be neither the best loss nor ever beaten.
@@ -545,13 +493,11 @@ class _Trainer:
         state = self.state
         better = state.best_loss is None or found.loss < state.best_loss
         metrics: dict[str, Any] = {"val_loss": found.loss, "val_auroc": found.auroc, "val_rows": found.rows}
+        state.worse += 1
+        self._export("last", metrics)
         if better:
             state.best_loss, state.best_step = found.loss, state.step
             state.best_metrics, state.worse = metrics, 0
-        else:
-            state.worse += 1
-        self._export("last", metrics)
-        if better:
             self._export("best", metrics)
         self._write("val", {"loss": found.loss, "auroc": found.auroc, "rows": found.rows, "best": better})
         self.view.event(
@@ -572,20 +518,13 @@ class _Trainer:
         head = copy.deepcopy(self.model.head).cpu()
         if self.data.weights is not None and not head.ordered:
             head.fold_pos_weight(self.data.weights)
-        config = self.config
+        config, data = self.config, self.data
         info = CriticInfo(
-            thresholds=list(config.tiles),
             kind="embeddings" if config.use_embeddings else "tokens",
             tower=models.tower_info(config, self.data, self.model),
             head=HeadInfo(in_dim=head.in_dim, hidden=head.hidden, dropout=head.dropout, ordered=head.ordered),
-            corpus_hash=self.data.corpus.identity,
-            where=config.where,
-            players=self.data.players,
-            split=SplitInfo(fractions=config.fractions, salt=config.split_salt),
-            seed=config.seed,
-            step=self.state.step,
-            metrics=metrics,
             training=msgspec.structs.asdict(config),
+            **training_facts(config, data.corpus.identity, data.players, self.state.step, metrics),
         )
         save_critic(self.directory.path / name, info, head, self.model.tower, replace=True)
 
@@ -593,8 +532,7 @@ class _Trainer:
         """Write a checkpoint; the caller has checked that the losses are finite."""
         generators = rng_states(self.ranks)
         # A checkpoint has one sum for all ranks, so each continues with it, as it would from the file.
-        mean = torch.tensor(self.state.loss_sum, dtype=torch.float64)
-        self.state.loss_sum = float(self.ranks.mean(mean))
+        self.state.loss_sum = self.ranks.mean(self.state.loss_sum)
         if self.ranks.first:
             self.state.elapsed_s = self._clock.elapsed_s
             write_checkpoint(self.directory.checkpoint, self.state, self.model, self.optimizer, generators)

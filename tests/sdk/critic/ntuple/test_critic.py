@@ -229,7 +229,7 @@ def test_a_flip_is_found(tmp_path: Path, plain: bytes) -> None:
         refused(tmp_path / "a", plain[:at] + bytes([plain[at] ^ 16]) + plain[at + 1 :], ChecksumError)
 
 
-def test_a_flip_in_the_header_is_refused_or_changes_a_fact_alone(tmp_path: Path, plain: bytes) -> None:
+def test_a_flipped_bit_in_the_header(tmp_path: Path, plain: bytes) -> None:
     whole = NTupleCritic.load(GOLDEN)
     path = tmp_path / "a"
     for at in range(8 + struct.unpack_from("<Q", plain)[0]):
@@ -348,7 +348,7 @@ def test_a_place_without_a_critic_is_refused(
     assert "one that ships: default" in (caught.value.hint or "")
 
 
-def test_a_shipped_name_stands_for_the_packages_file_wherever_one_is(
+def test_a_shipped_name_works_in_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], bytes]
 ) -> None:
     monkeypatch.chdir(tmp_path)

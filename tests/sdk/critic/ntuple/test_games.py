@@ -127,7 +127,7 @@ def test_parts_are_those_of_the_corpus(built: Built) -> None:
 
 
 @pytest.mark.parametrize("salt", ["", "other"])
-def test_a_game_is_in_the_part_in_which_its_recording_would_be(built: Built, salt: str) -> None:
+def test_played_games_split_as_recorded_ones(built: Built, salt: str) -> None:
     corpus = Corpus.open(built.root)
     shares = [0.5, 0.2, 0.3]
     expected = assign(corpus.runs, corpus.sessions, shares, salt)
@@ -139,7 +139,7 @@ def test_a_game_is_in_the_part_in_which_its_recording_would_be(built: Built, sal
         assert found.tolist() == expected[mine].tolist()
 
 
-def test_played_games_are_split_without_a_test_part_too(built: Built) -> None:
+def test_played_games_split_without_a_test_part(built: Built) -> None:
     played = read_games(Corpus.open(built.root), 3)
     seeds = np.arange(len(played), dtype=np.uint64)
     player = PlayedBy("toy", "a" * 64, len(played))
@@ -188,13 +188,13 @@ def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", ["text", None, {"player_args": 3}])
-def test_a_session_with_odd_facts_names_its_player_alone(tmp_path: Path, told: object) -> None:
+def test_a_session_with_odd_facts(tmp_path: Path, told: object) -> None:
     facts = {"engine": "toy", "player": "mine", "config": told}
     write_ours(tmp_path / "20250101T030405Z_model=toy", Spec(games=[Game(1, 5)], facts=facts))
     assert [one.name for one in players_of(Corpus.open(tmp_path))] == ["mine"]
 
 
-def test_strangers_are_players_that_a_critic_does_not_judge(built: Built) -> None:
+def test_strangers(built: Built) -> None:
     players = players_of(Corpus.open(built.root))
     split = SplitInfo(fractions={"train": 1.0})
     facts = CriticFacts(thresholds=[64], split=split, players=[PlayedBy("x", "b" * 64, 3)])
@@ -224,6 +224,6 @@ def test_parts_without_games_are_refused(built: Built) -> None:
         ({"val_share": 0.0}, "a part for validation"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_contradictory_settings_are_rejected(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         NTupleCriticConfig(**changes).check()

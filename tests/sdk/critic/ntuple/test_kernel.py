@@ -131,7 +131,7 @@ def test_learning_is_what_the_module_says(case: str) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0])
-def test_lambda_is_between_the_next_row_and_the_outcome(decay: float) -> None:
+def test_lambda_mixes_next_row_and_outcome(decay: float) -> None:
     tables, slow, _ = learned("two tiles, stages", [2, 5], decay)
     assert np.allclose(tables.records, slow.records(), rtol=1e-4, atol=1e-5)
 

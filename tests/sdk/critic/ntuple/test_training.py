@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +24,19 @@ from tape2048.io.safetensors import decode, encode
 from tape2048.training import TrainingDirectory
 
 from ...builders import Game, Spec, write_ours
+from ...critics import CrashError, Seen, lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.critic.ntuple.training import GameSource, NTupleProgress, TrainedNTuple
+    from tape2048.critic.ntuple.training import GameSource, TrainedNTuple
 
 SETTINGS = {
     "thresholds": "4096 8192", "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 3, "threads": 1,
     "val_share": 0.2, "test_share": 0.0, "decay": 0.9,
 }  # fmt: skip
 STEPS = 40
-#: What a line of metrics says of time, which no resuming brings back.
-TIMES = ("rows_per_s", "elapsed_s")
 
 
 @pytest.fixture(autouse=True)
@@ -74,32 +72,6 @@ def config(root: Path, **changes: Any) -> NTupleCriticConfig:
     return NTupleCriticConfig(**{"data": str(root), **SETTINGS, **changes})
 
 
-class Seen:
-    """A view that remembers, and can crash."""
-
-    def __init__(self, crash_at: int | None = None) -> None:
-        self.events: list[str] = []
-        self.seen: list[NTupleProgress] = []
-        self.crash_at = crash_at
-
-    def progress(self, progress: NTupleProgress) -> None:
-        self.seen.append(progress)
-        if len(self.seen) == self.crash_at:
-            raise CrashError
-
-    def event(self, message: str) -> None:
-        self.events.append(message)
-
-
-class CrashError(Exception):
-    """What a test ends a training with, in the place of a kill."""
-
-
-def lines(out: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in found]
-
-
 def after(count: int) -> Callable[[], bool]:
     """A stop at the count-th question."""
     asked = iter(range(count))
@@ -127,7 +99,7 @@ def whole(root: Path, source: GameSource, tmp_path_factory: pytest.TempPathFacto
 # --- what is left
 
 
-def test_a_training_leaves_a_critic_its_metrics_and_its_facts(
+def test_a_training_writes_critic_and_metrics(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
 ) -> None:
     out, trained, view = whole
@@ -151,9 +123,7 @@ def test_a_training_leaves_a_critic_its_metrics_and_its_facts(
     assert info.step == metrics[-1]["games"]
 
 
-def test_the_loss_is_that_of_the_critic_on_held_out_games(
-    source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
-) -> None:
+def test_the_loss_is_of_held_out_games(source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]) -> None:
     out, trained, _ = whole
     critic = NTupleCritic.load(out / "best.critic")
     p = np.clip(critic(source.val.boards).astype(float), 1e-7, 1 - 1e-7)
@@ -187,7 +157,7 @@ def test_a_stopped_training_goes_on_to_the_last_bit(
 
 
 @pytest.mark.parametrize("crash_at", [2, 6, 7, 8, 14, 20])
-def test_a_killed_training_goes_on_from_its_checkpoint_to_the_last_bit(
+def test_a_killed_training_resumes_exactly(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path, crash_at: int
 ) -> None:
     """Whether the checkpoint is from within an epoch or from its end."""
@@ -205,7 +175,7 @@ def test_a_killed_training_goes_on_from_its_checkpoint_to_the_last_bit(
         ).all()
 
 
-def test_a_kill_between_metrics_and_checkpoint_leaves_each_line_once(
+def test_a_kill_repeats_no_line_of_metrics(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -225,13 +195,13 @@ def test_a_kill_between_metrics_and_checkpoint_leaves_each_line_once(
     assert lines(tmp_path) == lines(whole[0])
 
 
-def test_pieces_are_learned_from_alike_in_memory_and_from_disk(
+def test_free_memory_does_not_change_the_critic(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a training may go on where less memory is free."""
     monkeypatch.setattr(training, "_PIECE_BOARDS", 1500)
     made = {}
-    for name, free in (("held", 1 << 40), ("read", 0)):
+    for name, free in (("read", 0), ("held", 1 << 40)):
         monkeypatch.setattr(training, "ram_available", lambda free=free: free)
         made[name] = corpus_games(config(root))
     assert len(list(made["read"].chunks(0))) == 3
@@ -347,7 +317,7 @@ def test_a_damaged_checkpoint_is_refused(
 # --- the end
 
 
-def test_a_training_ends_when_validations_no_longer_improve(
+def test_patience_ends_a_training(
     root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = [0.5, 0.4, 0.45, 0.41, 0.3]
@@ -361,7 +331,7 @@ def test_a_training_ends_when_validations_no_longer_improve(
     assert (again.early, again.progress.epoch) == (True, 4)
 
 
-def test_without_patience_the_critic_is_that_of_the_last_pass(
+def test_without_patience_the_last_pass_counts(
     root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = [0.4, 0.3, 0.5]
@@ -371,7 +341,7 @@ def test_without_patience_the_critic_is_that_of_the_last_pass(
     assert NTupleCritic.load(tmp_path / "best.critic").info.step == 3 * source.train_games
 
 
-def test_rare_weights_become_the_mean_of_their_table_on_request(
+def test_prune_below_replaces_rare_weights(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path
 ) -> None:
     train_ntuple_critic(config(root, prune_below=20.0), source, tmp_path)
@@ -421,9 +391,7 @@ def test_games_of_one_kind_are_refused_by_name(root: Path, source: GameSource, t
         assert not (tmp_path / "critic").exists()
 
 
-def test_a_tile_that_nobody_reached_is_said_and_improbable(
-    root: Path, source: GameSource, tmp_path: Path
-) -> None:
+def test_an_unreached_tile_is_reported(root: Path, source: GameSource, tmp_path: Path) -> None:
     view = Seen()
     settings = config(root, thresholds="4096 32768", epochs=2)
     train_ntuple_critic(settings, source, tmp_path, view)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import time
 from pathlib import Path
@@ -90,6 +89,7 @@ def command(
     require_torch()
     import msgspec
 
+    from tape2048.batches.batches import launched_ranks
     from tape2048.errors import error_class
     from tape2048.session.session import Session
     from tape2048.torch.support import local_device
@@ -98,7 +98,7 @@ def command(
 
     if engine and share:
         raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")
-    share = share or ((0, 1) if engine else _share_of_rank())
+    share = share or ((0, 1) if engine else launched_ranks())
     if ":" not in tower:
         tower = str(Path(tower).absolute())
     checkpoint = checkpoint and checkpoint.absolute()
@@ -136,24 +136,6 @@ def _report_parts(document: dict[str, Any]) -> list[RenderableType]:
         counts = number(line["rows"]), number(line["rows_made"]), str(line["D"])
         made.add_row(printable(line["session"]), *counts, words[line["status"]])
     return [f"tower {document['model_sha']}, {document['pooling']}-pooled", made]
-
-
-def _share_of_rank() -> tuple[int, int]:
-    from tape2048.errors import ConfigError
-
-    try:
-        share = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-    except ValueError as error:
-        raise ConfigError(
-            f"$RANK and $WORLD_SIZE: {error}; expected whole numbers",
-            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-        ) from error
-    if not 0 <= share[0] < share[1]:
-        raise ConfigError(
-            f"$RANK={share[0]} of $WORLD_SIZE={share[1]}; expected 0 <= rank < world size",
-            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-        )
-    return share
 
 
 def _sessions(sources: tuple[Path, ...]) -> list[Path]:

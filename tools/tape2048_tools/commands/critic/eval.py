@@ -21,10 +21,7 @@ from tape2048_tools.terminal.click_extras import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-
-    from tape2048.critic.evaluation import Evaluation
 
 
 @new_command(
@@ -76,7 +73,7 @@ if TYPE_CHECKING:
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line for each stage, tile and predictor.")
 @quiet_option()
 def command(
-    *, critic: Path, root: Path | str, as_json: bool, as_csv: bool, html: Path | None, **how: Any
+    *, critic: Path, root: Path | str, as_json: bool, as_csv: bool, html: Path | None, force: bool, **how: Any
 ) -> None:
     """Examine CRITIC on games in ROOT that it did not learn from.
 
@@ -91,23 +88,21 @@ def command(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
     from tape2048.critic.evaluation import load_isotonic
-    from tape2048_tools.critic_report import csv_text, document, summary
+    from tape2048_tools.critic_report import csv_text, document, examine, read_curves, summary
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     load_isotonic()  # it is needed after minutes, and may be missing
     if html is not None:
-        _check_report(html, force=how["force"])
+        _check_report(html, force=force)
     evaluation, about = examine(critic, [root], **how)
     found = document(evaluation, about)
     if html is not None:
         from tape2048.io.durable import publishing_file
-        from tape2048_tools.critic_report import read_curves
         from tape2048_tools.viewer.report import one_file
 
-        curves = read_curves(critic)
-        shown = {"examination": found, "curves": None if curves is None else curves._asdict()}
+        shown = {"examination": found, "curves": read_curves(critic)}
         page = one_file(f"{critic}: examination", shown)
-        with publishing_file(html, replace=how["force"]) as file:
+        with publishing_file(html, replace=force) as file:
             file.write(page)
     if as_json:
         print_json(found)
@@ -125,78 +120,3 @@ def _check_report(html: Path, *, force: bool) -> None:
         raise NameTakenError("the report exists; nothing was replaced", path=html, hint="--force replaces it")
     if not html.absolute().parent.is_dir():
         raise StorageError("no such directory", path=html.absolute().parent)
-
-
-def examine(
-    critic: Path,
-    roots: Sequence[Path | str],
-    *,
-    part: str | None = None,
-    where: str | None = None,
-    by: Any = "moves",
-    per_run: int | None = None,
-    rows_max: int = 1_000_000,
-    bootstrap: int = 1000,
-    seed: int = 0,
-    player: str = "ntuple",
-    oracle: int | None = None,
-    positions: int = 3000,
-    tower: str | None = None,
-    device: str = "auto",
-    cache: str | None = None,
-    cache_max_mb: int | None = None,
-    quiet: bool = True,
-    **_: Any,
-) -> tuple[Evaluation, dict[str, Any]]:
-    """Examine a critic on the sessions below some paths; arguments as the command's, errors too."""
-    from tape2048 import Corpus
-    from tape2048.critic.evaluation import evaluate
-    from tape2048.critic.facts import check_embeddings
-    from tape2048_tools.critic_report import (
-        choose_parts,
-        expected_score,
-        rollouts_of,
-        rows_per_run,
-    )
-    from tape2048_tools.options.critic import open_critic
-    from tape2048_tools.progress.panel import stages_bar
-
-    loaded = open_critic(critic, device, tower)
-    baselines = {} if player == "none" else {player: expected_score(player)}
-    conditions = [f"({one})" for one in (loaded.info.where, where) if one]
-    condition = " AND ".join(conditions) or None
-    has_url = any(isinstance(root, str) for root in roots)
-    at = cache if has_url else None
-    corpus = Corpus.open(roots, condition, load="mmap", cache=at, cache_max_mb=cache_max_mb)
-    parts = choose_parts(corpus, loaded.info, part)
-    if loaded.kind != "ntuple" and loaded.needs_embeddings:
-        check_embeddings(parts.chosen, loaded.info.tower.sha256)
-    rollouts = None if oracle is None else rollouts_of(parts.chosen, oracle, seed)
-    with stages_bar(quiet=quiet) as progress:
-        evaluation = evaluate(
-            loaded,
-            parts.chosen,
-            train=parts.train,
-            baselines=baselines,
-            by=by,
-            per_run=rows_per_run(loaded.info, len(parts.chosen.runs), per_run, rows_max),
-            replicates=bootstrap,
-            seed=seed,
-            oracle=rollouts,
-            positions=positions,
-            progress=progress,
-        )
-    about = {
-        "critic": str(critic),
-        "critic_sha256": loaded.sha256,
-        "kind": loaded.kind,
-        "step": loaded.info.step,
-        "root": ", ".join(map(str, roots)),
-        "sessions": len({int(number) for number in parts.chosen.runs["session"]}),
-        "part": parts.name,
-        "where": where,
-        "by": by,
-        "runs_in_all": len(corpus.runs),
-        "notes": parts.notes,
-    }
-    return evaluation, about

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.critic.config import CriticConfig, NTupleCriticConfig, preset_path
-from tape2048.errors import ConfigError
 from tape2048.io.objects import is_url
 from tape2048_tools.options.critic import (
     critic_options,
@@ -130,8 +129,6 @@ def _ntuple(
     if print_config:
         _print_config(config, config_path, flags)
         return
-    if is_url(config.out):
-        raise ConfigError(f"out: found {config.out}, expected a directory: this kind learns on one machine")
     if config.games is None and not is_url(config.data):
         refuse_missing(Path(config.data))
     from tape2048.critic.ntuple.training import train_ntuple_critic

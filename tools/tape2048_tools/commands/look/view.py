@@ -93,8 +93,7 @@ def command(
 def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) -> Data:
     """Return what the pages and the report show of some directories."""
     from tape2048.critic.facts import SHIPPED
-    from tape2048_tools.commands.critic.eval import examine
-    from tape2048_tools.critic_report import document, read_curves
+    from tape2048_tools.critic_report import document, examine, read_curves
     from tape2048_tools.sessions.roots import default_root
     from tape2048_tools.terminal.click_extras import refuse_missing
     from tape2048_tools.viewer.collection import Collection
@@ -109,6 +108,6 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
         found = document(*examine(critic, chosen, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES))
         curves = None if str(critic) in SHIPPED else read_curves(critic)
         shown = {name: value for name, value in found.items() if name not in {"critic", "root"}}  # paths
-        return shown | {"curves": None if curves is None else curves._asdict()}
+        return shown | {"curves": curves}
 
     return Data(Collection(chosen), Judges(judges or (DEFAULT_JUDGE,), critic), examined)
