@@ -19,7 +19,14 @@ from tests.sdk.run_builders import a2t1_bytes, game
 from tape2048 import Corpus
 from tape2048.critic.facts import SplitInfo
 from tape2048.critic.scores import open_scores
-from tape2048.errors import ColumnError, MissingPackageError
+from tape2048.errors import (
+    ColumnError,
+    CorpusError,
+    EmptyCorpusError,
+    MissingPackageError,
+    ModelError,
+    NameTakenError,
+)
 from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TorchCritic, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
 from tape2048_tools.critic_report import document as document_of
@@ -193,10 +200,13 @@ def test_the_report_is_one_file_that_asks_for_nothing(tape: Tape, made: Made, tm
     assert shown["examination"] == done.json
     assert shown["curves"] == {"train": [[20, 0.7], [40, 0.6]], "val": [[40, 0.65]], "best_step": 40}
     again = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out)
-    assert (again.code, "--force" in again.err) == (33, True)
+    assert (again.code, "--force" in again.err) == (NameTakenError.exit_code, True)
     assert tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--force").code == 0
     assert out.read_text() == text
-    assert tape("critic", "eval", made.critic, made.root, "--html", tmp_path / "no/dir.html").code == 31
+    assert (
+        tape("critic", "eval", made.critic, made.root, "--html", tmp_path / "no/dir.html").code
+        == StorageError.exit_code
+    )
 
 
 def test_an_unreached_tile_has_words_for_figures(
@@ -270,12 +280,12 @@ def test_the_players_value_is_a_baseline(tape: Tape, made: Made) -> None:
 
 def test_a_critic_of_embeddings(tape: Tape, made: Made) -> None:
     args = ("critic", "eval", made.probe, made.root, *QUICK, "--json")
-    assert tape(*args).code == 71  # there are none
+    assert tape(*args).code == ColumnError.exit_code  # there are none
     with_tower = tape(*args, "--tower", made.tower)
     assert with_tower.code == 0, with_tower.err
     made.embed("ab" * 32)
     other = tape(*args)
-    assert (other.code, "another" in other.err or "abababab" in other.err) == (71, True)
+    assert (other.code, "another" in other.err or "abababab" in other.err) == (ColumnError.exit_code, True)
     made.embed(made.sha256)
     done = tape(*args)
     assert done.code == 0, done.err
@@ -288,11 +298,11 @@ def test_a_critic_of_embeddings(tape: Tape, made: Made) -> None:
 
 def test_wrong_parts_and_flags(tape: Tape, made: Made, tmp_path: Path) -> None:
     unknown = tape("critic", "eval", made.critic, made.root, "--split", "holdout")
-    assert unknown.code == 67
+    assert unknown.code == CorpusError.exit_code
     assert "train, val, test, all" in unknown.err
     assert tape("critic", "eval", made.critic, made.root, "--json", "--csv").code == 2
-    assert tape("critic", "eval", tmp_path, made.root, *QUICK).code == 66
-    assert tape("critic", "eval", made.critic, tmp_path, *QUICK).code == 51
+    assert tape("critic", "eval", tmp_path, made.root, *QUICK).code == ModelError.exit_code
+    assert tape("critic", "eval", made.critic, tmp_path, *QUICK).code == EmptyCorpusError.exit_code
     flattered = tape(
         "critic", "eval", made.critic, made.root, "--split", "all", "--where", "highest_tile >= 8192",
         *QUICK, "--per-run", "2", "--json",
@@ -316,7 +326,7 @@ def test_scores_of_a_session_and_of_runs(tape: Tape, made: Made, tmp_path: Path)
     assert (done.json["critic_sha256"], done.json["rows"]) == (critic.sha256, len(session))
     np.testing.assert_allclose(open_scores(out).values, critic(session.tokens(slice(None))), atol=1e-6)
     taken = tape("critic", "score", made.critic, session.path, "--out", out)
-    assert taken.code == 33
+    assert taken.code == NameTakenError.exit_code
     assert tape("critic", "score", made.critic, session.path, "--out", tmp_path / "scores.txt").code == 2
     runs = tmp_path / "runs"
     runs.mkdir()

@@ -123,7 +123,11 @@ def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
         (("--thresholds", "128 65536"), errors.ConfigError.exit_code, "expected tiles up to 32768"),
         (("--weight-step", "2"), errors.ConfigError.exit_code, "--weight-step"),
         (("--learning-rate", "1e9"), errors.ConfigError.exit_code, "--learning-rate"),
-        (("--config", "no.toml"), errors.ConfigError.exit_code, "--kind ntuple --print-config` prints one"),
+        (
+            ("--config", "no.toml"),
+            errors.ConfigError.exit_code,
+            "--kind ntuple --print-config` prints a sample",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(

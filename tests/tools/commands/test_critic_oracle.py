@@ -23,6 +23,7 @@ import torch
 from tape2048 import Corpus
 from tape2048.critic import Estimate
 from tape2048.critic.facts import SplitInfo
+from tape2048.errors import CorpusError, ReplayError
 from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
 from tape2048_recorder.evaluation.rollouts import play_rollouts
@@ -187,14 +188,14 @@ def test_other_players_are_refused_by_name(
     changed = Path(shutil.copytree(session.path, tmp_path / "changed" / session.path.name))
     alter(changed, **facts)
     done = tape("critic", "eval", made.critic, changed.parent, *ORACLE, "--split", "all")
-    assert (done.code, said in done.err) == (22, True), done.err
+    assert (done.code, said in done.err) == (ReplayError.exit_code, True), done.err
     assert "hint:" in done.err
     assert tape("critic", "eval", made.critic, changed.parent, *QUICK, "--split", "all").code == 0
 
 
 def test_games_of_two_players_are_refused_by_name(tape: Tape, made: Made) -> None:
     done = tape("critic", "eval", made.critic, made.both, *ORACLE, "--split", "all")
-    assert done.code == 67
+    assert done.code == CorpusError.exit_code
     hashes = [str(one.meta["player_sha256"])[:12] for one in Corpus.open(made.both).sessions]
     assert "found games of 2 players (" in done.err
     assert all(part in done.err for part in ("random (", "greedy (", *hashes))

@@ -213,7 +213,7 @@ def test_flags_count_before_the_file(here: Path) -> None:
         ("", ("--epochs", "0"), "--epochs: found '0'"),
         ("", ("--device", "GPU!"), "auto, cpu, cuda or cuda:N"),
         ("", ("--val-share", "1.5"), "--val-share"),
-        ("", ("--config", "none.toml"), "critic train --print-config` prints one"),
+        ("", ("--config", "none.toml"), "critic train --print-config` prints a sample"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -244,9 +244,9 @@ def test_without_the_extra_it_is_named(
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (("--tower", "nowhere"), 38, "nothing stands"),
-        (("--tower", "selfplay"), 66, "not a complete directory"),
-        (("--tower", "no_module_here:f"), 78, "no module 'no_module_here'"),
+        (("--tower", "nowhere"), errors.MissingPathError.exit_code, "nothing stands"),
+        (("--tower", "selfplay"), errors.ModelError.exit_code, "neither config.json nor critic.json"),
+        (("--tower", "no_module_here:f"), errors.ConfigError.exit_code, "no module 'no_module_here'"),
         (("--tower", "x:y", "--shard", "0/2"), 2, "I from 1 to N"),
         (("--tower", "x:y", "--shard", "half"), 2, "expected I/N"),
         (("--tower", "x:y", "--pooling", "max"), 2, "max"),
