@@ -26,6 +26,7 @@ from tape2048.errors import (
     MissingPackageError,
     ModelError,
     NameTakenError,
+    StorageError,
 )
 from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TorchCritic, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
