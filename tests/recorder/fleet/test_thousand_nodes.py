@@ -13,6 +13,7 @@ and a write with ``If-None-Match: *`` do; ``last`` replaces silently. Listings a
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import json
@@ -166,6 +167,10 @@ class Remote(Store):
         self.url = "memory"
         self._bucket, self._node = bucket, node
 
+    def _reached(self, key: str, doing: str) -> contextlib.nullcontext[str]:
+        del doing
+        return contextlib.nullcontext(key)
+
     def _reach(self, seconds: float = 0.05) -> None:
         if self._node is not None:
             self._node.reach(seconds)
@@ -174,18 +179,18 @@ class Remote(Store):
         if self._node is not None:
             self._node.answered()
 
-    def put(self, key: str, data: bytes) -> None:
+    def _put(self, key: str, data: bytes) -> None:
         self._reach()
         self._bucket.put(key, data)
         self._answered()
 
-    def upload(self, key: str, path: Path) -> None:
+    def _upload(self, key: str, path: Path) -> None:
         data = path.read_bytes()
         self._reach(0.05 if self._node is None else len(data) / self._node.bytes_per_s)
         self._bucket.put(key, data)
         self._answered()
 
-    def chunks(self, key: str, size: int | None = None) -> Iterator[bytes]:
+    def _chunks(self, key: str, size: int | None) -> Iterator[bytes]:
         del size  # S3's listings help it; this one has the whole content at hand
         self._reach()
         data = self._bucket.get(key)
@@ -193,11 +198,11 @@ class Remote(Store):
             raise MissingPathError("nothing stands at this address", path=self.path(key))
         yield data
 
-    def names(self, directory: str) -> dict[str, int]:
+    def _names(self, directory: str) -> dict[str, int]:
         self._reach()
         return self._bucket.names(directory)
 
-    def remove(self, key: str) -> None:
+    def _remove(self, key: str) -> None:
         self._reach()
         if self._bucket.get(key) is not None:
             self._bucket.put(key, None)
