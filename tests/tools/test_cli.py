@@ -511,10 +511,7 @@ def _on_a_terminal(*args: str, env: dict[str, str]) -> str:
     """What the command writes to a terminal of its own."""
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-m", "tape2048_tools.cli", *args],
-        stdout=theirs,
-        stderr=theirs,
-        env=env,
+        [sys.executable, "-m", "tape2048_tools.cli", *args], stdout=theirs, stderr=theirs, env=env
     )
     os.close(theirs)
     parts = []

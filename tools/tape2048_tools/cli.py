@@ -38,7 +38,7 @@ _GROUPS = {
         "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
     },
     "Record on many nodes": {
-        "fleet": ("recorder.fleet", "Begin, join, record, watch, prune and end a fleet."),
+        "fleet": ("recorder.fleet", "Begin, join, record, watch, prune and end a fleet.")
     },
     "Look at recordings": {
         "list": ("sessions.listing", "List the sessions in a directory."),
@@ -110,11 +110,11 @@ def cli() -> None:
     """Record strong self-play of 2048, and manage the recordings."""
 
 
-def main() -> None:
-    """Run the command line and exit with its code."""
+def main(command: click.Command | None = None, name: str = "tape2048") -> None:
+    """Run a command line, by default ``tape2048``, and exit with its code."""
     _open_streams()
     with _unwound():
-        sys.exit(run())
+        sys.exit(run(command=command or cli, name=name))
 
 
 @contextlib.contextmanager
@@ -159,9 +159,7 @@ def a2pack() -> None:
     """Run ``a2pack``: the subcommands of ``tape2048 pack`` under a name of their own."""
     from tape2048_tools.commands.runs.pack import command
 
-    _open_streams()
-    with _unwound():
-        sys.exit(run(command=command, name="a2pack"))
+    main(command, "a2pack")
 
 
 def run(args: Sequence[str] | None = None, command: click.Command = cli, name: str = "tape2048") -> int:

@@ -85,8 +85,7 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
         path: the file; None: the one that ``TAPE2048_CONFIG`` names, if any.
 
     Raises:
-        ConfigError: an unknown setting.
-        ConfigError: an invalid value, an unreadable file, or settings that contradict each other.
+        ConfigError: an unknown setting, an invalid value, an unreadable file, or conflicting settings.
     """
     loaded = merge_sources(flags, env, path)
     with located(loaded.origins["sampling"]):

@@ -167,8 +167,7 @@ class Agent:
     leave: threading.Event
 
     def __post_init__(self) -> None:
-        self._agent = secrets.token_hex(8)
-        self._number = 0
+        self._agent, self._number = secrets.token_hex(8), 0
         self._next_beat = 0.0
         self._beat_fails = False
         self._recorder: Running | None = None

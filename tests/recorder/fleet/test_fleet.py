@@ -20,14 +20,7 @@ from tests.recorder.processes import environment, kill, wait_until
 from tests.sdk.stores import KINDS, store_url
 
 from tape2048 import Corpus
-from tape2048.errors import (
-    BusyError,
-    ConfigError,
-    DiskFullError,
-    FleetError,
-    NameTakenError,
-    TapeError,
-)
+from tape2048.errors import BusyError, ConfigError, DiskFullError, FleetError, NameTakenError, TapeError
 from tape2048.io.objects import DirectoryStore, Store, open_store
 from tape2048.session.remote import RemoteName, fetch_session, list_sessions
 from tape2048.session.session import Session, sessions

@@ -46,9 +46,7 @@ def test_a_request_to_end_that_is_sent_twice_is_one(heard: Signals, monkeypatch:
     assert heard.take() == ["SIGTERM"]
 
 
-def test_requests_are_compared_with_the_last_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_requests_are_compared_with_the_last_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or who repeats it five times a second would never be heard again."""
     now = 1000.0
     monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now))

@@ -222,11 +222,7 @@ def test_every_file_is_known_by_its_first_line() -> None:
             ["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6", "IPAddressDeny="],
             [],
         ),
-        (
-            {"drain_timeout_s": 600.0},
-            ["TimeoutStopSec=720s", f"Environment={STOP_TIMEOUT_ENV}=720"],
-            [],
-        ),
+        ({"drain_timeout_s": 600.0}, ["TimeoutStopSec=720s", f"Environment={STOP_TIMEOUT_ENV}=720"], []),
         ({"worker_silence_s": 300.0}, ["WatchdogSec=600s"], []),
     ],
 )

@@ -34,16 +34,16 @@ def do_job(
     quiet: bool,
     show: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> None:
-    """Do a shard of a job, print what became of its sessions, and exit with 1 if one of them failed.
+    """Do a shard of a job, print the outcomes, and exit with 1 if a session failed.
 
     Args:
         job: the job, with a directory.
-        sessions: of all shards.
+        sessions: the sessions of all shards.
         shard: index from 0, and number of shards; None: all sessions.
-        engine: where; None: in this process.
+        engine: engine of :func:`run_job`.
         as_json: whether to print one JSON document.
-        quiet: whether to show no progress, and only what failed.
-        show: prints what a person has to know of a result, such as findings.
+        quiet: whether to show no progress, and only failures.
+        show: prints the findings of a result.
     """
     assert job.out is not None
     job = dataclasses.replace(job, out=job.out.absolute())  # a task of Ray has another working directory
@@ -51,8 +51,8 @@ def do_job(
     sessions = refuse_namesakes(sessions)
     refuse_session(job.out, "name a directory for the outputs, as its parent")
     if any(job.out.absolute() == session.parent for session in sessions):
-        hint = "name another directory"
-        raise MaintenanceError("the outputs would stand among the sessions", path=job.out, hint=hint)
+        hint = "Choose a different directory."
+        raise MaintenanceError("the outputs would be among the sessions", path=job.out, hint=hint)
     job.begin()
     with progress_bar(job.operation, unit="sessions", quiet=quiet) as progress:
         outcomes = run_job(job, sessions, shard=shard or (0, 1), engine=engine, progress=progress)

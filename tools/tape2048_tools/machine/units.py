@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import (
-    ConfigError,
-    MissingPackageError,
-    StartError,
-)
+from tape2048.errors import ConfigError, MissingPackageError, StartError
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig

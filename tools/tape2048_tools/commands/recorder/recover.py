@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ class _Collected:
 @click.option("--instance", "instances", multiple=True, help="Recover this instance only (repeatable).")
 @json_option("Print one JSON document: sessions and events.")
 def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> None:
-    """Publish the unfinished sessions of killed recorders in ROOT: all confirmed, valid blocks.
+    """Publish the unfinished sessions of killed recorders in ROOT: all committed, valid blocks.
 
     The next start of a recorder does the same. ROOT is by default the out_dir of `tape2048 record`. A second
     call changes nothing. The command is refused while a recorder of the instance runs. The exit code is 1 if
@@ -64,11 +65,8 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     for instance in _unfinished(directory, known):
         if instances and instance not in instances:
             continue
-        lock = Instance(directory, instance)
-        try:
+        with contextlib.closing(Instance(directory, instance)):
             found += recover_all(directory, instance, collected)
-        finally:
-            lock.close()
     errors = [message for level, message in collected.events if level == "error"]
     result = "nothing could be recovered" if errors else "nothing to recover"
     if found:
@@ -88,26 +86,16 @@ def _known_instances(root: Path) -> list[str]:
     from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
 
     try:
-        names = [entry.name for entry in (root / LOCKS_DIRECTORY).iterdir()]
+        names = {path.name for path in (root / LOCKS_DIRECTORY).iterdir()} - {READERS_LOCK}
     except OSError:
         return []
-    return sorted(
-        name.removesuffix(".lock") for name in names if name.endswith(".lock") and name != READERS_LOCK
-    )
+    return sorted(name.removesuffix(".lock") for name in names if name.endswith(".lock"))
 
 
 def _unfinished(root: Path, known: list[str]) -> list[str]:
-    """Return the known instances with an unfinished session.
-
-    Unknown ones are drafts of other programs, such as ``convert``.
-
-    Raises:
-        MissingPathError: nothing stands at ``root``.
-        StorageError: it cannot be read.
-    """
+    """Return the known instances with an unfinished session; unknown ones are drafts of other programs."""
     from tape2048.io.reading import reading
 
     with reading(root):
-        names = [entry.name for entry in root.iterdir()]
-    found = {match["instance"] for name in names if (match := _PARTIAL.fullmatch(name))}
-    return sorted(found.intersection(known))
+        found = [_PARTIAL.fullmatch(path.name) for path in root.iterdir()]
+    return sorted({match["instance"] for match in found if match is not None}.intersection(known))
