@@ -81,7 +81,8 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
     columns = np.ascontiguousarray(found.weights[:, : len(found.thresholds)])
     # A margin of 0 takes all moves here as there.
     guide = ntuple.make(weights=weights, downgrade=OF_NETWORK, look_margin=margin)
-    digest = hashlib.sha256(f"critic:2:{tile}:{look_below}:{found.step}:{found.layout}\n".encode())
+    layout = str(found.layout).removeprefix("Network")  # as older sessions hash it
+    digest = hashlib.sha256(f"critic:2:{tile}:{look_below}:{found.step}:{layout}\n".encode())
     digest.update(columns.tobytes())
     digest.update(guide.identity.tobytes() if margin else b"")
     return CriticPlayer(

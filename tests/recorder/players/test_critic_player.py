@@ -148,3 +148,8 @@ def test_settings_are_checked_without_the_compiler(path: Path) -> None:
         f"check_player('critic', {{'critic': {str(path)!r}}}); assert 'numba' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_hash_of_an_older_player_stays() -> None:
+    """Sessions that it played can be replayed."""
+    assert player_sha256("critic", make_player("critic", {})).startswith("610efc719624")
