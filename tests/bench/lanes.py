@@ -60,7 +60,7 @@ def look_up() -> Player:
 
 #: What is measured without a model: what it is called, the player, and what it should reach.
 PLAYERS = {
-    "random moves": (NULL, 10e6),
+    "random moves": (NULL, None),
     "a Python player that does nothing": (f"python:{__name__}:no_op", 8e6),
     "a Python player that looks moves up": (f"python:{__name__}:look_up", None),
 }

@@ -63,6 +63,29 @@ def tape_byte(move: Any, spawned: Any, is_four: Any) -> Any:
     return move | leading_zeros(spawned) & U64(60) | is_four << U64(6)
 
 
+@register_jitable
+def store_row(rows: Any, at: Any, run_id: Any, step: Any, board: Any) -> None:
+    """Store a row of ``steps.npy`` without its action."""
+    store64(rows, at, run_id)
+    store32(rows, at + U64(8), step)
+    store64(rows, at + U64(12), spread_exps(board >> U64(32)))
+    store64(rows, at + U64(20), spread_exps(board & _LOW_HALF))
+
+
+@register_jitable
+def store_run(
+    run: Any, run_id: Any, seed: Any, first_row: Any, rows: Any, steps: Any, board: Any, fours: Any
+) -> None:
+    """Fill the record of a game that ended with a board."""
+    run.id = run_id
+    run.seed = seed
+    run.first_row = first_row
+    run.rows = rows
+    run.steps = steps
+    run.max_score = board_score(board) - (fours << U64(2))
+    run.highest_tile = U64(1) << max_exponent(board)
+
+
 @kernel
 def _play(
     player: Any,
@@ -132,14 +155,7 @@ def _play(
             steps_left -= one
         if in_play:
             break
-        run = runs[run_count]
-        run.id = ids[index]
-        run.seed = seeds[index]
-        run.first_row = first_row
-        run.rows = rows - first_row
-        run.steps = step
-        run.max_score = board_score(board) - (fours << U64(2))
-        run.highest_tile = one << max_exponent(board)
+        store_run(runs[run_count], ids[index], seeds[index], first_row, rows - first_row, step, board, fours)
         run_count += one
         index += one
         first_row = rows
@@ -170,11 +186,7 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
         run_end = min(run.first_row + run.rows, end)
         step = (row - run.first_row) * U64(sample_rate)  # unused where the run has no row left
         while row < run_end:
-            board = boards[row]
-            store64(out, at, run.id)
-            store32(out, at + U64(8), step)
-            store64(out, at + U64(12), spread_exps(board >> U64(32)))
-            store64(out, at + U64(20), spread_exps(board & _LOW_HALF))
+            store_row(out, at, run.id, step, boards[row])
             if record_action:
                 store8(out, at + _ACTION_AT, U64(actions[row]))
             row += U64(1)

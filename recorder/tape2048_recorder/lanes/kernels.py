@@ -23,19 +23,17 @@ from numba.extending import register_jitable
 from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.game.rules import (
     SLIDE,
-    board_score,
     empty_mask,
-    max_exponent,
     row,
     slide_rows,
     spread_exps,
     transpose,
 )
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import popcount, select_bit, store8, store32, store64
+from tape2048.jit.intrinsics import popcount, select_bit, store8
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.engine import new_game
-from tape2048_recorder.game.loop import tape_byte
+from tape2048_recorder.game.loop import store_row, store_run, tape_byte
 from tape2048_recorder.players.sampling import METHODS, Sampling
 
 if TYPE_CHECKING:
@@ -380,10 +378,7 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
             if row_bytes == _TAPE_ROW:
                 store8(block.rows, at, made)
             else:
-                store64(block.rows, at, run_id)
-                store32(block.rows, at + U64(8), step)
-                store64(block.rows, at + U64(12), spread_exps(board >> U64(32)))
-                store64(block.rows, at + U64(20), spread_exps(board & _LOW_HALF))
+                store_row(block.rows, at, run_id, step, board)
                 if row_bytes == _LONG_ROW:
                     store8(block.rows, at + _ACTION_AT, move)
             at += row_bytes
@@ -396,13 +391,7 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
         step += U64(1)
     rows = (steps + rate - U64(1)) // rate
     run = block.runs[block.counts[1]]
-    run.id = run_id
-    run.seed = lanes.seeds[i]
-    run.first_row = block.counts[0]
-    run.rows = rows
-    run.steps = steps
-    run.max_score = board_score(board) - (fours << U64(2))
-    run.highest_tile = U64(1) << max_exponent(board)
+    store_run(run, run_id, lanes.seeds[i], block.counts[0], rows, steps, board, fours)
     block.counts[0] += rows
     block.counts[1] += U64(1)
     return board == lanes.boards[i]

@@ -159,16 +159,6 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
     return Learned(NTupleCritic.load(trained.best), source)
 
 
-def test_a_critic_tells_more_than_the_share_of_games(learned: Learned) -> None:
-    val = learned.source.val
-    truth = np.repeat(val.highest, np.diff(val.starts))[:, None] >= TILES
-    p = np.clip(learned.critic(val.boards).astype(float), 1e-7, 1 - 1e-7)
-    loss = -np.where(truth, np.log(p), np.log1p(-p)).mean(axis=0)
-    share = truth.mean(axis=0)
-    guessed = -(share * np.log(share) + (1 - share) * np.log1p(-share))
-    assert (loss < 0.85 * guessed).all()
-
-
 def test_its_probabilities_are_those_of_rollouts(learned: Learned) -> None:
     """Of boards of games that it never saw, as often as they occur: without their games' luck."""
     rollouts = 48
@@ -228,14 +218,6 @@ def test_threads_and_pieces_do_not_count() -> None:
     assert (rolled(boards, 9, first=1) != whole).any()
 
 
-def test_each_thread_has_its_own_cache() -> None:
-    player = make_player("expectimax", {"depth": 1})
-    one, three = (
-        play_rollouts(player, positions(4), rollouts=2, seed=1, threads=threads) for threads in (1, 3)
-    )
-    assert (one == three).all()
-
-
 def test_no_rollout_is_a_recorded_game() -> None:
     """Not even under the recorder's seed: their ids differ, and ids make seeds one to one."""
     seeds = np.concatenate(
@@ -259,13 +241,3 @@ def test_progress_counts_rollouts() -> None:
     told: list[tuple[int, int]] = []
     rolled(positions(5), 6, threads=2, progress=lambda *now: told.append(now))
     assert told[-1] == (30, 30)
-
-
-def test_an_interrupt_ends_the_rollouts() -> None:
-    def interrupt(_done: int, _games: int) -> None:
-        raise KeyboardInterrupt
-
-    before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt):
-        rolled(positions(1_000), 10_000, threads=2, progress=interrupt)
-    assert threading.active_count() == before

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048.game.rules import legal_mask, slide
-from tape2048.jit.intrinsics import popcount
-from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes.table import Finished, Table
 from tape2048_recorder.players.batch import Caller
@@ -18,21 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 7
-
-
-class Lowest(NamedTuple):
-    """The legal move with the lowest number, for the loop that plays one game at a time."""
-
-    unused: np.uint64
-
-
-@chooses(Lowest)
-def _choose_lowest(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    legal = legal_mask(board)
-    if legal == np.uint64(0):
-        return NO_MOVE, board, state
-    move = popcount(~legal & (legal - np.uint64(1)))
-    return move, slide(board, move), state
 
 
 class Kept(NamedTuple):

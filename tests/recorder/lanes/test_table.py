@@ -13,33 +13,34 @@ from tests import reference
 from tape2048.errors import BookkeepingError, PlayerError
 from tape2048.formats.session import step_dtype
 from tape2048.game.rules import exps_to_boards, legal_masks
-from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.registry import make_player
 
 from .batched import Overlapping, failing, hashed, lowest, overlapping, scores_of
-from .tables import SEED, Games, Kept, Lowest, make_table, play, play_out
-
-
-def played_one_by_one(count: int, **how: Any) -> dict[int, Kept]:
-    """The games of the lowest legal move, by the loop that plays one game at a time."""
-    buffer = Buffer(rows_max=1 << 16, runs_max=count, **how)
-    ids = np.arange(count, dtype=np.uint64)
-    buffer.give(ids, game_seeds(SEED, ids))
-    assert play_into(buffer, Lowest(np.uint64(0)), steps_max=1 << 30) == GAMES_PLAYED
-    found = {}
-    for run in buffer.runs:
-        rows = buffer.rows[int(run["first_row"]) :][: int(run["rows"])].tobytes()
-        facts = (int(run[name]) for name in ("seed", "steps", "max_score", "highest_tile"))
-        found[int(run["id"])] = Kept(*facts, rows)
-    return found
+from .tables import SEED, Games, Kept, make_table, play, play_out
 
 
 @functools.cache
-def sixty_one_by_one(storage: str) -> dict[int, Kept]:
-    return played_one_by_one(60, record_action=True, sample_rate=1, storage=storage)
+def reference_games(count: int, *, record_action: bool, sample_rate: int, storage: str) -> dict[int, Kept]:
+    """The games of the lowest legal move, by the reference of the rules."""
+    dtype = np.dtype("u1") if storage == "tape" else step_dtype(record_action=record_action)
+    found = {}
+    for number, seed in enumerate(game_seeds(SEED, np.arange(count, dtype=np.uint64)).tolist()):
+        cells, _, generator = reference.new_game(seed)
+        rows: list[Any] = []
+        score = 0
+        while legal := reference.legal_moves(cells):
+            after, gained = reference.slide(cells, legal[0])
+            following, four = reference.spawn(after, generator)
+            (cell,) = (each for each in range(16) if after[each] != following[each])
+            facts = (number, len(rows), cells, legal[0])[: 4 if record_action else 3]
+            rows.append(legal[0] | cell << 2 | four << 6 if storage == "tape" else facts)
+            cells, score = following, score + gained
+        kept = np.array(rows, dtype)[::sample_rate]
+        found[number] = Kept(seed, len(rows), score, 2 ** max(cells), kept.tobytes())
+    return found
 
 
 @pytest.mark.parametrize(
@@ -47,11 +48,11 @@ def sixty_one_by_one(storage: str) -> dict[int, Kept]:
     [(False, 1, "rows"), (True, 1, "rows"), (True, 7, "rows"), (True, 1, "tape")],
 )
 @pytest.mark.parametrize("lanes", [1, 2, 101])
-def test_lanes_play_the_games_of_the_loop(
+def test_lanes_play_the_games_of_the_reference(
     lanes: int, record_action: bool, sample_rate: int, storage: str
 ) -> None:
     how = {"record_action": record_action, "sample_rate": sample_rate, "storage": storage}
-    assert play(lowest(), 80, lanes=lanes, **how) == played_one_by_one(80, **how)
+    assert play(lowest(), 80, lanes=lanes, **how) == reference_games(80, **how)
 
 
 @pytest.mark.parametrize("player", [lowest, hashed, overlapping])
@@ -100,7 +101,7 @@ def test_rows_are_what_the_player_saw_and_chose() -> None:
 def test_small_blocks_change_no_game(
     lanes: int, count: int, rows_max: int, runs_max: int, storage: str
 ) -> None:
-    expected = sixty_one_by_one(storage)
+    expected = reference_games(60, record_action=True, sample_rate=1, storage=storage)
     found = play(lowest(), count, lanes=lanes, rows_max=rows_max, runs_max=runs_max, storage=storage)
     assert found == {key: expected[key] for key in range(count)}
 

@@ -158,14 +158,19 @@ def test_the_best_are_one_two_three_or_four() -> None:
     assert {len(best_merges(cells)) for cells in by_best_merges()} == {1, 2, 3, 4}
 
 
-@pytest.mark.slow
-def test_greedy_is_stronger_than_random() -> None:
-    assert mean_score("greedy", 2_000) > 1.5 * mean_score("random", 2_000)
-
-
-def mean_score(name: str, games: int, **args: int) -> float:
-    seeds = rng.game_seeds(18, np.arange(games, dtype=np.uint64))
-    return float(outcomes(registry.make_player(name, args), seeds).scores.mean())
+@pytest.mark.parametrize(
+    ("name", "args", "scores"),
+    [
+        ("random", {}, [304, 688, 1328, 1320, 1244, 2264, 996, 776]),
+        ("greedy", {}, [320, 1128, 2816, 3112, 2136, 1480, 1164, 380]),
+        ("expectimax", {"depth": 1}, [75356, 79148, 61604]),
+        ("expectimax", {"depth": 2}, [115248]),
+    ],
+)
+def test_players_play_the_same_games(name: str, args: dict[str, int], scores: list[int]) -> None:
+    """Sessions of earlier versions can be replayed."""
+    seeds = rng.game_seeds(2048, np.arange(len(scores), dtype=np.uint64))
+    assert outcomes(registry.make_player(name, args), seeds).scores.tolist() == scores
 
 
 # --- expectimax: the formula of its docstring, slowly
@@ -287,14 +292,6 @@ def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, c
     for i in range(count):
         fresh.cache_keys[:] = 0
         assert int(choose_once(fresh, packed[i], np.uint64(0), GAMMA)[0]) == first[i]
-
-
-@pytest.mark.slow
-def test_looking_ahead_is_stronger() -> None:
-    one = mean_score("expectimax", 50, depth=1)
-    assert one > 10 * mean_score("greedy", 50)
-    assert mean_score("expectimax", 6, depth=2) > one
-    assert mean_score("expectimax", 2, depth=3) > one
 
 
 # --- the registry

@@ -7,22 +7,26 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from crc32c import crc32c
 
 from tape2048 import Session, sessions, validate_session
 from tape2048.errors import FieldError, ReplayError
 from tape2048.formats.session import STEPS_HEADER_BYTES
-from tape2048_recorder.game.loop import Buffer
-from tape2048_recorder.replay import replay
-from tape2048_recorder.replay.replay import replay_session
+from tape2048.game.rules import exps_to_boards, legal_masks
+from tape2048_recorder.game import loop
+from tape2048_recorder.game.loop import Buffer, play_all
+from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.players.registry import make_player, player_sha256
+from tape2048_recorder.replay.replay import replay_session, replayer
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 pytestmark = pytest.mark.slow
@@ -69,7 +73,7 @@ def test_the_rows_of_a_chunk_are_made_once(recorded: Path, monkeypatch: pytest.M
             Counting.made += 1
             return super().rows
 
-    monkeypatch.setattr(replay, "Buffer", Counting)
+    monkeypatch.setattr(loop, "Buffer", Counting)
     assert replay_session(recorded).runs == 60
     assert Counting.made == 1
 
@@ -200,3 +204,58 @@ def test_one_changed_byte_of_a_tape_is_found(on_tape: Path, tmp_path: Path) -> N
     (finding,) = replay_session(session).findings
     assert f"run {run['id']} (seed {run['seed']})" in finding.message
     assert f"row {row} is the first to differ" in finding.message
+
+
+# --- games again, one by one
+
+
+PATH = Path("selfplay/20260101T000000Z_model=a")
+
+
+def facts_of(player: str, **args: int) -> dict[str, object]:
+    return {
+        "player": player,
+        "player_args": args,
+        "player_sha256": player_sha256(player, make_player(player, args)),
+        "sample_rate": 1,
+        "record_action": False,
+    }
+
+
+def test_games_replay_on_any_thread() -> None:
+    ids = np.arange(4, dtype=np.uint64)
+    buffer = Buffer(rows_max=1 << 18, runs_max=4, record_action=True, sample_rate=1)
+    buffer.give(ids, game_seeds(7, ids))
+    play_all(buffer, make_player("expectimax", {}))
+    rows = buffer.rows
+    play = replayer(PATH, facts_of("expectimax"))
+    with ThreadPoolExecutor(3) as pool:
+        games = list(pool.map(lambda run: play(int(run["seed"]), int(run["steps"])), buffer.runs))
+    for run, (states, moves) in zip(buffer.runs, games, strict=True):
+        there = rows[int(run["first_row"]) :][: int(run["rows"])]
+        np.testing.assert_array_equal(states[:-1], exps_to_boards(there["exps"]))
+        np.testing.assert_array_equal(moves, there["action"])
+        assert legal_masks(states[-1:])[0] == 0
+
+
+def test_a_wrong_number_of_steps_shows() -> None:
+    play = replayer(PATH, facts_of("greedy"))
+    steps = len(play(3, 1 << 60)[1])
+    assert 20 < steps < 2000
+    assert [len(play(3, claim)[1]) for claim in (0, steps - 1, steps, steps + 1)] == [1, steps, steps, steps]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"player": "python:package.module:make"}, "which is code that the session names"),
+        ({"player": "unknown"}, "its player cannot be made here"),
+        ({"player_args": {"depth": 9}}, "its player cannot be made here"),
+        ({"player_sha256": "0" * 64}, "it was played by greedy 000000000000; here greedy is "),
+        ({"player": None}, "does not say what played it"),
+    ],
+)
+def test_a_player_that_cannot_be_had(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ReplayError, match=said) as caught:
+        replayer(PATH, {**facts_of("greedy"), **change})
+    assert caught.value.path == str(PATH)
