@@ -93,7 +93,7 @@ def test_a_field_that_lies_is_refused_by_its_own_check(name: str) -> None:
         assert harness.judge(PACKDAT, lie) == "ok"
 
 
-def test_the_length_is_compared_before_anything_is_allocated(tmp_path: Path) -> None:
+def test_length_is_checked_before_allocation(tmp_path: Path) -> None:
     data = bytearray(PACKDAT.seeds[0])
     steps = 2**40  # 32 TiB
     data[12:28] = steps.to_bytes(8, "little") + (28 + 32 * steps).to_bytes(8, "little")

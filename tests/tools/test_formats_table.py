@@ -37,7 +37,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     (A2T1, "convert"): (_EVERY, _LOSSES),
     (A2T1, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (A2RUN2, "read"): (
-        "sdk/runs/test_a2run2.py::test_decodes_as_the_plain_decoder_and_encodes_the_same_bytes",
+        "sdk/runs/test_a2run2.py::test_same_as_the_plain_codec",
         "sdk/runs/test_a2run2.py::test_the_reference_encoders_first_bytes",
     ),
     (A2RUN2, "write"): ("sdk/runs/test_a2run2.py::test_a_new_file_and_nothing_else",),
@@ -58,7 +58,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     (A2PACK, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (PACKDAT, "read"): ("sdk/datasets/test_packdat.py::test_load_and_save_give_the_same_bytes",),
     (PACKDAT, "write"): (
-        "sdk/datasets/test_packdat.py::test_what_is_written_is_the_file_of_the_description",
+        "sdk/datasets/test_packdat.py::test_writes_the_described_bytes",
         "sdk/datasets/test_packdat.py::test_built_of_what_stands_at_paths",
     ),
     (PACKDAT, "convert"): (
@@ -97,7 +97,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     (SESSION, "read"): ("sdk/formats/test_npy.py::test_reads_what_was_written",),
     (SESSION, "write"): (f"{_CONVERT}::test_recorded_games_go_round_with_everything",),
     (SESSION, "convert"): (_EVERY, f"{_CONVERT}::test_without_moves", _LOSSES),
-    (SESSION, "filter"): ("sdk/store/test_filters.py::",),
+    (SESSION, "filter"): ("sdk/selection/test_filters.py::",),
     (SESSION, "fuzzed"): (
         "sdk/formats/test_npy.py::test_flip_of_every_header_bit_is_an_error_or_changes_nothing",
         "sdk/formats/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",

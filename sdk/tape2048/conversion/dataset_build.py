@@ -12,7 +12,7 @@ import shutil
 from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -141,7 +141,7 @@ def build_dataset(
     target = _new_target(output)
     opened = _opened(sources, replayer, lossy=lossy)
     with _published(target, shard_rows) as (directory, writer):
-        added = _Added(writer, first_id=0)
+        added = _Added(writer, first_id=0, first_row=0)
         added.add_all(opened, workers, progress)
         if not added.runs:
             refuse_empty(added.skipped, target)
@@ -202,7 +202,7 @@ def append_dataset(
         staging = stack.enter_context(Staging(target))
         writer = stack.enter_context(closing(_continue(old, staging.path)))
         ids = old.table.rows["id"]
-        added = _Added(writer, first_id=int(ids.max()) + 1 if len(ids) else 0)
+        added = _Added(writer, int(ids.max()) + 1 if len(ids) else 0, writer.rows)
         added.add_all(opened, workers, progress)
         added.finish(staging.path, old)
         staging.publish(exchange=True)
@@ -243,8 +243,7 @@ def write_view(
     view.refuse_phase()
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
-    table = view.run_table.renumbered()
-    ends = np.cumsum(table.rows["steps"], dtype=np.int64)
+    ends = np.cumsum(view.runs["steps"], dtype=np.int64)
     with _published(target, shard_rows) as (directory, writer):
         for first in range(0, len(view), _VIEW_ROWS):
             rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
@@ -252,9 +251,11 @@ def write_view(
             writer.write(rows.view(np.uint8))
             if progress is not None:
                 progress(first + len(rows), len(view))
-        sources = [SourceCount(str(view.paths[0]), "dataset", len(table), len(view), 0)]
-        _finish(directory, writer, table, _history(None, sources, []))
-    return Built(str(target), len(table), len(view), ())
+        added = _Added(writer, first_id=0, first_row=0)
+        added.tables, added.runs = [view.run_table], len(view.runs)
+        added.sources = [SourceCount(str(view.paths[0]), "dataset", len(view.runs), len(view), 0)]
+        added.finish(directory, None)
+    return added.built(target)
 
 
 def _new_target(output: str | os.PathLike[str]) -> Path:
@@ -341,12 +342,12 @@ def _fitting(run: Run) -> Run:
 class _Added:
     """The runs that a build or an append has written so far; the first has the id ``first_id``."""
 
-    def __init__(self, writer: RowsWriter, first_id: int) -> None:
+    def __init__(self, writer: RowsWriter, first_id: int, first_row: int) -> None:
         self.writer = writer
         self._first_id = first_id
-        self._first_row = writer.rows
+        self._first_row = first_row
         self.runs = 0
-        self._tables = [RunTable.of_metas([])]
+        self.tables = [RunTable.of_metas([])]
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
         self.lost: Counter[str] = Counter()
@@ -382,18 +383,34 @@ class _Added:
         chunk.records.view(DATASET_ROW_DTYPE)["run_id"] += np.uint32(next_id)
         self.writer.write(chunk.records)
         self.runs += len(chunk.table)
-        self._tables.append(chunk.table)
+        self.tables.append(chunk.table)
         self.skipped += chunk.skipped
         self.lost += chunk.lost
         self.normalised += chunk.normalised
 
     def finish(self, directory: Path, old: Opened | None) -> None:
-        """Write the files beside the rows, for the old runs and the new ones."""
-        table = RunTable.joined(self._tables).renumbered(self._first_id, self._first_row)
+        """Write the files beside the rows, for the old runs and the new ones, and flush all files."""
+        table = RunTable.joined(self.tables).renumbered(self._first_id, self._first_row)
         if old is not None:
             table = RunTable.joined([old.table, table])
-        history = _history(old and old.manifest, self.sources, self.skipped)
-        _finish(directory, self.writer, table, history)
+        self.writer.finish()
+        database = directory / METADATA_DB
+        write_runs_db(database, table)
+        rows = self.writer.files.get(STEPS_NPY)
+        before = None if old is None else old.manifest
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        manifest = Manifest(
+            version=FORMAT_VERSION,
+            num_steps=self.writer.rows,
+            num_runs=len(table),
+            created=(before and before.created) or now,
+            updated=before and now,
+            steps_crc32c=None if rows is None else rows.crc32c,
+            files={**self.writer.files, METADATA_DB: flush_entry(database)},
+            sources=[*(before.sources if before else ()), *self.sources],
+            skipped=[*(before.skipped if before else ()), *self.skipped],
+        )
+        write_file(directory / MANIFEST, pretty_json(manifest))
 
     def built(self, path: Path) -> Built:
         """Return the result for the caller."""
@@ -434,34 +451,6 @@ def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> N
             path=file.path,
             hint="restore the data set from a copy, or build it again",
         )
-
-
-def _history(
-    before: Manifest | None, sources: list[SourceCount], skipped: list[SkippedRun]
-) -> dict[str, Any]:
-    """Return the manifest's fields on the history of a data set."""
-    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    if before is None:
-        return {"created": now, "sources": sources, "skipped": skipped}
-    both = {"sources": [*before.sources, *sources], "skipped": [*before.skipped, *skipped]}
-    return {"created": before.created or now, "updated": now, **both}
-
-
-def _finish(directory: Path, writer: RowsWriter, table: RunTable, history: dict[str, Any]) -> None:
-    """Write the files beside the rows, and flush all files."""
-    writer.finish()
-    database = directory / METADATA_DB
-    write_runs_db(database, table)
-    rows = writer.files.get(STEPS_NPY)
-    manifest = Manifest(
-        version=FORMAT_VERSION,
-        num_steps=writer.rows,
-        num_runs=len(table),
-        steps_crc32c=None if rows is None else rows.crc32c,
-        files={**writer.files, METADATA_DB: flush_entry(database)},
-        **history,
-    )
-    write_file(directory / MANIFEST, pretty_json(manifest))
 
 
 class RowsWriter:

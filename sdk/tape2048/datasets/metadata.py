@@ -8,7 +8,6 @@ trust the file (:mod:`tape2048.io.sqlite`).
 from __future__ import annotations
 
 import itertools
-import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,25 +103,20 @@ def read_runs_db(path: str | os.PathLike[str]) -> RunTable:
 def _read_columns(
     database: sqlite3.Connection, table: str, columns: dict[str, Any], path: str | os.PathLike[str]
 ) -> list[list[Any]]:
-    """Read columns as lists by one statement, so that all have the same order.
-
-    ``columns`` holds the type of each expression's list, which is strict, unlike SQLite's columns.
-    """
-    arrays = ", ".join(f"json_group_array({expression})" for expression in columns)
+    """Read expressions as lists of these types, which are strict, unlike SQLite's columns."""
     try:
-        texts = database.execute(f"SELECT {arrays} FROM {table}").fetchone()  # noqa: S608  (our own names)
+        rows = database.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()  # noqa: S608  (our own names)
     except (sqlite3.OperationalError, UnicodeDecodeError) as error:
         # SQLite has one error code for all of these; only the message tells a value from the file.
-        if isinstance(error, sqlite3.OperationalError) and not re.search("BLOB|UTF-8", str(error)):
+        if isinstance(error, sqlite3.OperationalError) and "UTF-8" not in str(error):
             raise
-        raise SchemaError(
-            f"a value in the table {table} is neither a number nor text: {error}", path=path
-        ) from error
+        raise SchemaError(f"a text in the table {table} is not UTF-8: {error}", path=path) from error
     found = []
-    for text, (expression, kind) in zip(texts, columns.items(), strict=True):
+    values = zip(*rows, strict=True) if rows else [()] * len(columns)
+    for column, (expression, kind) in zip(values, columns.items(), strict=True):
         try:
-            found.append(msgspec.json.decode(text, type=kind))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            found.append(msgspec.convert(column, kind))
+        except msgspec.ValidationError as error:
             raise SchemaError(f"{table}.{expression}: {error}", path=path) from error
     return found
 

@@ -317,7 +317,7 @@ class PackReader:
         return _shuffled_steps(runs, batch_size, seed) if shuffle else _steps_in_order(runs, batch_size)
 
     def rows(self, indices: Iterable[int] | None = None, workers: int | None = None) -> RunRows:
-        """Decode all runs (or some) into memory, as one source of rows; a step takes 23 to 27 bytes.
+        """Decode all runs (or some) into memory, as one source of rows; a step takes 34 bytes.
 
         Args:
             indices: run numbers; a row's ``run_id`` is the ordinal among them. None: all runs.

@@ -84,12 +84,10 @@ def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
         >>> len(run.states) == len(run.moves) + 1 == len(run) + 1
         True
     """
-    if load is None:
-        return parse_run(load_path(path), path)
-    if load == "mmap":
-        return parse_run(map_path(path), path)
-    check_load(load)
-    return parse_run(read_path(path), path)
+    if load is not None:
+        check_load(load)
+    read = load_path if load is None else map_path if load == "mmap" else read_path
+    return parse_run(read(path), path)
 
 
 def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = None) -> Run:

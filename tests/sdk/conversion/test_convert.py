@@ -297,7 +297,7 @@ class TestSessions:
             ("soon", 0),
         ],
     )
-    def test_a_start_without_an_offset_is_in_utc_wherever_it_is_read(
+    def test_a_start_without_offset_is_utc(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started_at: str, expected: int
     ) -> None:
         write_session(tmp_path / "s", runs_in(runs), {"started_at": started_at})
@@ -366,9 +366,8 @@ class TestReplay:
             assert convert(path, tmp_path / target, replayer=counting).lost == {}
             assert len(counting.seeds) == plays
 
-    def test_a_game_that_comes_out_differently_is_left_out_by_name(
-        self, recorded: Path, tmp_path: Path
-    ) -> None:
+    def test_a_game_that_replays_differently(self, recorded: Path, tmp_path: Path) -> None:
+        """A game that comes out differently is left out by name."""
         bare = without_moves(recorded)
         rows = np.load(bare / "steps.npy")
         third = np.flatnonzero(rows["run_id"] == 2)
@@ -386,9 +385,10 @@ class TestReplay:
         done = convert(recorded, tmp_path / "x.a2pack", replayer=replayer)
         assert (done.runs, [one.error for one in done.skipped]) == (5, ["ReplayError"])
 
-    def test_what_cannot_be_played_is_refused_before_rows_are_read(
+    def test_unplayable_sessions_are_refused_early(
         self, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A session that cannot be replayed is rejected before rows are read."""
         bare = without_moves(recorded)
         build_dataset(tmp_path / "ds", [write_runs(tmp_path / "runs")])
         before = tree(tmp_path)
@@ -418,7 +418,7 @@ class TestReplay:
             convert(bare, tmp_path / "x.a2pack", replayer=stranger, lossy=True)
         assert {name for name in tree(tmp_path) if name not in before} == set()
 
-    def test_with_a_loss_such_games_end_at_their_last_board(self, tmp_path: Path) -> None:
+    def test_lossy_games_end_at_their_last_board(self, tmp_path: Path) -> None:
         from tape2048.game.moves import UNKNOWN, recover
 
         whole = runs_in(record(tmp_path / "s", "greedy", 40), replayer)
@@ -493,7 +493,7 @@ class TestFiles:
         assert sorted(tree(tmp_path / "out")) == ["000.a2run2", "001.a2run2", "002.a2run2"]
         assert tree(tmp_path / "out")["000.a2run2"] == tree(runs)["000.a2run2"]
 
-    def test_names_that_come_twice_get_a_number_that_is_free(self, tmp_path: Path) -> None:
+    def test_repeated_names_get_a_free_number(self, tmp_path: Path) -> None:
         # The third, "a" again, would be called what the first one is.
         names = ("d1/a-000002", "d1/a", "d2/a")
         for name in names:
@@ -505,7 +505,7 @@ class TestFiles:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("kind", ["session", "a2run2"])
-    def test_all_that_is_written_is_flushed_and_then_gets_its_name(
+    def test_files_are_flushed_before_the_rename(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
         naming = Naming(tmp_path, monkeypatch)
@@ -630,9 +630,7 @@ class TestFiles:
         assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
 
     @pytest.mark.parametrize("kind", ["a2run", "a2run2", "dataset", "session"])
-    def test_what_a_killed_conversion_left_goes_with_the_next(
-        self, runs: Path, tmp_path: Path, kind: str
-    ) -> None:
+    def test_drafts_of_killed_conversions_go(self, runs: Path, tmp_path: Path, kind: str) -> None:
         left = [tmp_path / f".out.{digit * 16}.partial" for digit in "ab"]
         for path in left:
             path.mkdir()

@@ -139,9 +139,10 @@ class TestBuild:
             json.loads((tmp_path / "ds/manifest.json").read_text())["skipped"][1]["error"] == "TruncatedError"
         )
 
-    def test_a_run_that_is_too_long_is_named_and_the_others_are_built(
+    def test_too_long_runs_are_left_out(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A run that is too long is named, and the others are built."""
         monkeypatch.setattr(build_module, "RUN_STEPS_MAX", 30)
         result = build_dataset(tmp_path / "ds", [runs])
         assert (result.runs, result.steps) == (2, 42)
@@ -201,7 +202,8 @@ class TestBuild:
                 else:
                     np.testing.assert_array_equal(rows[name], expected[name], err_msg=f"{source} {name}")
 
-    def test_sessions_without_moves_are_refused_or_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
+    def test_sessions_without_moves(self, runs: Path, tmp_path: Path) -> None:
+        """Sessions without moves are rejected, or their runs are left out by name."""
         sources = [write_ours(tmp_path / "s"), runs]
         with pytest.raises(MaintenanceError):
             build_dataset(tmp_path / "ds", sources)
@@ -210,7 +212,7 @@ class TestBuild:
         assert result.skipped[0].error == "ReplayError"
         assert sum(result.lost.values()) == 1
 
-    def test_where_every_run_is_left_out_nothing_is_written(self, tmp_path: Path) -> None:
+    def test_no_run_left_writes_nothing(self, tmp_path: Path) -> None:
         made_up = write_ours(tmp_path / "s", Spec(MADE_UP[2:]))
         with pytest.raises(EmptyCorpusError, match=r"0 of 3 runs .*ReplayError"):
             build_dataset(tmp_path / "ds", [made_up], lossy=True)
@@ -308,9 +310,8 @@ class TestAppend:
             np.testing.assert_array_equal(old.get_batch(np.arange(87)), dataset_rows())
         assert len(Dataset(built)) == 174
 
-    def test_what_the_dead_left_is_removed_and_what_the_living_have_is_not(
-        self, built: Path, runs: Path
-    ) -> None:
+    def test_only_drafts_of_dead_processes_go(self, built: Path, runs: Path) -> None:
+        """Drafts of dead processes are removed; drafts of live ones stay."""
         dead = built.with_name(f".{built.name}.0123.partial")
         alive = built.with_name(f".{built.name}.4567.partial")
         other = built.with_name(".other.89ab.partial")
@@ -465,9 +466,8 @@ class TestRuns:
         st.integers(1, 15),
         st.integers(0, 3),
     )
-    def test_the_chosen_value_is_found_again_or_said_to_be_lost(
-        self, values: list[float], legal: int, chosen: int
-    ) -> None:
+    def test_chosen_values_are_restored_or_lost(self, values: list[float], legal: int, chosen: int) -> None:
+        """A chosen move's value is restored, or counted as lost."""
         from tape2048.datasets.records import restore_values
 
         if not legal >> chosen & 1:
@@ -485,7 +485,8 @@ class TestRuns:
         if not lost:
             np.testing.assert_array_equal(stored, whole)
 
-    def test_a_data_set_of_others_has_the_board_that_the_rules_leave(self, tmp_path: Path) -> None:
+    def test_third_party_final_boards(self, tmp_path: Path) -> None:
+        """A data set without final boards gets those that the rules leave."""
         games = [game(i, with_branches=False) for i in range(20)]
         opened = Dataset(write_dataset(tmp_path / "ds", games))
         known = 0
@@ -505,7 +506,7 @@ class TestRuns:
         assert Dataset(tmp_path / "part").run(1).equals(Dataset(built).run(2))
 
     @pytest.mark.parametrize("shard_rows", [None, 50])
-    def test_all_that_is_written_is_flushed_and_then_gets_its_name(
+    def test_files_are_flushed_before_the_rename(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_rows: int | None
     ) -> None:
         naming = Naming(tmp_path, monkeypatch)

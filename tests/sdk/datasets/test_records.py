@@ -47,7 +47,7 @@ def write(path: Path, *games: PlainRun) -> Path:
 
 
 class TestDataset:
-    def test_values_within_one_are_kept_and_others_normalised(self, tmp_path: Path) -> None:
+    def test_values_outside_0_to_1_are_normalised(self, tmp_path: Path) -> None:
         runs = write(tmp_path / "runs", played(KEPT), played(NORMALISED), played([*KEPT, *NORMALISED]))
         built = build_dataset(tmp_path / "ds", runs)
         expected = [row for _, row in [*KEPT, *NORMALISED, *KEPT, *NORMALISED]]

@@ -295,7 +295,7 @@ def test_hugging_face_datasets_reads_it(corpus: Corpus, tmp_path: Path) -> None:
 # --- what is refused, and what happens when it fails
 
 
-def test_an_existing_file_stays_unless_it_is_to_be_replaced(corpus: Corpus, tmp_path: Path) -> None:
+def test_existing_files_stay_without_replace(corpus: Corpus, tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("mine")
     with pytest.raises(NameTakenError):

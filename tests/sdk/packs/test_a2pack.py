@@ -477,7 +477,7 @@ class TestCompression:
                 with pytest.raises(errors.FieldError, match="entry 0"):
                     entry(content[:cut], size).decode(0)
 
-    def test_a_frame_that_claims_the_world_allocates_nothing(self, tmp_path: Path) -> None:
+    def test_a_huge_zstd_claim_allocates_nothing(self, tmp_path: Path) -> None:
         # Magic, a header byte for an eight-byte content size, 2**62, then an empty last block.
         frame = struct.pack("<IBQ", 0xFD2FB528, 0xE0, 2**62) + b"\x01\0\0"
         tracemalloc.start()
@@ -486,7 +486,7 @@ class TestCompression:
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
         tracemalloc.stop()
 
-    def test_an_lz4_frame_that_claims_the_world_allocates_nothing(self, tmp_path: Path) -> None:
+    def test_a_huge_lz4_claim_allocates_nothing(self, tmp_path: Path) -> None:
         import lz4.frame
 
         frame = bytearray(lz4.frame.compress(bytes(4096)))
@@ -729,7 +729,7 @@ class TestBadInput:
         unchecked = PackReader.open(tmp_path / "x", verify=False)
         assert len(unchecked.get_slice(1).bytes) == len(PAYLOADS[1])
 
-    def test_errors_of_a_payload_name_the_entry_and_the_place(self, tmp_path: Path) -> None:
+    def test_payload_errors_name_entry_and_offset(self, tmp_path: Path) -> None:
         payload = build.a2run2_bytes(build.PlainRun([1, 3], [2], [None])).replace(
             b"\x01\x02\x00", b"\x01\x07\x00"
         )

@@ -74,9 +74,8 @@ class TestReadAndWrite:
         assert len(kept) == 5
 
     @given(st.integers(0, 40), st.text(max_size=30), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
-    def test_what_others_write_reads_and_what_we_write_reads_there(
-        self, steps: int, engine: str, score: int, tile: int
-    ) -> None:
+    def test_third_party_reader_and_writer(self, steps: int, engine: str, score: int, tile: int) -> None:
+        """Third-party files are readable here, and ours are readable there."""
         plain = dataclasses.replace(
             build.game(steps, steps_max=steps), engine=engine, max_score=score, highest_tile=tile
         )
@@ -244,7 +243,7 @@ class TestDirectories:
         with pytest.raises(errors.FieldError, match="start_unix_s"):
             shard_path(tmp_path, run)
 
-    def test_bad_files_are_reported_and_cost_only_themselves(self, tmp_path: Path) -> None:
+    def test_bad_files_cost_only_themselves(self, tmp_path: Path) -> None:
         data = build.a2t1_bytes(GAME)
         for name, content in {
             "20250101/a.a2run": data,

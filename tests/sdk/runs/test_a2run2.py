@@ -92,7 +92,8 @@ class TestReadAndWrite:
         assert RunV2.from_bytes(data).meta == meta
 
     @given(plain_runs)
-    def test_decodes_as_the_plain_decoder_and_encodes_the_same_bytes(self, plain: build.PlainRun) -> None:
+    def test_same_as_the_plain_codec(self, plain: build.PlainRun) -> None:
+        """Decodes as the plain decoder, and encodes to the same bytes."""
         data = build.a2run2_bytes(plain)
         run = RunV2.from_bytes(data)
         same(run, plain)
@@ -324,7 +325,7 @@ class TestBadInput:
         assert caught.value.offset is not None
 
     @pytest.mark.parametrize("overlong", [b"\x89\x00", b"\x89\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\x1f"])
-    def test_numbers_of_the_metadata_that_no_encoder_writes(self, overlong: bytes) -> None:
+    def test_metadata_that_no_encoder_writes(self, overlong: bytes) -> None:
         with pytest.raises(errors.FieldError, match="varint"):
             RunV2.from_bytes(overlong + build.a2run2_bytes(GAME)[1:])
 

@@ -57,7 +57,7 @@ def test_recorded_games_go_round(tape: Tape, recorded: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--record-action"], ["--sample-rate", "7"]])
-def test_what_a_recording_does_not_hold_is_played_again(
+def test_missing_facts_are_replayed(
     tape: Tape, process: Any, tmp_path: Path, flags: list[str]
 ) -> None:
     """The rules leave two candidates for some of these games' ends."""
@@ -106,7 +106,7 @@ def test_games_that_cannot_be_played_again_are_refused(
 
 
 @pytest.mark.slow
-def test_of_a_player_outside_the_rest_is_kept_where_that_is_wanted(
+def test_lossy_keeps_games_of_other_players(
     tape: Tape, process: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "player.py").write_text(
