@@ -57,9 +57,7 @@ def test_recorded_games_go_round(tape: Tape, recorded: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--record-action"], ["--sample-rate", "7"]])
-def test_missing_facts_are_replayed(
-    tape: Tape, process: Any, tmp_path: Path, flags: list[str]
-) -> None:
+def test_missing_facts_are_replayed(tape: Tape, process: Any, tmp_path: Path, flags: list[str]) -> None:
     """The rules leave two candidates for some of these games' ends."""
     games = ["--player", "greedy", "--max-games", "20", "--seed", "3", "--workers", "1"]
     games += ["--out-dir", str(tmp_path / "games")]
@@ -106,9 +104,7 @@ def test_games_that_cannot_be_played_again_are_refused(
 
 
 @pytest.mark.slow
-def test_lossy_keeps_games_of_other_players(
-    tape: Tape, process: Any, tmp_path: Path
-) -> None:
+def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: Path) -> None:
     (tmp_path / "player.py").write_text(
         "import numpy as np\n\n\ndef make():\n"
         "    return lambda boards, legal, exps: np.tile(np.float32([4, 1, 3, 2]), (len(boards), 1))\n"
