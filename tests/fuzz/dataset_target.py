@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import EXTREMES, Field, Target, pick
 from set_targets import GAMES
-from tests.sdk import run_builders as build
+from tests.sdk.datasets.set_builders import dataset_rows
 
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE
 from tape2048.datasets.directory import check_files, check_run_ends, check_whole
@@ -39,6 +39,8 @@ from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
+
+    from tests.sdk import run_builders as build
 
     from tape2048.datasets.run_table import RunTable
 
@@ -249,21 +251,6 @@ def npy_bytes(rows: bytes, count: int, *, width: int = 2, total: int = 256) -> b
     return head + room.to_bytes(width, "little") + text.ljust(room - 1) + b"\n" + rows
 
 
-def row_bytes(games: Sequence[build.PlainRun]) -> bytes:
-    return b"".join(
-        _ROW.pack(
-            game.states[i],
-            game.moves[i],
-            sum(1 << m for m in build.ref.legal_moves(build.ref.unpack(game.states[i]))),
-            *(1.0 if m == game.moves[i] else 0.0 for m in range(4)),
-            run_id,
-            i,
-        )
-        for run_id, game in enumerate(games)
-        for i in range(len(game.moves))
-    )
-
-
 def run_records(games: Sequence[build.PlainRun]) -> list[tuple[Any, ...]]:
     found, first = [], 0
     for run_id, game in enumerate(games):
@@ -281,7 +268,7 @@ def _manifest(steps: int, runs: int, **more: Any) -> bytes:
 
 def _seed(games: Sequence[build.PlainRun], count: int, runs: list[tuple[Any, ...]], manifest: bytes) -> bytes:
     # NumPy's own header ends at a multiple of 64 bytes; ours has 256.
-    steps = npy_bytes(row_bytes(games), count, width=2 if manifest else 4)
+    steps = npy_bytes(dataset_rows(games).tobytes(), count, width=2 if manifest else 4)
     return SPLIT.join((steps, b"".join(_RUN.pack(*run) for run in runs), manifest))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
+from tests.sdk.datasets.set_builders import packdat_bytes
 
 from tape2048.datasets.packdat import DataPack
 
@@ -56,7 +56,7 @@ def fields(data: bytes) -> list[Field]:
 
 def absurd(rng: random.Random) -> bytes:
     """Steps and offset that agree on a number that the bytes cannot hold."""
-    data = bytearray(packdat(GAMES))
+    data = bytearray(packdat_bytes(GAMES))
     steps = rng.choice(EXTREMES) % 2**64
     data[12:20] = steps.to_bytes(8, "little")
     data[20:28] = ((_HEADER + _STEP * steps) % 2**64).to_bytes(8, "little")
@@ -64,35 +64,9 @@ def absurd(rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def packdat(games: list[build.PlainRun]) -> bytes:
-    """The file of these games; steps without values, so that nothing of the rules is needed here."""
-    steps = b"".join(
-        struct.pack("<QIIBB4H6x", run.states[i], run_id, i, run.moves[i], *_values(run.branches[i]))
-        for run_id, run in enumerate(games)
-        for i in range(len(run.moves))
-    )
-    count = len(steps) // _STEP
-    data = b"2048" + struct.pack("<IIQQ", 1, len(games), count, _HEADER + len(steps)) + steps
-    first = 0
-    for run_id, run in enumerate(games):
-        engine = (run.engine or "").encode()
-        facts = (run_id, first, len(run.moves), run.max_score, run.highest_tile, len(engine))
-        data += struct.pack("<IIIQIH", *facts) + engine + struct.pack("<Qf", run.start_unix_s, run.elapsed_s)
-        first += len(run.moves)
-    return data + crc32c(data).to_bytes(4, "little")
-
-
-def _values(branches: build.Branches) -> list[int]:
-    """The mask, and four levels."""
-    if branches is None:
-        return [0] * 5
-    mask = sum(1 << m for m, value in enumerate(branches) if value is not None)
-    return [mask, *(round((value or 0) * 65535) for value in branches)]
-
-
 PACKDAT = Target(
     "packdat",
-    [packdat(GAMES), packdat(GAMES[:1]), packdat([])],
+    [packdat_bytes(GAMES), packdat_bytes(GAMES[:1]), packdat_bytes([])],
     DataPack.from_bytes,
     DataPack.to_bytes,
     seal,

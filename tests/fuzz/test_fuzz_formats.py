@@ -37,7 +37,7 @@ class Expected(NamedTuple):
 
 FORMATS = {
     "a2t1": Expected(5, "MagicError VersionError TruncatedError FormatError ChecksumError FieldError"),
-    "a2run2": Expected(5, "TruncatedError FormatError FieldError FieldError"),
+    "a2run2": Expected(4, "TruncatedError FormatError FieldError"),
     "a2pack": Expected(
         5,
         "MagicError VersionError TruncatedError FormatError ChecksumError FieldError FieldError "

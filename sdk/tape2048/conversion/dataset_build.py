@@ -404,7 +404,7 @@ class _Added:
             num_steps=self.writer.rows,
             num_runs=len(table),
             created=(before and before.created) or now,
-            updated=before and now,
+            updated=None if before is None else now,
             steps_crc32c=None if rows is None else rows.crc32c,
             files={**self.writer.files, METADATA_DB: flush_entry(database)},
             sources=[*(before.sources if before else ()), *self.sources],

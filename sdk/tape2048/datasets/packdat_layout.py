@@ -50,6 +50,7 @@ from tape2048.errors import (
     VersionError,
 )
 from tape2048.io.crc import check_crc, crc32c
+from tape2048.runs.run import read_engine
 
 if TYPE_CHECKING:
     import os
@@ -161,14 +162,9 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
         tail_at = head_end + head[5]
         if tail_at + _RUN_TAIL.size > len(content):
             raise _runs_end(path, header, at)
-        try:
-            engines.append(content[head_end:tail_at].decode() or None)
-        except UnicodeDecodeError as error:
-            raise FieldError(
-                f"the engine of run {head[0]} is not UTF-8: {error.reason}",
-                path=path,
-                offset=header.metadata_offset + head_end + error.start,
-            ) from error
+        at_engine = header.metadata_offset + head_end
+        engine = read_engine(content[head_end:tail_at], path, at_engine, f" of run {head[0]}")
+        engines.append(engine or None)
         tail = _RUN_TAIL.unpack_from(content, tail_at)
         if not math.isfinite(tail[1]):
             raise FieldError(

@@ -38,7 +38,7 @@ from tape2048.formats.npy import check_load
 from tape2048.io.crc import check_crc
 from tape2048.io.durable import fsync_dir, new_file, storage_errors, write_all
 from tape2048.io.reading import load_path, map_path, read_path
-from tape2048.runs.run import Run, RunMeta, check_meta
+from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
 
 if TYPE_CHECKING:
     import os
@@ -147,12 +147,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
         raise FieldError(f"move {moves[at]} at step {at}; expected 0 to 3", path=path, offset=moves_at + at)
     if not math.isfinite(elapsed):
         raise FieldError(f"elapsed_s is {elapsed}; expected a finite number", path=path, offset=18)
-    try:
-        engine = data[HEADER_BYTES:states_at].tobytes().decode() or None
-    except UnicodeDecodeError as error:
-        raise FieldError(
-            f"the engine is not UTF-8: {error.reason}", path=path, offset=HEADER_BYTES + error.start
-        ) from error
+    engine = read_engine(data[HEADER_BYTES:states_at].tobytes(), path, HEADER_BYTES) or None
     meta = RunMeta(steps, start, elapsed, score, tile, engine)
     return Run(data[states_at:moves_at].view("<u8"), moves, meta)
 

@@ -34,7 +34,7 @@ from tape2048.base.text import counted
 from tape2048.errors import FieldError, FormatError, TruncatedError
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import load_path
-from tape2048.runs.run import Run, RunMeta, check_meta
+from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
 
 if TYPE_CHECKING:
     import os
@@ -365,13 +365,7 @@ def _read_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
     if option:
         length = cursor.varint(64)
         begin = cursor.at
-        raw = cursor.take(length, "the engine")
-        try:
-            engine = raw.decode()
-        except UnicodeDecodeError as error:
-            raise FieldError(
-                f"the engine is not UTF-8: {error.reason}", path=cursor.path, offset=begin + error.start
-            ) from error
+        engine = read_engine(cursor.take(length, "the engine"), cursor.path, begin)
     if not math.isfinite(elapsed):
         raise FieldError(
             f"elapsed_s is {elapsed}; expected a finite number", path=cursor.path, offset=elapsed_at

@@ -82,6 +82,15 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> Non
         raise FieldError(f"engine is {engine!r}; expected text or None", path=path)
 
 
+def read_engine(raw: bytes, path: str | os.PathLike[str] | None, offset: int, whose: str = "") -> str:
+    """Decode the engine of a run's file; a FieldError names ``path``, and the offset of the invalid byte."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        message = f"the engine{whose} is not UTF-8: {error.reason}"
+        raise FieldError(message, path=path, offset=offset + error.start) from error
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Run(RowView):
     """One game: its boards, moves and, where the source has them, branch values.
