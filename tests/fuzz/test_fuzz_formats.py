@@ -53,7 +53,7 @@ FORMATS = {
         slice(2, 3),
     ),
     "tape": Expected(
-        9,
+        7,
         "NpyError NpyError TruncatedError FormatError ManifestError BookkeepingError "
         "FieldError FieldError ReplayError",
         slice(1, 2),
