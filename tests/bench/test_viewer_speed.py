@@ -13,10 +13,10 @@ from .viewer import measure
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here: apt-get install chromium")
-def test_everything_of_the_viewer_is_measured() -> None:
-    small = {"sessions": 2, "rows": 20_000, "small": 5, "games": 1000, "frames": 20, "seconds": 2}
+def test_viewer_benchmark() -> None:
+    small = {"sessions": 2, "rows": 20_000, "small": 5, "games": 1000, "frames": 10, "seconds": 1}
     # In a thread of its own: playwright takes one browser a thread, and tests beside this one have theirs.
     with memory_dir() as directory, ThreadPoolExecutor(1) as thread:
         found = thread.submit(measure, directory, **small).result()
-    assert len(found) == 13
+    assert len(found) == 14
     assert all(one.value >= 0 for one in found)

@@ -34,9 +34,7 @@ def test_json_escapes_what_json_cannot_hold(capsys: pytest.CaptureFixture[str]) 
     assert out.endswith("\n}\n")
 
 
-def test_piped_tables_are_never_cut(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_piped_tables_are_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     table = output.table("name", ">n")
     table.add_row(output.cell("x" * 500 + "[red]:smile:"), "1")
     output.print_human(table)

@@ -12,14 +12,7 @@ from hypothesis import given, settings, strategies as st
 from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_tools.viewer.collection import Entry, Games
-from tape2048_tools.viewer.selection import (
-    PAGE_ROWS,
-    SORTS,
-    Selection,
-    _ranked,
-    choose,
-    page_of_games,
-)
+from tape2048_tools.viewer.selection import PAGE_ROWS, SORTS, Selection, _ranked, choose, page_of_games
 
 COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
 

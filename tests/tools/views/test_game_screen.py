@@ -16,14 +16,7 @@ from tape2048.runs.run import Run, RunMeta
 from tape2048_recorder.replay.judging import Judged
 from tape2048_tools.terminal.background import in_background
 from tape2048_tools.views.run import ChosenRun
-from tape2048_tools.views.screens import (
-    CriticView,
-    GameView,
-    ReplayScreen,
-    move_table,
-    points,
-    scores_of,
-)
+from tape2048_tools.views.screens import CriticView, GameView, ReplayScreen, move_table, points, scores_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

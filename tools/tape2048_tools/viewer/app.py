@@ -105,8 +105,7 @@ def make_app(data: Data, token: str, hosts: Collection[str], cookie: str) -> ASG
     routes: dict[str, Any] = {"/": page, "/static/{name}": static, "/api/live": live}
     routes |= {f"/api/{name}": _answering(make, free) for name, make in documents.items()}
     app = Starlette(
-        routes=[Route(path, endpoint) for path, endpoint in routes.items()],
-        exception_handlers={404: missing},
+        routes=[Route(path, endpoint) for path, endpoint in routes.items()], exception_handlers={404: missing}
     )
     return _Guard(app, token, hosts, cookie)
 

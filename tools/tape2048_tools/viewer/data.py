@@ -53,10 +53,7 @@ class Data:
     """
 
     def __init__(
-        self,
-        collection: Collection,
-        judges: Judges,
-        examine: Callable[[], dict[str, Any]] | None = None,
+        self, collection: Collection, judges: Judges, examine: Callable[[], dict[str, Any]] | None = None
     ) -> None:
         self.collection = collection
         self.judges = judges
@@ -217,10 +214,7 @@ class Data:
 
     def _judged(self, game: Game, number: int, facts: dict[str, Any]) -> tuple[Judged | None, dict[str, Any]]:
         judge = self.judges[number]
-        facts |= {
-            "judge": self.judges.documents()[number],
-            "thresholds": list(self.judges.critic.thresholds),
-        }
+        facts |= {"judge": self.judges.documents()[number], "thresholds": list(self.judges.critic.thresholds)}
         return (judge.game(game.states, game.moves) if game.is_whole else None), facts
 
     def judge_list(self, _: Mapping[str, str]) -> dict[str, Any]:

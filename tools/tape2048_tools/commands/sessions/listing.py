@@ -64,12 +64,7 @@ _OWN = ("name", "path", "recovered", "storage")
 @CACHE
 @json_option("Print one JSON document: sessions, broken ones, totals.")
 def command(
-    *,
-    root: Path | str | None,
-    scores: bool | None,
-    cache: str | None,
-    cache_max_mb: int,
-    as_json: bool,
+    *, root: Path | str | None, scores: bool | None, cache: str | None, cache_max_mb: int, as_json: bool
 ) -> None:
     """List the sessions in ROOT: rows, games, mean and best score, reach of the big tiles, size.
 

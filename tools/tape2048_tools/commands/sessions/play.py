@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import (
-    EXISTING,
-    PATH,
-    critic_or_name,
-    int_option,
-    new_command,
-)
+from tape2048_tools.terminal.click_extras import EXISTING, PATH, critic_or_name, int_option, new_command
 from tape2048_tools.views.run import RUN_CHOICE, choose_run
 
 if TYPE_CHECKING:

@@ -16,13 +16,7 @@ import msgspec
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
-from tape2048.errors import (
-    ColumnError,
-    FormatError,
-    ReplayError,
-    TapeError,
-    error_class,
-)
+from tape2048.errors import ColumnError, FormatError, ReplayError, TapeError, error_class
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.durable import path_exists, write_file
 from tape2048.io.reading import reading
