@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +16,9 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+#: Longest wait for a viewer on a busy machine.
+PATIENCE_S = 120.0
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -29,17 +34,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of two sessions of a greedy player, one with moves and one without; 40 short games."""
     root = tmp_path_factory.mktemp("viewer") / "selfplay"
     for flags in (["--seed", "1", "--record-action"], ["--seed", "2"]):
-        command = [
-            sys.executable,
-            "-m",
-            "tape2048_tools.cli",
-            "record",
-            "--player",
-            "greedy",
-            "--workers",
-            "1",
-        ]
-        command += ["--max-games", "20", "--out-dir", str(root), *flags]
+        command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy"]
+        command += ["--workers", "1", "--max-games", "20", "--out-dir", str(root), *flags]
         subprocess.run(command, env=_environment(), check=True, capture_output=True, timeout=120)
     return root
 
@@ -80,6 +76,14 @@ class Viewer(NamedTuple):
         code, body, _ = self.get(path)
         assert code == 200, body
         return json.loads(body)
+
+    def best_game(self) -> tuple[str, str]:
+        """The session and the run of the best game, once everything is read."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := self.json("/api/games"))["waiting"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return found["rows"][0]["session"], found["rows"][0]["run"]
 
     def refusal(self, path: str, **how: str) -> tuple[int, dict[str, Any]]:
         """The code and the document of a request that is refused."""
@@ -136,3 +140,17 @@ def second_viewer(
     """A viewer of three directories, which also answers to the name box.example."""
     roots = [tmp_path_factory.mktemp(name) for name in ("first", "second", "planted")]
     return SecondViewer(start_viewer(*roots, "--allow-host", "box.example"), *roots)
+
+
+@pytest.fixture
+def copied(recorded: Path, tmp_path: Path) -> Path:
+    """A copy of the recorded games, to be damaged."""
+    return Path(shutil.copytree(recorded, tmp_path / "copy"))
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

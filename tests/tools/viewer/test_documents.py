@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,8 @@ from tape2048_tools.viewer.data import Data
 from tape2048_tools.viewer.games import pack, parse_board, read_game
 from tape2048_tools.viewer.judges import Judges
 from tape2048_tools.viewer.live import training_document
+
+from .conftest import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,12 +117,10 @@ def test_sample_of_tiles_and_moves(data: Data, recorded: Path) -> None:
 # --- directories
 
 
-def test_listing_follows_the_directories(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_follows_the_directories(monkeypatch: pytest.MonkeyPatch, copied: Path) -> None:
     from tape2048_tools.viewer import collection
 
-    root = shutil.copytree(recorded, tmp_path / "copy")
+    root = copied
     listed = []
     names = collection.session_names
     monkeypatch.setattr(collection, "session_names", lambda root: listed.append(root) or names(root))
@@ -136,8 +135,7 @@ def test_listing_follows_the_directories(
     monkeypatch.setattr(collection, "LISTED_S", 0.0)
     first = min(root.glob("2*"))
     shutil.copytree(first, root / f"{first.name}-2")
-    while len(found.games().sessions) < 3:
-        time.sleep(0.01)
+    until(lambda: len(found.games().sessions) == 3)
     shutil.rmtree(first)
     assert [one.name for one in found.games().sessions].count(first.name) == 0
 
@@ -224,10 +222,8 @@ def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
         assert odds == pytest.approx(np.mean([by_key[key, str(run)] for run in few], axis=0).tolist())
 
 
-def test_unreadable_session_lacks_its_odds_only(data: Data, recorded: Path, tmp_path: Path) -> None:
-    root = tmp_path / "copy"
-    shutil.copytree(recorded, root)
-    other = Data(Collection([root]), data.judges)
+def test_unreadable_session_lacks_its_odds_only(data: Data, copied: Path) -> None:
+    other = Data(Collection([copied]), data.judges)
     first, second = other.collection.whole().sessions
     (first.path / "steps.npy").write_bytes(b"no rows")
     found = other.opinions({"of": f"{first.id},{second.id}"})
@@ -259,8 +255,8 @@ def test_replaced_session_is_read_again(data: Data, recorded: Path, tmp_path: Pa
 
     def shown() -> tuple[list[int], bytes]:
         made.collection._list()  # as a second later
-        while (games := made.collection.games()).waiting:
-            pass
+        until(lambda: not made.collection.games().waiting)
+        games = made.collection.games()
         (entry,) = games.sessions
         run = str(entry.runs["id"][0])
         return games["max_score"].tolist(), made.replay({"session": entry.id, "run": run})
@@ -360,19 +356,8 @@ def test_a_planted_blunder_is_the_largest_loss(data: Data) -> None:
 
 
 def test_sampled_game_has_no_moves(data: Data, recorded: Path, process: Any, tmp_path: Path) -> None:
-    done = process(
-        "record",
-        "--player",
-        "greedy",
-        "--max-games",
-        "2",
-        "--sample-rate",
-        "3",
-        "--out-dir",
-        "thin",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0
+    flags = ["--player", "greedy", "--max-games", "2", "--sample-rate", "3", "--out-dir", "thin"]
+    assert process("record", *flags, cwd=tmp_path).returncode == 0
     thin = Data(Collection([tmp_path / "thin"]), data.judges)
     thin.collection.whole()
     row = thin.games({})["rows"][0]
@@ -567,13 +552,12 @@ def test_a_player_that_links_may_not_name_is_refused(player: str, words: str) ->
 # --- live
 
 
-def test_the_state_of_recorders_comes_from_their_files(recorded: Path, data: Data, tmp_path: Path) -> None:
+def test_the_state_of_recorders_comes_from_their_files(data: Data, tmp_path: Path, copied: Path) -> None:
     (found,) = data.live()["recorders"]
     assert (found["state"], found["running"], found["status"]["games"]) == ("stopped", False, 20)
-    shutil.copytree(recorded, tmp_path / "copy")
-    status = next((tmp_path / "copy/.recorder").glob("*.status.json"))
+    status = next((copied / ".recorder").glob("*.status.json"))
     status.write_bytes(b"no status")
-    broken = Data(Collection([tmp_path / "copy", tmp_path / "nothing"]), data.judges)
+    broken = Data(Collection([copied, tmp_path / "nothing"]), data.judges)
     (found,) = broken.live()["recorders"]
     assert "not the status" in found["error"]
 

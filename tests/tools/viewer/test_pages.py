@@ -16,6 +16,8 @@ from tape2048.game.rules import boards_to_exps
 from tape2048.runs.run import Run, RunMeta
 from tape2048_tools.viewer.games import read_game
 
+from .conftest import until as wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -68,12 +70,6 @@ def open_link(page: Any, link: str) -> None:
     ready(page)
 
 
-def best_game(viewer: Viewer) -> tuple[str, str]:
-    while (found := viewer.json("/api/games"))["waiting"]:
-        time.sleep(0.05)
-    return found["rows"][0]["session"], found["rows"][0]["run"]
-
-
 def violations(page: Any) -> list[str]:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     found = axe.Axe().run(page).response["violations"]
@@ -104,7 +100,7 @@ def test_pages_are_accessible_and_fit(
     new_page: Callable[..., Any], viewer: Viewer, scheme: str, width: int
 ) -> None:
     """No page violates a rule of axe, or is wider than the screen."""
-    session, run = best_game(viewer)
+    session, run = viewer.best_game()
     page = new_page(viewer.link, scheme, width)
     for link in [
         *(f"#{name}" for name in PAGES),
@@ -123,12 +119,8 @@ def test_pages_are_accessible_and_fit(
 
 
 def test_keys_step_through_a_game(page: Any, viewer: Viewer, recorded: Path) -> None:
-    session, run = best_game(viewer)
-    name = next(
-        one["name"]
-        for one in viewer.json("/api/games")["rows"]
-        if (one["session"], one["run"]) == (session, run)
-    )
+    session, run = viewer.best_game()
+    name = viewer.json("/api/games")["rows"][0]["name"]
     (game,) = read_game(recorded / name, [int(run)], replayed=True)
     exps, count = boards_to_exps(game.states), len(game.moves)
     open_link(page, f"#{session}/{run}/30")
@@ -171,7 +163,7 @@ def test_pages_show_the_recorded_boards(page: Any, viewer: Viewer, recorded: Pat
 
 
 def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
-    session, run = best_game(viewer)
+    session, run = viewer.best_game()
     open_link(page, f"#{session}/{run}/0")
     losses = page.locator(".losses tbody tr")
     shown = [float(text.replace(",", "")) for text in losses.locator("td:nth-of-type(1)").all_text_contents()]
@@ -216,8 +208,9 @@ def test_a_planted_blunder_comes_first_in_the_list(
     )
     write_session(second_viewer.planted / "20260101T000000Z_model=planted", [run])
     found = second_viewer.viewer
-    while not (rows := found.json("/api/games?where=model+%3D+%27planted%27")["rows"]):
-        time.sleep(0.1)
+    planted = "/api/games?where=model+%3D+%27planted%27"
+    wait_until(lambda: found.json(planted)["rows"])
+    rows = found.json(planted)["rows"]
     page = new_page(f"{found.link}#{rows[0]['session']}/{rows[0]['run']}/0")
     assert page.locator(".losses tbody th").first.text_content() == "39"
 
@@ -227,20 +220,11 @@ def test_two_games_of_one_seed_stand_side_by_side(
 ) -> None:
     more_of = {second_viewer.first: "", second_viewer.second: ",look_below=16,look_margin=0"}
     for root, more in more_of.items():
-        flags = [
-            "--player",
-            f"ntuple:weights=fast{more}",
-            "--max-games",
-            "1",
-            "--seed",
-            "5",
-            "--workers",
-            "1",
-        ]
-        assert process("record", *flags, "--out-dir", str(root)).returncode == 0
+        flags = ["--player", f"ntuple:weights=fast{more}", "--max-games", "1", "--seed", "5"]
+        assert process("record", *flags, "--workers", "1", "--out-dir", str(root)).returncode == 0
     found = second_viewer.viewer
     time.sleep(1.1)  # until it lists the directories again
-    session, run = best_game(found)
+    session, run = found.best_game()
     page = new_page(f"{found.link}#{session}/{run}/0")
     page.locator("summary:text('A game beside it')").click()
     choice = page.get_by_label("Beside it")
@@ -264,7 +248,7 @@ def test_two_games_of_one_seed_stand_side_by_side(
 
 def test_any_game_beside_another(page: Any, viewer: Viewer) -> None:
     """The second game is chosen from the list or by its link."""
-    session, run = best_game(viewer)
+    session, run = viewer.best_game()
     rows = viewer.json("/api/games?sort=steps&desc=0")["rows"]
     other = f"{rows[0]['session']}/{rows[0]['run']}"
     open_link(page, f"#{session}/{run}/0")
@@ -295,7 +279,7 @@ def test_any_game_beside_another(page: Any, viewer: Viewer) -> None:
 
 
 def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
-    session, run = best_game(viewer)
+    session, run = viewer.best_game()
     open_link(page, f"#{session}/{run}/0")
     page.get_by_label("Compared with").select_option("expectimax")
     page.get_by_label("Its settings").fill("depth=1")
@@ -323,7 +307,7 @@ def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
 
 
 def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
-    best_game(viewer)
+    viewer.best_game()
     for link in ("#sessions", "#games"):
         open_link(page, link)
         page.locator(".critic-note:has-text('The critic judges ntuple, and not greedy')").wait_for()

@@ -28,22 +28,8 @@ def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tape2048_tools.cli import run
 
     out = tmp_path_factory.mktemp("report") / "report.html"
-    assert (
-        run(
-            [
-                "report",
-                str(recorded),
-                "-o",
-                str(out),
-                "--games",
-                "8",
-                "--quiet",
-                "--judge",
-                "ntuple:weights=fast",
-            ]
-        )
-        == 0
-    )
+    flags = ["--games", "8", "--quiet", "--judge", "ntuple:weights=fast"]
+    assert run(["report", str(recorded), "-o", str(out), *flags]) == 0
     return out
 
 

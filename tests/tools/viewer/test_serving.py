@@ -14,18 +14,13 @@ import pytest
 
 from tape2048.errors import MissingPathError
 
+from .conftest import until
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from .conftest import SecondViewer, Viewer
-
-
-def a_game(viewer: Any) -> tuple[str, str]:
-    """The session and the run of the best game, once everything is read."""
-    while (found := viewer.json("/api/games"))["waiting"]:
-        time.sleep(0.05)
-    return found["rows"][0]["session"], found["rows"][0]["run"]
 
 
 # --- who is answered
@@ -122,7 +117,7 @@ def test_bad_questions_are_refused_by_name(viewer: Viewer, query: str, code: int
 
 
 def test_a_run_that_is_not_there_is_refused(viewer: Viewer) -> None:
-    session, run = a_game(viewer)
+    session, run = viewer.best_game()
     for number in ("99999999", str(2**64 - 1), str(10**19)):
         assert viewer.refusal(f"/api/replay?session={session}&run={number}")[0] == 404
     assert viewer.refusal(f"/api/replay?session={session}&run={run}&judge=17")[0] == 404
@@ -130,7 +125,7 @@ def test_a_run_that_is_not_there_is_refused(viewer: Viewer) -> None:
 
 
 def test_answers_hold_no_path(viewer: Viewer, recorded: Path) -> None:
-    session, run = a_game(viewer)
+    session, run = viewer.best_game()
     for query in (
         "about",
         "overview",
@@ -145,14 +140,13 @@ def test_answers_hold_no_path(viewer: Viewer, recorded: Path) -> None:
 
 
 def test_damage_while_shown_affects_one_session(
-    start_viewer: Callable[..., Viewer], recorded: Path, tmp_path: Path
+    start_viewer: Callable[..., Viewer], recorded: Path, copied: Path
 ) -> None:
-    root = tmp_path / "copy"
-    shutil.copytree(recorded, root)
-    found = start_viewer(root)
-    every = _all_games(found)
+    found = start_viewer(copied)
+    found.best_game()
+    every = found.json("/api/games?sort=session")["rows"]
     first, second = sorted({row["session"]: row for row in every}.items(), key=lambda one: one[1]["name"])
-    gone, damaged = root / first[1]["name"], root / second[1]["name"]
+    gone, damaged = copied / first[1]["name"], copied / second[1]["name"]
     shutil.rmtree(gone)
     path = f"/api/replay?session={first[0]}&run={first[1]['run']}"
     assert found.refusal(path)[0] in {404, 409, 422}
@@ -164,51 +158,39 @@ def test_damage_while_shown_affects_one_session(
     shutil.rmtree(damaged)
     shutil.copytree(recorded / gone.name, damaged)  # another session in the place of the damaged one
     best = max(row["score"] for row in every if row["session"] == first[0])
-    while [one["best_score"] for one in found.json("/api/sessions")["rows"]] != [best]:
-        time.sleep(0.1)
+    until(lambda: [one["best_score"] for one in found.json("/api/sessions")["rows"]] == [best])
     assert found.get(f"/api/replay?session={second[0]}&run={first[1]['run']}")[0] == 200
     shutil.rmtree(damaged)
     shutil.copytree(recorded / damaged.name, damaged)
-    shutil.copytree(recorded / gone.name, root / f"{gone.name}-2")
-    while len(shown := found.json("/api/sessions")["rows"]) != 2 or shown[0]["name"] != f"{gone.name}-2":
-        time.sleep(0.1)  # the removed one went from the list, and the new one came
+    shutil.copytree(recorded / gone.name, copied / f"{gone.name}-2")
+    names = {damaged.name, f"{gone.name}-2"}  # the removed one went from the list, and the new one came
+    until(lambda: {one["name"] for one in found.json("/api/sessions")["rows"]} == names)
     assert found.process.poll() is None
 
 
-def _all_games(viewer: Any) -> list[dict[str, Any]]:
-    a_game(viewer)
-    return viewer.json("/api/games?sort=session")["rows"]
-
-
 def test_a_damaged_session_is_listed_with_its_defect(
-    start_viewer: Callable[..., Viewer], recorded: Path, tmp_path: Path
+    start_viewer: Callable[..., Viewer], copied: Path
 ) -> None:
-    root = tmp_path / "copy"
-    shutil.copytree(recorded, root)
-    broken = min(path for path in root.iterdir() if path.name[0] != ".")
+    broken = min(path for path in copied.iterdir() if path.name[0] != ".")
     (broken / "metadata.db").write_bytes(b"no database")
-    found = start_viewer(root)
-    a_game(found)
+    found = start_viewer(copied)
+    found.best_game()
     document = found.json("/api/overview")
     assert [one["name"] for one in document["broken"]] == [broken.name]
     assert document["selections"][0]["games"] == 20
     assert document["broken"][0]["error"] == "SchemaError"
 
 
-def test_markup_in_facts_stays_text(
-    start_viewer: Callable[..., Viewer], recorded: Path, tmp_path: Path, browser: Any
-) -> None:
-    root = tmp_path / "copy"
-    shutil.copytree(recorded, root)
+def test_markup_in_facts_stays_text(start_viewer: Callable[..., Viewer], browser: Any, copied: Path) -> None:
     evil = '<img src=x onerror="document.title=1">'
-    for session in root.glob("2*"):
+    for session in copied.glob("2*"):
         with sqlite3.connect(session / "metadata.db") as database:
             database.execute(
                 "UPDATE session SET meta_value = ? WHERE meta_key = 'player'", (json.dumps(evil),)
             )
         database.close()
         (session / "manifest.json").unlink()
-    found = start_viewer(root)
+    found = start_viewer(copied)
     page = browser.new_page()
     page.goto(found.link)
     for link in ("#overview", "#sessions", "#games"):
