@@ -11,7 +11,7 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.io.durable import storage_error
 from tape2048_tools.options.recorder import parse_player
-from tape2048_tools.progress.panel import Progress, open_panel, progress_bar
+from tape2048_tools.progress.panel import Progress, ProgressPanel, open_panel, progress_bar
 from tape2048_tools.terminal.display import duration, near, number, rate, reach_words, share
 from tape2048_tools.terminal.output import columns, complain, printable
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tape2048.torch.training.run import Progress as CriticProgress, Trained
     from tape2048_recorder.ntuple_training.config import TrainingConfig
     from tape2048_recorder.ntuple_training.trainer import Progress as PlayerProgress
-    from tape2048_tools.progress.panel import ProgressPanel
 
 _STOPPED = "stopped; the same command resumes it"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEP
 from tape2048.session.directory import MANIFEST_BYTES_MAX
 from tape2048.session.labels import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.remote_session import RemoteSession
-from tape2048.session.session import sessions
+from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import show_plain
 from tape2048.tape.layout import ROWS, TAPE, TAPE_NPY
 from tape2048_tools.sessions.roots import directory_bytes
@@ -23,11 +23,8 @@ from tape2048_tools.sessions.roots import directory_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from typing import TypeVar
 
     from numpy.typing import NDArray
-
-    from tape2048.session.session import Session
 
     T = TypeVar("T")
 

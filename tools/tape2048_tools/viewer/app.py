@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -27,7 +27,6 @@ from tape2048_tools.terminal.background import in_background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-    from typing import TypeVar
 
     from starlette.requests import Request
     from starlette.responses import Response

@@ -25,7 +25,7 @@ from tape2048_tools.viewer.games import (
     player_of,
     read_game,
 )
-from tape2048_tools.viewer.judges import opinions, sample_of
+from tape2048_tools.viewer.judges import Judges, opinions, sample_of
 from tape2048_tools.viewer.live import live_document, recorder_of, training_document
 from tape2048_tools.viewer.overview import overview, sample
 from tape2048_tools.viewer.selection import PAGE_ROWS, SORTS, Selection, choose, page_of_games
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.replay.judging import Judged
     from tape2048_tools.viewer.collection import Collection, Entry, Games
-    from tape2048_tools.viewer.judges import Judges
 
 #: Cached answers: of selections (each takes 10 MB for ten million games), and packed games.
 _TABLES_MAX, _REPLAYS_MAX = 12, 64

@@ -24,7 +24,7 @@ from tape2048.ntuple.network import SHIPPED as NETWORKS
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own
-from tape2048_recorder.replay.judging import Judge
+from tape2048_recorder.replay.judging import Judge, Judged
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.viewer.collection import find_run
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.replay.judging import Judged
     from tape2048_tools.viewer.judges import Judges
 
 #: Points of the critic's curves in a report: as many as a wide screen shows.

@@ -12,9 +12,10 @@ from tape2048.conversion.session_runs import boards_of
 from tape2048.critic.facts import PlayedBy, strangers
 from tape2048.errors import MissingPathError, ModelError, TapeError
 from tape2048.session.session import Session
-from tape2048_tools.options.critic import open_critic
+from tape2048_recorder.replay.judging import Judge
+from tape2048_tools.options.critic import AnyCritic, open_critic
 from tape2048_tools.options.recorder import parse_player
-from tape2048_tools.viewer.collection import brief_player, find_run
+from tape2048_tools.viewer.collection import Entry, brief_player, find_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.replay.judging import Judge
-    from tape2048_tools.options.critic import AnyCritic
-    from tape2048_tools.viewer.collection import Entry
 
 #: The judge unless told.
 DEFAULT_JUDGE = "ntuple"
@@ -59,8 +57,6 @@ class Judges:
 
     def __getitem__(self, number: int) -> Judge:
         """Return a judge; MissingPathError for an unknown number, ConfigError for another player."""
-        from tape2048_recorder.replay.judging import Judge
-
         if not 0 <= number < len(self):
             raise MissingPathError(f"no judge has the number {number}", hint=f"there are {len(self)}")
         with self._lock:

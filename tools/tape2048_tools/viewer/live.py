@@ -10,12 +10,12 @@ import msgspec
 
 from tape2048.errors import TapeError
 from tape2048.training import METRICS, read_metrics
-from tape2048_tools.viewer.collection import id_of
+from tape2048_recorder.status.status_file import instances, judge, read_snapshot
+from tape2048_tools.viewer.collection import Collection, Entry, id_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_tools.viewer.collection import Collection, Entry
 
 #: Points of a curve.
 POINTS_MAX = 400
@@ -29,8 +29,6 @@ _TAIL_BYTES = 65_536
 
 def live_document(collection: Collection) -> dict[str, Any]:
     """Return the present state of the recorders and trainings below some directories."""
-    from tape2048_recorder.status.status_file import instances
-
     recorders: list[dict[str, Any]] = []
     for root in collection.roots:
         try:
@@ -52,7 +50,6 @@ def recorder_of(entry: Entry) -> str:
 
 
 def _recorder(root: Path, instance: str) -> dict[str, Any]:
-    from tape2048_recorder.status.status_file import judge, read_snapshot
 
     named = {"id": id_of(f"{root}\0{instance}"), "root": root.name, "instance": instance}
     try:

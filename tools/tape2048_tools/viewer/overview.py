@@ -12,7 +12,7 @@ from tape2048.errors import TapeError
 from tape2048.session.labels import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import parse_moment, quantiles
 from tape2048_tools.viewer.games import read_game
-from tape2048_tools.viewer.judges import require_opinion
+from tape2048_tools.viewer.judges import Judges, require_opinion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048_tools.viewer.collection import Entry, Games
-    from tape2048_tools.viewer.judges import Judges
 
 #: Bins of histograms and points of curves.
 BINS = 48

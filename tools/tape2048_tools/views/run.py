@@ -10,6 +10,9 @@ import click
 import numpy as np
 
 from tape2048.base.text import counted
+from tape2048.errors import MagicError, ReplayError
+from tape2048.runs.run import Run, RunMeta
+from tape2048.session.session import Session, sessions
 from tape2048_tools.terminal.click_extras import options
 from tape2048_tools.terminal.display import board, number
 from tape2048_tools.terminal.output import cell, columns
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.conversion.sources import RunSource, SourceRun
-    from tape2048.runs.run import Run
-    from tape2048.session.session import Session
 
 #: Options that choose the run.
 RUN_CHOICE = options(
@@ -67,7 +68,6 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
     from itertools import islice
 
     from tape2048.conversion.sources import kind_of, open_source
-    from tape2048.errors import MagicError
     from tape2048.runs.files import read_run_file
 
     try:
@@ -155,7 +155,6 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
 
 
 def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
-    from tape2048.session.session import Session, sessions
 
     opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]
     runs = np.concatenate([one.runs for one in opened])
@@ -173,7 +172,6 @@ def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, repla
 def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
     """Return the whole game, from its tape or played again; None if that is not possible here."""
     from tape2048.conversion import session_run
-    from tape2048.errors import ReplayError
     from tape2048_recorder.replay.replay import replayer
 
     try:
@@ -190,7 +188,6 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
     """Return the recorded boards of a game; recover its moves if they were not recorded."""
     from tape2048.conversion.session_runs import boards_of
     from tape2048.game.moves import recover
-    from tape2048.runs.run import Run, RunMeta
 
     row = session.runs[ordinal]
     rows = session.rows_of(ordinal)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.errors import TapeError
+from tape2048.game import legal_mask, merge_score, recover, slide
+from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_tools.terminal.background import in_background
 from tape2048_tools.terminal.display import large_board, number, share, spark
 from tape2048_tools.terminal.output import cell, printable
@@ -144,7 +146,6 @@ class ReplayScreen:
         *,
         position: int = 0,
     ) -> None:
-        from tape2048.game import recover
 
         self.title, self.steps, self.ended = title, found.steps, found.ended
         self.boards, self.moves = found.arrays()
@@ -317,8 +318,6 @@ class ReplayScreen:
 
 def scores_of(boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the score at each board, ``i64[n + 1]``; -1 after an unknown move."""
-    from tape2048.game import merge_score
-
     rewards = [
         int(merge_score(board, np.uint64(move))) if move < len(MOVES) else -1
         for board, move in zip(boards[:-1], moves.tolist(), strict=True)
@@ -339,7 +338,6 @@ class PersonGame:
     """
 
     def __init__(self, seed: int) -> None:
-        from tape2048_recorder.game.engine import new_game
 
         self.seed = seed
         with np.errstate(over="ignore"):
@@ -371,15 +369,10 @@ class PersonGame:
     @property
     def over(self) -> bool:
         """Whether no move is left."""
-        from tape2048.game import legal_mask
-
         return int(legal_mask(np.uint64(self.boards[-1]))) == 0
 
     def move(self, move: int) -> bool:
         """Make a move, and its spawn; return whether it was legal."""
-        from tape2048.game import merge_score, slide
-        from tape2048_recorder.game.engine import spawn
-
         board = np.uint64(self.boards[-1])
         after = int(slide(board, move))
         if after == int(board):

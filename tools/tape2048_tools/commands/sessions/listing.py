@@ -9,7 +9,9 @@ import click
 import msgspec
 
 from tape2048.errors import StorageError, TapeError
+from tape2048.session.labels import REACH_TILES
 from tape2048_tools.sessions.roots import default_root, described, refuse_session
+from tape2048_tools.sessions.summary import Summary, brief, read_each, summarize
 from tape2048_tools.terminal.click_extras import (
     CACHE,
     PLACE,
@@ -32,8 +34,6 @@ from tape2048_tools.terminal.output import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from tape2048_tools.sessions.summary import Summary
 
     Found = list[tuple[Path, Summary | TapeError]]
 
@@ -81,7 +81,6 @@ def command(
     found: list[tuple[Path | str, Summary | TapeError]] = []
     if isinstance(place, str):
         from tape2048.session.remote_session import open_source
-        from tape2048_tools.sessions.summary import summarize
 
         scores = True
         for address, one in open_source(place, cache, cache_max_mb).sessions():
@@ -122,7 +121,6 @@ def _in_directory(root: Path, scores: bool | None) -> tuple[Found, bool, int]:  
     """Return a directory's sessions, whether scores were read, and the number of quarantined sessions."""
     from tape2048.maintenance.quarantine import list_quarantine
     from tape2048.session.session import Session, session_names
-    from tape2048_tools.sessions.summary import brief, read_each, summarize
 
     refuse_session(root, f"show it with: tape2048 show {root}; or list its parent directory")
     try:
@@ -141,8 +139,6 @@ def _lines(
     summaries: Sequence[Summary], *, scores: bool, note: bool, gap: int
 ) -> tuple[list[str], list[list[str]]]:
     """Return headings, a line for each session and a line of totals; fewer columns for a narrow terminal."""
-    from tape2048.session.labels import REACH_TILES
-
     headings = ["session", ">rows", ">games"]
     if scores:
         headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_TILES)]
@@ -179,9 +175,6 @@ def _note(summary: Summary) -> str:
 
 def _total(summaries: Sequence[Summary]) -> Summary:
     """Combine sessions into one summary; means and shares are over games."""
-    from tape2048.session.labels import REACH_TILES
-    from tape2048_tools.sessions.summary import Summary
-
     games = sum(summary.games for summary in summaries)
 
     def mean(values: Sequence[float | None]) -> float | None:

@@ -11,13 +11,13 @@ import click
 
 from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import EXISTING, PATH, critic_or_name, int_option, new_command
-from tape2048_tools.views.run import RUN_CHOICE, choose_run
+from tape2048_tools.terminal.output import complain, printable
+from tape2048_tools.terminal.screen import Screen
+from tape2048_tools.views.run import RUN_CHOICE, ChosenRun, choose_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_tools.terminal.screen import Screen
-    from tape2048_tools.views.run import ChosenRun
     from tape2048_tools.views.screens import CriticView, PersonGame, PersonScreen
 
 _SUFFIXES = (".a2run", ".a2run2")
@@ -88,8 +88,6 @@ def command(
     from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.options.recorder import parse_player
     from tape2048_tools.terminal.background import in_background
-    from tape2048_tools.terminal.output import complain
-    from tape2048_tools.terminal.screen import Screen
     from tape2048_tools.viewer.judges import Judges
     from tape2048_tools.views.screens import PersonGame, PersonScreen, ReplayScreen, show, view_of
 
@@ -149,7 +147,6 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
 
 def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
     """Have a person play, and record the game however it ends."""
-    from tape2048_tools.terminal.output import complain, printable
     from tape2048_tools.views.screens import show
 
     game = shown.game

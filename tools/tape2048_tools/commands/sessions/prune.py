@@ -11,10 +11,21 @@ import click
 
 from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError, StorageError
+from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
+from tape2048.session.locks import LockProbe, RemovalLock
 from tape2048_recorder.config.loading import CONFIG_ENV
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of
 from tape2048_tools.progress.panel import progress_bar
+from tape2048_tools.sessions.pruning import (
+    FREE_SPACE,
+    MEGABYTE,
+    Candidate,
+    PrunePlan,
+    candidates,
+    free_bytes,
+    make_plan,
+)
 from tape2048_tools.sessions.roots import default_root, refuse_session
 from tape2048_tools.terminal.click_extras import (
     PATH,
@@ -29,10 +40,6 @@ from tape2048_tools.terminal.output import cell, complain, print_human, print_js
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from tape2048.maintenance.removal import Removed
-    from tape2048.session.locks import LockProbe, RemovalLock
-    from tape2048_tools.sessions.pruning import Candidate, PrunePlan
 
 
 @new_command(
@@ -76,9 +83,6 @@ def command(
     retention = load_retention(limits, path)
     directory = root or default_root(config_path)
     refuse_session(directory, "name its parent directory")
-    from tape2048.maintenance.removal import clear_leftovers
-    from tape2048.session.locks import LockProbe, RemovalLock
-    from tape2048_tools.sessions.pruning import candidates, free_bytes, make_plan
 
     try:
         found, skipped = candidates(directory, tags)
@@ -123,8 +127,6 @@ def _is_read(upkeep: LockProbe | RemovalLock, root: Path, session: Candidate) ->
 def _remove(
     root: Path, plan: PrunePlan, upkeep: RemovalLock, keep_free_mb: int | None, *, quiet: bool
 ) -> list[Removed]:
-    from tape2048.maintenance.removal import remove_sessions
-    from tape2048_tools.sessions.pruning import FREE_SPACE, MEGABYTE, free_bytes
 
     rules = {root / going.session.name: going.rule for going in plan.going}
 

@@ -9,6 +9,8 @@ import click
 
 from tape2048.base.text import counted
 from tape2048_tools.progress.panel import progress_bar
+from tape2048_tools.sessions.jobs import Engine, Job
+from tape2048_tools.sessions.roots import expand_all, refuse_session
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from tape2048.conversion.repacking import Repacked
     from tape2048.tape.layout import Storage
-    from tape2048_tools.sessions.jobs import Engine
 
 
 @new_command(
@@ -90,7 +91,6 @@ def command(
         return
     from tape2048.errors import TapeError
     from tape2048_tools.sessions.pruning import check_removable, kept_lines, not_removed, remove_originals
-    from tape2048_tools.sessions.roots import refuse_session
 
     if out_dir is not None:
         refuse_session(out_dir, "name a directory for the new sessions, as its parent")
@@ -125,8 +125,6 @@ def command(
 
 def _as_job(sources: Sequence[Path], out: Path, *, storage: Storage, lossy: bool, **run: Any) -> None:
     from tape2048_tools.commands.jobs import do_job
-    from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.sessions.roots import expand_all
 
     work = functools.partial(_repack_one, storage=storage, lossy=lossy)
     do_job(Job("repack", {"storage": storage, "lossy": lossy}, work, out), expand_all(sources), **run)

@@ -15,13 +15,14 @@ import click
 import msgspec
 
 from tape2048.base.findings import Finding
-from tape2048.base.text import counted
+from tape2048.base.text import counted, pretty_json
 from tape2048.errors import ColumnError, FormatError, ReplayError, TapeError, error_class
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.durable import path_exists, write_file
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048_tools.progress.panel import progress_bar
+from tape2048_tools.sessions.jobs import Engine, Job
 from tape2048_tools.sessions.roots import default_root, expand_sources
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -38,7 +39,6 @@ from tape2048_tools.terminal.output import cell, finding, print_human, print_jso
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape2048_tools.sessions.jobs import Engine
 
 _DAY_S = 86_400
 
@@ -178,7 +178,6 @@ def _check_options(out: Path | None, *, put_away: bool, is_part: bool) -> None:
 
 def _as_job(sessions: Sequence[Path], out: Path, *, replay: bool, quiet: bool, **run: Any) -> None:
     from tape2048_tools.commands.jobs import do_job
-    from tape2048_tools.sessions.jobs import Job
 
     def show(result: dict[str, Any]) -> None:
         _print(msgspec.convert(result, Checked), quiet=quiet)
@@ -189,8 +188,6 @@ def _as_job(sessions: Sequence[Path], out: Path, *, replay: bool, quiet: bool, *
 
 def _check_one(session: Path, draft: Path, *, replay: bool) -> dict[str, Any]:
     """Check a session as part of a job."""
-    from tape2048.base.text import pretty_json
-
     result: dict[str, Any] = msgspec.to_builtins(_check(session, "", replay=replay, quiet=True))
     write_file(draft / f"{session.name}.json", pretty_json(result))
     return result

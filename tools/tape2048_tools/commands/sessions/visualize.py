@@ -8,14 +8,12 @@ import click
 
 from tape2048_tools.terminal.click_extras import EXISTING, json_option, new_command
 from tape2048_tools.terminal.output import cell, print_result
-from tape2048_tools.views.run import RUN_CHOICE, choose_run
+from tape2048_tools.views.run import RUN_CHOICE, ChosenRun, choose_run, run_document, run_parts, step_document
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import RenderableType
-
-    from tape2048_tools.views.run import ChosenRun
 
 
 @new_command(
@@ -39,8 +37,6 @@ def command(*, path: Path, run_id: int | None, which: str | None, step: int | No
     is their id. A session of rows shows the boards that it recorded, without the final one, which a tape has.
     Moves and spawns that are not stored are recovered from the boards.
     """
-    from tape2048_tools.views.run import run_document, run_parts, step_document
-
     found = choose_run(path, run_id, which)
     if step is not None:
         position = found.position(step)
