@@ -13,7 +13,7 @@ from tape2048.critic.facts import PlayedBy, strangers
 from tape2048.errors import MissingPathError, ModelError, TapeError
 from tape2048.session.session import Session
 from tape2048_recorder.replay.judging import Judge
-from tape2048_tools.options.critic import AnyCritic, open_critic
+from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.viewer.collection import Entry, brief_player, find_run
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from tape2048_tools.options.critic import AnyCritic
 
 
 #: The judge unless told.
