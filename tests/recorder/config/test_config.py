@@ -463,17 +463,37 @@ def test_a_wrong_player_is_located(tmp_path: Path, player: str, args: str, line:
 # --- combinations, and what is derived
 
 
-def test_too_little_memory_names_the_need() -> None:
-    error = refused({"max_ram_mb": "18", "workers": "8", "block_rows": "262144"})
-    assert "--max-ram-mb: found 18, expected at least 19" in str(error)
-    assert load_config({"max_ram_mb": "19", "workers": "8"}, {}).config.max_ram_mb == 19
-    exact = {"max_ram_mb": "9", "workers": "1", "block_rows": "1M"}
-    assert load_config(exact, {}).config.max_ram_mb == 9
-    lanes = {"player": "python:players.py:make", "workers": "8"}
-    assert "found 60, expected at least 61" in str(refused({"max_ram_mb": "60", **lanes}))
-    assert load_config({"max_ram_mb": "61", **lanes}, {}).config.max_ram_mb == 61
-    assert "at least 9" in str(refused({"max_ram_mb": "8", "storage": "tape", **lanes}))
-    assert load_config({"max_ram_mb": "9", "storage": "tape", **lanes}, {}).config.max_ram_mb == 9
+LANES = {"player": "python:players.py:make", "workers": "8"}
+TAPE = {"storage": "tape", "rotate_steps": "1G"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "said"),
+    [
+        ({"workers": "8", "max_ram_mb": "18"}, {"max_ram_mb": "19"}, "found 18, expected at least 19"),
+        (
+            {"workers": "1", "block_rows": "1M", "max_ram_mb": "8"},
+            {"max_ram_mb": "9"},
+            "found 8, expected at least 9",
+        ),
+        ({**LANES, "max_ram_mb": "60"}, {"max_ram_mb": "61"}, "found 60, expected at least 61"),
+        ({**LANES, "storage": "tape", "max_ram_mb": "8"}, {"max_ram_mb": "9"}, "at least 9"),
+        ({"instance": "readers"}, {"instance": "reader"}, "--instance: found 'readers', expected another"),
+        ({"player": "greedy", "model_dir": "models"}, LANES, "--model-dir: found it with player = 'greedy'"),
+        ({"lease": 1}, {"seed": "1", "lease": str(LEASE_MAX)}, "found 1 with a random seed, expected 0"),
+        ({**TAPE, "spool_max_mb": "2999MB"}, {"spool_max_mb": "3GB"}, "expected at least 3000: two sessions"),
+        ({"spool_max_mb": 1}, {"sample_rate": 1000}, "--spool-max-mb: found 1, expected at least 560"),
+    ],
+)
+def test_conflicting_settings(flags: dict[str, object], changes: dict[str, object], said: str) -> None:
+    """Some settings contradict each other; the changes resolve the conflict."""
+    assert said in str(refused(flags))
+    load_config({**flags, **changes}, {})
+
+
+@pytest.mark.parametrize("wrong", ["-1", str(LEASE_MAX + 1), "1.5", "1k", "off"])
+def test_a_lease_has_bounds(wrong: str) -> None:
+    assert f"--lease: found {wrong!r}, expected a whole number" in str(refused({"lease": wrong, "seed": 1}))
 
 
 def test_a_block_on_tape_has_more_rows() -> None:
@@ -481,19 +501,6 @@ def test_a_block_on_tape_has_more_rows() -> None:
     assert RecorderConfig(storage="tape").rows_buffered_max == 1_048_576
     assert RecorderConfig(storage="tape", block_rows=2048).rows_buffered_max == 2048
     assert RecorderConfig(storage="tape", rotate_steps=5).rows_buffered_max == 5
-
-
-def test_the_instance_readers_is_rejected() -> None:
-    assert "--instance: found 'readers', expected another name" in str(refused({"instance": "readers"}))
-    assert load_config({"instance": "reader"}, {}).config.instance == "reader"
-
-
-def test_a_model_dir_needs_a_batched_player() -> None:
-    assert "--model-dir: found it with player = 'greedy'" in str(
-        refused({"player": "greedy", "model_dir": "models"})
-    )
-    batched = {"player": "python:players.py:make", "model_dir": "models"}
-    assert load_config(batched, {}).config.model_dir == "models"
 
 
 def test_a_tape_of_some_of_the_steps_is_refused(tmp_path: Path) -> None:
@@ -506,24 +513,6 @@ def test_a_tape_of_some_of_the_steps_is_refused(tmp_path: Path) -> None:
     assert load_config({"sample_rate": 1}, {}, file).config.storage == "tape"
     assert load_config({"storage": "rows"}, {}, file).config.sample_rate == 2
     assert "expected rows or tape" in str(refused({"storage": "tapes"}))
-
-
-def test_a_lease_needs_a_seed_and_has_bounds() -> None:
-    assert load_config({"lease": str(LEASE_MAX), "seed": "1"}, {}).config.lease == LEASE_MAX
-    assert load_config({"lease": 0}, {}).config.seed is None
-    assert "--lease: found 1 with a random seed, expected 0" in str(refused({"lease": 1}))
-    for wrong in ("-1", str(LEASE_MAX + 1), "1.5", "1k", "off"):
-        assert f"--lease: found {wrong!r}, expected a whole number" in str(
-            refused({"lease": wrong, "seed": 1})
-        )
-
-
-def test_a_spool_holds_two_sessions() -> None:
-    tape = {"storage": "tape", "rotate_steps": "1G"}
-    error = refused({**tape, "spool_max_mb": "2999MB"})
-    assert "--spool-max-mb: found 2999, expected at least 3000: two sessions of" in str(error)
-    assert load_config({**tape, "spool_max_mb": "3GB"}, {}).config.spool_max_mb == 3000
-    assert load_config({"spool_max_mb": 1, "sample_rate": 1000}, {}).config.spool_max_mb == 1
 
 
 def test_row_bytes_and_tags_are_those_of_the_format() -> None:
