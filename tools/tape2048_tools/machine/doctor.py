@@ -155,28 +155,10 @@ class Check(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
-#: The checks by name, in the order of the report.
-CHECKS: dict[str, CheckFunction] = {}
-
-
-def _check(name: str) -> Callable[[CheckFunction], CheckFunction]:
-    def register(function: CheckFunction) -> CheckFunction:
-        CHECKS[name] = function
-        return function
-
-    return register
-
-
 def examine(config_path: Path | None = None, machine: Machine | None = None) -> list[Check]:
-    """Make every check.
+    """Make every check of a machine, by default this one, for a recorder's file.
 
-    Args:
-        config_path: the recorder's file, or None.
-        machine: the machine to examine; None: this one.
-
-    Returns:
-        The checks in a fixed order. The first one is about the configuration; if that is invalid, the others
-        use the defaults.
+    The first check is about the configuration; if that is invalid, the others use the defaults.
     """
     machine = machine or Machine()
     try:
@@ -205,7 +187,6 @@ def _nearest(path: Path) -> Path:
     return path.resolve()
 
 
-@_check("out_dir")
 def _out_dir(config: RecorderConfig, _: Machine) -> Result:
     from tape2048.io.durable import fsync_dir, rename_noreplace
 
@@ -229,7 +210,6 @@ def _out_dir(config: RecorderConfig, _: Machine) -> Result:
     return "ok", f"{directory} is writable" + ("" if directory.exists() else " (will be created)")
 
 
-@_check("file system")
 def _file_system(config: RecorderConfig, machine: Machine) -> Result:
     kind, options = machine.filesystem(_nearest(Path(config.out_dir)))
     if "ro" in options:
@@ -245,7 +225,6 @@ def _file_system(config: RecorderConfig, machine: Machine) -> Result:
     return "ok", kind
 
 
-@_check("free space")
 def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     status = machine.statvfs(_nearest(Path(config.out_dir)))
     free = status.f_bavail * status.f_frsize / MEGABYTE
@@ -260,7 +239,6 @@ def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     return "ok", f"{free:,.0f} MB"
 
 
-@_check("inodes")
 def _inodes(config: RecorderConfig, machine: Machine) -> Result:
     status = machine.statvfs(_nearest(Path(config.out_dir)))
     if not status.f_files:
@@ -271,7 +249,6 @@ def _inodes(config: RecorderConfig, machine: Machine) -> Result:
     return "fail" if status.f_favail < 20 else "warn", f"{status.f_favail} left; a session needs 4", hint
 
 
-@_check("compile cache")
 def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
     from tape2048.jit.compiler import cache_dir
 
@@ -288,7 +265,6 @@ def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
     return "ok", str(directory)
 
 
-@_check("open files")
 def _open_files(config: RecorderConfig, machine: Machine) -> Result:
     needed = FILES_OF_DAEMON + FILES_PER_WORKER * config.worker_count
     files = machine.limit(resource.RLIMIT_NOFILE)
@@ -298,7 +274,6 @@ def _open_files(config: RecorderConfig, machine: Machine) -> Result:
     return "ok", "no limit" if files is None else f"{files:,}"
 
 
-@_check("file size")
 def _file_size(config: RecorderConfig, machine: Machine) -> Result:
     size = machine.limit(resource.RLIMIT_FSIZE)
     # A tape's anchors are in another file.
@@ -308,7 +283,6 @@ def _file_size(config: RecorderConfig, machine: Machine) -> Result:
     return "fail", f"{size:,} bytes; a session has {largest:,}", "raise LimitFSIZE, or ulimit -f"
 
 
-@_check("tasks")
 def _tasks(config: RecorderConfig, machine: Machine) -> Result:
     tasks, needed = machine.tasks_max(), 2 * config.worker_count + 4
     if tasks is None or tasks >= needed:
@@ -316,7 +290,6 @@ def _tasks(config: RecorderConfig, machine: Machine) -> Result:
     return "fail", f"{tasks}; {counted(config.worker_count, 'worker')} need {needed}", "raise TasksMax"
 
 
-@_check("memory")
 def _memory(config: RecorderConfig, machine: Machine) -> Result:
     lanes = config.lanes if is_batched(config.player) else 0
     wanted = DAEMON_MB + config.worker_count * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
@@ -329,7 +302,6 @@ def _memory(config: RecorderConfig, machine: Machine) -> Result:
     return "ok", found
 
 
-@_check("stop timeout")
 def _stop_timeout(config: RecorderConfig, machine: Machine) -> Result:
     text = machine.env.get(STOP_TIMEOUT_ENV)
     needed = config.drain_timeout_s + _AFTER_DRAIN_S
@@ -349,7 +321,6 @@ def _stop_timeout(config: RecorderConfig, machine: Machine) -> Result:
     return "fail", found, f"TimeoutStopSec={needed:.0f} in the unit, or a shorter drain_timeout_s"
 
 
-@_check("clock")
 def _clock(_: RecorderConfig, machine: Machine) -> Result:
     synchronised = machine.clock_is_synchronised()
     now = time.time()
@@ -360,7 +331,6 @@ def _clock(_: RecorderConfig, machine: Machine) -> Result:
     return "ok", "synchronised" if synchronised else "unknown whether it is synchronised"
 
 
-@_check("clock of out_dir")
 def _clock_of_out_dir(config: RecorderConfig, _: Machine) -> Result:
     nearest = _nearest(Path(config.out_dir))
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
@@ -372,7 +342,6 @@ def _clock_of_out_dir(config: RecorderConfig, _: Machine) -> Result:
     return "warn", f"{skew:+.0f} s against this machine's clock", "synchronise the file server's clock"
 
 
-@_check("numba and NumPy")
 def _compiler(_: RecorderConfig, machine: Machine) -> Result:
     versions = {package: machine.version(package) for package in ("numba", "numpy", "llvmlite")}
     text = ", ".join(f"{package} {version or 'missing'}" for package, version in versions.items())
@@ -392,7 +361,6 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-@_check("processor")
 def _processor(_: RecorderConfig, machine: Machine) -> Result:
     kind = platform.machine()
     if kind != "x86_64":
@@ -406,7 +374,6 @@ def _processor(_: RecorderConfig, machine: Machine) -> Result:
     return "ok", ", ".join(["avx2, bmi2", *more])
 
 
-@_check("cores")
 def _cores(config: RecorderConfig, machine: Machine) -> Result:
     cores = machine.cores()
     if config.workers > cores:
@@ -414,7 +381,6 @@ def _cores(config: RecorderConfig, machine: Machine) -> Result:
     return "ok", f"{cores} for {counted(config.worker_count, 'worker')}"
 
 
-@_check("torch")
 def _torch(_: RecorderConfig, machine: Machine) -> Result:
     version = machine.version("torch")
     if version is None:
@@ -430,3 +396,24 @@ def _torch(_: RecorderConfig, machine: Machine) -> Result:
         found = f"{version}: a GPU is present but unusable"
         return "warn", found, "match the driver (nvidia-smi) and torch's CUDA"
     return "ok", f"{version}, {', '.join(devices) or 'without CUDA'}"
+
+
+#: The checks by name, in the order of the report.
+CHECKS: dict[str, CheckFunction] = {
+    "out_dir": _out_dir,
+    "file system": _file_system,
+    "free space": _free_space,
+    "inodes": _inodes,
+    "compile cache": _compile_cache,
+    "open files": _open_files,
+    "file size": _file_size,
+    "tasks": _tasks,
+    "memory": _memory,
+    "stop timeout": _stop_timeout,
+    "clock": _clock,
+    "clock of out_dir": _clock_of_out_dir,
+    "numba and NumPy": _compiler,
+    "processor": _processor,
+    "cores": _cores,
+    "torch": _torch,
+}

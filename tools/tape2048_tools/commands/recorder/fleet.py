@@ -56,9 +56,8 @@ class _Removal(Settings, frozen=True):
 URL = click.argument("url", metavar="URL")
 
 
-def _is_of_a_node(name: str) -> bool:
-    """Whether each node can have its own value of a setting."""
-    return name not in {*PINNED, "out_dir", "lease"}
+#: The flags of a node: settings of which each node can have its own value.
+_node_options = some_setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
 
 
 @new_group(
@@ -111,7 +110,7 @@ def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> 
     "--spool", type=PATH, required=True, help="Local directory for sessions until they are shipped."
 )
 @click.option("--ship-only", is_flag=True, help="Record nothing: ship the sessions in the spool, and end.")
-@some_setting_options(_is_of_a_node)
+@_node_options
 def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **flags: Any) -> None:
     """Record on this node, and ship the sessions to URL.
 
@@ -150,7 +149,13 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     "--spool /data/spool",
 )
 @URL
-@click.option("--engine", type=click.Choice(["ray"]), required=True, help="Engine that provides the nodes.")
+@click.option(
+    "--engine",
+    type=click.Choice(["ray"]),
+    required=True,
+    expose_value=False,
+    help="Engine that provides the nodes.",
+)
 @click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="Number of nodes.")
 @click.option(
     "--spool",
@@ -175,11 +180,10 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     show_default=True,
     help="Longest time to wait for the nodes.",
 )
-@some_setting_options(_is_of_a_node)
+@_node_options
 def record(
     *,
     url: str,
-    engine: str,
     nodes: int,
     spool: str,
     address: str | None,
@@ -200,7 +204,6 @@ def record(
     """
     from tape2048_recorder.fleet.ray_engine import record_on_ray
 
-    del engine  # there is one
     given = {name: value for name, value in flags.items() if value is not None}
     store = open_store(url)
     refuse_differences(read_plan(store), merge_sources(given, {}))
