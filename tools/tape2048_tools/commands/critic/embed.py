@@ -95,6 +95,7 @@ def command(
     from tape2048.torch.support import local_device
     from tape2048_tools.commands.jobs import failure
     from tape2048_tools.sessions.jobs import Job, run_job
+    from tape2048_tools.sessions.roots import expand_all
 
     if engine and share:
         raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")
@@ -106,7 +107,7 @@ def command(
     _opened.cache_clear()
     opened = _opened(how["tower"], threads, how["directory"])
     chosen = local_device(device)
-    found = _sessions(sources)
+    found = [path.absolute() for path in expand_all(sources)]
     if dry_run:
         sessions = [Session.open(path) for path in found]
         _print_plan(sessions, opened, device=chosen, batch_rows=batch_rows, shares=share[1], as_json=as_json)
@@ -136,22 +137,6 @@ def _report_parts(document: dict[str, Any]) -> list[RenderableType]:
         counts = number(line["rows"]), number(line["rows_made"]), str(line["D"])
         made.add_row(printable(line["session"]), *counts, words[line["status"]])
     return [f"tower {document['model_sha']}, {document['pooling']}-pooled", made]
-
-
-def _sessions(sources: tuple[Path, ...]) -> list[Path]:
-    from tape2048.errors import EmptyCorpusError
-    from tape2048.io.reading import reading
-    from tape2048.session.session import sessions
-
-    found: list[Path] = []
-    for source in sources:
-        with reading(source):
-            is_one = (source / "metadata.db").exists() or not source.is_dir()
-        found += [source] if is_one else sessions(source)
-    if not found:
-        names = ", ".join(map(str, sources))
-        raise EmptyCorpusError(f"no sessions in {names}", hint="tape2048 record writes some")
-    return [path.absolute() for path in found]
 
 
 @functools.lru_cache(1)
