@@ -258,7 +258,7 @@ def _resource_errors(message: str, resource: str) -> Iterator[None]:
 
 def _settle(progress: ProgressFile, ledger: Ledger, reporter: Reporter) -> None:
     """Save the progress for the next start; a failure loses nothing that is recorded."""
-    if progress.lost() is not None:  # that is the error it ends with
+    if progress.instance.lost() is not None:  # that is the error it ends with
         return
     try:
         progress.settle(ledger.state())

@@ -33,7 +33,7 @@ from tape2048_recorder.recording.partial import PartialSession
 
 from .checks import assert_holds, assert_recovers_all_that_was_confirmed, published_runs
 from .materials import make_facts
-from .processes import PATIENCE_S, environment
+from .processes import environment, run_traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -446,34 +446,16 @@ def test_all_is_flushed_before_it_gets_its_name(rotation: Stage) -> None:
     assert not dirty & {target.parent for target in named}
 
 
-def run_real_recorder(root: Path, *strace: str, storage: str = "rows") -> int:
-    """A real recorder of three sessions, with a worker that strace leaves alone; returns its exit status."""
-    settings = {
-        "player": "random",
-        "seed": 5,
-        "out_dir": str(root),
-        "workers": 1,
-        "block_rows": 1024,
-        "max_games": 80,
-        "rotate_steps": 3000,
-        "min_free_mb": 0,
-        "storage": storage,
-    }
-    script = Path(__file__).with_name("recorder_process.py")
-    command = [
-        "strace",
-        "-f",
-        "-b",
-        "execve",
-        *strace,
-        sys.executable,
-        str(script),
-        json.dumps(settings),
-        "{}",
-    ]
-    return subprocess.run(
-        command, check=False, env=environment(), timeout=PATIENCE_S, stdout=subprocess.DEVNULL
-    ).returncode
+#: A recorder of three sessions with one worker.
+REAL = {
+    "player": "random",
+    "seed": 5,
+    "workers": 1,
+    "block_rows": 1024,
+    "max_games": 80,
+    "rotate_steps": 3000,
+    "min_free_mb": 0,
+}
 
 
 @pytest.mark.parametrize(("storage", "count"), [("rows", 8), ("tape", 4)])
@@ -483,7 +465,8 @@ def test_a_real_recorder_killed_at_its_calls(
     names = ("write", "pwrite64", "fsync", "ftruncate", "mkdir", "rename", "renameat2", "unlinkat", "rmdir")
     trace = fast_dir / "trace"
     strace = "-o", str(trace), "-e", f"trace={','.join(names)}"
-    assert run_real_recorder(fast_dir / "clean", *strace, storage=storage) == 0
+    settings = {**REAL, "storage": storage}
+    assert run_traced({**settings, "out_dir": str(fast_dir / "clean")}, {}, *strace)[0] == 0
     # strace counts the calls of each thread for itself: the publisher's and those of the daemon's loop.
     counts = Counter(re.findall(r"^(\d+) +(\w+)\(", trace.read_text(), re.MULTILINE))
     most = {name: max(count for (_, call), count in counts.items() if call == name) for name in names}
@@ -492,7 +475,7 @@ def test_a_real_recorder_killed_at_its_calls(
 
     def kill_at(point: Point) -> str | None:
         root = fast_dir / str(point)
-        killed = run_real_recorder(root, *point.strace, storage=storage) != 0
+        killed = run_traced({**settings, "out_dir": str(root)}, {}, *point.strace)[0] != 0
         if killed and not root.exists():
             return None  # while it was to make its directory
         try:
@@ -531,7 +514,7 @@ MUTANTS = {
     "the shell removed from its end": (
         "publish:_remove",
         "for stage in (partial, *compactions(partial)):",
-        "for path in compactions(partial):\n        world.shutil.rmtree(path)\n    for stage in (partial,):",
+        "for path in compactions(partial):\n        world.rmtree(path)\n    for stage in (partial,):",
     ),
     "leftovers kept": ("publish:_finish_files", "leftover.unlink()", "pass"),
     "recovery not said": ("publish:recover", "ended_at, recovered=True", "ended_at, recovered=False"),

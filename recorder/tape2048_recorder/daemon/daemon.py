@@ -442,7 +442,7 @@ class Daemon:
     # Decisions.
 
     def _tick(self, now: float) -> None:
-        self._give_up(self.progress.lost())
+        self._give_up(self.progress.instance.lost())
         for outcome in self.recording.outcomes():
             self._on_outcome(outcome)
         for worker in self.supervisor.workers:

@@ -168,29 +168,25 @@ class ProgressFile:
     """
 
     def __init__(self, instance: Instance, seed: int | None, lease: int = 0) -> None:
-        self._instance = instance
+        self.instance = instance
         self._seed = seed
         self._lease = lease
         self._covered = 0
-
-    def lost(self) -> StorageError | None:
-        """Return :meth:`Instance.lost`."""
-        return self._instance.lost()
 
     def cover(self, next_id: int) -> None:
         """Save ahead, before ids up to ``next_id`` are handed out; writes when half of the lead is used."""
         if self._seed is None or next_id + IDS_AHEAD // 2 <= self._covered:
             return
         try:
-            self._instance.save_state(GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease))
+            self.instance.save_state(GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease))
         except OSError as error:
             if next_id > self._covered:
-                raise storage_error(error, self._instance.state_path, _SAVING) from error
+                raise storage_error(error, self.instance.state_path, _SAVING) from error
         else:
             self._covered = next_id + IDS_AHEAD
 
     def settle(self, state: GameState) -> None:
         """Save the exact progress, at the end of a life."""
         if self._seed is not None:
-            with storage_errors(self._instance.state_path, _SAVING):
-                self._instance.save_state(state)
+            with storage_errors(self.instance.state_path, _SAVING):
+                self.instance.save_state(state)

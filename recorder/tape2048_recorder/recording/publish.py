@@ -402,9 +402,8 @@ class Publisher:
     the outcomes.
     """
 
-    def __init__(self, out_dir: Path, world: World = REAL, load: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, out_dir: Path, world: World = REAL) -> None:
         self._out_dir = out_dir
-        self._load = load
         self._world = world
         self._queue: deque[PartialSession] = deque()
         self._outcomes: deque[Outcome] = deque()
@@ -443,8 +442,6 @@ class Publisher:
         self._background.join()
 
     def _steps(self) -> Iterator[float]:
-        with contextlib.suppress(Exception):  # what needs it fails again, and reports it
-            self._load()
         while True:
             if self._queue:
                 session = self._queue.popleft()

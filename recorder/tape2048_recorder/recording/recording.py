@@ -20,7 +20,6 @@ from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Facts, PartialSession, utc_text
 from tape2048_recorder.recording.publish import RETRY_S, Outcome, Publisher
-from tape2048_recorder.recording.tape_pass import load_kernels
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
@@ -77,8 +76,7 @@ class Recording:
         self._publishing: list[PartialSession] = []  # at the publisher
         self._retry_at = 0.0
         self._failure: str | None = None
-        load = (load_kernels,) if config.storage == "tape" else ()
-        self.publisher = Publisher(self.out_dir, self.world, *load)
+        self.publisher = Publisher(self.out_dir, self.world)
 
     def begin(self, generation: int = 0) -> None:
         """Note the start of the play that the next session will hold, unless it is noted already."""

@@ -14,7 +14,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.errors import BookkeepingError, TruncatedError
-from tape2048.formats.session import RUN_DTYPE, FileEntry
+from tape2048.formats.session import FileEntry
 from tape2048.tape.layout import ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY, anchors_header
 
 if TYPE_CHECKING:
@@ -34,16 +34,6 @@ class Decoded(NamedTuple):
 
     anchors: FileEntry
     start_boards: NDArray[np.uint64]  # u64[R], in the order of the runs
-
-
-def load_kernels() -> None:
-    """Load (or compile) what :func:`decode_games` needs, half a second of work, while workers start."""
-    from tape2048.tape.checks import check_games
-    from tape2048_recorder.game.engine import start_boards
-
-    one_step = np.zeros(1, RUN_DTYPE)
-    one_step["rows"] = 1
-    check_games(np.zeros(1, np.uint8), one_step, start_boards(one_step["seed"].copy()))
 
 
 def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generator[float, None, Decoded]:

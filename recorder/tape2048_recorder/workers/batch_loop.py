@@ -145,9 +145,10 @@ class BatchWorker(Worker):
         self._slot["played_ns"] += np.uint64((time.monotonic() - begin) * 1e9)
         return more
 
-    def _flush_each(self) -> None:
+    def _flush_all(self) -> None:
         for table in self._tables:
             self.flush(table)
+        self._settle()
 
     def _resize(self, rows: int) -> None:
         for table in self._tables:

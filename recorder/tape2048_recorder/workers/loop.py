@@ -164,11 +164,10 @@ class Worker:
             self._finished_since = now
         if status == self._loop.BUFFER_FULL and not len(buffer.runs):
             buffer.grow()
-        elif status == self._loop.BUFFER_FULL or self._flush_is_due(now):
+        elif status == self._loop.BUFFER_FULL or (
+            self._finished_since is not None and now - self._finished_since >= slot["flush_s"][0]
+        ):
             self._flush()
-
-    def _flush_is_due(self, now: float) -> bool:
-        return self._finished_since is not None and now - self._finished_since >= self._slot["flush_s"][0]
 
     def _flush_if_asked(self) -> None:
         """Write finished games when the daemon rotates, and acknowledge that."""
@@ -179,12 +178,8 @@ class Worker:
 
     def _flush_all(self) -> None:
         """Write all finished games, and wait for their confirmation."""
-        self._flush_each()
-        self._settle()
-
-    def _flush_each(self) -> None:
-        """Write the finished games of each buffer; there is one."""
         self._flush()
+        self._settle()
 
     def _resize_if_asked(self) -> None:
         """Change the size of blocks after a reload of the settings."""

@@ -18,13 +18,12 @@ from tape2048.session.session import sessions
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY
 from tape2048_recorder.recording import tape_pass
 from tape2048_recorder.recording.partial import PartialSession
-from tape2048_recorder.recording.publish import Outcome, Publisher, publish
-from tape2048_recorder.recording.tape_pass import Decoded, decode_games, load_kernels
+from tape2048_recorder.recording.publish import publish
+from tape2048_recorder.recording.tape_pass import Decoded, decode_games
 from tape2048_recorder.recording.world import REAL, at_once
 
 from ..checks import published_runs
 from ..materials import Prepared, make_facts
-from ..processes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,18 +152,3 @@ def test_runs_that_leave_a_gap_are_refused(root: Path, tape_blocks: list[Prepare
     session = written(root, tape_blocks[:2])
     with pytest.raises(BookkeepingError, match="one after the other"):
         at_once(decode_games)(REAL, session.steps_path.parent, runs_of(session)[[0, 2]])
-
-
-def test_a_failed_preload_does_not_end_the_publisher(root: Path, tape_blocks: list[Prepared]) -> None:
-    def refuse() -> None:
-        raise MemoryError
-
-    load_kernels()
-    session = written(root, tape_blocks)
-    publisher = Publisher(root, load=refuse)
-    publisher.submit(session)
-    found: list[Outcome] = []
-    wait_until(lambda: bool(found.extend(publisher.outcomes()) or found))
-    publisher.close()
-    assert found[0].published is not None
-    assert found[0].published.rows == sum(block.rows for block in tape_blocks)

@@ -7,14 +7,11 @@ that says anything to a file or to the daemon, the suite a sample.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -22,27 +19,19 @@ import pytest
 from tape2048 import errors
 
 from ..checks import assert_recovers_all_that_was_confirmed, assert_sessions_valid, partials, published_runs
-from ..processes import PATIENCE_S, environment
-from ..test_crash_sweep import FULL, Point
+from ..processes import run_traced
+from ..test_crash_sweep import FULL, REAL, Point
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
 
-GAMES = 80
-SETTINGS = {
-    "player": "random",
-    "seed": 5,
-    "workers": 1,
-    "block_rows": 1024,
-    "max_games": GAMES,
-    "rotate_steps": 3000,
-    "min_free_mb": 0,
-}
+GAMES = REAL["max_games"]
 
 #: What a worker does with files, and what it tells and hears.
 SAYING = ("pwrite64", "sendto", "recvfrom")
@@ -74,17 +63,7 @@ def record(directory: Path, *, worker: str = "", daemon: tuple[str, ...] = ()) -
         wrapper.write_text(WRAPPER.format(flag=directory / "first", options=worker, python=sys.executable))
         wrapper.chmod(0o755)
         hooks["sys:executable"] = str(wrapper)
-    script = str(Path(__file__).parents[1] / "recorder_process.py")
-    settings = json.dumps({**SETTINGS, "out_dir": str(directory / "root")})
-    traced = ["strace", "-f", "-q", "-b", "execve", *daemon] if daemon else []
-    done = subprocess.run(
-        [*traced, sys.executable, script, settings, json.dumps(hooks)],
-        check=False, env=environment(), timeout=3 * PATIENCE_S, capture_output=True,
-    )  # fmt: skip
-    if b"Operation not permitted" in done.stderr:
-        pytest.skip("strace may not trace processes here")
-    lines = done.stdout.splitlines()
-    return done.returncode, json.loads(lines[-1]) if lines else {}
+    return run_traced({**REAL, "out_dir": str(directory / "root")}, hooks, *daemon)
 
 
 def outcomes(root: Path) -> dict[tuple[int, ...], bytes]:
