@@ -22,12 +22,14 @@ from crc32c import crc32c
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.errors import (
+    BookkeepingError,
     DiskFullError,
     FormatError,
     MissingPathError,
     StorageError,
     TapeError,
     TooManyFilesError,
+    TruncatedError,
     error_class,
 )
 from tape2048.formats.session import (
@@ -37,7 +39,7 @@ from tape2048.formats.session import (
 )
 from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
-from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY
+from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY, anchors_header
 from tape2048_recorder.recording.journal import JOURNAL, JOURNAL_HEADER_BYTES, Block, Journal, read_journal
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
@@ -50,16 +52,20 @@ from tape2048_recorder.recording.partial import (
     stage_of,
     utc_text,
 )
-from tape2048_recorder.recording.tape_pass import decode_games
 from tape2048_recorder.recording.world import REAL, World, at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from tape2048_recorder.game.rows_file import RowsFile
     from tape2048_recorder.recording.partial import PartialSession
     from tape2048_recorder.status.report import Reporter
+
+#: Rows of a piece: boards that the second-level cache holds. A single game may have more.
+_PIECE_ROWS = 1 << 17
 
 #: Bytes of a read of rows: a journal may claim blocks of any size.
 _CHUNK_BYTES = 1 << 20
@@ -353,6 +359,67 @@ def _finish_files(
     if extra["recovered"]:
         _check_whole(world, session)
     return size
+
+
+class Decoded(NamedTuple):
+    """What a session on tape has beside its tape."""
+
+    anchors: FileEntry
+    start_boards: NDArray[np.uint64]  # u64[R], in the order of the runs
+
+
+def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generator[float, None, Decoded]:
+    """Check the games of a staged session against its ``runs``, and write its anchors, piece by piece.
+
+    Each game is decoded once, and compared with the rules and with its worker's report: steps, score, highest
+    tile, end. The boards on the way give the anchors. Memory does not grow with the session.
+    """
+    from tape2048.tape.checks import anchors_of, check_games, game_pieces
+    from tape2048_recorder.game.engine import start_boards
+
+    path = session / TAPE_NPY
+    ends = np.cumsum(runs["rows"], dtype=np.uint64)
+    if not np.array_equal(runs["first_row"], ends - runs["rows"]):
+        raise BookkeepingError("its runs do not lie one after the other", path=path)
+    starts = start_boards(np.ascontiguousarray(runs["seed"]))
+    header = anchors_header(int(ends[-1]))
+    checksum, size = crc32c(header), len(header)
+    boards = np.empty(_PIECE_ROWS, np.uint64)
+    files = world.files
+    with (
+        files.open_fd(path, os.O_RDONLY) as source,
+        files.open_fd(session / ANCHORS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
+    ):
+        files.write_all(target, header, 0)
+        for piece, rows in game_pieces(runs, _PIECE_ROWS):
+            first, end = rows.start, rows.stop
+            if end - first > len(boards):
+                boards = np.empty(end - first, np.uint64)
+            tape = _read(world, source, first, end, path)
+            checked = check_games(tape, runs[piece], starts[piece], boards)
+            if checked.defects:
+                defect = checked.defects[0]
+                raise defect.error(runs[piece][defect.game], path)
+            anchors = np.ascontiguousarray(anchors_of(checked.boards, first)).data
+            files.write_all(target, anchors, size)
+            checksum, size = crc32c(anchors, checksum), size + anchors.nbytes
+            yield 0.0
+        world.os.fsync(target)
+    return Decoded(FileEntry(size, checksum), starts)
+
+
+def _read(world: World, fd: int, first: int, end: int, path: Path) -> NDArray[np.uint8]:
+    """Read rows of a tape."""
+    tape = np.empty(end - first, np.uint8)
+    done = 0
+    while done < len(tape):
+        count = world.os.preadv(fd, [tape[done:].data], TAPE_HEADER_BYTES + first + done)
+        if count == 0:
+            raise TruncatedError(
+                "the tape ends before its last run", path=path, offset=TAPE_HEADER_BYTES + first + done
+            )
+        done += count
+    return tape
 
 
 def _check_whole(world: World, session: Path) -> None:

@@ -20,28 +20,13 @@ from tape2048_recorder.daemon.instance import GameState
 from tape2048_recorder.daemon.ledger import Ledger
 from tape2048_recorder.daemon.reload import INTERVAL_S, LIVE, Reload, merged
 
-from ..checks import assert_sessions_valid, run_table
+from ..checks import Listener, assert_sessions_valid, run_table
 from ..lanes import batched
 from ..processes import PATIENCE_S, environment, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from tape2048_recorder.status.report import Level, Status
-
-
-class Listener:
-    """A reporter that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str]] = []
-
-    def event(self, level: Level, message: str) -> None:
-        self.events.append((level, message))
-
-    def status(self, make_status: Any) -> Status:
-        raise NotImplementedError
 
 
 #: Another value for each setting.

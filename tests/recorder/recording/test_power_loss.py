@@ -178,7 +178,7 @@ MUTANTS = {
         "ChecksumError",
     ),
     "anchors are not flushed": (
-        Mutant("tape2048_recorder.recording.tape_pass:decode_games", "world.os.fsync(target)", "pass"),
+        Mutant("tape2048_recorder.recording.publish:decode_games", "world.os.fsync(target)", "pass"),
         "anchors.npy",
     ),
 }

@@ -16,10 +16,9 @@ from tape2048.game.rules import exps_to_boards
 from tape2048.io.crc import crc32c_file
 from tape2048.session.session import sessions
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY
-from tape2048_recorder.recording import tape_pass
+from tape2048_recorder.recording import publish as tape_pass
 from tape2048_recorder.recording.partial import PartialSession
-from tape2048_recorder.recording.publish import publish
-from tape2048_recorder.recording.tape_pass import Decoded, decode_games
+from tape2048_recorder.recording.publish import Decoded, decode_games, publish
 from tape2048_recorder.recording.world import REAL, at_once
 
 from ..checks import published_runs
