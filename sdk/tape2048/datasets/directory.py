@@ -96,14 +96,7 @@ class Opened(NamedTuple):
 
 
 def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
-    """Open a data set, with all checks whose cost is in proportion to its runs; ``stack`` closes the files.
-
-    Raises:
-        MissingPathError: nothing stands at the path.
-        NotASessionError: not a data set.
-        FormatError: one of the classes below it, for the first defect found.
-        StorageError: the operating system could not read a file.
-    """
+    """Open a data set, with all checks whose cost is in proportion to its runs; ``stack`` closes it."""
     for _ in range(OPEN_TRIES):
         with contextlib.ExitStack() as files:
             # An open directory keeps its inode number: no other one can get it meanwhile.

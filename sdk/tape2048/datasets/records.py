@@ -71,11 +71,8 @@ def _within_one(run: Run, masks: NDArray[np.uint8]) -> tuple[NDArray[np.float32]
 def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
     """Write the rows of a run, of at most 65,536 steps, to ``out``, ``u8[32 * steps]``, as in a data set.
 
-    Returns:
-        The number of steps whose branch values were normalised, since some were outside [0, 1].
-
-    Raises:
-        FieldError: a move that is not legal on its board, or a branch value that is not finite.
+    Return the number of steps whose branch values were normalised, since some were outside [0, 1]; raise
+    FieldError for a move that is not legal on its board, or a branch value that is not finite.
     """
     masks = _legal(run)
     values, _, normalised = _within_one(run, masks)
@@ -115,15 +112,9 @@ def restore_values(
     player did not take a best move), and in every step of a run with values in another form. A lost one
     becomes ``1 - 2**-23``.
 
-    Args:
-        values: ``f32[n, 4]``.
-        legal: ``u8[n]``, the moves with values; without ``has``, becomes 0 at steps without values.
-        moves: ``u8[n]``.
-        has: ``bool[n]``, whether each step has values; None: where the chosen one is not 0.
-        half: the value 0.5 as the records hold it.
-
-    Returns:
-        Whether each step has values, and the number of steps whose chosen value is lost.
+    ``legal``, ``u8[n]``, are the moves with values; without ``has``, it becomes 0 at steps without values.
+    ``has`` is whether each step has values; None: where the chosen one is not 0. ``half`` is 0.5 as the
+    records hold it. Return ``has``, and the number of steps whose chosen value is lost.
     """
     chosen = values[np.arange(len(moves)), moves]
     if has is None:
@@ -153,14 +144,8 @@ def gather(records: Any, rows: Any, count: Any, out: Any) -> int:
     ``_FAR_AHEAD`` records before the copy, then into the first; a record is copied as one vector. Every
     number is checked before its record is touched.
 
-    Args:
-        records: ``u8[32 * count]``, of any alignment.
-        rows: ``i64[n]``, record numbers.
-        count: number of records.
-        out: ``u8[32 * n]``.
-
-    Returns:
-        -1, or the position in ``rows`` of a number outside [0, count); ``out`` is then not valid.
+    ``records`` are ``u8[32 * count]``, of any alignment; ``out`` is ``u8[32 * n]``. Return -1, or the
+    position in ``rows`` of a number outside [0, count); ``out`` is then not valid.
     """
     n = len(rows)
     limit = U64(count)

@@ -55,15 +55,6 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     where every session has it. ``runs`` has ``session``, ``run_id``, ``seed``, ``steps``, ``max_score``,
     ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have ``reached_<tile>``
     for each threshold.
-
-    Args:
-        corpus: the source; a view gives its own rows and runs.
-        name: ``"rows"`` or ``"runs"``.
-        thresholds: tiles for which labels are added.
-
-    Raises:
-        TypeError: ``corpus`` is no corpus.
-        ValueError: an unknown table, or invalid thresholds.
     """
     check_corpus(corpus)
     if name not in get_args(TableName):

@@ -35,19 +35,8 @@ class Found(NamedTuple):
 def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_SUFFIXES) -> list[Path]:
     """List every file below a directory that has one of the extensions, in ascending path order.
 
-    Skips names that begin with a dot (unfinished files); does not follow links to directories.
-
-    Args:
-        root: the directory.
-        suffixes: extensions, each with its dot.
-
-    Returns:
-        Paths that begin with ``root``, ordered by their parts as bytes: the same on every machine.
-
-    Raises:
-        NotASessionError: no such file.
-        MissingPathError: nothing stands at ``root``.
-        StorageError: it, or a directory below it, cannot be listed.
+    Skips names that begin with a dot (unfinished files); does not follow links to directories. The paths
+    begin with ``root`` and are ordered by their parts as bytes: the same on every machine.
     """
 
     def refuse(error: OSError) -> None:
@@ -68,11 +57,7 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
 
 
 def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
-    """Read the first bytes of a regular file; fewer where it is shorter.
-
-    Raises:
-        StorageError: it cannot be opened or read, or is not a regular file.
-    """
+    """Read the first bytes of a regular file; fewer if it is shorter."""
     with open_regular(path) as fd:
         return os.pread(fd, count, 0)
 
