@@ -16,7 +16,6 @@ from tape2048.batches.fields import (
     BatchLayout,
     BatchOptions,
     check_fields,
-    check_label_dtype,
     check_options,
 )
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
@@ -297,9 +296,8 @@ class Corpus(BufferView):
         """
         from tape2048.batches.gatherer import Gatherer
 
-        names, numbers = check_fields(fields), self._row_numbers(rows)
+        names, numbers = check_fields(fields, label_dtype), self._row_numbers(rows)
         tiles = check_thresholds(thresholds)
-        check_label_dtype(label_dtype)
         gatherer = Gatherer(self, names, tiles)
         layout = BatchLayout(names, len(tiles), label_dtype, gatherer.embedding_width)
         batch = Batch.allocate(layout, len(numbers))

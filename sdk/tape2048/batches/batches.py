@@ -33,7 +33,7 @@ from tape2048.base.guide import make_guide
 from tape2048.base.prompt import facts_table
 from tape2048.base.text import as_int
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import Batch, BatchLayout, check_fields, check_label_dtype
+from tape2048.batches.fields import Batch, BatchLayout, check_fields
 from tape2048.batches.gatherer import Gatherer
 from tape2048.batches.plan import NO_CAP, Cap, Order
 from tape2048.batches.pool import PoolReader
@@ -179,8 +179,7 @@ class Batches:
             raise ValueError(f"seed={seed}; expected 0 <= seed < 2**64")
         if augment not in {None, "d4"}:
             raise ValueError(f"augment={augment!r}; expected None or 'd4'")
-        check_label_dtype(label_dtype)
-        names = check_fields(fields)
+        names = check_fields(fields, label_dtype)
         if augment and "embeddings" in names:
             raise CorpusError("embeddings are those of the boards as they are; augment turns the boards")
         check_corpus(source, or_capped=True)
@@ -195,7 +194,8 @@ class Batches:
         self.augment = augment
         self.drop_last = bool(drop_last)
         self.rank, self.world_size = launched_ranks(rank, world_size)
-        self.go_to(0, 0)
+        self.epoch = self.position = 0
+        self._handed_out = False
         self._rows = len(source)
         tiles = check_thresholds(thresholds)
         self._tiles = tuple(tiles.tolist())
@@ -203,7 +203,11 @@ class Batches:
         self.layout = BatchLayout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
         self._keys: _Keys | None = None
         self._pool = self._make_pool()
-        rank_rows = self._rank_rows()
+        if self._pool is None:
+            whole, rest = divmod(self._rows, self.batch_size * self.world_size)
+            rank_rows = whole * self.batch_size + rest // self.world_size
+        else:
+            rank_rows = self._pool.rank_rows
         if rank_rows == 0:
             found = f"{self._rows:,} rows for {self.world_size} ranks"
             raise ConfigError(found, hint="fewer ranks, or a smaller pool")
@@ -218,7 +222,7 @@ class Batches:
         if self.pool_rows is None:
             if self.pool_sessions is not None:
                 raise ValueError("pool_sessions is for pool_rows, which says how many rows a pool has")
-            if self.shuffle:
+            if self.shuffle and self._gatherer.fetches:
                 self._gatherer.check_fits(self._gatherer.sessions_between(0, self._rows), _STREAM_HINT)
             return None
         if not self.shuffle:
@@ -247,13 +251,6 @@ class Batches:
     def __len__(self) -> int:
         """Number of batches of a whole epoch on this rank."""
         return self._batch_count
-
-    def _rank_rows(self) -> int:
-        """Return the rows of an epoch on each rank."""
-        if self._pool is not None:
-            return self._pool.rank_rows
-        whole, rest = divmod(self._rows, self.batch_size * self.world_size)
-        return whole * self.batch_size + rest // self.world_size
 
     def _extent(self, index: int) -> tuple[int, int]:
         """Return first place in the epoch's order, and number of rows, of this rank's batch ``index``."""

@@ -84,19 +84,15 @@ def check_options(owner: str, options: BatchOptions) -> None:
         )
 
 
-def check_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields as a tuple; raise ValueError for an unknown or repeated one, or for none."""
+def check_fields(fields: Sequence[str], label_dtype: str, known: Sequence[str] = FIELDS) -> tuple[str, ...]:
+    """Return the fields as a tuple; raise ValueError for invalid fields or another type of labels."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
-    unknown = [name for name in names if name not in FIELDS]
+    unknown = [name for name in names if name not in known]
     if unknown or not names or len(set(names)) != len(names):
-        raise ValueError(f"fields={names!r}; expected one or more of {FIELDS}, each once")
-    return names
-
-
-def check_label_dtype(label_dtype: str) -> None:
-    """Raise ValueError unless ``label_dtype`` is one of :data:`LabelDtype`."""
+        raise ValueError(f"fields={names!r}; expected one or more of {known}, each once")
     if label_dtype not in get_args(LabelDtype):
         raise ValueError(f"label_dtype={label_dtype!r}; expected one of {get_args(LabelDtype)}")
+    return names
 
 
 class Batch(Mapping[str, "NDArray[Any]"]):

@@ -78,7 +78,7 @@ class Gatherer:
         self._labels = tables.label_guide if "labels" in fields else NO_LABELS
         self.plan = self.plan_of(NO_POOL)
         run_starts = cap.guide.starts if len(cap.guide.entries) else self._rowmap.run_starts
-        first_runs = np.searchsorted(view.runs["session"], np.arange(len(view.sessions) + 1))
+        first_runs = np.searchsorted(view.runs["session"], np.arange(len(tables.store.sessions) + 1))
         self.session_starts = run_starts[first_runs].astype(np.int64)
         self.fetches = tables.store.remote and self.reads_rows
         self._held: Hold | None = None
@@ -153,7 +153,7 @@ class Gatherer:
 
     def _check_done(self, done: int, numbers: NDArray[np.int64]) -> None:
         if done < len(numbers):
-            raise IndexError(f"row {numbers[done]}; expected 0 <= row < {self._rowmap.view_rows}")
+            raise IndexError(f"row {numbers[done]}; expected 0 <= row < {int(self._rowmap.run_starts[-1])}")
 
     def fill(
         self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]

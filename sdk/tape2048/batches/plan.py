@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.guide import NO_GUIDE, Guide
-from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS
+from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS, line_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,15 +104,6 @@ class Outputs(
     __slots__ = ()
 
 
-def _label_patterns(thresholds: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Make each exponent's labels as eight bytes, ``u8[256, 8]``; none for more than eight thresholds."""
-    if len(thresholds) > 8:
-        return np.empty((0, 8), np.uint8)
-    patterns = np.zeros((256, 8), np.uint8)
-    patterns[:, : len(thresholds)] = np.arange(256)[:, None] >= thresholds
-    return patterns
-
-
 def address_of(array: NDArray[Any]) -> int:
     """Return the address of the first element; 0 for an empty array."""
     return int(array.__array_interface__["data"][0]) if array.size else 0
@@ -145,18 +136,19 @@ class GatherPlan:
         in_memory = len(rows.board) > 0 and not pooled
         packed = pool.rows.shape[1] == BOARD_BYTES if pooled else in_memory or rows.tape.alone
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
-        patterns = _label_patterns(thresholds)
+        patterns = np.zeros((256 if len(thresholds) <= 8 else 0, 8), np.uint8)
+        patterns[:, : len(thresholds)] = np.arange(len(patterns))[:, None] >= thresholds[:8]
         weights = cap.weights[rows.run] if len(cap.guide.entries) else cap.weights
         tables = PlanEntries(
             limit=numbers[-1],
             entries=address_of(rows.guide.entries),
             starts=address_of(rows.guide.starts),
             shift=rows.guide.shift,
-            line=rows.line,
+            line=0 if len(rows.strides) else line_of(rows.address),
             address=address_of(rows.address),
             strides=address_of(rows.strides),
             packed=int(packed),
-            board_line=rows.board_line if in_memory else 0,
+            board_line=line_of(rows.board) if in_memory else 0,
             board=address_of(rows.board) if in_memory else 0,
             run=address_of(rows.run),
             end=address_of(rows.end),

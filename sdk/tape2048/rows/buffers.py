@@ -112,15 +112,13 @@ class RowBuffers:
         assert len(found) == count, "rows beyond the memory that they lie in"
         return found
 
-    def board_addresses(self, segments: Segments) -> NDArray[np.uint64] | None:
-        """Return the address of each segment's first packed board, ``u64[n]``; None without packed boards."""
-        if self.boards is None:
-            return None
+    def board_addresses(self, segments: Segments, boards: PackedBoards) -> NDArray[np.uint64]:
+        """Return the address of each segment's first packed board, ``u64[n]``."""
         mine = self.segments.places
         order = np.argsort(mine)
         whole = order[np.searchsorted(mine[order], segments.places, "right") - 1]
         within = (segments.place - self.segments.place[whole]).astype(_U64)
-        return self.boards.addresses[whole] + within * _U64(BOARD_BYTES)
+        return boards.addresses[whole] + within * _U64(BOARD_BYTES)
 
     def raise_defect(self, rows: RowMap, number: int) -> NoReturn:
         """Raise the FormatError of the game on tape that a row of a map is in."""

@@ -192,23 +192,9 @@ class RowMap(NamedTuple):
             tape=tape,
         )
 
-    @property
-    def line(self) -> int:
-        """Address of row 0 if all rows are adjacent in memory and need no look-up, else 0."""
-        return 0 if len(self.strides) else _line(self.address)
 
-    @property
-    def board_line(self) -> int:
-        """As :attr:`line`, for packed boards."""
-        return _line(self.board)
-
-    @property
-    def view_rows(self) -> int:
-        """Number of rows in the view, after the mask."""
-        return int(self.run_starts[-1])
-
-
-def _line(addresses: NDArray[np.uint64]) -> int:
+def line_of(addresses: NDArray[np.uint64]) -> int:
+    """Return the address of row 0 if all segments have the same one, and so need no look-up, else 0."""
     in_line = len(addresses) > 0 and bool((addresses == addresses[0]).all())
     return int(addresses[0]) if in_line else 0
 

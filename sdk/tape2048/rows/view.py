@@ -69,13 +69,15 @@ class ViewTables:
             ordinal[self.chosen] = np.arange(len(self.chosen))
             segments = segments.take(ordinal[segments.run] >= 0)
             segments = segments._replace(run=ordinal[segments.run])
+        if self.phase.steps is None and self.phase.fraction is None:
+            return segments
         return _cut(segments, self.phase, self.runs, self.store)
 
     @cached_property
     def rowmap(self) -> RowMap:
         """The tables that locate the view's rows."""
         segments, store = self.segments, self.store
-        boards = store.board_addresses(segments)
+        boards = None if store.boards is None else store.board_addresses(segments, store.boards)
         tape = NO_TAPE
         if (tapes := store.tapes) is not None:
             starts = tapes.starts if self.chosen is None else tapes.starts[self.chosen]
@@ -111,7 +113,7 @@ class ViewTables:
 
     def pieces(self, rows_max: int) -> Iterator[slice]:
         """Cut all rows, in order, into slices of at most ``rows_max`` rows that are adjacent in memory."""
-        rows, count = self.rowmap, self.rowmap.view_rows
+        rows, count = self.rowmap, int(self.rowmap.run_starts[-1])
         if rows.mask.words.size:
             edges = np.arange(0, count, rows_max)
         else:
@@ -224,7 +226,7 @@ class BufferView(View):
 
     def __len__(self) -> int:
         """Number of rows, N."""
-        return self._tables.rowmap.view_rows
+        return int(self._tables.rowmap.run_starts[-1])
 
     def __repr__(self) -> str:
         named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
@@ -329,8 +331,6 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
     In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a
     foreign session without one, the steps of all rows are read. The phase's ``empties`` are ignored.
     """
-    if phase.steps is None and phase.fraction is None:
-        return segments
     low, high = phase.step_ranges(runs["steps"])
     rates = np.array([_sample_rate(session) for session in store.sessions], np.int64)
     known = rates[segments.session] > 0

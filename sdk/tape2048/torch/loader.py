@@ -33,9 +33,9 @@ from torch.utils.data import Dataset, IterableDataset, default_collate, get_work
 from tape2048.base.text import as_int
 from tape2048.base.threads import Prefetcher
 from tape2048.batches.batches import Batches
-from tape2048.batches.fields import BatchOptions, check_fields, check_label_dtype, check_options
+from tape2048.batches.fields import FIELDS, BatchOptions, check_fields, check_options
 from tape2048.corpus import Capped
-from tape2048.datasets.table_rows import TableRows, check_table_fields
+from tape2048.datasets.table_rows import TABLE_FIELDS, TableRows
 from tape2048.errors import ConfigError
 from tape2048.rows.view import check_corpus
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
@@ -423,12 +423,10 @@ class CriticDataset(Dataset[Tensors]):
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
     ) -> None:
-        if isinstance(corpus, TableRows):
-            self.fields = check_table_fields(fields)
-        else:
+        is_table = isinstance(corpus, TableRows)
+        if not is_table:
             check_corpus(corpus)
-            self.fields = check_fields(fields)
-        check_label_dtype(label_dtype)
+        self.fields = check_fields(fields, label_dtype, TABLE_FIELDS if is_table else FIELDS)
         self.corpus = corpus
         self.thresholds = tuple(check_thresholds(thresholds).tolist())
         self.label_dtype: LabelDtype = label_dtype

@@ -14,7 +14,7 @@ from tape2048.batches import gather_kernel
 from tape2048.batches.plan import GatherPlan, Order, Outputs, address_of
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import find
-from tape2048.rows.row_map import RowMap, Segments, make_label_guide
+from tape2048.rows.row_map import RowMap, Segments, line_of, make_label_guide
 
 
 @kernel
@@ -116,6 +116,6 @@ def test_rows_in_one_line_need_no_look_up() -> None:
     end = np.full(3, 1000 + 8 * 28, np.uint64)
     nothing = np.zeros(3, np.int64)
     line = Segments(address, rows, np.arange(3), end, nothing, nothing, nothing + 28)
-    assert RowMap.of(line, 3, 28).line == 1000
-    assert RowMap.of(line.take(np.array([0, 2])), 2, 28).line == 0
-    assert RowMap.of(line.take(np.array([], np.int64)), 0, 28).line == 0
+    assert line_of(RowMap.of(line, 3, 28).address) == 1000
+    assert line_of(RowMap.of(line.take(np.array([0, 2])), 2, 28).address) == 0
+    assert line_of(RowMap.of(line.take(np.array([], np.int64)), 0, 28).address) == 0
