@@ -112,6 +112,12 @@ class RowBuffers:
         assert len(found) == count, "rows beyond the memory that they lie in"
         return found
 
+    def rows_of(self, segments: Segments, dtype: np.dtype[Any]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+        """Return the array that holds a session's segments, and the place of each segment in it."""
+        at = int(np.searchsorted(self._begins, segments.address[0], "right")) - 1
+        places = (segments.address - self._begins[at]) // _U64(dtype.itemsize)
+        return self.memory[at].view(np.uint8).reshape(-1).view(dtype), places.astype(np.int64)
+
     def board_addresses(self, segments: Segments, boards: PackedBoards) -> NDArray[np.uint64]:
         """Return the address of each segment's first packed board, ``u64[n]``."""
         mine = self.segments.places

@@ -337,7 +337,8 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
     parts = [_cut_whole_runs(segments.take(known), low, high, rates)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
-        parts.append(_cut_by_reading(mine, low, high, store.sessions[owner].steps))
+        rows, places = store.rows_of(mine, store.sessions[owner].dtype)
+        parts.append(_cut_by_reading(mine, low, high, rows["step_idx"], places))
     if len(parts) == 1:
         return parts[0]
     together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
@@ -367,10 +368,13 @@ def _cut_whole_runs(
 
 
 def _cut_by_reading(
-    segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], rows: NDArray[np.void]
+    segments: Segments,
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    steps: NDArray[np.uint32],
+    places: NDArray[np.int64],
 ) -> Segments:
-    """Cut segments of a session by the steps in its rows; a segment may become several."""
-    steps = rows["step_idx"]
+    """Cut segments, which begin at these places in an array of steps; a segment may become several."""
     found: list[tuple[NDArray[np.int64], ...]] = []
     batch_end = np.cumsum(segments.rows) // _SCAN_ROWS
     for batch in np.unique(batch_end).tolist():
@@ -378,7 +382,7 @@ def _cut_by_reading(
         counts = segments.rows[chosen]
         which = np.repeat(chosen, counts)
         within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        step = steps[segments.place[which] + within]
+        step = steps[places[which] + within]
         run = segments.run[which]
         inside = (low[run] <= step) & (step < high[run])
         edge = np.ones(len(which), np.bool_)
