@@ -116,7 +116,8 @@ def test_by_free_space(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) 
     size = sum(file.stat().st_size for file in (many / name(0)).iterdir())
     full = 10**9 - int(2.5 * size)  # three have to go
     monkeypatch.setattr(
-        "tape2048_tools.sessions.pruning.free_bytes", lambda root: full + (COUNT - len(left(root))) * size
+        "tape2048_tools.commands.sessions.prune.free_bytes",
+        lambda root: full + (COUNT - len(left(root))) * size,
     )
     dry = tape("prune", many, "--keep-free-mb", 1000, "--json", "--dry-run").json
     assert ([entry["name"] for entry in dry["sessions"]], dry["unmet"]) == ([name(0), name(1), name(2)], [])
@@ -135,7 +136,7 @@ def test_free_space_is_checked_before_each_removal(
     tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([0, 0, 10**12, 10**12])
-    monkeypatch.setattr("tape2048_tools.sessions.pruning.free_bytes", lambda _: next(answers, 10**12))
+    monkeypatch.setattr("tape2048_tools.commands.sessions.prune.free_bytes", lambda _: next(answers, 10**12))
     document = tape("prune", many, "--keep-free-mb", 1000, "--json").json
     assert left(many) == list(range(1, COUNT))
     assert [entry["removed"] for entry in document["sessions"]] == [True] + [False] * 5

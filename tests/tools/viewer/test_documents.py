@@ -356,8 +356,8 @@ def test_a_planted_blunder_is_the_largest_loss(data: Data) -> None:
 
 
 def test_sampled_game_has_no_moves(data: Data, recorded: Path, process: Any, tmp_path: Path) -> None:
-    flags = ["--player", "greedy", "--max-games", "2", "--sample-rate", "3", "--out-dir", "thin"]
-    assert process("record", *flags, cwd=tmp_path).returncode == 0
+    flags = ["--player", "greedy", "--max-games", "2", "--sample-rate", "3", "--workers", "1"]
+    assert process("record", *flags, "--out-dir", "thin", cwd=tmp_path).returncode == 0
     thin = Data(Collection([tmp_path / "thin"]), data.judges)
     thin.collection.whole()
     row = thin.games({})["rows"][0]
