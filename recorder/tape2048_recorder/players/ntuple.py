@@ -238,8 +238,31 @@ def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
+def _better(best: Any, value: Any, bit: Any) -> Any:
+    """Update ``(best, tied)`` by one move, without a branch.
+
+    Keys are integers in the order of the values, with the move in the low bits, so the maximum holds both.
+    """
+    key, tied = best
+    new = _ordered(value) << np.int64(4) | np.int64(bit)
+    same = U64((new ^ key) >> np.int64(4) == np.int64(0))
+    return max(key, new), same | (tied & U64(new < key))
+
+
+@register_jitable(forceinline=True)
+def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
+    """Return ``(bit, tied)`` of the best of some legal moves, ``spawns`` ahead."""
+    best = _LEAST, U64(0)
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        best = _better(best, _move_value_ahead(player, bit, options, spawns), bit)
+    return U64(best[0]) & U64(15), best[1] != U64(0)
+
+
+@register_jitable(forceinline=True)
 def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
-    """Return an integer in the order of a move's value, with the move in the low bits; least if illegal."""
+    """Return a move's key (see :func:`_better`); the least if it is illegal."""
     key = _ordered(score + afterstate_value(player, after)) << np.int64(4) | np.int64(bit)
     return key if legal & bit else _LEAST
 
@@ -263,8 +286,16 @@ def _best_move_now(player: Any, options: Any) -> Any:
 
 
 @kernel
+def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
+    moves = options[4] if empty == U64(0) else worth_a_look(player, options)
+    if moves & (moves - U64(1)) == U64(0):
+        return moves, False
+    return _best_of(player, options, moves, spawns)
+
+
+@kernel
 def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, gamma: Any) -> Any:
-    """Return the best move, or one drawn with ``epsilon``, ``temperature`` or among ties, and the state."""
+    """Draw a move with ``epsilon``, ``temperature`` or among ties: ``(bit, state)``."""
     moves = options[4]
     if player.epsilon > 0.0:
         draw, state = rng.uniform(state, gamma)
@@ -273,8 +304,6 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
             return select_bit(moves, pick), state
     if spawns > 0 and empty > U64(0) and player.temperature == 0.0:
         moves = worth_a_look(player, options)
-    if player.temperature == 0.0 and moves & (moves - U64(1)) == U64(0):
-        return moves, state
     best = _NOTHING
     equal = U64(0)
     while moves != U64(0):
@@ -305,10 +334,13 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         return NO_MOVE, board, state
     empty = count_empty(board)
     spawns = _spawns_ahead(player, board, _look_of(player, gamma))
-    draws = spawns > 0 or player.epsilon > 0.0 or player.temperature > 0.0
+    draws = player.epsilon > 0.0 or player.temperature > 0.0
     bit = U64(0)
     if not draws:
-        bit, draws = _best_move_now(player, options)
+        if spawns > 0:
+            bit, draws = _best_move_ahead(player, options, empty, spawns)
+        else:
+            bit, draws = _best_move_now(player, options)
     if draws:
         bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
     if seen != board:
