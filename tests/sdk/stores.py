@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tape2048.io.durable import write_file
+from tape2048.io.staging import Staging
+from tape2048.session.remote import download, read_manifest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tape2048.io.objects import Store
 
 KINDS = ("directory", "moto", "rclone")
 CREDENTIALS = {
@@ -100,3 +106,16 @@ def store_url(kind: str, directory: Path) -> Iterator[str]:
         return
     with s3_server(kind, directory) as address, s3_environment(address):
         yield f"s3://bucket/{directory.name}"
+
+
+def fetch_session(store: Store, name: str, root: Path) -> Path:
+    """Copy a session into a local directory, with every byte compared with its checksum."""
+    target = root / name
+    if not target.is_dir():
+        manifest, text = read_manifest(store, name)
+        root.mkdir(parents=True, exist_ok=True)
+        with Staging(target) as staging:
+            download(store, name, manifest, staging.path)
+            write_file(staging.path / "manifest.json", text)
+            staging.publish()
+    return target

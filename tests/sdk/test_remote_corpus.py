@@ -577,7 +577,7 @@ def test_stale_listings_and_missing_files(place: str, tmp_path: Path) -> None:
 
     store = open_store(place)
     shutil.rmtree(tmp_path / "cache" / ".tables" / name)
-    source = remote_session.open_source(place, tmp_path / "cache", None)
+    source = remote_session.open_remote(place, tmp_path / "cache", None)
     source._store, source._pid = Stale(), os.getpid()  # type: ignore[assignment]
     (_, error), *others = source.sessions()
     assert isinstance(error, MissingPathError)

@@ -156,7 +156,7 @@ class Reader(abc.ABC):
 
 
 class Reading(Reader):
-    """A read into an array; arguments as for :func:`read_into`."""
+    """A read into an array."""
 
     def __init__(self, into: NDArray[np.uint8], parts: Sequence[Stretch], *, threads: int = THREADS) -> None:
         self._into = into

@@ -187,7 +187,7 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
     """Write a file that appears complete at ``path`` at the end of the block, or not at all."""
     target = Path(path)
     if not replace and os.path.lexists(target):  # before gigabytes are written; the rename checks again
-        raise NameTakenError("the name is taken; nothing was replaced", path=target)
+        raise NameTakenError("the name is taken; nothing was replaced", path=target, hint=_FORCE_HINT)
     if replace:
         refuse_special(target)
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -253,12 +253,9 @@ def _is_dead(draft: Path) -> bool:
 
 @contextlib.contextmanager
 def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[BinaryIO]:
-    """Write as :func:`new_file` does, for a command with ``--force``; yield a file object."""
-    try:
-        with new_file(path, replace=replace) as fd, os.fdopen(fd, "wb", closefd=False) as file:
-            yield file
-    except NameTakenError as error:
-        raise NameTakenError(error.message, path=path, hint=error.hint or _FORCE_HINT) from None
+    """Write as :func:`new_file` does; yield a file object."""
+    with new_file(path, replace=replace) as fd, os.fdopen(fd, "wb", closefd=False) as file:
+        yield file
 
 
 @functools.cache

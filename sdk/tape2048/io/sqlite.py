@@ -124,17 +124,29 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
     except OSError as error:
         raise storage_error(error, path, "creating it") from error
     try:
-        with _write_errors(path), contextlib.closing(connect(path, "rw")) as database:
+        with contextlib.closing(connect(path, "rw")) as database:
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("PRAGMA synchronous = OFF")
             database.execute("PRAGMA auto_vacuum = NONE")
             database.execute("BEGIN")
             yield database
             database.execute("COMMIT")
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             Path(path).unlink()
-        raise
+        if isinstance(error, sqlite3.IntegrityError):
+            raise BookkeepingError(f"two rows have one key: {error}", path=path) from error
+        if not isinstance(error, sqlite3.Error):
+            raise
+        code = _primary_code(error)
+        if code == sqlite3.SQLITE_FULL:
+            hint = "free some space, then try again"
+            raise DiskFullError("no space left on the device", path=path, hint=hint) from error
+        if code == sqlite3.SQLITE_CANTOPEN:  # the file that was made just now
+            no_file = OSError(errno.EMFILE, f"SQLite: {error}")
+            raise storage_error(no_file, path, "opening it") from error
+        message = f"SQLite could not write it: {error} ({_code_name(error)})"
+        raise StorageError(message, path=path, hint=DEVICE_HINT) from error
 
 
 def insert_rows(
@@ -149,25 +161,6 @@ def insert_rows(
     while part := list(itertools.islice(left, INSERT_VALUES_MAX // len(columns) * len(columns))):
         rows = ", ".join([one_row] * (len(part) // len(columns)))
         database.execute(f"INSERT INTO {table}({', '.join(columns)}) VALUES {rows}", part)  # noqa: S608
-
-
-@contextlib.contextmanager
-def _write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.IntegrityError as error:
-        raise BookkeepingError(f"two rows have one key: {error}", path=path) from error
-    except sqlite3.Error as error:
-        if _primary_code(error) == sqlite3.SQLITE_FULL:
-            raise DiskFullError(
-                "no space left on the device", path=path, hint="free some space, then try again"
-            ) from error
-        if _primary_code(error) == sqlite3.SQLITE_CANTOPEN:  # the file that was made just now
-            no_file = OSError(errno.EMFILE, f"SQLite: {error}")
-            raise storage_error(no_file, path, "opening it") from error
-        raise StorageError(
-            f"SQLite could not write it: {error} ({_code_name(error)})", path=path, hint=DEVICE_HINT
-        ) from error
 
 
 def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:

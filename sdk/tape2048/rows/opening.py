@@ -13,7 +13,7 @@ from tape2048.io.objects import DirectoryStore, is_url
 from tape2048.io.reading import reading
 from tape2048.session.cache import CACHE_MAX_MB
 from tape2048.session.remote import SESSIONS, list_sessions
-from tape2048.session.remote_session import open_source
+from tape2048.session.remote_session import open_remote
 from tape2048.session.session import Session, sessions
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _find_sessions(
     for each in roots:
         if cache is not None or is_url(each):
             # By name, which stands for the content: no session counts twice, from two stores either.
-            sessions = open_source(os.fspath(each), cache, cache_max_mb).sessions()
+            sessions = open_remote(os.fspath(each), cache, cache_max_mb).sessions()
             found += [(address, address.rpartition("/")[2], one) for address, one in sessions]
         else:
             found += [(path, _identity(path), None) for path in _session_paths(Path(each))]

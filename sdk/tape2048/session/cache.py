@@ -41,7 +41,7 @@ from tape2048.io.durable import open_fd, rename_exchange, rename_noreplace, stor
 from tape2048.io.reading import read_path
 from tape2048.io.staging import Staging, lock_directory
 from tape2048.session.locks import LOCKS_DIRECTORY, RemovalLock, lock_for_reading, make_readers_lock
-from tape2048.session.remote import check_local, download, parse_named, read_manifest_text
+from tape2048.session.remote import check_local, download, parse_named, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,11 +136,11 @@ class SessionCache:
         with contextlib.suppress(MissingPathError, FormatError):
             text = read_path(target / MANIFEST).tobytes()
             manifest = parse_named(name, text, target / MANIFEST)
-            check_local(target, manifest, [METADATA_DB])
+            check_local(target / METADATA_DB, manifest.files[METADATA_DB])
             metadata = read_metadata(target / METADATA_DB)
             _touch(target)
             return manifest, metadata
-        manifest, text = read_manifest_text(store, name, listed)
+        manifest, text = read_manifest(store, name, listed)
         if METADATA_DB not in manifest.files:
             raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
         size = manifest.files[METADATA_DB].bytes + len(text)
@@ -202,7 +202,7 @@ class SessionCache:
         for path in draft.iterdir():  # of a killed process
             path.unlink()
         try:
-            _, text = read_manifest_text(store, name)
+            _, text = read_manifest(store, name)
             self._reserve(draft, manifest, text)
             download(store, name, manifest, draft)
         except MissingPathError as error:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048.errors import ColumnError
-from tape2048.io.reading import map_file, open_regular, reading
+from tape2048.errors import ColumnError, MissingPathError
+from tape2048.io.reading import map_file, open_regular
 from tape2048.session.directory import rows_entry
 
 if TYPE_CHECKING:
@@ -87,25 +87,21 @@ def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Em
 
 
 def _read_facts(path: Path) -> _Facts:
-    if not path.exists():
-        raise ColumnError(
-            f"no {EMBEDDINGS_JSON}: this session has no embeddings",
-            path=path.parent,
-            hint="`tape2048 embed` makes them",
-        )
-    with open_regular(path) as fd:
-        content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
     try:
+        with open_regular(path) as fd:
+            content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
         return msgspec.json.decode(content, type=_Facts)
+    except MissingPathError as error:
+        message = f"no {EMBEDDINGS_JSON}: this session has no embeddings"
+        raise ColumnError(message, path=path.parent, hint="`tape2048 embed` makes them") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ColumnError(f"malformed: {error}", path=path) from error
 
 
 def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
     with open_regular(path) as fd:
-        with reading(path):
-            size = os.fstat(fd).st_size
-            head = io.BytesIO(os.pread(fd, _HEADER_BYTES_MAX, 0))
+        size = os.fstat(fd).st_size
+        head = io.BytesIO(os.pread(fd, _HEADER_BYTES_MAX, 0))
         try:
             numpy = np.lib.format
             readers = {(1, 0): numpy.read_array_header_1_0, (2, 0): numpy.read_array_header_2_0}
@@ -123,6 +119,5 @@ def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
             raise ColumnError(f"has {size} bytes; expected {end}", path=path, offset=min(size, end))
         if shape[0] * shape[1] == 0:
             return np.empty(shape, np.uint16)
-        with reading(path):
-            mapped = map_file(fd, end)
+        mapped = map_file(fd, end)
     return mapped[begin:].view("<u2").reshape(shape)

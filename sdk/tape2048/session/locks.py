@@ -42,10 +42,8 @@ def _lock(fd: int, kind: int, byte: int) -> bool:
     """Lock or unlock one byte without waiting; return False if another process has it."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
-    except OSError as error:
-        if error.errno in {errno.EAGAIN, errno.EACCES}:
-            return False
-        raise
+    except (BlockingIOError, PermissionError):
+        return False
     return True
 
 

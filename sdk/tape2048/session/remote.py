@@ -32,9 +32,8 @@ from tape2048.errors import (
 from tape2048.formats.manifest import parse_manifest
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
 from tape2048.io.crc import check_crc, crc32c, crc32c_file
-from tape2048.io.durable import open_fd, storage_errors, write_all, write_file
+from tape2048.io.durable import open_fd, write_all
 from tape2048.io.reading import open_regular, read_path
-from tape2048.io.staging import Staging
 from tape2048.session.directory import MANIFEST_BYTES_MAX, is_plain_name
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def put_session(store: Store, session: Path, label: str) -> str:
         try:
             compare_file(store, f"{staged}/{file}", entry)
         except FormatError:
-            _check_local(session / file, entry)  # its error, if the local file is the damaged one
+            check_local(session / file, entry)  # its error, if the local file is the damaged one
             raise
     store.commit(directory, MANIFEST, text)
     _verify_manifest(store, directory, text)
@@ -118,26 +117,6 @@ def list_files(store: Store) -> dict[str, dict[str, int]]:
     return {name: files for name, files in found.items() if MANIFEST in files}
 
 
-def read_manifest(store: Store, name: str) -> Manifest:
-    """Read a session's manifest."""
-    return read_manifest_text(store, name)[0]
-
-
-def fetch_session(store: Store, name: str, root: Path) -> Path:
-    """Copy a session into a local directory; every byte is compared with its checksum."""
-    target = root / name
-    if target.is_dir():
-        return target
-    manifest, text = read_manifest_text(store, name)
-    with storage_errors(target, "writing it"):
-        root.mkdir(parents=True, exist_ok=True)
-        with Staging(target) as staging:
-            download(store, name, manifest, staging.path)
-            write_file(staging.path / MANIFEST, text)
-            staging.publish()
-    return target
-
-
 def download(
     store: Store, name: str, manifest: Manifest, directory: Path, files: Collection[str] | None = None
 ) -> None:
@@ -151,12 +130,6 @@ def download(
                 compare_file(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd), entry.bytes)
                 if files is None:
                     os.fsync(fd)
-
-
-def check_local(directory: Path, manifest: Manifest, files: Collection[str]) -> None:
-    """Compare files of a local copy with their checksums; FormatError for the first one that differs."""
-    for file in files:
-        _check_local(directory / file, manifest.files[file])
 
 
 def parse_named(name: str, text: bytes, path: str | Path) -> Manifest:
@@ -205,8 +178,8 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
     return manifest
 
 
-def read_manifest_text(store: Store, name: str, size: int | None = None) -> tuple[Manifest, bytes]:
-    """As :func:`read_manifest`, with the manifest's text; ``size`` as for ``Store.get``."""
+def read_manifest(store: Store, name: str, size: int | None = None) -> tuple[Manifest, bytes]:
+    """Read the manifest that a session's name stands for, with its text; ``size`` as for ``Store.get``."""
     key = f"{SESSIONS}/{name}/{MANIFEST}"
     text = store.get(key, MANIFEST_BYTES_MAX, size)
     return parse_named(name, text, store.path(key)), text
@@ -224,7 +197,8 @@ def _verify_manifest(store: Store, directory: str, text: bytes) -> None:
         raise ManifestError("it reads back other bytes than were written", path=store.path(key))
 
 
-def _check_local(path: Path, entry: FileEntry) -> None:
+def check_local(path: Path, entry: FileEntry) -> None:
+    """Compare a local file with the manifest; FormatError if it differs."""
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size
         if size != entry.bytes:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _TABLE_REQUESTS, _FETCHES = 16, 4
 
 
-class Source:
+class RemoteSessions:
     """A store of sessions, and the cache that they are read through; pickling sends the addresses."""
 
     def __init__(self, url: str, cache: SessionCache) -> None:
@@ -75,8 +75,8 @@ class Source:
             self._store, self._pid = open_store(self._root), os.getpid()
         return self._store
 
-    def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
-        return open_source, (self._url, str(self.cache.directory), self.cache.max_mb)
+    def __reduce__(self) -> tuple[Callable[..., RemoteSessions], tuple[Any, ...]]:
+        return open_remote, (self._url, str(self.cache.directory), self.cache.max_mb)
 
     def sessions(self) -> list[tuple[str, RemoteSession | TapeError]]:
         """Open all listed sessions; return the address of each, with the session or its error."""
@@ -112,7 +112,7 @@ class Source:
         return RemoteSession(self, name, *self.cache.table(self.store, name))
 
 
-def open_source(url: str, cache: str | os.PathLike[str] | None, max_mb: int | None) -> Source:
+def open_remote(url: str, cache: str | os.PathLike[str] | None, max_mb: int | None) -> RemoteSessions:
     """Make the source of a store."""
     if cache is None:
         from tape2048.jit.compiler import cache_base  # loads the compiler
@@ -121,7 +121,7 @@ def open_source(url: str, cache: str | os.PathLike[str] | None, max_mb: int | No
         if base is None:
             raise StorageError("found no directory for sessions of stores", hint="name one: cache=DIR")
         cache = base / "tape2048/sessions"
-    return Source(os.fspath(url), SessionCache(Path(os.path.abspath(cache)), max_mb))
+    return RemoteSessions(os.fspath(url), SessionCache(Path(os.path.abspath(cache)), max_mb))
 
 
 class _Part(NamedTuple):
@@ -164,7 +164,7 @@ class RemoteSession(Session):
         bytes: size of its files.
     """
 
-    def __init__(self, source: Source, name: str, manifest: Manifest, metadata: Metadata) -> None:
+    def __init__(self, source: RemoteSessions, name: str, manifest: Manifest, metadata: Metadata) -> None:
         self.source = source
         self.address = source.address(name)
         self.bytes = sum(entry.bytes for entry in manifest.files.values())
@@ -243,7 +243,7 @@ class RemoteSession(Session):
         return len(self.stored)
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
-        return Source.open, (self.source, self.name)
+        return RemoteSessions.open, (self.source, self.name)
 
     def keep(self) -> None:
         """Hold the session as long as it lives."""
@@ -306,8 +306,7 @@ class RemoteSession(Session):
                         path=path,
                         hint="remove the session from the cache",
                     )
-                with storage_errors(path, "mapping it"):
-                    part.place.attach(fd)
+                part.place.attach(fd)
         self._held = held
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +27,6 @@ from tape2048.tape.layout import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -57,7 +57,8 @@ class TapeWriter:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files: list[Any] = []
+        self._open = contextlib.ExitStack()
+        self._fds: list[int] = []
         self._runs: list[NDArray[np.void]] = []
         self._starts: list[NDArray[np.uint64]] = []
         self._blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
@@ -68,14 +69,11 @@ class TapeWriter:
     def __enter__(self) -> Self:
         for name in (TAPE_NPY, ANCHORS_NPY):
             opened = open_fd(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            self._files.append((opened, opened.__enter__()))
+            self._fds.append(self._open.enter_context(opened))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for opened, _ in self._files:
-            opened.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def add(self, tape: NDArray[np.uint8], runs: NDArray[np.void], starts: NDArray[np.uint64]) -> None:
         """Append whole games.
@@ -94,7 +92,7 @@ class TapeWriter:
         checked = check_games(tape, runs, starts)
         for defect in checked.defects:
             raise defect.error(runs[defect.game], self._directory / TAPE_NPY)
-        (_, tape_fd), (_, anchors_fd) = self._files
+        tape_fd, anchors_fd = self._fds
         write_all(tape_fd, tape.data, TAPE_HEADER_BYTES + self.rows)
         anchors = np.ascontiguousarray(anchors_of(checked.boards, self.rows)).view(np.uint8)
         write_all(anchors_fd, anchors.data, TAPE_HEADER_BYTES + self._anchors * ANCHOR_DTYPE.itemsize)
@@ -166,7 +164,7 @@ class TapeWriter:
         starts = np.concatenate([np.empty(0, np.uint64), *self._starts])
         blocks = np.array(self._blocks, BLOCK_DTYPE)
         heads = tape_header(self.rows), anchors_header(self.rows)
-        for (_, fd), head in zip(self._files, heads, strict=True):
+        for fd, head in zip(self._fds, heads, strict=True):
             write_all(fd, head, 0)
             os.fsync(fd)
         tape_crc = crc32c(heads[0])

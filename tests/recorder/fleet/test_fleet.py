@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.recorder.processes import environment, kill, wait_until
-from tests.sdk.stores import KINDS, store_url
+from tests.sdk.stores import KINDS, fetch_session, store_url
 
 from tape2048 import Corpus
 from tape2048.errors import BusyError, ConfigError, DiskFullError, FleetError, NameTakenError, TapeError
 from tape2048.io.objects import DirectoryStore, Store, open_store
-from tape2048.session.remote import RemoteName, fetch_session, list_sessions
+from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import Session, sessions
 from tape2048.settings.sample import settings_toml
 from tape2048_recorder.config.loading import load_config

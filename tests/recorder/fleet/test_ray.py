@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.recorder.processes import PATIENCE_S, environment, kill, wait_until, workers_of
+from tests.sdk.stores import fetch_session
 
 from tape2048.errors import ConfigError, FleetError, MissingPackageError, TapeError
 from tape2048.io.objects import Store, open_store
-from tape2048.session.remote import fetch_session, list_sessions
+from tape2048.session.remote import list_sessions
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import ray_engine

@@ -30,13 +30,14 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from tests.mutants import Mutant, planted
+from tests.sdk.stores import fetch_session
 
 from tape2048.errors import MissingPathError, StoreError, TapeError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.objects import Store
-from tape2048.session.remote import RemoteName, fetch_session, list_sessions
+from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import sessions
 from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import agent as agents, overview, plan, spool

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sdk.builders import write_ours
-from tests.sdk.stores import KINDS, store_url
+from tests.sdk.stores import KINDS, fetch_session, store_url
 
 from tape2048 import Corpus
 from tape2048.errors import (
@@ -25,7 +25,6 @@ from tape2048.session import remote
 from tape2048.session.remote import (
     RemoteName,
     bury_session,
-    fetch_session,
     list_sessions,
     put_session,
     read_manifest,
@@ -105,7 +104,7 @@ def test_a_session_goes_there_and_back(store: Store, session: Path, tmp_path: Pa
     name = put_session(store, session, "00000a")
     assert RemoteName.parse(name) == (session.name, "00000a", name[-16:])
     assert list_sessions(open_store(store.url)) == [name]
-    assert read_manifest(store, name).rows == len(Corpus.open(session))
+    assert read_manifest(store, name)[0].rows == len(Corpus.open(session))
     assert put_session(store, session, "00000a") == name, "again: nothing changes"
     assert list_sessions(store) == [name]
     got = fetch_session(store, name, tmp_path / "fetched")

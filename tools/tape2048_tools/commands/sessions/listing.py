@@ -80,10 +80,10 @@ def command(
     quarantined = 0
     found: list[tuple[Path | str, Summary | TapeError]] = []
     if isinstance(place, str):
-        from tape2048.session.remote_session import open_source
+        from tape2048.session.remote_session import open_remote
 
         scores = True
-        for address, one in open_source(place, cache, cache_max_mb).sessions():
+        for address, one in open_remote(place, cache, cache_max_mb).sessions():
             found.append((address, one if isinstance(one, TapeError) else summarize(one)))
     else:
         local, scores, quarantined = _in_directory(place, scores)

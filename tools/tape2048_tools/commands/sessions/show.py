@@ -12,7 +12,7 @@ from tape2048.errors import TapeError
 from tape2048.formats.session import METADATA_DB
 from tape2048.io.reading import reading
 from tape2048.session.labels import REACH_TILES
-from tape2048.session.remote_session import RemoteSession, open_source
+from tape2048.session.remote_session import RemoteSession, open_remote
 from tape2048.session.session import Session
 from tape2048_tools.sessions.roots import described
 from tape2048_tools.sessions.summary import (
@@ -60,7 +60,7 @@ def command(*, path: Path | str, cache: str | None, cache_max_mb: int, as_json: 
     """
     found: Sequence[tuple[Path | str, Session | TapeError]] = []
     if isinstance(path, str):
-        source = open_source(path, cache, cache_max_mb)
+        source = open_remote(path, cache, cache_max_mb)
         found, is_root = source.sessions(), not source.is_session
         session: Session | TapeError = found[0][1]
         if not is_root and isinstance(session, Exception):
