@@ -34,7 +34,7 @@ from tape2048.formats.metadata import Metadata
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.formats.session import RUN_DTYPE, Manifest
 from tape2048.maintenance.checks import TapeChecks
-from tape2048.session.directory import is_plain_name
+from tape2048.session.directory import PLAIN_NAME
 from tape2048.session.row_owners import from_run_table
 from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE
 from tape2048.tape.reader import Tape, check_anchor_rows, make_tape
@@ -69,7 +69,7 @@ def decode(data: bytes) -> Parts:
     for name in _NAMES:
         if name not in manifest.files:
             raise ManifestError(f"{name} is not listed", path="manifest.json")
-    for defect in file_defects(manifest.files, directory, is_plain_name):
+    for defect in file_defects(manifest.files, directory, PLAIN_NAME.fullmatch):
         raise defect
     path = Path("case")
     anchor_rows = check_anchor_rows(path, manifest)

@@ -36,9 +36,10 @@ def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, by
     if not os.path.lexists(path):
         return None
     with open_regular(path) as fd:
-        content = os.pread(fd, bytes_max + 1, 0)
-    if len(content) > bytes_max:
-        raise ManifestError(f"found more than {bytes_max} bytes", path=path)
+        size = os.fstat(fd).st_size
+        if size > bytes_max:
+            raise ManifestError(f"{size} bytes; expected at most {bytes_max}", path=path)
+        content = os.pread(fd, bytes_max, 0)
     return parse_manifest(content, path, kind, version=version, what=what)
 
 

@@ -26,10 +26,10 @@ from tape2048.io.crc import crc32c
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.maintenance.checks import BlockSums, Place, RowChecks, TapeChecks
 from tape2048.session.directory import (
+    PLAIN_NAME,
     as_unsigned,
     check_directory,
     find_steps,
-    is_plain_name,
     list_names,
     manifest_defects,
     read_manifest,
@@ -137,7 +137,7 @@ class _Validation:
         listed = [
             directory / name
             for name in (self._manifest.files if self._manifest else ())
-            if is_plain_name(name)
+            if PLAIN_NAME.fullmatch(name)
         ]
         self._bytes_total = sum(found.st_size for found in map(_stat, {*parts, *listed}) if found is not None)
         on_tape = bool(parts) and parts[0].name == TAPE_NPY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,9 @@ MANIFEST_BYTES_MAX = 1024 * 1024
 #: The usual name of a pack of 32-byte rows.
 PACK_DAT = "pack.dat"
 
-_NAME_BYTES_MAX = 255  # of Linux
+#: A name in a manifest, which can only mean a file directly in the directory: 63 characters take at most the
+#: 255 bytes that Linux allows.
+PLAIN_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\0]{1,63}")
 
 
 def check_directory(path: str | os.PathLike[str]) -> Path:
@@ -67,6 +70,19 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
                 raise MissingPathError("nothing stands at this path", path=absolute)
             raise NotASessionError("not a directory", path=absolute)
     return absolute
+
+
+def check_files(directory: Path) -> tuple[list[Path], Manifest | None]:
+    """Return the files of the rows, and the manifest; raise the first defect of names and sizes."""
+    parts = find_steps(directory)
+    try:
+        manifest = read_manifest(directory)
+    except ManifestError:
+        refuse_dataset(directory)
+        raise
+    for defect in manifest_defects(manifest, parts, directory) if manifest else ():
+        raise defect
+    return parts, manifest
 
 
 def find_steps(directory: Path) -> list[Path]:
@@ -182,13 +198,7 @@ def manifest_defects(
     for name in (METADATA_DB, *(part.name for part in steps)):
         if name not in manifest.files:
             yield ManifestError(f"{name} is not listed", path=path)
-    yield from file_defects(manifest.files, directory, is_plain_name)
-
-
-def is_plain_name(name: str) -> bool:
-    """Check that a name from a manifest can only mean a file directly in the directory."""
-    has_length = 0 < len(name.encode()) <= _NAME_BYTES_MAX
-    return has_length and name not in {".", ".."} and "/" not in name and "\0" not in name
+    yield from file_defects(manifest.files, directory, PLAIN_NAME.fullmatch)
 
 
 def list_names(directory: Path) -> list[str]:

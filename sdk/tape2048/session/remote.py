@@ -34,7 +34,7 @@ from tape2048.formats.session import FORMAT_VERSION, MANIFEST, FileEntry, Manife
 from tape2048.io.crc import check_crc, crc32c, crc32c_file
 from tape2048.io.durable import open_fd, write_all
 from tape2048.io.reading import open_regular, read_path
-from tape2048.session.directory import MANIFEST_BYTES_MAX, is_plain_name
+from tape2048.session.directory import MANIFEST_BYTES_MAX, PLAIN_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -173,7 +173,7 @@ def _digest(text: bytes) -> str:
 def _parse(text: bytes, path: str | Path) -> Manifest:
     manifest = parse_manifest(text, path, Manifest, version=FORMAT_VERSION, what="session format")
     for file in manifest.files:
-        if not is_plain_name(file) or file == MANIFEST:
+        if not PLAIN_NAME.fullmatch(file) or file == MANIFEST:
             raise ManifestError(f"{file!r} is listed, which is not a valid file name", path=path)
     return manifest
 

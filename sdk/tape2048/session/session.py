@@ -20,19 +20,16 @@ from tape2048.formats.session import (
     MANIFEST,
     METADATA_DB,
     SESSION_NAME,
+    STEP_DTYPE,
     STEPS_NPY,
-    step_dtype,
 )
 from tape2048.selection.view import View
 from tape2048.session.directory import (
     check_directory,
-    find_steps,
+    check_files,
     is_dataset,
     is_session,
-    manifest_defects,
-    read_manifest,
     read_steps,
-    refuse_dataset,
 )
 from tape2048.session.labels import DEFAULT_THRESHOLDS, game_facts, run_labels
 from tape2048.session.locks import lock_for_reading
@@ -116,9 +113,8 @@ class Session(View):
         if isinstance(rows, Tape):
             self.tape = rows
             self.runs, self._owners = from_run_table(rows.runs, len(rows), path / METADATA_DB)
-            self.dtype: np.dtype[Any] = step_dtype(
-                record_action=metadata.session.get("record_action") is True
-            )
+            has_moves = metadata.session.get("record_action") is True
+            self.dtype: np.dtype[Any] = ACTION_STEP_DTYPE if has_moves else STEP_DTYPE
         else:
             self.runs, self._owners, kept = _assign(
                 metadata, rows, path / METADATA_DB, load, manifest, probe=probe
@@ -158,14 +154,7 @@ class Session(View):
         check_load(load)
         directory = check_directory(path)
         lock = lock_for_reading(directory)
-        parts = find_steps(directory)
-        try:
-            manifest = read_manifest(directory)
-        except ManifestError:
-            refuse_dataset(directory)
-            raise
-        for defect in manifest_defects(manifest, parts, directory) if manifest else ():
-            raise defect
+        parts, manifest = check_files(directory)
         metadata = read_metadata(directory / METADATA_DB)
         rows = (
             open_tape(directory, metadata, manifest, load)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError, FormatError, ReplayError
-from tape2048.tape.layout import ANCHOR_ROWS, GAME_STEPS_MAX, TAPE_HEADER_BYTES
+from tape2048.tape.layout import ANCHOR_ROWS, TAPE_HEADER_BYTES
 
 if TYPE_CHECKING:
     import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_HINT = "restore the session from a copy"
+HINT = "restore the session from a copy"
 
 #: Beside the kinds of :mod:`tape2048.tape.codec`: a number of the run table differs.
 _DIFFERS = 255
@@ -47,7 +47,7 @@ class Defect(NamedTuple):
         offset = data_offset + int(run["first_row"]) + self.step
         more = f" ({self.games} runs like it)" if self.games > 1 else ""
         text = f"run {run['id']}, step {self.step}: {self.text}{more}"
-        return self.kind(text, path=path, offset=offset, hint=_HINT)
+        return self.kind(text, path=path, offset=offset, hint=HINT)
 
 
 class Checked(NamedTuple):
@@ -155,27 +155,6 @@ def game_pieces(runs: NDArray[np.void], rows_max: int) -> Iterator[tuple[slice, 
         first, begin = last, end
 
 
-def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: str | os.PathLike[str]) -> None:
-    """Check the run table of a tape, as far as it can be checked alone."""
-    rows, steps = runs["rows"], runs["steps"]
-    wrong = np.flatnonzero((rows != steps) | (rows > GAME_STEPS_MAX) | (rows == 0))
-    if wrong.size:
-        run = runs[wrong[0]]
-        found = f"run {run['id']} has {run['rows']} rows for {run['steps']} steps"
-        expected = f"expected one for each step, and 1 to {GAME_STEPS_MAX}"
-        raise BookkeepingError(f"{found}; {expected}", path=path)
-    # Two bits are set, each the first or the second of its nibble, and not both of one.
-    rest = starts & (starts - np.uint64(1))
-    two = (rest != 0) & (rest & (rest - np.uint64(1)) == 0)
-    small = (starts & np.uint64(0xCCCCCCCCCCCCCCCC)) == 0
-    apart = starts & starts >> np.uint64(1) & np.uint64(0x1111111111111111) == 0
-    wrong = np.flatnonzero(~(two & small & apart))
-    if wrong.size:
-        raise FieldError(
-            f"run {runs['id'][wrong[0]]}, step 0: {_not_a_start(starts[wrong[0]])}", path=path, hint=_HINT
-        )
-
-
 def anchor_error(  # noqa: PLR0917
     row: int, found: int, due: int, run: np.void, path: str | os.PathLike[str], offset: int
 ) -> BookkeepingError:
@@ -185,11 +164,12 @@ def anchor_error(  # noqa: PLR0917
         f"the tape leads to {due:#018x}",
         path=path,
         offset=offset,
-        hint=_HINT,
+        hint=HINT,
     )
 
 
-def _not_a_start(board: np.uint64) -> str:
+def not_a_start(board: np.uint64) -> str:
+    """Describe a board that cannot be a start."""
     return f"start_board is {board:#018x}; expected two tiles, each a 2 or a 4"
 
 
@@ -210,7 +190,7 @@ def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[typ
     mask = int(legal_mask(board))
     legal = " or ".join(str(move) for move in range(4) if mask >> move & 1)
     if kind == codec.BAD_START:
-        return FieldError, _not_a_start(board)
+        return FieldError, not_a_start(board)
     if kind == codec.BEFORE_END:
         return ReplayError, f"the game stops on board {board:#018x}, where move {legal} is legal"
     if kind == codec.AFTER_END:

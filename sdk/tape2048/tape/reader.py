@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048.errors import (
+    BookkeepingError,
+    FieldError,
     FormatError,
     ManifestError,
     NpyError,
@@ -16,11 +18,12 @@ from tape2048.errors import (
 )
 from tape2048.formats.npy import open_rows
 from tape2048.formats.session import MANIFEST, METADATA_DB
-from tape2048.tape.checks import anchor_error, anchors_of, check_games, check_runs
+from tape2048.tape.checks import HINT, anchor_error, anchors_of, check_games, not_a_start
 from tape2048.tape.layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS_MAX,
     ANCHORS_NPY,
+    GAME_STEPS_MAX,
     MOVE_BITS,
     TAPE,
     TAPE_DTYPE,
@@ -242,3 +245,24 @@ def tape_runs(metadata: Metadata, directory: Path) -> tuple[NDArray[np.void], ND
         runs, starts = runs[order], starts[order]
     check_runs(runs, starts, path)
     return runs, starts
+
+
+def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Path | str) -> None:
+    """Check the run table of a tape, as far as it can be checked alone."""
+    rows, steps = runs["rows"], runs["steps"]
+    wrong = np.flatnonzero((rows != steps) | (rows > GAME_STEPS_MAX) | (rows == 0))
+    if wrong.size:
+        run = runs[wrong[0]]
+        found = f"run {run['id']} has {run['rows']} rows for {run['steps']} steps"
+        expected = f"expected one for each step, and 1 to {GAME_STEPS_MAX}"
+        raise BookkeepingError(f"{found}; {expected}", path=path)
+    # Two bits are set, each the first or the second of its nibble, and not both of one.
+    rest = starts & (starts - np.uint64(1))
+    two = (rest != 0) & (rest & (rest - np.uint64(1)) == 0)
+    small = (starts & np.uint64(0xCCCCCCCCCCCCCCCC)) == 0
+    apart = starts & starts >> np.uint64(1) & np.uint64(0x1111111111111111) == 0
+    wrong = np.flatnonzero(~(two & small & apart))
+    if wrong.size:
+        raise FieldError(
+            f"run {runs['id'][wrong[0]]}, step 0: {not_a_start(starts[wrong[0]])}", path=path, hint=HINT
+        )
