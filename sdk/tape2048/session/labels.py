@@ -32,17 +32,20 @@ def check_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:
 
 def run_labels(runs: NDArray[np.void], thresholds: Sequence[int]) -> NDArray[np.bool_]:
     """Compare the highest tile of each run with each threshold: ``bool[R, T]``."""
-    return np.greater_equal(runs["highest_tile"][:, None], check_thresholds(thresholds))
+    reached: NDArray[np.bool_] = runs["highest_tile"][:, None] >= check_thresholds(thresholds)
+    return reached
 
 
 def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
     """Return ``floor(log2(tile))`` of each tile, 0 for 0; exact, since a double holds the leading bit."""
-    return np.maximum(np.frexp(tiles.astype(np.float64))[1] - 1, 0).astype(np.uint8)
+    exponents: NDArray[np.uint8] = np.maximum(np.frexp(tiles.astype(np.float64))[1] - 1, 0).astype(np.uint8)
+    return exponents
 
 
 def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Compute the share of rows with a true label, ``f64[T]``, from runs' labels ``bool[R, T]`` and rows."""
-    return np.divide(_true_rows(run_labels, row_counts), row_counts.sum())
+    shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
+    return shares
 
 
 def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
