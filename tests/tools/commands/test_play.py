@@ -17,6 +17,7 @@ from tests.tools.on_terminal import OnTerminal
 from tape2048 import errors
 from tape2048.runs.files import read_run_file
 from tape2048_tools.commands.sessions import play
+from tape2048_tools.options.critic import open_critic
 from tape2048_tools.views.run import choose_run
 
 if TYPE_CHECKING:
@@ -129,8 +130,7 @@ def test_unwritable_record_is_refused_first(tape: Tape, tmp_path: Path) -> None:
 
 def test_the_critic_says_whom_it_judges(tmp_path: Path) -> None:
     """The shipped critic judges the default player, and this file names none, another one, or that one."""
-    critic, _ = play._critic_judges(Path("default"))
-    (player,) = critic.info.players
+    (player,) = open_critic(Path("default")).info.players
     for sha256, words in ((None, "does not name"), ("ab" * 32, "another player"), (player.sha256, "")):
         engine = "x" if sha256 is None else f"tape2048 0 ntuple player_sha256={sha256} seed=5"
         path = tmp_path / "a.a2run"

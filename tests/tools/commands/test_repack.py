@@ -92,7 +92,7 @@ def content(path: Path) -> Any:
         "annotate selfplay made --to pack --player ntuple:weights=fast,look_below=0 --json",
     ],
 )
-def test_a_command_does_the_same_on_rows_and_on_tape(
+def test_commands_agree_on_rows_and_tape(
     tape: Tape, storages: dict[str, Path], monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     found = {}
@@ -102,10 +102,12 @@ def test_a_command_does_the_same_on_rows_and_on_tape(
         if storage == "tape":  # no command holds a whole session's rows, 28 bytes each
             monkeypatch.setattr(Session, "steps", property(lambda _: pytest.fail("all rows were decoded")))
         done = tape(*shlex.split(line.replace("NAME", path.name)))
-        assert (done.code, done.err) == (0, ""), storage
         made = directory / "made"
         files = content(made) if made.exists() else None
         shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
+        assert done.code == 0, storage
+        # On a busy machine there is a line of progress every 30 s.
+        assert all(" info " in line for line in done.err.splitlines()), storage
         document = json.loads(done.out.replace(str(directory), "HERE"))
         if line.startswith("visualize"):  # rows leave the last board open, and with it the game's end
             document.pop("steps", None)
