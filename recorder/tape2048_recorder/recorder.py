@@ -56,23 +56,8 @@ def run(
 ) -> Summary:
     """Record until a limit is met or a signal comes. Main thread only.
 
-    Args:
-        config: the player, the output, and the limits.
-        reporter: receives events and, twice a second, the status.
-        load: reads the settings again on SIGHUP; None: SIGHUP ends it as SIGTERM does, unless it is ignored.
-        changed: called with the settings after a reload.
-        signals: those since an earlier moment, when a handler was missing that keeps them from killing;
-            None: handled from now on.
-
     Returns:
         The summary of the recorded games and published sessions, with the reason of the end.
-
-    Raises:
-        ConfigError: the player does not exist or does not take these parameters.
-        StorageError: ``out_dir`` cannot be used, or a session could not be published (it stays for the
-            next start).
-        RecorderError: another recorder is running, workers cannot be kept alive, or a limit was met before a
-            game had ended.
     """
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:

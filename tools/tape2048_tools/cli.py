@@ -163,13 +163,7 @@ def a2pack() -> None:
 
 
 def run(args: Sequence[str] | None = None, command: click.Command = cli, name: str = "tape2048") -> int:
-    """Run the command line, report errors on standard error, and return the exit code.
-
-    Args:
-        args: the arguments after the command's name; None: those of this process.
-        command: the command.
-        name: its name.
-    """
+    """Run the command line, report errors on standard error, and return the exit code."""
     try:
         # In standalone mode click would end the process, with exit codes of its own.
         code = command.main(args, prog_name=name, standalone_mode=False)

@@ -77,16 +77,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
-    """Merge flags, environment and file into a configuration.
-
-    Args:
-        flags: settings by name, as the command line gave them; None means not given.
-        env: the environment.
-        path: the file; None: the one that ``TAPE2048_CONFIG`` names, if any.
-
-    Raises:
-        ConfigError: an unknown setting, an invalid value, an unreadable file, or conflicting settings.
-    """
+    """Merge flags, environment and file into a configuration."""
     loaded = merge_sources(flags, env, path)
     with located(loaded.origins["sampling"]):
         read_sampling(loaded.config.sampling)

@@ -127,15 +127,7 @@ def read_retention(raw: object, origin: Origin) -> Retention:
 
 
 def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Retention:
-    """Merge the limits of a file and of flags; flags take precedence.
-
-    Args:
-        flags: general limits by name, as text; None means not given.
-        path: the recorder's file, or None.
-
-    Raises:
-        ConfigError: an invalid value, or an unreadable file.
-    """
+    """Merge the limits of a file and of flags; flags take precedence."""
     retention = Retention()
     for name, raw, origin in [] if path is None else from_file(path):
         if name == TABLE:

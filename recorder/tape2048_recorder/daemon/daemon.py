@@ -241,12 +241,7 @@ class Daemon:
         self._steps = 0
 
     def run(self) -> None:
-        """Record until a limit, a signal or an error ends it, and publish what was recorded.
-
-        Raises:
-            RecorderError: workers cannot start or keep dying; confirmed blocks are published.
-            StorageError: a session could not be published; the next start will try again.
-        """
+        """Record until a limit, a signal or an error ends it, and publish what was recorded."""
         self._selector.register(self.signals.fd, selectors.EVENT_READ, self._on_signal)
         try:
             for worker in self.supervisor.workers:

@@ -41,12 +41,7 @@ class Falls(msgspec.Struct, frozen=True):
 
 
 def analyse(games: Games, values: Values) -> dict[int, Falls]:
-    """Find the falls of games, by the highest tile at the end, ascending.
-
-    Args:
-        games: games with every board before a move, in order.
-        values: values of the best answers, from boards ``u64[n]`` to ``f32[n]``.
-    """
+    """Find the falls of games, by the highest tile at the end, ascending."""
     played = np.flatnonzero(np.diff(games.starts))
     facts = np.array([_fall(games.between(run, run + 1).boards, values) for run in played.tolist()])
     tiles = 1 << games.highest[played].astype(np.int64)
@@ -82,12 +77,7 @@ def _summary(facts: npt.NDArray[np.float64]) -> Falls:
 
 
 def recorded_games(root: Path, games_max: int) -> Games:
-    """Return the first games of a session, or of a directory of sessions, with every board.
-
-    Raises:
-        ConfigError: a session records only every n-th board (``sample_rate``).
-        EmptyCorpusError: no session, or no game.
-    """
+    """Return the first games of a session, or of a directory of sessions, with every board."""
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
     for session in open_sessions(root, "raise")[0]:

@@ -61,15 +61,6 @@ def play_in_threads(
 ) -> tuple[int, float]:
     """Play games by number on several threads.
 
-    Args:
-        player: a built-in player; each thread gets its own
-            (:func:`~tape2048_recorder.players.registry.own`).
-        games: number of games.
-        threads: at least 1.
-        play: plays a slice of the games without the GIL, and returns the moves made.
-        progress: called with ``(done, games)`` every 0.2 s, and at the end. An exception from it ends the
-            threads.
-
     Returns:
         The moves of all games, and the CPU time in seconds.
     """
@@ -113,18 +104,7 @@ def play_games(
     threads: int,
     progress: Progress | None = None,
 ) -> Games:
-    """Play a game from each seed, and keep every ``stride``-th board.
-
-    Args:
-        player: a built-in player, from :func:`~tape2048_recorder.players.registry.make_player`.
-        seeds: seeds of the games, ``u64[R]``, in the order of the result.
-        stride: distance of the kept boards in moves; 1 keeps every board before a move.
-        threads: at least 1.
-        progress: as for :func:`play_in_threads`.
-
-    Raises:
-        ConfigError: more boards than fit into memory.
-    """
+    """Play a game from each seed, and keep every ``stride``-th board."""
     parts: dict[int, tuple[Any, Any]] = {}
     held = 0
 
@@ -152,19 +132,7 @@ def played_games(
     games: int,
     progress: Progress | None = None,
 ) -> GameSource:
-    """Play the games of a critic's training: the games that a recorder with the same seed would record.
-
-    Args:
-        config: settings of the training; its seed decides the games.
-        name: name of a built-in player.
-        args: parameters of the player.
-        games: number of games, at least 1.
-        progress: as for :func:`play_in_threads`.
-
-    Raises:
-        ConfigError: an unknown or batched player, an invalid parameter, or too little memory.
-        EmptyCorpusError: a part of the split without games.
-    """
+    """Play the games of a critic's training: the games that a recorder with the same seed would record."""
     player = make_player(name, check_player(name, args))
     _check_memory(games, games * _GAME_BYTES)
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
@@ -200,20 +168,8 @@ def play_rollouts(
     A rollout follows from ``seed``, the number of its position and its own number, on any number of threads.
     A player with a mixture (``mix`` of ``ntuple``) draws from it for each rollout.
 
-    Args:
-        player: a built-in player, from :func:`~tape2048_recorder.players.registry.make_player`.
-        boards: positions before a move, ``u64[n]``, numbered from ``first`` on.
-        rollouts: games from each position, 1 to 65,535.
-        seed: 64 bits.
-        threads: at least 1.
-        first: number of the first position.
-        progress: as for :func:`play_in_threads`.
-
     Returns:
         ``u16[n, 16]``: the number of rollouts whose highest tile at the end has at least the exponent ``e``.
-
-    Raises:
-        ValueError: a number out of its range.
     """
     if not 1 <= rollouts <= ROLLOUTS_MAX or threads < 1 or first < 0:
         raise ValueError(

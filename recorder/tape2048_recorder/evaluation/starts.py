@@ -29,12 +29,7 @@ _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 
 def read_starts(path: Path) -> npt.NDArray[np.uint64]:
-    """Read a start file: at least one board, ``u64[N]``.
-
-    Raises:
-        FormatError: a line that is no board, a board that no game has before a move, or another ``.npy``
-        file.
-    """
+    """Read a start file: at least one board, ``u64[N]``."""
     data = read_path(path)
     boards = _of_npy(path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
     if not len(boards):
@@ -97,12 +92,7 @@ def _check(boards: npt.NDArray[np.uint64], path: Path) -> None:
 
 
 def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
-    """Return the first board with a tile of each game of a session or a directory of sessions, ``u64[N]``.
-
-    Raises:
-        ConfigError: no such tile, or no board with it.
-        FormatError: a session is damaged.
-    """
+    """Return the first board with a tile of each game of a session or a directory of sessions, ``u64[N]``."""
     if tile not in TILES:
         raise ConfigError(f"found the tile {tile}, expected one from {TILES[0]} to {TILES[-1]}")
     found: list[npt.NDArray[np.uint8]] = []
@@ -120,11 +110,6 @@ def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
 
 
 def write_starts(path: Path, boards: npt.NDArray[np.uint64], *, replace: bool = False) -> None:
-    """Write a start file as ``.npy``; it appears when it is complete.
-
-    Raises:
-        NameTakenError: the file exists, and is not to be replaced.
-        StorageError: the system refuses to write.
-    """
+    """Write a start file as ``.npy``; it appears when it is complete."""
     with publishing_file(path, replace=replace) as file:
         np.save(file, boards_to_exps(boards))

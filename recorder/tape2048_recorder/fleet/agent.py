@@ -146,17 +146,7 @@ class Shipper:
 
 @dataclasses.dataclass(eq=False)
 class Agent:
-    """The agent of one node.
-
-    Args:
-        store: the fleet's store.
-        spool: the node's spool, with its lease.
-        config: the recorder's settings, with the spool as ``out_dir``; None: ship only.
-        command: command line of ``tape2048``.
-        report: receives events.
-        stop: set to end: the recorder drains, and its sessions are shipped.
-        leave: set to end at once: the recorder drains, and the next agent ships.
-    """
+    """The agent of one node."""
 
     store: Store
     spool: Spool
@@ -178,12 +168,7 @@ class Agent:
         self._error: TapeError | None = None
 
     def run(self) -> str:
-        """Record and ship until the recorder has ended and the spool is empty; return the reason.
-
-        Raises:
-            FleetError: another agent has this lease, a recorder with other settings runs here, the recorder
-                ended with an error, or sessions wait in the spool that must be left.
-        """
+        """Record and ship until the recorder has ended and the spool is empty; return the reason."""
         self._refuse_second_agent()
         self._shipper = Shipper(self.spool, self.report)
         try:

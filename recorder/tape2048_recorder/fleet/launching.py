@@ -47,17 +47,7 @@ _LOG_BYTES_MAX = 5_000_000
 
 
 def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
-    """Start a detached recorder, and wait for its first status.
-
-    Args:
-        config: its settings, which it reads from ``<out_dir>/.recorder/<instance>.recorder.toml``.
-        command: command line of ``tape2048``.
-
-    Raises:
-        FleetError: it ended at once; the hint has the end of its log.
-        NotRunningError: it has ended without an error.
-        StorageError: its files cannot be written.
-    """
+    """Start a detached recorder, and wait for its first status."""
     directory = Path(config.out_dir, ".recorder")
     file, log = directory / f"{config.instance}.recorder.toml", directory / f"{config.instance}.log"
     with storage_errors(file, "writing the recorder's settings"):

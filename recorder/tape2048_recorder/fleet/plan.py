@@ -86,12 +86,7 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
-    """Start a fleet in an empty store, with the pinned settings of ``config`` and perhaps a random seed.
-
-    Raises:
-        NameTakenError: there is a fleet already.
-        ConfigError: the player cannot be pinned or made.
-    """
+    """Start a fleet in an empty store, with the pinned settings of ``config`` and perhaps a random seed."""
     with contextlib.suppress(MissingPathError):
         store.get(FLEET_JSON, SMALL_BYTES_MAX)
         hint = f"Join it: tape2048 fleet join {store.url}"

@@ -48,15 +48,7 @@ NODE = "{node}"
 
 
 class NodeActor:
-    """Keeps the agent of one node running, as an actor of Ray.
-
-    Args:
-        url: address of the fleet's store.
-        spool: the spool's path; ``{node}`` in it is Ray's name of the node.
-        flags: settings of the node, as text.
-        config_path: a file with settings, on the node.
-        command: arguments of Python that run ``tape2048 fleet join``.
-    """
+    """Keeps the agent of one node running, as an actor of Ray."""
 
     def __init__(
         self, url: str, spool: str, flags: dict[str, Any], config_path: str | None, command: Sequence[str]
@@ -92,11 +84,7 @@ class NodeActor:
             os.close(pidfd)
 
     def keep(self) -> str | None:
-        """Keep an agent running until one ends with everything shipped; return the reason of its end.
-
-        Raises:
-            TapeError: the node, its spool or its settings do not fit the fleet.
-        """
+        """Keep an agent running until one ends with everything shipped; return the reason of its end."""
         wait_s = RETRY_S_MIN
         while True:
             begun = time.monotonic()
@@ -174,23 +162,7 @@ def record_on_ray(
     stop: threading.Event,
     leave: threading.Event,
 ) -> None:
-    """Keep agents running on nodes of a Ray cluster until all of them have ended.
-
-    Args:
-        actor_args: arguments of :class:`NodeActor`.
-        address: the cluster's address; None: ``RAY_ADDRESS``, or the cluster of this machine.
-        nodes: number of nodes.
-        cpus: CPUs to reserve on each, and default of its workers; None: all.
-        timeout_s: time limit to wait for the nodes.
-        report: receives events.
-        stop: set to have the agents finish and end.
-        leave: set to return at once; the agents continue.
-
-    Raises:
-        FleetError: no cluster answers, it has fewer nodes, or two of them share a spool.
-        MissingPackageError: Ray is not installed.
-        TapeError: the error of the first node that does not fit its fleet; the others have ended.
-    """
+    """Keep agents running on nodes of a Ray cluster until all of them have ended."""
     with connected(address or "auto", log_to_driver=True) as ray:
         group, sizes = _reserve(ray, nodes, cpus, timeout_s)
         actors = [_start_actor(ray, group, index, size, actor_args) for index, size in enumerate(sizes)]
@@ -262,17 +234,7 @@ def _refuse_shared_spools(places: Sequence[tuple[str, str, str]]) -> None:
 
 @contextlib.contextmanager
 def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
-    """Connect to a cluster of Ray until the block ends, unless this process is connected already.
-
-    Args:
-        address: ``HOST:PORT``; ``auto`` for the cluster of ``RAY_ADDRESS`` or of this machine; ``local`` to
-            start a cluster on this machine.
-        log_to_driver: whether to print the output of the nodes.
-
-    Raises:
-        MissingPackageError: Ray is not installed.
-        FleetError: there is no cluster, it rejects this process, or it fails later.
-    """
+    """Connect to a cluster of Ray until the block ends, unless this process is connected already."""
     try:
         import ray
     except ImportError as error:
@@ -312,11 +274,7 @@ def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
 
 
 def find_cluster(address: str) -> str:
-    """Return a cluster's address once it has answered; ray.init would wait for minutes without a reason.
-
-    Raises:
-        OSError, ValueError, ray.exceptions.RayError: there is none, or it rejects the token.
-    """
+    """Return a cluster's address once it has answered; ray.init would wait for minutes without a reason."""
     try:
         from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
         from ray._private.services import canonicalize_bootstrap_address_or_die

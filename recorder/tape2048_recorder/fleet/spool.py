@@ -91,12 +91,7 @@ def agent_at_work(spool: Path) -> tuple[Process, int] | None:
 
 
 class Spool:
-    """A spool of a fleet, locked until it is closed; a context manager.
-
-    Raises:
-        BusyError: another agent has it.
-        FleetError: it belongs to another fleet, or holds sessions of no fleet.
-    """
+    """A spool of a fleet, locked until it is closed; a context manager."""
 
     def __init__(self, path: Path, store: Store, plan: FleetPlan) -> None:
         self._store, self._plan = store, plan
@@ -197,13 +192,7 @@ class Spool:
                 ) from error
 
     def ship(self, session: Path) -> str:
-        """Upload a session, remove it here once every byte was read back, and return its name in the store.
-
-        Raises:
-            FleetError: it is not of this fleet and lease, or the store now holds another fleet.
-            FormatError: it is damaged, here or in the store.
-            BusyError: a process reads it; it is shipped, and stays.
-        """
+        """Upload a session, remove it here once every byte was read back, and return its name."""
         games, rows = self._check(session)
         if read_plan(self._store).fleet != self._plan.fleet:
             hint = "Check whether the directory is mounted; nothing was shipped."

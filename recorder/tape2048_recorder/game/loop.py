@@ -232,15 +232,7 @@ def _begin_at(game: Any, board: Any, seed: Any) -> None:
 
 
 class BlockBuffer:
-    """Rows and runs of finished games, which a worker writes as one block.
-
-    Args:
-        rows_max: rows it holds at first; it grows when a single game needs more.
-        runs_max: finished games it holds.
-        record_action: whether rows carry the move; on tape, each step's byte does.
-        sample_rate: keep each N-th step of a game; 1 on tape.
-        storage: ``"rows"``, or ``"tape"``: then a row is its step's byte.
-    """
+    """Rows and runs of finished games, which a worker writes as one block."""
 
     def __init__(
         self, *, rows_max: int, runs_max: int, record_action: bool, sample_rate: int, storage: str = "rows"
@@ -375,11 +367,7 @@ class Buffer(BlockBuffer):
 
 
 def play_into(buffer: Buffer, player: Any, *, steps_max: int) -> int:
-    """Play the games of ``buffer``, for at most ``steps_max`` steps; return why it ended.
-
-    Raises:
-        ValueError: more games wait than ``runs_max`` leaves room for.
-    """
+    """Play the games of ``buffer``, for at most ``steps_max`` steps; return why it ended."""
     if len(buffer.runs) + buffer.games_waiting + buffer.in_play > buffer.runs_max:
         room = buffer.runs_max - len(buffer.runs)
         raise ValueError(f"{buffer.games_waiting} games wait, and {room} more fit the buffer")

@@ -67,16 +67,6 @@ def measure(
     """Play for a while, recording into memory, and measure.
 
     Plays for half of ``seconds`` before the clock starts, so that games of all ages are in progress.
-
-    Args:
-        name: factory of a batched player, or :data:`NULL`.
-        args: arguments of the factory.
-        lanes: games in lockstep.
-        sampling: how moves are chosen from scores.
-        seconds: duration of the measurement.
-
-    Raises:
-        PlayerError: the player failed.
     """
     if name == NULL:
         scores = np.zeros((lanes, 4), np.float32)

@@ -115,16 +115,7 @@ class _Group:
 
 
 class Table:
-    """The lanes of one player.
-
-    Args:
-        player: chooses the moves.
-        lanes: number of games in lockstep.
-        sampling: how moves are chosen from scores.
-        finished: receives the finished games.
-        feed: gives games, and takes the finished ones.
-        generation: of the weights, counted by the daemon.
-    """
+    """The lanes of one player."""
 
     def __init__(
         self,
@@ -173,12 +164,7 @@ class Table:
         self._caller.drain()
 
     def tick(self) -> int:
-        """Make a move in every lane; return the number of moves, 0 where no game is left.
-
-        Raises:
-            PlayerError: the player raised, or its answer violates the contract. No lane of its group has
-                moved; finished games are complete.
-        """
+        """Make a move in every lane; return the number of moves, 0 where no game is left."""
         for group in self._groups:
             if group not in self._asked:
                 self._fill(group)

@@ -163,19 +163,11 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> NetworkLayout:
-        """The network's tuples and stages.
-
-        Raises:
-            ConfigError: invalid tuples or stages.
-        """
+        """The network's tuples and stages."""
         return NetworkLayout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     def check(self) -> None:
-        """Check tuples, stages, goals and the tile to downgrade from.
-
-        Raises:
-            ConfigError: found, and expected.
-        """
+        """Check tuples, stages, goals and the tile to downgrade from."""
         _ = self.layout
         _ = self.goal_sums, self.guide_sums
         if self.downgrade not in {0, *TILES}:
@@ -185,20 +177,12 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def goal_sums(self) -> tuple[int, ...]:
-        """``goals`` as numbers.
-
-        Raises:
-            ConfigError: not ascending, or not sums of different tiles.
-        """
+        """``goals`` as numbers."""
         return check_sums([int(total) for total in self.goals.split()], "goals")
 
     @property
     def guide_sums(self) -> tuple[int, ...]:
-        """``guide_from``, or nothing for 0.
-
-        Raises:
-            ConfigError: not a sum of different tiles.
-        """
+        """``guide_from``, or nothing for 0."""
         return check_sums([self.guide_from] if self.guide_from else [], "guide_from")
 
     @property
@@ -208,22 +192,13 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a preset.
-
-    Raises:
-        ConfigError: no such preset.
-    """
+    """Return the file of a preset."""
     if name not in PRESETS:
         raise ConfigError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
     return Path(str(importlib.resources.files(__package__) / "presets" / f"{name}.toml"))
 
 
 def load_training_config(path: Path, flags: Mapping[str, object] | None = None) -> TrainingConfig:
-    """Read the configuration of a file, overridden by flags (None: not given).
-
-    Raises:
-        ConfigError: an unknown setting.
-        ConfigError: an invalid value, or an unreadable file.
-    """
+    """Read the configuration of a file, overridden by flags (None: not given)."""
     listed_by = "tape2048 train-player --preset default --print-config"
     return load_settings(TrainingConfig, path, flags, listed_by=listed_by)

@@ -82,14 +82,6 @@ def learn_entries(
 ) -> Any:
     """Move a board's entries towards a target, each at its own rate: ``(delta, value)``.
 
-    Args:
-        singles: anything of one element a tuple: their number is what counts.
-        addresses: of the entries, ``u64[8 T]``. One that is there twice (two images of the board agree on a
-            tuple) counts twice in the value, and learns once.
-        target: for the board's value, ``f32``.
-        rate: the learning rate of an entry, ``f32``.
-        coherent: whether E and A count and are kept, ``bool``.
-
     Returns:
         The target minus the value before, and the value after, ``f32``.
     """

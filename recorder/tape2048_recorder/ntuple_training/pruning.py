@@ -149,11 +149,7 @@ def pruned(
     bytes_max: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> Network:
-    """Return the finest rounding of a network whose file has at most so many bytes.
-
-    Raises:
-        ConfigError: the tables are not ``i16``, or even the coarsest rounding does not fit.
-    """
+    """Return the finest rounding of a network whose file has at most so many bytes."""
     check_prunable(network)
     finest = float(network.scales.min()) * _CREDIT**0.5  # leaves each entry as it is
     fits: Network | None = None

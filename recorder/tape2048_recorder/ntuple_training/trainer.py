@@ -140,11 +140,7 @@ def memory_needed(config: TrainingConfig) -> int:
 
 
 class Trainer:
-    """Trains a network.
-
-    Raises:
-        ConfigError: too little memory.
-    """
+    """Trains a network."""
 
     def __init__(self, config: TrainingConfig) -> None:
         self.config = config
@@ -337,11 +333,7 @@ class Trainer:
                 targets[stage, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
 
     def save_checkpoint(self, path: Path) -> None:
-        """Write a checkpoint, in place of an earlier one.
-
-        Raises:
-            StorageError: the write failed; the earlier checkpoint is intact.
-        """
+        """Write a checkpoint, in place of an earlier one."""
         counts = msgspec.structs.replace(self._counts, elapsed_s=self.elapsed_s)
         texts = {
             "format": CHECKPOINT_FORMAT,
@@ -359,18 +351,7 @@ class Trainer:
 
     @classmethod
     def resume(cls, path: Path, config: TrainingConfig) -> Trainer:
-        """Return a trainer that resumes from a checkpoint.
-
-        Args:
-            path: the checkpoint.
-            config: may differ from the checkpoint's, except in tuples, initial value and seed; stages may be
-                added, each with the values of the one that it was part of.
-
-        Raises:
-            FormatError: not a complete checkpoint, or one of another number of threads.
-            ConfigError: a checkpoint of another network, initial value or seed, or too little memory.
-            StorageError: a read failed.
-        """
+        """Return a trainer that resumes from a checkpoint."""
         arrays, texts = decode(map_path(path).data, str(path))
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise ModelError(
@@ -449,13 +430,6 @@ def run_training(
     reports metrics that cannot be written once, and drops their lines.
 
     ``hurry`` is called while the network is compressed at the end; True cancels that.
-
-    Raises:
-        KeyboardInterrupt: ``hurry`` returned True; the checkpoint is complete.
-        BusyError: another training runs there.
-        ConfigError: the checkpoint is another network's, or there is too little memory.
-        FormatError: the checkpoint is damaged.
-        StorageError: a write failed; the last checkpoint is intact.
     """
     files = TrainingDirectory(directory, "moves")
     with files.locked():

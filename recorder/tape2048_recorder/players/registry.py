@@ -198,11 +198,7 @@ REGISTRY: dict[str, PlayerKind] = {
 
 
 def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
-    """Return the parameters of a player, with defaults.
-
-    Raises:
-        ConfigError: no such player or parameter (the message names the nearest), or an invalid parameter.
-    """
+    """Return the parameters of a player, with defaults."""
     if is_batched(name):  # its factory knows its parameters, and only workers import it
         check_name(name)
         return dict(args)
@@ -223,12 +219,7 @@ def takes_text(name: str, key: str) -> bool:
 
 
 def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
-    """Return a player for the game loop: its module's ``NamedTuple``, tables included.
-
-    Raises:
-        ConfigError: as :func:`check_player`, or a batched player.
-        FormatError: the parameters name a file that is not a network.
-    """
+    """Return a player for the game loop: its module's ``NamedTuple``, tables included."""
     if is_batched(name):
         raise ConfigError(
             f"{name} chooses for many boards at once, and this plays one game at a time",

@@ -24,16 +24,7 @@ VALUED = ("expectimax", "ntuple")
 
 
 class Annotator:
-    """Adds a player's branch values to runs; thread-safe.
-
-    Args:
-        name: of the player, one of :data:`VALUED`.
-        args: its parameters.
-        replace: whether to replace existing values.
-
-    Raises:
-        ConfigError: an unknown player, one without values, or an invalid parameter.
-    """
+    """Adds a player's branch values to runs; thread-safe."""
 
     def __init__(self, name: str, args: Mapping[str, Any], *, replace: bool = False) -> None:
         self._args = check_player(name, args)

@@ -148,17 +148,7 @@ class Judge:
     def of_player(
         cls, name: str = "ntuple", args: Mapping[str, Any] | None = None, *, ahead: int = 1
     ) -> Self:
-        """Return the judge that values moves as a player does, always so many spawns ahead.
-
-        Args:
-            name: ``ntuple``; no other player values moves by the points to come.
-            args: its parameters; ``weights`` and ``downgrade`` count.
-            ahead: 1 or 2. (0 would find no loss in the games of a player that does not look ahead.)
-
-        Raises:
-            ConfigError: another player, an invalid parameter, or another number of spawns.
-            FormatError: the weights are not a network.
-        """
+        """Return the judge that values moves as a player does, always so many spawns ahead."""
         full = check_player(name, args or {})
         if name != "ntuple":
             raise ConfigError(
@@ -194,18 +184,7 @@ class Judge:
         sha256: str,
         name: str = "critic",
     ) -> Self:
-        """Return the judge that values boards by a critic's probability to reach a tile.
-
-        Args:
-            critic: from boards ``u64[n]`` to probabilities ``f32[n, T]``.
-            tile: one of ``thresholds``.
-            thresholds: the critic's tiles.
-            sha256: of its file.
-            name: for people.
-
-        Raises:
-            ConfigError: the critic does not predict the tile.
-        """
+        """Return the judge that values boards by a critic's probability to reach a tile."""
         if tile not in thresholds:
             raise ConfigError(
                 f"found the tile {tile}, and the critic predicts {', '.join(map(str, thresholds))}",
@@ -222,15 +201,7 @@ class Judge:
         return cls(f"{name}, P({tile})", leaf, identity, tile=tile)
 
     def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
-        """Judge a game.
-
-        Args:
-            boards: ``u64[n + 1]``, before each move, and the last one.
-            moves: ``u8[n]``: 0 up, 1 down, 2 left, 3 right; others are unknown.
-
-        Raises:
-            ValueError: lengths that do not match, or boards or moves that are not integers.
-        """
+        """Judge a game."""
         states = np.ascontiguousarray(as_packed(boards))
         found = recover(states, np.asarray(moves))
         made, known = np.asarray(moves), found.moves != UNKNOWN

@@ -58,15 +58,7 @@ class PlayerFacts(msgspec.Struct, frozen=True):
 
 
 def recorded_player(path: Path, facts: Mapping[str, Any]) -> tuple[PlayerFacts, Any]:
-    """Return the checked facts of a session, and the player that recorded it.
-
-    Args:
-        path: the session, for errors.
-        facts: its table ``session``.
-
-    Raises:
-        ReplayError: the session does not name its player, or the player here is another one.
-    """
+    """Return the checked facts of a session, and the player that recorded it."""
     try:
         meta = msgspec.convert(facts, PlayerFacts)
     except msgspec.ValidationError as error:
@@ -102,15 +94,7 @@ def _player(name: str, args: tuple[tuple[str, Any], ...]) -> tuple[Any, str]:
 
 
 def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
-    """Return a function that plays games of a session again, on any thread.
-
-    Args:
-        path: the session, for errors.
-        facts: its table ``session``.
-
-    Raises:
-        ReplayError: as :func:`recorded_player`.
-    """
+    """Return a function that plays games of a session again, on any thread."""
     _, made = recorded_player(path, facts)
     from tape2048_recorder.game.loop import Buffer, play_into
 
@@ -135,18 +119,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
-    """Replay every run of a session on all cores, and compare.
-
-    Args:
-        path: a session that this project recorded.
-        progress: called with the number of rows compared so far, and of all.
-
-    Raises:
-        ReplayError: the session cannot be replayed: it does not name its player, or the player here is
-            another one.
-        FieldError: the rows are not of the type that the session's facts claim.
-        FormatError: the session cannot be opened.
-    """
+    """Replay every run of a session on all cores, and compare."""
     session = Session.open(path)
     meta, player = recorded_player(path, session.meta)
     if session.dtype != step_dtype(record_action=meta.record_action):

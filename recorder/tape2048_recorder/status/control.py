@@ -35,17 +35,7 @@ _PATIENCE_S_MAX = 2e6
 
 
 class Running:
-    """A running recorder, held by a pidfd, so that no signal can reach another process.
-
-    Args:
-        out_dir: where it records.
-        instance: its name there; None: the only one that runs.
-
-    Raises:
-        NotRunningError: no recorder runs there.
-        RecorderError: several do, the system has no pidfd for it, or the status file was written by another
-            user than the process's.
-    """
+    """A running recorder, held by a pidfd, so that no signal can reach another process."""
 
     def __init__(self, out_dir: Path, instance: str | None) -> None:
         self._out_dir = out_dir
@@ -104,9 +94,6 @@ class Running:
 
         Returns:
             The session's path; None where no block was written since the last one.
-
-        Raises:
-            RecorderError: the signal is not permitted, or the recorder did not publish in time.
         """
         before = self.snapshot().status
         if before.ending:

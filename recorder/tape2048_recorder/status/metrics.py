@@ -78,17 +78,7 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
 
 
 class Metrics:
-    """Exports the last snapshot to Prometheus, as far as a configuration enables it.
-
-    Args:
-        config: the recorder's configuration.
-        warn: called when the textfile cannot be written.
-
-    Raises:
-        MissingPackageError: prometheus-client is not installed, and metrics are enabled.
-        ConfigError: the address cannot be listened on.
-        RecorderError: it cannot be listened on at this moment.
-    """
+    """Exports the last snapshot to Prometheus, as far as a configuration enables it."""
 
     def __init__(self, config: RecorderConfig, warn: Callable[[str], None]) -> None:
         self._warn = warn

@@ -35,11 +35,7 @@ EXTEND_S = 30.0
 
 
 class Manager:
-    """Notifies the service manager, if the environment names its socket in ``NOTIFY_SOCKET``.
-
-    Raises:
-        ConfigError: no socket can have this name; the manager would wait for messages in vain.
-    """
+    """Notifies the service manager, if the environment names its socket in ``NOTIFY_SOCKET``."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._watchdog = watchdog_is_on(env, os.getpid())

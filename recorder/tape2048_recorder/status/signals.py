@@ -30,12 +30,7 @@ def _note(_number: int, _frame: FrameType | None) -> None:
 
 
 class Signals:
-    """SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, while this is open. Main thread only.
-
-    Args:
-        reloads: whether SIGHUP reloads the settings. Otherwise it requests the end, unless it was ignored
-            when this process began (``nohup``).
-    """
+    """SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, while this is open. Main thread only."""
 
     def __init__(self, *, reloads: bool = False) -> None:
         self._ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}

@@ -110,12 +110,7 @@ class StatusFile:
         self._draft = path.with_name(f".{path.name}.next")
 
     def write(self, snapshot: Snapshot) -> None:
-        """Replace the previous snapshot.
-
-        Raises:
-            StorageError: something else stands in the spare file's place; the previous snapshot remains.
-            OSError: as the operating system gave it; as above.
-        """
+        """Replace the previous snapshot."""
         data = msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
         data += b" " * (-(len(data) + 1) % _BLOCK_BYTES) + b"\n"
         fd = open_owned(self._draft, os.O_WRONLY | os.O_CREAT)
@@ -148,13 +143,7 @@ def instances(out_dir: Path) -> list[str]:
 
 
 def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
-    """Read the last status that a recorder wrote.
-
-    Raises:
-        NotRunningError: no recorder has written one here.
-        FieldError: the file is invalid.
-        StorageError: ``out_dir`` is a file, or the status is not a regular file of this user, or unreadable.
-    """
+    """Read the last status that a recorder wrote."""
     return read_owned(out_dir, instance)[0]
 
 

@@ -115,11 +115,7 @@ class RunSource:
         return f"<RunSource {self.path}: {self.kind}, {self.count:,} runs>"
 
     def runs(self, workers: int | None = None) -> Iterator[SourceRun]:
-        """Decode every run on several threads; iterate over them in order.
-
-        Args:
-            workers: threads; None: one for each core.
-        """
+        """Decode every run on several threads; iterate over them in order."""
         for found in self.map(lambda runs: runs, workers):
             yield from found
 

@@ -197,18 +197,6 @@ def sums_at(
 ) -> Any:
     """Add up each tuple's entries over a board's eight images.
 
-    Args:
-        table: the entries, ``f32`` or ``i16``.
-        pairs: for each pair of ``i16`` tuples ``(offset, rotation_a, mask_a, rotation_b, mask_b, rotation_0,
-            mask_0, ...)``, ``u64``. ``offset`` plus all fields but b's is the byte offset of the word with
-            a's entry in its low half; with b's field in place of a's, of the word with b's entry in its high
-            half. Lines of 64 bytes begin where these two fields are 0.
-        singles: for each other tuple ``(offset, rotation_0, mask_0, ...)``: ``offset`` plus the fields is
-            the byte offset of its entry; behind an ``i16``, two more bytes have to be readable.
-        base: the byte of the table at which offsets begin.
-        board: ``u64``.
-        turned: its transpose.
-
     Returns:
         A tuple of sums, ``i32`` or ``f32``: each pair's a, then each pair's b, then each single.
     """

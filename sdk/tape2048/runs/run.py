@@ -61,12 +61,7 @@ class RunMeta(msgspec.Struct, frozen=True):
 
 
 def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> None:
-    """Raise unless the fields of every run format can hold the metadata.
-
-    Raises:
-        FieldError: a count does not fit its field, ``elapsed_s`` is not a finite float32, or ``engine`` is
-            not valid Unicode. It names ``path``.
-    """
+    """Raise unless the fields of every run format can hold the metadata."""
     for name, highest in _UNSIGNED_MAX.items():
         value = getattr(meta, name)
         if not isinstance(value, int | np.integer) or not 0 <= value <= highest:

@@ -172,17 +172,7 @@ def about(
     group: str | None = None,
     **bounds: Any,
 ) -> msgspec.Meta:
-    """Declare a field, beside its type.
-
-    Args:
-        text: the setting's effect.
-        why: reason for the default.
-        none: the word for None, if the setting may be None.
-        form: the pattern in words.
-        choices: all allowed words, in place of a pattern and a form.
-        group: heading in the help, of this setting and of those after it up to the next one with a group.
-        bounds: ``ge``, ``gt``, ``le``, ``pattern``; those of an optional field are in its type.
-    """
+    """Declare a field, beside its type."""
     if choices:
         *some, last = choices
         form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
@@ -216,17 +206,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load_settings(
     kind: type[S], path: Path | None, flags: Mapping[str, object] | None, *, listed_by: str
 ) -> S:
-    """Load a configuration from a file, overridden by flags.
-
-    Args:
-        kind: the configuration's class.
-        path: a TOML file, where a list of numbers is short for text of numbers separated by spaces; or None.
-        flags: values as text, by name; None: not given.
-        listed_by: the command that lists all settings.
-
-    Raises:
-        ConfigError: an unknown setting, an invalid value, conflicting settings, or an unreadable file.
-    """
+    """Load a configuration from a file, overridden by flags."""
     hint = f"Choose a different file with --config; `{listed_by}` prints a sample."
     file = [] if path is None else from_file(path, hint)
     spaced = [
@@ -244,17 +224,7 @@ def _is_numbers(raw: object) -> TypeGuard[list[float]]:
 
 
 def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) -> S:
-    """Read a table of settings; the others have their defaults.
-
-    Args:
-        kind: the class of the settings.
-        raw: the table.
-        name: name of the table, for messages.
-        origin: of the table.
-
-    Raises:
-        ConfigError: no table, an unknown setting, an invalid value, or conflicting settings.
-    """
+    """Read a table of settings; the others have their defaults."""
     given = read_given(
         kind, [(key, value, origin) for key, value in as_table(raw, name, origin).items()], table=name
     )
@@ -294,15 +264,7 @@ def read_given(
     also: Iterable[str] = (),
     listed_by: str = "tape2048 config show",
 ) -> dict[str, tuple[Any, Origin]]:
-    """Read values by the settings that ``kind`` declares; a later value replaces an earlier one.
-
-    Args:
-        kind: the class of the settings.
-        given: the values.
-        table: name of the table that they are in, for messages.
-        also: other names that are allowed there, to suggest.
-        listed_by: the command that lists all settings.
-    """
+    """Read values by the settings that ``kind`` declares; a later value replaces an earlier one."""
     settings, found = settings_of(kind), {}
     for name, raw, origin in given:
         if name not in settings:

@@ -18,11 +18,7 @@ _SAMPLE_HINT = "name another with --config or TAPE2048_CONFIG; `tape2048 config 
 
 
 def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read the values of a file, and the line of each top-level name.
-
-    Raises:
-        ConfigError: the file cannot be read (with the given hint), or is not TOML (with line and column).
-    """
+    """Read the values of a file, and the line of each top-level name."""
     text = _read_text(path, sample_hint)
     try:
         values = tomllib.loads(text)

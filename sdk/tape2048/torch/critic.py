@@ -329,16 +329,7 @@ class TorchCritic:
         return f"<TorchCritic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
-        """Return P(the game reaches each threshold) as ``f32[N, T]``.
-
-        Args:
-            boards: packed boards ``u64[N]``, or their exponents ``u8[N, 16]``, each at most 15, as
-                ``session.tokens(...)`` and ``batch["tokens"]`` have them.
-
-        Raises:
-            ModelError: this critic takes embeddings only.
-            ValueError: neither packed boards nor exponents.
-        """
+        """Return P(the game reaches each threshold) as ``f32[N, T]``."""
         found = boards if isinstance(boards, np.ndarray) else np.asarray(boards, object)
         if found.ndim != 1 and (found.shape[1:] != (16,) or found.dtype != np.uint8):
             given = f"{found.dtype} of shape {found.shape}"

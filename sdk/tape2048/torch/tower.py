@@ -186,20 +186,7 @@ def open_tower(
     checkpoint: str | os.PathLike[str] | None = None,
     pooling: Pooling = "mean",
 ) -> OpenTower:
-    """Open a tower in evaluation mode.
-
-    Args:
-        spec: a directory of a tower or of a critic that was trained on tokens, or ``module:factory``.
-        checkpoint: the factory's argument.
-        pooling: ``"mean"`` or ``"cls"``; built-in towers are always mean-pooled.
-
-    Raises:
-        ConfigError: a factory that cannot be imported or does not return a callable; arguments that
-            contradict each other.
-        MissingPathError: nothing stands at this path.
-        ModelError: there is no tower at this path, or it is damaged.
-        StorageError: the operating system could not read it.
-    """
+    """Open a tower in evaluation mode."""
     if pooling not in get_args(Pooling):
         raise ConfigError(f"pooling: found {pooling!r}, expected 'mean' or 'cls'")
     text = os.fspath(spec)

@@ -34,17 +34,7 @@ def do_job(
     quiet: bool,
     show: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> None:
-    """Do a shard of a job, print the outcomes, and exit with 1 if a session failed.
-
-    Args:
-        job: the job, with a directory.
-        sessions: the sessions of all shards.
-        shard: index from 0, and number of shards; None: all sessions.
-        engine: engine of :func:`run_job`.
-        as_json: whether to print one JSON document.
-        quiet: whether to show no progress, and only failures.
-        show: prints the findings of a result.
-    """
+    """Do a shard of a job, print the outcomes, and exit with 1 if a session failed."""
     assert job.out is not None
     job = dataclasses.replace(job, out=job.out.absolute())  # a task of Ray has another working directory
     assert job.out is not None

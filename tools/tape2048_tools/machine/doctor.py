@@ -69,12 +69,7 @@ _TIME_UNADJUSTED = 5  # TIME_ERROR of adjtimex: nothing synchronises the clock
 
 
 class Machine:
-    """File systems, limits, resources and packages of this machine.
-
-    Args:
-        env: the environment.
-        proc: the directory ``/proc``.
-    """
+    """File systems, limits, resources and packages of this machine."""
 
     def __init__(self, env: Mapping[str, str] | None = None, proc: Path = Path("/proc")) -> None:
         self.env = os.environ if env is None else env

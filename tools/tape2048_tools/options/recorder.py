@@ -121,22 +121,14 @@ def some_setting_options(takes: Callable[[str], bool]) -> Callable[[Any], Any]:
 
 
 def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -> Loaded:
-    """Load the configuration from a command's flags, the environment and the file.
-
-    Raises:
-        ConfigError: as :func:`~tape2048_recorder.config.loading.load_config`.
-    """
+    """Load the configuration from a command's flags, the environment and the file."""
     loaded = load_config(flags, os.environ, config_path)
     check_loaded_player(loaded)
     return loaded
 
 
 def parse_player(text: str) -> tuple[str, dict[str, int | float | str | bool]]:
-    """Split a player as ``record`` takes it into its name and its parameters.
-
-    Raises:
-        ConfigError: a parameter is not ``key=value``.
-    """
+    """Split a player as ``record`` takes it into its name and its parameters."""
     try:
         name, args = split_player(text)
     except ValueError as error:

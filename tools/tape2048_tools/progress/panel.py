@@ -91,13 +91,7 @@ class Progress(NamedTuple):
 
 
 class ProgressPanel:
-    """A context that shows a job's events, and its progress at intervals.
-
-    Args:
-        interval_s: seconds between two displays of the progress.
-        first_s: seconds before the first display.
-        describe: converts the job's own progress.
-    """
+    """A context that shows a job's events, and its progress at intervals."""
 
     def __init__(
         self, interval_s: float, first_s: float, describe: Callable[[Any], Progress] = lambda made: made
@@ -203,14 +197,7 @@ def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
 
 
 class LogPanel(ProgressPanel):
-    """A log with a line for each event, and one for the progress every ``interval_s``.
-
-    Args:
-        interval_s: seconds between two lines of progress.
-        level: least important level that is logged.
-        form: ``text`` or ``json``.
-        how: ``describe`` of :class:`ProgressPanel`.
-    """
+    """A log with a line for each event, and one for the progress every ``interval_s``."""
 
     def __init__(
         self, interval_s: float, *, level: str = "info", form: str = "text", **how: Callable[[Any], Progress]
@@ -247,10 +234,6 @@ class Display:
 
     A terminal that becomes narrower wraps its lines. So lines have no frame and end with their text: short
     lines stay whole, and the additional rows of longer lines are erased before the next display.
-
-    Args:
-        console: the terminal.
-        transient: whether the last lines are erased at the end.
     """
 
     def __init__(self, console: Console, *, transient: bool = True) -> None:

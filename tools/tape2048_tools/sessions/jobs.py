@@ -185,13 +185,6 @@ def run_job(
 ) -> list[Outcome]:
     """Do the sessions of a shard; a session that fails does not stop the others.
 
-    Args:
-        job: the job, after :meth:`Job.begin`.
-        sessions: the sessions of all shards.
-        shard: index of this shard, from 0, and number of shards.
-        engine: ``"ray"`` for tasks of Ray; None: one session after the other, in this process.
-        progress: called with the number of done sessions, and the number of sessions of the shard.
-
     Returns:
         The outcomes, in the order of the sessions.
     """

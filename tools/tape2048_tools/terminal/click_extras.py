@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Path(click.Path):
-    """A path, as :class:`pathlib.Path`, which is imported with the first value.
-
-    Args:
-        exists: whether a missing path is refused, before a command imports or reads anything.
-        hint: what to do about a missing path.
-        completed: the kind of completion: ``file``, ``dir`` or ``session``.
-        may_be_address: whether the address of a store is allowed; it stays text.
-    """
+    """A path, as :class:`pathlib.Path`, which is imported with the first value."""
 
     def __init__(
         self,
@@ -320,12 +313,7 @@ def new_group(*examples: str, **attributes: Any) -> Callable[[Callable[..., None
 
 
 class LazyGroup(Group):
-    """A group that imports a subcommand's module when it is invoked, and not to list it.
-
-    Args:
-        lazy: for each subcommand its module, which has it as ``command``, and its line in the help.
-        headings: for each heading of the help the names of its subcommands; None: one heading for all.
-    """
+    """A group that imports a subcommand's module when it is invoked, and not to list it."""
 
     def __init__(
         self,

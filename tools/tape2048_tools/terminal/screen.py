@@ -44,9 +44,6 @@ class Screen:
     """The terminal's other screen, without a cursor; keys arrive one by one. A context.
 
     Ctrl-C raises KeyboardInterrupt, as elsewhere. Ctrl-Z gives the terminal back until the process goes on.
-
-    Raises:
-        click.UsageError: standard input or output is not a terminal, or one that moves no cursor.
     """
 
     def __init__(self) -> None:

@@ -178,11 +178,7 @@ class Games:
 
 
 class Collection:
-    """The sessions below some directories.
-
-    Args:
-        roots: directories of sessions, sessions, or directories of trainings.
-    """
+    """The sessions below some directories."""
 
     def __init__(self, roots: Iterable[Path]) -> None:
         self.roots = [Path(os.path.abspath(root)) for root in roots]

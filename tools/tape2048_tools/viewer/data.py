@@ -43,13 +43,7 @@ _TABLES_MAX, _REPLAYS_MAX = 12, 64
 
 
 class Data:
-    """The documents of a collection.
-
-    Args:
-        collection: the sessions.
-        judges: the judges and the critic.
-        examine: evaluates the critic on the sessions and returns the document; None: no such page.
-    """
+    """The documents of a collection."""
 
     def __init__(
         self, collection: Collection, judges: Judges, examine: Callable[[], dict[str, Any]] | None = None

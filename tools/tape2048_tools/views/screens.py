@@ -125,15 +125,7 @@ def compose(
 
 
 class ReplayScreen:
-    """A recorded game, stepped through with keys.
-
-    Args:
-        title: names the game.
-        found: the game.
-        by_player: the game judged by a player.
-        by_critic: the game judged by a critic.
-        position: of the board to begin with.
-    """
+    """A recorded game, stepped through with keys."""
 
     keys = "arrows step  [ ] loss  / go to  space play  c judge  q quit"
 
@@ -331,11 +323,7 @@ def scores_of(boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> NDArray[n
 
 
 class PersonGame:
-    """A game that a person plays, with spawns from the generator of a seed.
-
-    Args:
-        seed: 64 bits.
-    """
+    """A game that a person plays, with spawns from the generator of a seed."""
 
     def __init__(self, seed: int) -> None:
 
@@ -387,13 +375,7 @@ class PersonGame:
 
 
 class PersonScreen:
-    """A game that a person plays.
-
-    Args:
-        game: the game.
-        player: judges as a player, who advises.
-        load_critic: returns a critic's judges, one for each of its tiles, in ascending order.
-    """
+    """A game that a person plays."""
 
     keys = "arrows move  p player's advice  c critic's advice  q quit"
 

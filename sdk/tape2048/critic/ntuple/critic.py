@@ -314,14 +314,7 @@ class NTupleCritic:
         return f"<NTupleCritic: {self.kind} -> {self.thresholds}, {self.layout.stage_count} stages>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
-        """Return P(the game reaches each threshold), ``f32[N, T]``.
-
-        Args:
-            boards: packed, ``u64[N]``, or tokens ``u8[N, 16]``.
-
-        Raises:
-            ValueError: an invalid type, shape or exponent.
-        """
+        """Return P(the game reaches each threshold), ``f32[N, T]``."""
         given = np.asarray(boards)
         packed = exps_to_boards(given) if given.ndim == 2 else given
         if packed.ndim != 1 or packed.dtype != np.uint64:
