@@ -18,17 +18,14 @@ from tape2048.errors import (
     RecorderError,
     StartError,
     StorageError,
-    TapeError,
 )
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.daemon.daemon import Daemon
-from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
-from tape2048_recorder.daemon.ledger import Ledger
-from tape2048_recorder.daemon.reload import Reload
-from tape2048_recorder.daemon.service import Service
+from tape2048_recorder.daemon.instance import GameState, Instance, Ledger, ProgressFile
+from tape2048_recorder.daemon.service import Reload, Service
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import LiveWeights, Playing
 from tape2048_recorder.players.batch import is_batched
@@ -65,9 +62,12 @@ def run(
             signals = stack.enter_context(contextlib.closing(Signals()))
         if load is not None:
             signals.reload_on_hangup()
-        stack.enter_context(_strict_umask())
+        # Other users must not write to new directories: they could replace what stands in them.
+        before = os.umask(0o022)
+        stack.callback(os.umask, before)
+        os.umask(before | 0o022)
         player_args = check_player(config.player, config.player_args)
-        out_dir = _prepare(Path(config.out_dir), config)
+        out_dir = _prepare(Path(config.out_dir), config.min_free_mb)
         instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))
         service = stack.enter_context(
             Service(reporter, config, instance.status_path, os.environ, instance.lost)
@@ -105,9 +105,8 @@ def _run(
     world: World = REAL,
 ) -> Summary:
     seed = int.from_bytes(world.os.urandom(8)) if config.seed is None else config.seed
-    state = GameState.new(seed, config.lease)
-    if config.seed is not None:
-        state = instance.load_state(seed, config.lease)
+    fresh = GameState.new(seed, config.lease)
+    state = fresh if config.seed is None else instance.load_state(seed, config.lease)
     progress = ProgressFile(instance, config.seed, config.lease)
     #: The settings as workers receive them.
     played = msgspec.structs.replace(config, seed=seed, player_args=player_args)
@@ -119,11 +118,7 @@ def _run(
         if config.model_dir is not None:
             keep_dir = out_dir / f".{config.instance}.weights"
             live = LiveWeights(
-                Path(config.model_dir),
-                config.model_files,
-                keep_dir,
-                reporter=reporter,
-                offer=supervisor.offer_weights,
+                Path(config.model_dir), config.model_files, keep_dir, reporter, supervisor.offer_weights
             )
         playing = stack.enter_context(contextlib.closing(Playing(supervisor, live)))
         with _resource_errors("no process could be made", "tasks"):
@@ -181,12 +176,13 @@ def _run(
     )
     try:
         daemon.run()
-    except TapeError:
-        _settle(progress, daemon.ledger, reporter)
-        raise
     finally:
         playing.close()
-    _settle(progress, daemon.ledger, reporter)
+        if instance.lost() is None:  # else that is the error it ends with
+            try:
+                progress.settle(daemon.ledger.state())
+            except StorageError as error:  # nothing that is recorded is lost
+                reporter.event("warning", f"{error}; the next start with this seed skips some games")
     if daemon.finished_games_lost:
         raise DiskFullError(
             f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
@@ -241,60 +237,8 @@ def _resource_errors(message: str, resource: str) -> Iterator[None]:
         ) from error
 
 
-def _settle(progress: ProgressFile, ledger: Ledger, reporter: Reporter) -> None:
-    """Save the progress for the next start; a failure loses nothing that is recorded."""
-    if progress.instance.lost() is not None:  # that is the error it ends with
-        return
-    try:
-        progress.settle(ledger.state())
-    except StorageError as error:
-        reporter.event("warning", f"{error}; the next start with this seed skips some games")
-
-
-@contextlib.contextmanager
-def _strict_umask() -> Iterator[None]:
-    """Keep other users from writing to new directories: they could replace what stands in them."""
-    before = os.umask(0o022)
-    os.umask(before | 0o022)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
+def _prepare(out_dir: Path, min_free_mb: int) -> Path:
     """Make ``out_dir`` if it does not exist; check its place and the free space."""
-    _refuse_recordings(out_dir)
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if isinstance(error, FileExistsError | NotADirectoryError):
-            raise StorageError(
-                f"found {_what_stands_at(out_dir)}, expected a directory",
-                path=out_dir,
-                hint="name another --out-dir",
-            ) from error
-        raise storage_error(error, out_dir, "making the output directory") from error
-    out_dir = out_dir.resolve()
-    if not is_utf8(str(out_dir)):
-        raise StorageError(
-            "found a path with bytes that are no text, expected UTF-8",
-            path=out_dir,
-            hint="it is recorded as text: rename the directory, or name another --out-dir",
-        )
-    stat = os.statvfs(out_dir)
-    free = stat.f_bavail * stat.f_frsize
-    if free < config.min_free_mb * MEGABYTE:
-        raise DiskFullError(
-            f"{free // MEGABYTE} MB are free, min_free_mb = {config.min_free_mb} are to stay free",
-            path=out_dir,
-            hint="free some space, or lower min_free_mb",
-        )
-    return out_dir
-
-
-def _refuse_recordings(out_dir: Path) -> None:
-    """Refuse an ``out_dir`` that is, or lies inside, a directory to which nothing may be added."""
     resolved = Path(os.path.realpath(out_dir))
     for directory in (resolved, *resolved.parents):
         kind = kind_of_directory(directory)
@@ -305,12 +249,32 @@ def _refuse_recordings(out_dir: Path) -> None:
                 path=directory,
                 hint=f"name another --out-dir: {directory.parent}, or a directory beside this one",
             )
-
-
-def _what_stands_at(path: Path) -> str:
-    """Describe the obstacle to making a directory, at its path or above."""
-    for part in (path, *path.parents):
-        if part.is_symlink() and not part.exists():
-            above = "" if part == path else f" at {part}"
-            return f"a symbolic link to nowhere{above} ({part.readlink()})"
-    return "a file"
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if not isinstance(error, FileExistsError | NotADirectoryError):
+            raise storage_error(error, out_dir, "making the output directory") from error
+        found = "a file"
+        for part in (out_dir, *out_dir.parents):
+            if part.is_symlink() and not part.exists():
+                above = "" if part == out_dir else f" at {part}"
+                found = f"a symbolic link to nowhere{above} ({part.readlink()})"
+                break
+        hint = "name another --out-dir"
+        raise StorageError(f"found {found}, expected a directory", path=out_dir, hint=hint) from error
+    out_dir = out_dir.resolve()
+    if not is_utf8(str(out_dir)):
+        raise StorageError(
+            "found a path with bytes that are no text, expected UTF-8",
+            path=out_dir,
+            hint="it is recorded as text: rename the directory, or name another --out-dir",
+        )
+    stat = os.statvfs(out_dir)
+    free = stat.f_bavail * stat.f_frsize
+    if free < min_free_mb * MEGABYTE:
+        raise DiskFullError(
+            f"{free // MEGABYTE} MB are free, min_free_mb = {min_free_mb} are to stay free",
+            path=out_dir,
+            hint="free some space, or lower min_free_mb",
+        )
+    return out_dir

@@ -34,7 +34,7 @@ from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import RemovalLock
 from tape2048.session.session import Session, sessions
-from tape2048_recorder.ipc.shared import Shared
+from tape2048_recorder.ipc.protocol import Shared
 
 from ..recorder.checks import confirmed_now, partials, snapshot
 from ..recorder.processes import Recorder, Recorders, kill, resident_mb, shared_memory, wait_until, workers_of

@@ -16,8 +16,7 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.game.rows_file import RowsFile
-from tape2048_recorder.recording.journal import JOURNAL, read_journal
-from tape2048_recorder.recording.partial import stage_of
+from tape2048_recorder.recording.partial import JOURNAL, read_journal, stage_of
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.world import REAL, World
 

@@ -22,13 +22,13 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from materials import SEED, Prepared, load_blocks, make_facts
+from materials import SEED, Prepared, load_blocks, make_facts, publish
 from tests.mutants import Mutant, planted
 
 from tape2048.errors import TapeError
 from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
 from tape2048_recorder.recording.partial import PartialSession
-from tape2048_recorder.recording.publish import publish, recover_all
+from tape2048_recorder.recording.publish import recover_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,6 @@ _WITHOUT_FLUSHING_THE_LOG = struct.pack("I", 2)
 
 _FLAGS = 256
 _SHARED_BYTES = 1 << 16
-
-ENDED_AT = "2026-01-02T04:00:00Z"
 
 
 class Silent:
@@ -162,7 +160,7 @@ class Scene:
         session.journal.close()
         for _ in range(2):
             with self._storage_errors():
-                publish(self.root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+                publish(self.root, session)
                 self.flags[PUBLISHED_AT + session.serial] = 1
                 return
 
@@ -271,7 +269,7 @@ def load_kernels(blocks: list[Prepared]) -> None:
     with tempfile.TemporaryDirectory() as root:
         session = PartialSession(Path(root), make_facts(storage="tape"), 1)
         blocks[0].record(session)
-        publish(Path(root), session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+        publish(Path(root), session)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ Shared by the tests and by ``crash_server.py``, which runs as a script of its ow
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -14,7 +14,9 @@ from crc32c import crc32c
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Written
+from tape2048_recorder.recording import publish as publishing
 from tape2048_recorder.recording.partial import Facts, PartialSession
+from tape2048_recorder.recording.world import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STARTED_AT = "2026-01-02T03:04:05Z"
+ENDED_AT = "2026-01-02T05:00:00Z"
 NAME = "20260102T030405Z_model=toy"
 ROW_BYTES = STEP_DTYPE.itemsize
 SEED = 2048
@@ -148,3 +151,9 @@ def leave(root: Path, blocks: list[Prepared], numbers: Iterable[int], serial: in
         blocks[number].record(session)
     session.journal.close()
     return session
+
+
+def publish(root: Path, session: PartialSession, **options: Any) -> publishing.Published:
+    """Publish a session without a publisher's thread."""
+    options = {"ended_at": ENDED_AT, **options}
+    return at_once(publishing.publish_steps(root, session.path, session.facts, session.blocks, **options))

@@ -28,8 +28,7 @@ from tests.mutants import Mutant, planted
 from tape2048 import errors
 from tape2048.errors import StorageError
 from tape2048.session.session import sessions
-from tape2048_recorder.recording.journal import JOURNAL
-from tape2048_recorder.recording.partial import PartialSession
+from tape2048_recorder.recording.partial import JOURNAL, PartialSession
 
 from .checks import assert_holds, assert_recovers_all_that_was_confirmed, published_runs
 from .materials import make_facts

@@ -34,6 +34,8 @@ from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.config.loading import row_bytes
 from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
+    DRAIN,
+    HURRY,
     Ask,
     Bye,
     Compiles,
@@ -48,7 +50,6 @@ from tape2048_recorder.ipc.protocol import (
     WriteFailed,
     Written,
 )
-from tape2048_recorder.ipc.shared import DRAIN, HURRY
 from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE, SPOOL_FULL
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.report import Counts, Reporter, Rotation, State, Status, Tally
@@ -58,9 +59,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.daemon.instance import ProgressFile
-    from tape2048_recorder.daemon.ledger import Ledger
-    from tape2048_recorder.daemon.reload import Reload
+    from tape2048_recorder.daemon.instance import Ledger, ProgressFile
+    from tape2048_recorder.daemon.service import Reload
     from tape2048_recorder.daemon.supervisor import Supervisor, Worker
     from tape2048_recorder.daemon.weights import Playing
     from tape2048_recorder.recording.publish import Outcome
@@ -122,13 +122,10 @@ class Rotations:
         workers = [worker.index for worker in self._supervisor.workers if worker.ready]
         flushed = (slots["flushed"][workers] == slots["flush"][workers]).all()
         if flushed or now - self._flushing[0] >= FLUSH_S:
-            self._close()
-
-    def _close(self) -> None:
-        serials = self._recording.close_open()
-        self._waiting.extend(set(serials) for _ in self._flushing)
-        self._flushing.clear()
-        self._finish(None, None)
+            serials = self._recording.close_open()
+            self._waiting.extend(set(serials) for _ in self._flushing)
+            self._flushing.clear()
+            self._finish(None, None)
 
     def _finish(self, path: str | None, error: str | None) -> None:
         done = self.state.done
@@ -161,14 +158,6 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     return StartError(f"a worker could not start: {message.error}") if first else None
 
 
-def compiling_text(player: str, cache: str | None) -> str:
-    """Say what is compiled, how long it usually takes, and how often; ``cache`` keeps the machine code."""
-    often = f"the first time only (kept in {cache})"
-    if cache is None:
-        often = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
-    return f"compiling the game loop with {player}: half a minute or so, {often}"
-
-
 def resident_bytes(pids: Iterable[int]) -> int:
     """Sum the resident memory of these processes; shared pages count for each."""
     total = 0
@@ -176,23 +165,6 @@ def resident_bytes(pids: Iterable[int]) -> int:
         with contextlib.suppress(OSError, IndexError):  # it has just ended
             total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     return total
-
-
-def limit_met(
-    config: RecorderConfig, *, rows: int, elapsed_s: float, disk_bytes: int, pids: Iterable[int]
-) -> str | None:
-    """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
-    if config.max_steps is not None and rows >= config.max_steps:
-        return f"max_steps = {config.max_steps} was reached ({counted(rows, 'row')})"
-    if config.max_wall_s is not None and elapsed_s >= config.max_wall_s:
-        return f"max_wall_s = {config.max_wall_s:g} was reached"
-    if config.max_disk_mb is not None and disk_bytes >= config.max_disk_mb * MEGABYTE:
-        return f"max_disk_mb = {config.max_disk_mb} was reached ({disk_bytes / MEGABYTE:.0f} MB of sessions)"
-    if config.max_ram_mb is not None:
-        ram = resident_bytes(pids)
-        if ram >= config.max_ram_mb * MEGABYTE:
-            return f"max_ram_mb = {config.max_ram_mb} was reached ({ram / MEGABYTE:.0f} MB resident)"
-    return None
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -267,7 +239,6 @@ class Daemon:
     # Events.
 
     def _listen(self, worker: Worker) -> None:
-        assert worker.channel is not None
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._on_worker(worker))
 
     def _on_signal(self) -> None:
@@ -298,7 +269,6 @@ class Daemon:
 
     def _on_worker(self, worker: Worker) -> bool:
         """Handle a worker's messages; return True if all of them are routine, which needs no tick."""
-        assert worker.channel is not None
         routine = True
         try:
             messages, is_open = worker.channel.receive_ready()
@@ -316,9 +286,7 @@ class Daemon:
     def _on_message(self, worker: Worker, message: FromWorker) -> None:
         match message:
             case Compiles(cache=cache):
-                if self._compiling is None:  # one worker compiles, the others wait for it
-                    self._compiling = compiling_text(self.config.player, cache)
-                    self.reporter.event("info", self._compiling)
+                self._on_compiles(cache)
             case Ready():
                 self._on_ready(worker, message)
             case Ask(want=want):
@@ -340,6 +308,15 @@ class Daemon:
                 self._on_crash(worker, message)
             case _:
                 self._give_up(self.playing.on_message(worker, message))
+
+    def _on_compiles(self, cache: str | None) -> None:
+        if self._compiling is None:  # one worker compiles, the others wait for it
+            often = f"the first time only (kept in {cache})"
+            if cache is None:
+                often = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
+            what = f"compiling the game loop with {self.config.player}: half a minute or so"
+            self._compiling = f"{what}, {often}"
+            self.reporter.event("info", self._compiling)
 
     def _on_crash(self, worker: Worker, message: Crashed) -> None:
         worker.last_error = message.error
@@ -398,7 +375,6 @@ class Daemon:
         worker.answer(Confirmed())
 
     def _on_death(self, worker: Worker) -> None:
-        assert worker.channel is not None
         assert worker.process is not None
         self._selector.unregister(worker.channel)
         if worker.range is not None:
@@ -418,21 +394,19 @@ class Daemon:
             if unconfirmed is not None and not self._hurried:  # written, and the journal had no room
                 self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
             return
-        why = f"; its error: {error}" if error else ""
-        then = f"; its {counted(back, 'unrecorded game')} will be played again"
-        self._restart_later(worker, f"(pid {pid}) ended: {how}{why}", then)
+        what = f"(pid {pid}) ended: {how}" + (f"; its error: {error}" if error else "")
+        self._restart_later(worker, what, f"; its {counted(back, 'unrecorded game')} will be played again")
 
     def _restart_later(self, worker: Worker, what: str, then: str = "") -> None:
         """Report a worker's death, and schedule a restart, or give up."""
         self.supervisor.schedule_restart(worker, self.world.now)
-        delay_s = worker.start_at - self.world.now
-        if not self.supervisor.is_hopeless:
-            then += f", another starts in {delay_s:.1f} s"
+        if self.supervisor.is_hopeless:
+            said = f"{self.supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
+            hint = "its standard error is above; too little memory shows as SIGKILL"
+            self._give_up(RecorderError(said, hint=hint))
+        else:
+            then += f", another starts in {worker.start_at - self.world.now:.1f} s"
             self.reporter.event("warning", f"worker {worker.index} {what}{then}")
-            return
-        said = f"{self.supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
-        hint = "its standard error is above; too little memory shows as SIGKILL"
-        self._give_up(RecorderError(said, hint=hint))
 
     # Decisions.
 
@@ -452,7 +426,10 @@ class Daemon:
             self.played_s = now - self.begun - self.first_step_s
         if self._phase == "recording":
             if self.reload is not None and self.reload.due(now):
-                self._reconfigure(self.reload, now)
+                self.counts.reloads += 1
+                self.config = self.recording.config = self.reload.read(self.config, now)
+                self.supervisor.pace(self.config)
+                self.ledger.limit(self.config.max_games)
             self._check_limits(now)
         if self._phase == "draining":
             self._check_drain(now)
@@ -469,25 +446,15 @@ class Daemon:
         elif worker.waiting_rows is not None:
             self._answer_waiting(worker)
         elif self._phase == "recording" and not worker.alive and now >= worker.start_at:
-            is_through = worker.said_bye and self.ledger.exhausted  # games of a dead worker can change that
-            if not is_through:
-                self._start(worker)
-
-    def _start(self, worker: Worker) -> None:
-        try:
-            self.supervisor.start(worker)
-        except OSError as error:
-            self._restart_later(worker, f"could not be started: {error.strerror or error}")
-        else:
-            self.counts.worker_restarts += 1
-            self._listen(worker)
-
-    def _reconfigure(self, reload: Reload, now: float) -> None:
-        self.counts.reloads += 1
-        self.config = reload.read(self.config, now)
-        self.recording.reconfigure(self.config)
-        self.supervisor.pace(self.config)
-        self.ledger.limit(self.config.max_games)
+            if worker.said_bye and self.ledger.exhausted:
+                return  # until a worker dies, whose games come back
+            try:
+                self.supervisor.start(worker)
+            except OSError as error:
+                self._restart_later(worker, f"could not be started: {error.strerror or error}")
+            else:
+                self.counts.worker_restarts += 1
+                self._listen(worker)
 
     def _check_limits(self, now: float) -> None:
         if self.ledger.exhausted and not any(worker.alive for worker in self.supervisor.workers):
@@ -498,15 +465,28 @@ class Daemon:
         if now < self._next_limits and not rows_met:
             return
         self._next_limits = now + LIMITS_INTERVAL_S
-        met = limit_met(
-            self.config,
-            rows=self.tally.rows,
+        met = self.limit_met(
             elapsed_s=0.0 if self.first_step_s is None else now - self.begun - self.first_step_s,
             disk_bytes=self.recording.size_bytes(now),
-            pids=[os.getpid(), *self.supervisor.pids],
         )
         if met is not None:
             self.stop(met)
+
+    def limit_met(self, *, elapsed_s: float, disk_bytes: int) -> str | None:
+        """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
+        rows, config = self.tally.rows, self.config
+        if rows >= (config.max_steps or math.inf):
+            return f"max_steps = {config.max_steps} was reached ({counted(rows, 'row')})"
+        if elapsed_s >= (config.max_wall_s or math.inf):
+            return f"max_wall_s = {config.max_wall_s:g} was reached"
+        megabytes = disk_bytes / MEGABYTE
+        if megabytes >= (config.max_disk_mb or math.inf):
+            return f"max_disk_mb = {config.max_disk_mb} was reached ({megabytes:.0f} MB of sessions)"
+        if config.max_ram_mb is not None:
+            megabytes = resident_bytes([os.getpid(), *self.supervisor.pids]) / MEGABYTE
+            if megabytes >= config.max_ram_mb:
+                return f"max_ram_mb = {config.max_ram_mb} was reached ({megabytes:.0f} MB resident)"
+        return None
 
     def stop(self, reason: str) -> None:
         """Drain, publish and end."""
@@ -514,15 +494,14 @@ class Daemon:
         self._phase = "draining"
         drain_s = self.config.drain_timeout_s
         self._deadline = self.world.now + drain_s
-        self.recording.drain()
+        self.recording.draining = True
         self.supervisor.command(DRAIN)
         self.reporter.event("info", f"{reason}: finishing the games in play, at most {drain_s:g} s")
 
     def _check_drain(self, now: float) -> None:
         workers = [worker for worker in self.supervisor.workers if worker.alive]
         for worker in workers:
-            if not worker.ready:  # still compiling, without work
-                assert worker.process is not None
+            if not worker.ready and worker.process is not None:  # still compiling, without work
                 worker.process.kill()
         if not workers:
             self._publish_rest(now)
@@ -616,12 +595,7 @@ class Daemon:
 
     def status(self) -> Status:
         """Return the present status."""
-        now, config, workers, slots = (
-            self.world.now,
-            self.config,
-            self.supervisor.workers,
-            self.supervisor.shared.slots,
-        )
+        now, workers, slots = self.world.now, self.supervisor.workers, self.supervisor.shared.slots
         ready = sum(worker.ready for worker in workers)
         state: State = "paused" if self._paused is not None else self._phase
         why = self._paused or self.reason or None
@@ -629,13 +603,13 @@ class Daemon:
             state, why = "starting", why or self._compiling
         steps = int(slots["steps"].sum())
         steps_per_s = self._steps_per_s(now, steps)
-        bytes_per_s = steps_per_s * row_bytes(config) / config.sample_rate
+        bytes_per_s = steps_per_s * row_bytes(self.config) / self.config.sample_rate
         free = disk_full_s = None
         with contextlib.suppress(OSError):
             free = self.recording.free_bytes()
             if bytes_per_s > 0:
-                disk_full_s = max(free - config.min_free_mb * MEGABYTE, 0) / bytes_per_s
-        room = self.recording.why_not(config.rows_buffered_max) is None
+                disk_full_s = max(free - self.config.min_free_mb * MEGABYTE, 0) / bytes_per_s
+        room = self.recording.why_not(self.config.rows_buffered_max) is None
         return Status(
             state=state,
             ending=self._phase != "recording",
@@ -649,7 +623,7 @@ class Daemon:
             mean_score=self.tally.mean_score,
             reach=self.tally.reach,
             session_rows=self.recording.open_rows,
-            rotate_steps=config.rotate_steps,
+            rotate_steps=self.config.rotate_steps,
             sessions=len(self.sessions),
             free_bytes=free,
             workers=len(workers),

@@ -1,12 +1,17 @@
-"""A reporter that also updates the service manager, the status file, and the metrics.
+"""The service around a recording: its reporter, and the reload of its settings.
 
+The reporter also updates the service manager, the status file and the metrics.
 Each update follows from the status that the daemon makes twice a second; a failed one does not stop the
 recording, nor does a view that can no longer write.
+
+On a reload, limits and intervals may change. The player's settings, and those that claim the directory, stay
+until the next start. A file that is unreadable or invalid changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import time
@@ -16,7 +21,8 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from tape2048._version import __version__
-from tape2048.errors import StorageError
+from tape2048.errors import StorageError, TapeError
+from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.status.metrics import Metrics
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.status.report import Level, Reporter
 
 #: Interval of writing the status file, without a change of state.
-INTERVAL_S = 1.0
+STATUS_FILE_S = 1.0
 
 
 class Service:
@@ -98,7 +104,7 @@ class Service:
         now = time.monotonic()
         key = attrgetter("state", "ending", "rotation")
         if key(before) != key(status) or now >= self._next:
-            self._next = now + INTERVAL_S
+            self._next = now + STATUS_FILE_S
             self._tell(status)
 
     def _tell(self, status: Status) -> None:
@@ -125,3 +131,88 @@ class Service:
             self._file_fails = True
         else:
             self._file_fails = False
+
+
+#: The settings that may change while the recorder runs.
+LIVE = frozenset(
+    {
+        "max_games",
+        "max_steps",
+        "max_wall_s",
+        "max_ram_mb",
+        "max_disk_mb",
+        "spool_max_mb",
+        "min_free_mb",
+        "rotate_steps",
+        "rotate_s",
+        "flush_s",
+        "block_rows",
+        "drain_timeout_s",
+        "worker_silence_s",
+        "log_interval_s",
+        "log_level",
+    }
+)
+
+#: Shortest time between two reloads.
+RELOAD_S = 1.0
+
+
+def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderConfig, list[str], list[str]]:
+    """Merge the live settings of ``wanted`` into the running ones."""
+    differ = [name for name in settings_of(type(running)) if getattr(running, name) != getattr(wanted, name)]
+    changed = [name for name in differ if name in LIVE]
+    after = msgspec.structs.replace(running, **{name: getattr(wanted, name) for name in changed})
+    return after, changed, [name for name in differ if name not in LIVE]
+
+
+@dataclasses.dataclass(eq=False)
+class Reload:
+    """Reads the settings again on request, at most once a second."""
+
+    load: Callable[[], RecorderConfig]
+    reporter: Reporter
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    changed: Callable[[RecorderConfig], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._asked = False
+        self._next = float("-inf")
+
+    def ask(self, *, ending: bool = False) -> None:
+        """Request a reload; a recorder that is ``ending`` refuses it."""
+        if ending:
+            self.reporter.event("warning", "reload: nothing is changed: the recorder is ending")
+        else:
+            self._asked = True
+
+    def due(self, now: float) -> bool:
+        """Whether a reload is due (``now``: ``time.monotonic``)."""
+        return self._asked and now >= self._next
+
+    def read(self, running: RecorderConfig, now: float) -> RecorderConfig:
+        """Read the settings; return those in effect from now on."""
+        self._asked = False
+        self._next = now + RELOAD_S
+        settings = settings_of(type(running))
+
+        def shown(name: str, config: RecorderConfig) -> str:
+            return settings[name].show(getattr(config, name))
+
+        with self.around():
+            try:
+                wanted = self.load()
+            except TapeError as error:
+                hint = "" if error.hint is None else f" ({error.hint})"
+                self.reporter.event("error", f"reload: nothing is changed: {error}{hint}")
+                return running
+            after, changed, refused = merged(running, wanted)
+            self.changed(after)
+            for name in refused:
+                stays = f"reload: {name} stays {shown(name, running)}"
+                self.reporter.event("warning", f"{stays}; {shown(name, wanted)} needs a restart")
+            news = [f"{name} = {shown(name, wanted)} (was {shown(name, running)})" for name in changed]
+            self.reporter.event(
+                "info", f"reload: {', '.join(news) or 'nothing that may change now has changed'}"
+            )
+        return after

@@ -27,15 +27,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048_recorder.ipc.protocol import (
+    LOADS,
+    PLAY,
     WORKER_MODULE,
     Channel,
     FromDaemon,
     Range,
+    Shared,
     Weights,
     WorkerSpec,
     Written,
 )
-from tape2048_recorder.ipc.shared import LOADS, PLAY, Shared
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
@@ -73,10 +75,12 @@ LOOK_S_MAX = 1.0
 class Worker:
     """A worker's place: its process, and the work that it holds."""
 
+    #: The socket of its process, or of the last one.
+    channel: Channel
+
     def __init__(self, index: int) -> None:
         self.index = index
         self.process: subprocess.Popen[bytes] | None = None
-        self.channel: Channel | None = None
         self.ready = False
         #: Whether a block of this place was ever confirmed: then a worker could start here before.
         self.has_recorded = False
@@ -100,7 +104,6 @@ class Worker:
 
     def answer(self, message: FromDaemon) -> None:
         """Send an answer; if it has died, the end of its socket will show that."""
-        assert self.channel is not None
         with contextlib.suppress(ConnectionError):
             self.channel.send(message)
 
@@ -159,12 +162,7 @@ class Supervisor:
         slot["oldest"] = 0 if self.weights is None else self.weights.generation
         slot["flushed"] = slot["flush"]
         spec = WorkerSpec(
-            worker.index,
-            os.getpid(),
-            theirs.fileno(),
-            self.shared.fd,
-            self._settings,
-            self.weights,
+            worker.index, os.getpid(), theirs.fileno(), self.shared.fd, self._settings, self.weights
         )
         # A worker is one thread; libraries must not start one for each core.
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -190,7 +188,6 @@ class Supervisor:
     def reap(self, worker: Worker) -> str:
         """Kill and reap a process whose socket has closed; return how it ended."""
         assert worker.process is not None
-        assert worker.channel is not None
         if worker.said_bye:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(BYE_S)
@@ -198,7 +195,6 @@ class Supervisor:
         code = worker.process.wait()
         worker.channel.close()
         worker.process = None
-        worker.channel = None
         worker.forget_work()
         return exit_text(code)
 

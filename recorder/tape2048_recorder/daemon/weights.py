@@ -27,8 +27,14 @@ import msgspec
 
 from tape2048.errors import PlayerError, RecorderError
 from tape2048.io.durable import storage_error
-from tape2048_recorder.ipc.protocol import FromWorker, WantWeights, Weights, WeightsRefused, WeightsTaken
-from tape2048_recorder.ipc.shared import LOADS
+from tape2048_recorder.ipc.protocol import (
+    LOADS,
+    FromWorker,
+    WantWeights,
+    Weights,
+    WeightsRefused,
+    WeightsTaken,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,11 +223,21 @@ class LiveWeights:
         self.keep_dir.mkdir(mode=0o700, exist_ok=True)
         name = seen.path.name.encode(errors="backslashreplace").decode()  # messages to workers are text
         copy = self.keep_dir / f"{number}-{name}"
+        hashed = hashlib.sha256()
+        at = seen.path  # errors of reading and writing have no path of their own
         try:
-            digest = _copy(seen.path, copy)
-        except OSError:
+            with seen.path.open("rb") as reader, copy.open("wb") as writer:
+                while chunk := reader.read(_COPY_BYTES):
+                    hashed.update(chunk)
+                    at = copy
+                    writer.write(chunk)
+                    at = seen.path
+                at = copy
+        except OSError as error:
             copy.unlink(missing_ok=True)
+            error.filename = error.filename or str(at)
             raise
+        digest = hashed.hexdigest()
         self._taken = seen
         if self._generations and digest == self._generations[number - 1].weights.sha256:
             copy.unlink()
@@ -232,24 +248,6 @@ class LiveWeights:
     def close(self) -> None:
         """Remove the copies."""
         shutil.rmtree(self.keep_dir, ignore_errors=True)
-
-
-def _copy(source: Path, target: Path) -> str:
-    """Copy a file; return its SHA-256."""
-    digest = hashlib.sha256()
-    at = source  # errors of reading and writing have no path of their own
-    try:
-        with source.open("rb") as reader, target.open("wb") as writer:
-            while chunk := reader.read(_COPY_BYTES):
-                digest.update(chunk)
-                at = target
-                writer.write(chunk)
-                at = source
-            at = target
-    except OSError as error:
-        error.filename = error.filename or str(at)
-        raise
-    return digest.hexdigest()
 
 
 class Playing:

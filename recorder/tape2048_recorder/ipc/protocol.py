@@ -1,7 +1,8 @@
-"""Messages of daemon and workers, over one socket for each worker.
+"""Messages and shared memory of daemon and workers.
 
-A worker waits for its ranges, and plays on once a block is written. It receives the block's confirmation, and
-the games that it requested in the same send (in either order), before it sends its next message::
+Each worker has one socket to the daemon. It waits for its ranges, and plays on once a block is written. It
+receives the block's confirmation, and the games that it requested in the same send (in either order), before
+it sends its next message::
 
     worker                                   daemon
     Compiles(cache)           ->             (nothing; where machine code is not in the cache)
@@ -18,15 +19,23 @@ the games that it requested in the same send (in either order), before it sends 
 The daemon answers ``Reserve`` when there is room, which may be much later: this is how it pauses workers. A
 frame is a ``u32`` length and a MessagePack object; no rows travel here, only the summaries of runs
 (``RUN_DTYPE`` bytes). A worker's argument is the JSON of its :class:`WorkerSpec`.
+
+The shared memory carries commands one way and progress the other. It is an anonymous memory file, inherited
+by descriptor. Each word has one writer and no process waits on any of them, so a process that dies at any
+point leaves nothing locked; the kernel frees the memory with the last process that maps it, so nothing stays
+in ``/dev/shm``.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import socket
 import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +62,6 @@ class Ready(msgspec.Struct, tag=True):
     """The player is compiled and has made its first moves."""
 
     player_sha256: str
-    start_s: float
     generation: int = 0
 
 
@@ -196,19 +204,12 @@ _decode_from_daemon: Callable[[bytes], FromDaemon] = msgspec.msgpack.Decoder(Fro
 
 
 class Channel:
-    """Frames over a stream socket. ``receive_ready`` never waits; ``ask`` and ``receive`` do."""
+    """Frames over a stream socket. ``receive_ready`` never waits; ``receive`` does."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._received = bytearray()
-
-    def fileno(self) -> int:
-        """Return the socket's file descriptor."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        self.fileno, self.close = sock.fileno, sock.close
 
     def send(self, *messages: FromWorker | FromDaemon) -> None:
         """Send messages in one write: the other side wakes once."""
@@ -217,18 +218,13 @@ class Channel:
 
     def receive_ready(self) -> tuple[list[FromWorker], bool]:
         """Return the messages that have arrived from a worker, and whether its side is still open."""
-        is_open = True
         try:
-            while True:
-                data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            while len(data := self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)) == _RECEIVE_BYTES:
                 self._received += data
-                if len(data) < _RECEIVE_BYTES:
-                    break
+            self._received += data
             is_open = bool(data)
-        except BlockingIOError:
-            pass
-        except OSError:
-            is_open = False
+        except OSError as error:
+            is_open = isinstance(error, BlockingIOError)
         frames = iter(self._take_frame, None)
         return [_decode_from_worker(frame) for frame in frames], is_open
 
@@ -240,11 +236,6 @@ class Channel:
                 raise EOFError("the daemon closed the connection")
             self._received += data
         return _decode_from_daemon(frame)
-
-    def ask(self, message: FromWorker) -> FromDaemon:
-        """Send a message and wait for its answer."""
-        self.send(message)
-        return self.receive()
 
     def _take_frame(self) -> bytes | None:
         if len(self._received) < _LENGTH.size:
@@ -260,3 +251,56 @@ class Channel:
         frame = bytes(self._received[_LENGTH.size : end])
         del self._received[:end]
         return frame
+
+
+# Commands, in the order in which they can follow each other.
+PLAY = 0
+DRAIN = 1  # finish the game in play, write, stop
+HURRY = 2  # give up the game in play, write, stop
+
+LOADS = 1  # a value of ``busy``: loading a model
+
+_SLOT = np.dtype(
+    {
+        "names": [
+            "command",
+            "heartbeat_ns",
+            "steps",
+            "games",
+            "weights",  # daemon: the generation of weights to play
+            "oldest",  # worker: the oldest generation that it holds games of
+            "model_ns",  # worker: time in its batched player
+            "played_ns",  # worker: time in all of its play
+            "flush",  # daemon: number of the last request to write finished games
+            "flushed",  # worker: number of the last such request that it has met
+            "busy",  # worker: the activity that may take longer than a slice of play
+            "block_rows",  # daemon: rows of finished games at which a block is written
+            "flush_s",  # daemon: seconds after which finished games are written at the latest
+        ],
+        "formats": ["<u8"] * 12 + ["<f8"],
+        "offsets": list(range(0, 13 * 8, 8)),
+        "itemsize": 128,  # whole cache lines, so that writers do not slow each other
+    }
+)
+
+
+class Shared:
+    """One slot a worker: ``command`` from the daemon; ``heartbeat_ns`` (monotonic), ``steps``, ``games``."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, 0)
+        self.slots = np.frombuffer(self._map, dtype=_SLOT)
+
+    @classmethod
+    def create(cls, workers: int) -> Shared:
+        """Allocate shared memory; exec closes the descriptor unless it is passed on by name."""
+        fd = os.memfd_create("tape2048")
+        os.ftruncate(fd, workers * _SLOT.itemsize)
+        return cls(fd)
+
+    def close(self) -> None:
+        """Unmap the memory; ``slots`` keeps its last values."""
+        self.slots = self.slots.copy()
+        self._map.close()
+        os.close(self.fd)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import functools
 import itertools
 import math
 import os
@@ -40,14 +39,18 @@ from tape2048.formats.session import (
 from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY, anchors_header
-from tape2048_recorder.recording.journal import JOURNAL, JOURNAL_HEADER_BYTES, Block, Journal, read_journal
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
+    JOURNAL,
+    JOURNAL_HEADER_BYTES,
     PARTIAL_SUFFIX,
     STAGED,
+    Block,
     Facts,
+    Journal,
     compactions,
     read_facts,
+    read_journal,
     refuse_foreign_files,
     stage_of,
     utc_text,
@@ -149,28 +152,35 @@ def publish_steps(
     return published
 
 
-publish = at_once(publish_steps)
-
-
 def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL) -> Published:
     """Publish a killed recorder's partial session: each confirmed block whose checksum holds."""
     with storage_errors(partial, "recovering a session"):
         refuse_foreign_files(partial)
         stage = stage_of(partial)
-        if not world.files.path_exists(stage / STAGED):  # just begun, or killed before the shell was removed
-            _remove(world, partial, out_dir)
-            return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
         try:
-            facts = read_facts(partial)
-            blocks = read_journal(stage / JOURNAL, facts.file.row_bytes, world)
+            # Without rows, it was just begun, or the recorder was killed before it removed the shell.
+            facts = read_facts(partial) if world.files.path_exists(stage / STAGED) else None
+            blocks = [] if facts is None else read_journal(stage / JOURNAL, facts.file.row_bytes, world)
         except (FormatError, MissingPathError):
             if not _has_just_begun(world, stage):
                 raise
+            facts = None
+        if facts is None:
             _remove(world, partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
-    flush = functools.partial(_is_flushed, world, stage / STAGED / facts.file.name)
-    return publish(
-        out_dir, partial, facts, blocks, ended_at=ended_at, recovered=True, flush=flush, world=world
+    rows_path = stage / STAGED / facts.file.name
+
+    def flush() -> bool:
+        try:
+            world.files.fsync_path(rows_path)
+        except OSError:
+            return False
+        return True
+
+    return at_once(
+        publish_steps(
+            out_dir, partial, facts, blocks, ended_at=ended_at, recovered=True, flush=flush, world=world
+        )
     )
 
 
@@ -190,8 +200,8 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World =
     """
     try:
         # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
-        names = fnmatch.filter(world.os.listdir(out_dir), f".*.{instance}{PARTIAL_SUFFIX}")
-        partials = sorted(out_dir / name for name in names)
+        pattern = f".*.{instance}{PARTIAL_SUFFIX}"
+        partials = sorted(path for path in out_dir.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
     except OSError as error:
         raise storage_error(error, out_dir, "looking for unfinished sessions") from error
     found = []
@@ -216,17 +226,14 @@ def _give_up(world: World, out_dir: Path, partial: Path, error: Exception, repor
     if not isinstance(error, TapeError):
         kind = StorageError if isinstance(error, OSError | MemoryError) else FormatError
         error = kind(f"recovering it failed: {error!r}", path=partial)
-    why = ""
+    where, why = "left as it is", ""
     if isinstance(error, FormatError):
         try:
-            where = world.quarantine(out_dir, partial, [Finding.of(error)], by="recovery")
+            to = world.quarantine(out_dir, partial, [Finding.of(error)], by="recovery")
+            where = f"put into {to.parent.name}/{to.name}"
         except TapeError as refused:
             why = f" ({refused.message})"
-        else:
-            to = f"{where.parent.name}/{where.name}"
-            reporter.event("error", f"not recovered, put into {to}: {error}")
-            return
-    reporter.event("error", f"not recovered, left as it is: {error}{why}")
+    reporter.event("error", f"not recovered, {where}: {error}{why}")
 
 
 def _last_written(world: World, partial: Path) -> str:
@@ -256,15 +263,6 @@ def _in_doubt(world: World, partial: Path, stage: Path, flush: Callable[[], bool
     return False
 
 
-def _is_flushed(world: World, steps: Path) -> bool:
-    """Flush the rows that a killed recorder left."""
-    try:
-        world.files.fsync_path(steps)
-    except OSError:
-        return False
-    return True
-
-
 def _holds(world: World, fd: int, block: Block, file: RowsFile, copy: tuple[int, int] | None = None) -> bool:
     """Compare the rows of a block with its checksum, and copy them to a descriptor at an offset."""
     at = file.at(block.first_row)
@@ -272,16 +270,13 @@ def _holds(world: World, fd: int, block: Block, file: RowsFile, copy: tuple[int,
     if at + left > world.os.fstat(fd).st_size:
         return False
     buffer, checksum = memoryview(bytearray(min(left, _CHUNK_BYTES))), 0
-    while left:
-        count = world.os.preadv(fd, [buffer[:left]], at)
-        if count == 0:
-            return False
+    while left and (count := world.os.preadv(fd, [buffer[:left]], at)):
         checksum = crc32c(buffer[:count], checksum)
         if copy is not None:
             world.files.write_all(copy[0], buffer[:count], copy[1] + block.rows * file.row_bytes - left)
         at += count
         left -= count
-    return checksum == block.crc32c
+    return left == 0 and checksum == block.crc32c
 
 
 def _intact(world: World, session: Path, blocks: list[Block], file: RowsFile) -> list[Block]:
@@ -361,18 +356,14 @@ def _finish_files(
     return size
 
 
-class Decoded(NamedTuple):
-    """What a session on tape has beside its tape."""
-
-    anchors: FileEntry
-    start_boards: NDArray[np.uint64]  # u64[R], in the order of the runs
-
-
-def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generator[float, None, Decoded]:
+def decode_games(
+    world: World, session: Path, runs: NDArray[np.void]
+) -> Generator[float, None, tuple[FileEntry, NDArray[np.uint64]]]:
     """Check the games of a staged session against its ``runs``, and write its anchors, piece by piece.
 
     Each game is decoded once, and compared with the rules and with its worker's report: steps, score, highest
-    tile, end. The boards on the way give the anchors. Memory does not grow with the session.
+    tile, end. The boards on the way give the anchors. Memory does not grow with the session. Returns the entry
+    of the anchors' file, and the start boards ``u64[R]`` in the order of the runs.
     """
     from tape2048.tape.checks import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.engine import start_boards
@@ -395,39 +386,27 @@ def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generat
             first, end = rows.start, rows.stop
             if end - first > len(boards):
                 boards = np.empty(end - first, np.uint64)
-            tape = _read(world, source, first, end, path)
+            tape = np.empty(end - first, np.uint8)
+            at, left = TAPE_HEADER_BYTES + first, tape.data
+            while left and (count := world.os.preadv(source, [left], at)):
+                at, left = at + count, left[count:]
+            if left:
+                raise TruncatedError("the tape ends before its last run", path=path, offset=at)
             checked = check_games(tape, runs[piece], starts[piece], boards)
-            if checked.defects:
-                defect = checked.defects[0]
+            for defect in checked.defects:
                 raise defect.error(runs[piece][defect.game], path)
             anchors = np.ascontiguousarray(anchors_of(checked.boards, first)).data
             files.write_all(target, anchors, size)
             checksum, size = crc32c(anchors, checksum), size + anchors.nbytes
             yield 0.0
         world.os.fsync(target)
-    return Decoded(FileEntry(size, checksum), starts)
-
-
-def _read(world: World, fd: int, first: int, end: int, path: Path) -> NDArray[np.uint8]:
-    """Read rows of a tape."""
-    tape = np.empty(end - first, np.uint8)
-    done = 0
-    while done < len(tape):
-        count = world.os.preadv(fd, [tape[done:].data], TAPE_HEADER_BYTES + first + done)
-        if count == 0:
-            raise TruncatedError(
-                "the tape ends before its last run", path=path, offset=TAPE_HEADER_BYTES + first + done
-            )
-        done += count
-    return tape
+    return FileEntry(size, checksum), starts
 
 
 def _check_whole(world: World, session: Path) -> None:
     """Validate every byte of a dead recorder's session before it becomes visible."""
-    if not world.validate(session).findings:
-        return
-    # Once more: SQLite does not always report a device error as one, and it may have been transient.
-    findings = world.validate(session).findings
+    # Twice: SQLite does not always report a device error as one, and it may have been transient.
+    findings = world.validate(session).findings and world.validate(session).findings
     if not findings:
         return
     # A device error proves nothing about the bytes: the next start tries again.
@@ -490,11 +469,8 @@ class Publisher:
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
-        done = []
-        while self._outcomes:
-            outcome = self._outcomes.popleft()
-            self.pending -= outcome.final
-            done.append(outcome)
+        done = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
+        self.pending -= sum(outcome.final for outcome in done)
         return done
 
     def give_up(self) -> None:

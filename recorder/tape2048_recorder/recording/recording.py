@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from tape2048.io.durable import storage_error
 from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
-from tape2048_recorder.recording.partial import Facts, PartialSession, utc_text
+from tape2048_recorder.recording.partial import Block, Facts, PartialSession, utc_text
 from tape2048_recorder.recording.publish import RETRY_S, Outcome, Publisher
 from tape2048_recorder.recording.world import REAL, World
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.recording.journal import Block
 
 #: Unpublished closed sessions from which on the disk counts as too slow, and workers pause.
 BACKLOG_MAX = 3
@@ -60,14 +60,14 @@ class Recording:
     world: World = REAL
 
     def __post_init__(self) -> None:
-        config = self.config
-        self.row_bytes = RowsFile.of(config.storage, record_action=config.record_action).row_bytes
+        file = RowsFile.of(self.config.storage, record_action=self.config.record_action)
+        self.row_bytes = file.row_bytes
         self._bytes_published = 0
         self._rows = self._runs = 0  # confirmed so far
         self._counted: set[str] = set()  # names of the sessions at the last measuring
         self._recount_at = 0.0
         self._full_until = 0.0  # above a limit, it is measured again from then on
-        self._draining = False
+        self.draining = False  # then ``spool_max_mb`` is lifted: buffered games are written, no more come
         self._serial = 0
         self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
         #: When the open (or next) session of each began: monotonic, UTC.
@@ -83,14 +83,6 @@ class Recording:
         if generation not in self._began:
             self._began[generation] = (self.world.now, utc_text(self.world.time.time()))
 
-    def reconfigure(self, config: RecorderConfig) -> None:
-        """Apply these settings (rotation, and the space to leave free)."""
-        self.config = config
-
-    def drain(self) -> None:
-        """Lift ``spool_max_mb``: finished games in the workers' buffers are written, and no more come."""
-        self._draining = True
-
     # Blocks.
 
     def why_not(self, rows: int) -> str | None:
@@ -99,7 +91,9 @@ class Recording:
             return self._failure
         if self.sessions_pending >= BACKLOG_MAX:
             return f"{DISK_SLOW}: closed sessions wait to be published"
-        needed = (rows + self._rows_being_written) * self.row_bytes + self.config.min_free_mb * MEGABYTE
+        writing = [session for session in [*self._closing, *self._open.values()] if session.writing]
+        rows_written = sum(session.rows_reserved - session.rows_confirmed for session in writing)
+        needed = (rows + rows_written) * self.row_bytes + self.config.min_free_mb * MEGABYTE
         needed += sum(session.anchor_bytes for session in self._unpublished)
         try:
             free = self.free_bytes()
@@ -110,18 +104,14 @@ class Recording:
                 f"{DISK_FULL}: {free // MEGABYTE} MB are free in {self.out_dir}, "
                 f"{-(-needed // MEGABYTE)} MB are needed (min_free_mb = {self.config.min_free_mb})"
             )
-        return self._spool_full(rows)
-
-    def _spool_full(self, rows: int) -> str | None:
-        """Return why ``spool_max_mb`` lets no block be placed; None if it does, or nothing could go."""
         limit_mb = self.config.spool_max_mb
-        if limit_mb is None or self._draining:
-            return None
-        size = self.size_bytes(self.world.now, rows * self.row_bytes + self._metadata_bytes(rows))
-        if size <= limit_mb * MEGABYTE or not (self._bytes_published or self.sessions_pending):
-            return None
-        waiting = -(-self._size_bytes // MEGABYTE)
-        return f"{SPOOL_FULL}: {waiting} MB of sessions in {self.out_dir} (spool_max_mb = {limit_mb})"
+        if limit_mb is not None and not self.draining:
+            size = self.size_bytes(self.world.now, rows * self.row_bytes + self._metadata_bytes(rows))
+            # Where no session is left to be removed, a block is placed even if it does not fit.
+            if size > limit_mb * MEGABYTE and (self._bytes_published or self.sessions_pending):
+                waiting = -(-self._size_bytes // MEGABYTE)
+                return f"{SPOOL_FULL}: {waiting} MB of sessions in {self.out_dir} (spool_max_mb = {limit_mb})"
+        return None
 
     def place(self, rows: int, generation: int = 0) -> Range:
         """Reserve a range for a block in the open session of the weights that played it."""
@@ -129,9 +119,13 @@ class Recording:
         if session is None:
             self._serial += 1
             self.begin(generation)
-            facts = self.make_facts(self._began[generation][1], generation)
             try:
-                session = PartialSession(self.out_dir, facts, self._serial, self.world)
+                session = PartialSession(
+                    self.out_dir,
+                    self.make_facts(self._began[generation][1], generation),
+                    self._serial,
+                    self.world,
+                )
             except StorageError as error:
                 self._fail(str(error))
                 raise
@@ -187,14 +181,11 @@ class Recording:
     def rotate_if_due(self) -> None:
         """Close the open session if it is full, or old and not empty; publish closed ones without writers."""
         for generation, session in list(self._open.items()):
-            if self._is_due(session, self._began[generation][0]):
+            age_s = self.world.now - self._began[generation][0]
+            old = age_s >= (self.config.rotate_s or math.inf) and session.rows_confirmed > 0
+            if old or session.rows_reserved >= self.config.rotate_steps:
                 self._close(generation)
         self._submit_closing()
-
-    def _is_due(self, session: PartialSession, began: float) -> bool:
-        config = self.config
-        old = config.rotate_s is not None and self.world.now - began >= config.rotate_s
-        return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
 
     def close_open(self) -> set[int]:
         """Close every open session, of any size; return the serials of all that are not published yet."""
@@ -285,11 +276,6 @@ class Recording:
         # A renamed session counts as published. Not Path.exists, which raises on a device error.
         publishing = [each for each in self._publishing if self.world.os.path.exists(each.steps_path)]
         return [*publishing, *self._closing, *self._open.values()]
-
-    @property
-    def _rows_being_written(self) -> int:
-        sessions = [*self._closing, *self._open.values()]
-        return sum(session.rows_reserved - session.rows_confirmed for session in sessions if session.writing)
 
     def free_bytes(self) -> int:
         """Return the bytes that this user may still write to the file system of ``out_dir``."""

@@ -10,7 +10,6 @@ paths from its output directory.
 
 from __future__ import annotations
 
-import functools
 import os
 import selectors
 import shutil
@@ -19,7 +18,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tape2048.formats.manifest import finish_session
 from tape2048.io import durable
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     AnyPath = str | os.PathLike[str]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -49,35 +47,19 @@ class Clock(Protocol):
     def time(self) -> float: ...
 
 
-class Statistics(Protocol):
-    """The fields of ``os.statvfs`` that a recorder uses."""
-
-    @property
-    def f_bavail(self) -> int: ...
-    @property
-    def f_frsize(self) -> int: ...
-
-
-class Existence(Protocol):
-    """The function of :mod:`os.path` that a recorder uses."""
-
-    def exists(self, path: AnyPath, /) -> bool: ...
-
-
 class System(Protocol):
-    """The functions of :mod:`os` that a recorder uses."""
+    """The functions of :mod:`os` that a recorder uses; of ``path``, ``exists``."""
 
-    @property
-    def path(self) -> Existence: ...
+    path: Any
+
     def close(self, fd: int, /) -> None: ...
     def fstat(self, fd: int, /) -> os.stat_result: ...
     def fsync(self, fd: int, /) -> None: ...
     def ftruncate(self, fd: int, length: int, /) -> None: ...
-    def listdir(self, path: Path, /) -> list[str]: ...
     def open(self, path: AnyPath, flags: int, mode: int, /) -> int: ...
     def pread(self, fd: int, length: int, offset: int, /) -> bytes: ...
     def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int, /) -> int: ...
-    def statvfs(self, path: AnyPath, /) -> Statistics: ...
+    def statvfs(self, path: AnyPath, /) -> os.statvfs_result: ...
     def sync(self) -> None: ...
     def urandom(self, size: int, /) -> bytes: ...
 
@@ -104,19 +86,13 @@ class Steps(Protocol):
     def join(self) -> None: ...
 
 
-def at_once(job: Callable[P, Generator[float, None, T]]) -> Callable[P, T]:
-    """Return the function that takes all steps of a job without a wait."""
-
-    @functools.wraps(job)
-    def take_all(*args: P.args, **options: P.kwargs) -> T:
-        steps = job(*args, **options)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-
-    return take_all
+def at_once(steps: Generator[float, None, T]) -> T:
+    """Take all steps of a job without a wait."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class Background:

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -21,38 +20,16 @@ import msgspec
 
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
-from tape2048_recorder.ipc.protocol import Channel, Compiles, Crashed, Ready, WorkerSpec
-from tape2048_recorder.ipc.shared import Shared
+from tape2048_recorder.ipc.protocol import Channel, Compiles, Crashed, Ready, Shared, WorkerSpec
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.workers.loop import Worker
 
 _PR_SET_PDEATHSIG = 1
 
-#: Added to a worker's score for the kernel's out-of-memory killer, in thousandths of the total memory.
+#: Makes a worker the kernel's first choice when memory runs out, in thousandths of the total memory. A worker
+#: is replaced, and its unrecorded games are played again. The daemon's death ends all workers, and it is the
+#: largest process at times: while it publishes very many short games.
 OOM_SCORE_ADJ = 500
-
-
-def set_up(daemon_pid: int) -> None:
-    """Die with the daemon, write stacks on SIGABRT, and ignore SIGINT and SIGTERM."""
-    # The kernel kills this process when the daemon dies; the daemon may have died before this call.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != daemon_pid:
-        raise SystemExit(1)
-    # The daemon decides when to stop; a terminal's Ctrl-C reaches the whole process group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
-
-
-def die_first() -> None:
-    """Make this process the kernel's first choice when memory runs out.
-
-    A worker is replaced, and its unrecorded games are played again. The daemon's death ends all workers, and
-    it is the largest process at times: while it publishes very many short games.
-    """
-    score = Path("/proc/self/oom_score_adj")
-    with contextlib.suppress(OSError):
-        score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
 
 
 def _worker_class(player: str) -> type[Worker]:
@@ -64,32 +41,34 @@ def _worker_class(player: str) -> type[Worker]:
     return BatchWorker
 
 
-def _prepared(spec: WorkerSpec, channel: Channel, shared: Shared) -> Worker:
-    """Return the worker, compiled and loaded; report to the daemon if it has to be compiled."""
-    from tape2048.jit.compiler import announced, cache_dir
-
-    def announce() -> None:
-        cache = cache_dir()
-        channel.send(Compiles(None if cache is None else str(cache)))
-
-    with announced(announce):
-        worker = _worker_class(spec.settings["player"])(spec, channel, shared)
-        worker.warm_up()
-    return worker
-
-
 def main(argument: str) -> int:
     """Run a worker from the JSON of its :class:`WorkerSpec`."""
-    begin = time.monotonic()
     spec = msgspec.json.decode(argument, type=WorkerSpec)
-    set_up(spec.daemon_pid)
-    die_first()
+    # The kernel kills this process when the daemon dies; the daemon may have died before this call.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != spec.daemon_pid:
+        raise SystemExit(1)
+    # The daemon decides when to stop; a terminal's Ctrl-C reaches the whole process group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()  # the stacks at SIGABRT
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
     channel = Channel(socket.socket(fileno=spec.socket_fd))
     shared = Shared(spec.shared_fd)
     starting = True
     try:
-        worker = _prepared(spec, channel, shared)
-        channel.send(Ready(worker.player_sha256, time.monotonic() - begin, worker.generation))
+        from tape2048.jit.compiler import announced, cache_dir
+
+        def announce() -> None:
+            cache = cache_dir()
+            channel.send(Compiles(None if cache is None else str(cache)))
+
+        with announced(announce):
+            worker = _worker_class(spec.settings["player"])(spec, channel, shared)
+            worker.warm_up()
+        channel.send(Ready(worker.player_sha256, worker.generation))
         starting = False
         worker.run()
     except (EOFError, ConnectionError):

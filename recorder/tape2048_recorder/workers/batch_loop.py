@@ -13,8 +13,18 @@ import numpy as np
 
 from tape2048.base.text import valid_text
 from tape2048.errors import PlayerError
-from tape2048_recorder.ipc.protocol import Ask, Bye, Games, WantWeights, Weights, WeightsRefused, WeightsTaken
-from tape2048_recorder.ipc.shared import DRAIN, HURRY, LOADS
+from tape2048_recorder.ipc.protocol import (
+    DRAIN,
+    HURRY,
+    LOADS,
+    Ask,
+    Bye,
+    Games,
+    WantWeights,
+    Weights,
+    WeightsRefused,
+    WeightsTaken,
+)
 from tape2048_recorder.lanes.table import Finished, Table
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
 from tape2048_recorder.players.sampling import read_sampling
@@ -45,7 +55,7 @@ class BatchWorker(Worker):
         """Make a table whose model has made moves; return it with its player's hash."""
         name, args = self._config.player, self._config.player_args
         player = make_batch_player(name, args if weights is None else {**args, "model": weights.path})
-        caller = Caller(player, name, answered=self._beat)
+        caller = Caller(player, name, answered=self._note_progress)
         generation = 0 if weights is None else weights.generation
         self._new_table(caller, generation, _Practice()).warm_up()
         checkpoint = None if weights is None else weights.sha256
@@ -54,8 +64,7 @@ class BatchWorker(Worker):
         return self._new_table(caller, generation, self), sha256
 
     def _new_table(self, caller: Caller, generation: int, feed: Any) -> Table:
-        config = self._config
-        practice = isinstance(feed, _Practice)
+        config, practice = self._config, isinstance(feed, _Practice)
         return Table(
             caller,
             lanes=config.lanes,
@@ -91,10 +100,6 @@ class BatchWorker(Worker):
         self._flush()
         self._finished_at.pop(table.generation, None)
 
-    def _beat(self) -> None:
-        """Note progress after each answer: a tick has up to four, and a model may be slow."""
-        self._slot["heartbeat_ns"] = time.monotonic_ns()
-
     def _games_wanted(self) -> int:
         """Return 0: tables request games when a lane is free."""
         return 0
@@ -124,8 +129,7 @@ class BatchWorker(Worker):
 
     def _play_ticks(self) -> bool:
         """Play for a slice of time; return whether there is more to play."""
-        begin = time.monotonic()
-        now = begin
+        begin = now = time.monotonic()
         more = True
         while more and now - begin < SLICE_S:
             made = 0
@@ -136,7 +140,7 @@ class BatchWorker(Worker):
             self._slot["steps"] += np.uint64(made)
             more = made > 0
             now = time.monotonic()
-        self._slot["heartbeat_ns"] = time.monotonic_ns()
+        self._note_progress()
         self._slot["model_ns"] = self._model_ns + sum(table.model_ns for table in self._tables)
         for table in self._tables:
             if now - self._finished_at.get(table.generation, now) >= self._slot["flush_s"][0]:
@@ -174,7 +178,7 @@ class BatchWorker(Worker):
                 self._channel.send(WeightsRefused(answer.generation, valid_text(str(error))))
                 continue  # the generation before it may be newer than the present one
             finally:
-                self._slot["heartbeat_ns"] = time.monotonic_ns()
+                self._note_progress()
                 self._slot["busy"] = 0
             self._channel.send(WeightsTaken(answer.generation, sha256))
             table.give(*self._tables[-1].retire())

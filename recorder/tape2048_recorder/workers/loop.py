@@ -13,6 +13,8 @@ from crc32c import crc32c
 from tape2048.io.durable import write_all
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ipc.protocol import (
+    DRAIN,
+    HURRY,
     Ask,
     Bye,
     Confirmed,
@@ -26,11 +28,9 @@ from tape2048_recorder.ipc.protocol import (
     WriteFailed,
     Written,
 )
-from tape2048_recorder.ipc.shared import DRAIN, HURRY
 
 if TYPE_CHECKING:
-    from tape2048_recorder.ipc.protocol import Channel, WorkerSpec
-    from tape2048_recorder.ipc.shared import Shared
+    from tape2048_recorder.ipc.protocol import Channel, Shared, WorkerSpec
 
 #: Target duration of one call of the compiled loop, after which commands are read.
 SLICE_S = 0.05
@@ -129,6 +129,10 @@ class Worker:
             return
         self._take(self._answer_to(Ask(self._games_wanted())))
 
+    def _note_progress(self) -> None:
+        """Note the time, in which the daemon sees that this worker does not hang."""
+        self._slot["heartbeat_ns"] = time.monotonic_ns()
+
     def _take(self, answer: FromDaemon) -> None:
         """Queue these games, or note that there are no more."""
         if not isinstance(answer, Games):
@@ -201,10 +205,12 @@ class Worker:
         if written is None:
             self._finished_dropped += len(buffer.runs)
         buffer.drop_block()
-        if written is not None:
-            self._announce(written)
+        if written is not None:  # the report and the request for the next games go in one send
+            wanted = self._games_wanted() if self._more_games else 0
+            self._channel.send(written, *([Ask(wanted)] if wanted > 0 else []))
+            self._written, self._asked = True, wanted > 0
         self._finished_since = None
-        self._slot["heartbeat_ns"] = time.monotonic_ns()
+        self._note_progress()
 
     def _write_block(self) -> Written | None:
         """Write the finished games to a reserved range; return None if there is no room for them."""
@@ -216,37 +222,26 @@ class Worker:
                 return None
             if not isinstance(place, Range):
                 raise unexpected("a range to write to", place)
+            at, checksum = buffer.file.at(place.first_row), 0
             try:
-                checksum = self._write_rows(place)
+                fd = self._open(place)
+                for piece in buffer.pieces():
+                    checksum = crc32c(piece, checksum)
+                    write_all(fd, piece, at)
+                    at += len(piece)
             except OSError as error:
                 self._channel.send(WriteFailed(place.session, place.first_row, error.errno or 0))
             else:
                 return Written(place.session, place.first_row, rows, checksum, buffer.runs.tobytes())
 
-    def _write_rows(self, place: Range) -> int:
-        """Write the finished games' rows to their range; return their CRC-32C."""
-        fd = self._open(place)
-        at = self._buffer.file.at(place.first_row)
-        checksum = 0
-        for piece in self._buffer.pieces():
-            checksum = crc32c(piece, checksum)
-            write_all(fd, piece, at)
-            at += len(piece)
-        return checksum
-
-    def _announce(self, written: Written) -> None:
-        """Report a written block, and request the next games, in one send."""
-        wanted = self._games_wanted() if self._more_games else 0
-        self._channel.send(written, *([Ask(wanted)] if wanted > 0 else []))
-        self._written, self._asked = True, wanted > 0
-
     def _answer_to(self, message: FromWorker) -> FromDaemon:
         """Send a message and return its answer, after all outstanding answers."""
         self._settle()
-        return self._channel.ask(message)
+        self._channel.send(message)
+        return self._channel.receive()
 
     def _settle(self) -> None:
-        """Wait for the answers to :meth:`_announce`, which may come in either order."""
+        """Wait for the answers to :meth:`_flush`, which may come in either order."""
         while self._written or self._asked:
             answer = self._channel.receive()
             if self._asked and isinstance(answer, Games | NoMoreGames):

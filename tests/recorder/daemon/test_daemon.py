@@ -21,13 +21,11 @@ from tape2048_recorder.daemon.daemon import (
     TICK_S,
     Daemon,
     error_of,
-    limit_met,
     resident_bytes,
 )
-from tape2048_recorder.daemon.reload import Reload
+from tape2048_recorder.daemon.service import Reload
 from tape2048_recorder.daemon.weights import Playing
-from tape2048_recorder.ipc.protocol import Crashed, NoRoom, Ready
-from tape2048_recorder.ipc.shared import DRAIN
+from tape2048_recorder.ipc.protocol import DRAIN, Crashed, NoRoom, Ready
 
 LIMIT = "max_steps = 5 was reached (6 rows)"
 
@@ -45,10 +43,9 @@ class World:
             workers=self.workers,
             command=lambda command: self.done.append("drain" if command == DRAIN else "hurry"),
             kill_all=lambda: self.done.append("kill"),
-            pids=[],
+            pids=[7],
         )
         recording = SimpleNamespace(
-            drain=lambda: None,
             publisher=SimpleNamespace(give_up=lambda: None),
             begin=lambda generation: None,
             size_bytes=lambda now: 0,
@@ -142,10 +139,10 @@ def test_a_worker_ready_too_late_counts_as_not_ready() -> None:
     """It holds nothing; that it was ended is no news."""
     world = World()
     worker = SimpleNamespace(index=0, alive=True, ready=False)
-    world.daemon._on_ready(cast("Any", worker), Ready("0" * 64, 1.0))
+    world.daemon._on_ready(cast("Any", worker), Ready("0" * 64))
     assert worker.ready
     world.daemon.stop(LIMIT)
-    world.daemon._on_ready(cast("Any", worker), Ready("0" * 64, 1.0))
+    world.daemon._on_ready(cast("Any", worker), Ready("0" * 64))
     assert not worker.ready
 
 
@@ -171,10 +168,10 @@ def test_a_pause_is_logged_once() -> None:
 
 
 def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | None:
-    values: dict[str, Any] = {"rows": 0, "elapsed_s": 0.0, "disk_bytes": 0, **given}
-    config = RecorderConfig(**{name: values.pop(name) for name in [*values] if name.startswith("max_")})
-    monkeypatch.setattr(module, "resident_bytes", lambda pids: ram if list(pids) == [7, 8] else 0)
-    return limit_met(config, pids=[7, 8], **values)
+    daemon = World(**{name: value for name, value in given.items() if name.startswith("max_")}).daemon
+    daemon.tally.rows = given.get("rows", 0)
+    monkeypatch.setattr(module, "resident_bytes", lambda pids: ram if pids == [os.getpid(), 7] else 0)
+    return daemon.limit_met(elapsed_s=given.get("elapsed_s", 0.0), disk_bytes=given.get("disk_bytes", 0))
 
 
 @pytest.mark.parametrize(
@@ -214,9 +211,9 @@ def test_a_changed_player_ends_it_for_a_restart() -> None:
     """Its file was replaced while the recorder ran, and then a worker was."""
     nobody: Any = None
     playing = Playing(nobody, None)
-    assert playing.on_ready(0, Ready("a" * 64, 1.0)) is None
-    assert playing.on_ready(1, Ready("a" * 64, 1.0)) is None
-    error = playing.on_ready(0, Ready("b" * 64, 1.0))
+    assert playing.on_ready(0, Ready("a" * 64)) is None
+    assert playing.on_ready(1, Ready("a" * 64)) is None
+    error = playing.on_ready(0, Ready("b" * 64))
     assert "worker 0 plays bbbbbbbbbbbb, the others aaaaaaaaaaaa" in str(error)
     assert type(error) is errors.RecorderError, "with StartError's exit code a service stays down"
 

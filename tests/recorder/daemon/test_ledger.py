@@ -11,8 +11,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tape2048_recorder.config.schema import LEASE_MAX
-from tape2048_recorder.daemon.instance import GameState
-from tape2048_recorder.daemon.ledger import Ledger
+from tape2048_recorder.daemon.instance import GameState, Ledger
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,9 +16,8 @@ from tape2048.errors import ConfigError
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.daemon.instance import GameState
-from tape2048_recorder.daemon.ledger import Ledger
-from tape2048_recorder.daemon.reload import INTERVAL_S, LIVE, Reload, merged
+from tape2048_recorder.daemon.instance import GameState, Ledger
+from tape2048_recorder.daemon.service import LIVE, RELOAD_S, Reload, merged
 
 from ..checks import Listener, assert_sessions_valid, run_table
 from ..lanes import batched
@@ -139,8 +138,8 @@ def test_a_storm_is_one_reading_a_second() -> None:
     reload.read(RecorderConfig(), before)
     assert not reload.due(1e9)
     reload.ask()
-    assert not reload.due(before + INTERVAL_S - 0.01)  # too soon
-    assert reload.due(1e9 + INTERVAL_S)
+    assert not reload.due(before + RELOAD_S - 0.01)  # too soon
+    assert reload.due(1e9 + RELOAD_S)
     assert len(loads) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tape2048.errors import TapeError
 from tape2048_recorder.daemon.daemon import FLUSH_S, Rotations
-from tape2048_recorder.ipc.shared import Shared
+from tape2048_recorder.ipc.protocol import Shared
 from tape2048_recorder.recording.publish import Outcome, Published
 from tape2048_recorder.status.report import Rotation
 

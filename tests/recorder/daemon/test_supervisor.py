@@ -15,8 +15,7 @@ from tests.sdk.builders import open_files
 
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Supervisor, exit_text
-from tape2048_recorder.ipc.protocol import Channel, Range, Weights
-from tape2048_recorder.ipc.shared import DRAIN, LOADS, PLAY
+from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Channel, Range, Weights
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def test_a_worker_inherits_nothing_from_another(
     worker.ready, worker.range, worker.waiting_rows = True, Range(1, "x", 0), 5
     assert supervisor.reap(worker) == "killed by SIGKILL"
     assert (worker.ready, worker.range, worker.waiting_rows) == (False, None, None)
-    assert (worker.alive, worker.channel, supervisor.pids) == (False, None, [])
+    assert (worker.alive, supervisor.pids) == (False, [])
     assert open_files() == before
 
     def refuse(*_: object, **__: object) -> None:

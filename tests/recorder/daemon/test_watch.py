@@ -13,8 +13,7 @@ import pytest
 
 from tape2048_recorder.daemon import supervisor as module
 from tape2048_recorder.daemon.supervisor import ABORT_S, START_S, WRITING_FACTOR, Watch, whereabouts
-from tape2048_recorder.ipc.protocol import Range
-from tape2048_recorder.ipc.shared import LOADS
+from tape2048_recorder.ipc.protocol import LOADS, Range
 
 from ..checks import assert_sessions_valid
 from ..processes import kill, wait_until

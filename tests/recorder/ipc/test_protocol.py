@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.ipc.protocol import FromDaemon, FromWorker
 
 FROM_WORKER: list[FromWorker] = [
-    Ready("ab" * 32, 1.5),
+    Ready("ab" * 32),
     Ask(8),
     Reserve(2**40),
     Written(3, 2**63, 100, 2**32 - 1, bytes(range(256))),
@@ -167,7 +167,8 @@ def test_a_message_to_nobody_is_an_error(pair: Pair) -> None:
 
 def test_an_answer_to_a_question(pair: Pair) -> None:
     pair.other.sendall(sent(Games(5, 3)))
-    assert pair.channel.ask(Ask(3)) == Games(5, 3)
+    pair.channel.send(Ask(3))
+    assert pair.channel.receive() == Games(5, 3)
     assert pair.other.recv(1 << 16) == sent(Ask(3))
 
 

@@ -14,8 +14,7 @@ from tape2048.errors import PlayerError, ReplayError, StartError
 from tape2048.session.session import sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.ipc.protocol import Confirmed
-from tape2048_recorder.ipc.shared import HURRY, Shared
+from tape2048_recorder.ipc.protocol import HURRY, Confirmed, Shared
 from tape2048_recorder.lanes.kernels import new_lanes
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay.replay import replay_session

@@ -13,7 +13,7 @@ from tests.sdk.builders import open_files
 
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.recording.journal import Block, Journal, read_journal
+from tape2048_recorder.recording.partial import Block, Journal, read_journal
 
 from ..disks import files_end_at
 
@@ -102,7 +102,7 @@ def test_a_flipped_bit_ends_it_before_the_record(path: Path) -> None:
 
 def test_the_checksum_finds_a_flipped_bit(path: Path) -> None:
     check = "_CHECK.unpack_from(data, end)[0] != crc32c(data[at:end])"
-    mutant = Mutant("tape2048_recorder.recording.journal:read_journal", check, "False")
+    mutant = Mutant("tape2048_recorder.recording.partial:read_journal", check, "False")
     with planted(mutant), pytest.raises((AssertionError, FormatError)):
         assert_flips_are_seen(path)
 

@@ -15,9 +15,8 @@ from crc32c import crc32c
 
 from tape2048.formats.session import RUN_DTYPE, STEPS_HEADER_BYTES
 from tape2048.session.session import sessions
-from tape2048_recorder.recording.journal import JOURNAL
-from tape2048_recorder.recording.partial import FACTS, STAGED
-from tape2048_recorder.recording.publish import publish
+from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED
+from tape2048_recorder.recording.publish import publish_steps
 
 from ..checks import partials, recover, snapshot
 from ..materials import NAME, ROW_BYTES, leave, make_facts
@@ -295,6 +294,6 @@ def fail_for(session: PartialSession, patch: pytest.MonkeyPatch, error: Exceptio
     def failing(out_dir: Path, partial: Path, *args: object, **kwargs: object) -> object:
         if partial == session.path:
             raise error
-        return publish(out_dir, partial, *args, **kwargs)  # type: ignore[arg-type]
+        return publish_steps(out_dir, partial, *args, **kwargs)  # type: ignore[arg-type]
 
-    patch.setattr("tape2048_recorder.recording.publish.publish", failing)
+    patch.setattr("tape2048_recorder.recording.publish.publish_steps", failing)

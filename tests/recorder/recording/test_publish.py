@@ -21,7 +21,7 @@ from tape2048.io import durable
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.recording import publish as publisher
 from tape2048_recorder.recording.partial import PartialSession, read_facts
-from tape2048_recorder.recording.publish import Publisher, publish
+from tape2048_recorder.recording.publish import Publisher
 
 from ..checks import (
     assert_sessions_valid,
@@ -34,7 +34,7 @@ from ..checks import (
     snapshot,
 )
 from ..disks import files_end_at
-from ..materials import NAME, STARTED_AT, Prepared, make_facts
+from ..materials import ENDED_AT, NAME, STARTED_AT, Prepared, make_facts, publish
 from ..processes import wait_until
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from tape2048_recorder.recording.publish import Published
     from tape2048_recorder.recording.world import World
 
-ENDED_AT = "2026-01-02T05:00:00Z"
-
 
 def begin(root: Path, serial: int = 1, **facts: object) -> PartialSession:
     return PartialSession(root, make_facts(**facts), serial)
@@ -52,7 +50,7 @@ def begin(root: Path, serial: int = 1, **facts: object) -> PartialSession:
 
 def finish(root: Path, session: PartialSession) -> Published:
     session.journal.close()
-    return publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT, flush=session.flush)
+    return publish(root, session, flush=session.flush)
 
 
 def assert_published(root: Path, blocks: list[Prepared]) -> None:
@@ -292,7 +290,7 @@ def test_a_confirmation_that_fails_may_be_tried_again(root: Path, blocks: list[P
     blocks[0].put(session, first)
     with files_end_at(60), pytest.raises(OSError, match="File too large"):
         session.confirm(blocks[0].written(1, first))
-    assert (session.writing, session.rows_confirmed) == (1, 0)
+    assert (len(session.writing), session.rows_confirmed) == (1, 0)
     session.confirm(blocks[0].written(1, first))
     assert (session.writing, session.rows_confirmed) == (0, blocks[0].rows)
     finish(root, session)
@@ -315,10 +313,10 @@ def test_publishing_again_after_it_failed(root: Path, blocks: list[Prepared]) ->
         (size, ["compacted-1", "facts.json"]),
     ):
         with files_end_at(limit), pytest.raises(StorageError, match=r"too large|metadata\.db"):
-            publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+            publish(root, session)
         assert set(left) <= {path.name for path in session.path.iterdir()}
         assert not sessions(root)
-    publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+    publish(root, session)
     assert_published(root, blocks[1:2])
 
 
@@ -381,7 +379,7 @@ def test_the_mark_is_set_before_the_flush(
     with monkeypatch.context() as patch:
         patch.setattr(type(root), "touch", refuse)
         with pytest.raises(DiskFullError):
-            publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT, flush=flush)
+            publish(root, session, flush=flush)
     assert not asked
     finish(root, session)
     assert_published(root, blocks[:1])
@@ -397,7 +395,7 @@ def test_a_failed_write_is_remembered_by_the_next_try(
     with files_end_at(200), pytest.raises(StorageError, match="too large"):
         finish(root, session)
     (session.path / "fsync-failed").unlink()  # as where there was no room for it
-    publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT, flush=session.flush)
+    publish(root, session, flush=session.flush)
     assert_published(root, blocks[:1])
     assert (root / NAME / "steps.npy").stat().st_ino != inode
 

@@ -293,7 +293,7 @@ def test_a_full_spool_waits_until_sessions_are_removed(
     (others / STEPS_NPY).write_bytes(bytes(2_000_000))
     now += RECOUNT_S
     assert recording.why_not(1) is not None
-    recording.drain()
+    recording.draining = True
     assert recording.why_not(1) is None
 
 

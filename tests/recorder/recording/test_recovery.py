@@ -19,14 +19,12 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
 from tape2048.tape.layout import TAPE_NPY
 from tape2048_recorder.game.rows_file import RowsFile
-from tape2048_recorder.recording.journal import JOURNAL
-from tape2048_recorder.recording.partial import FACTS, STAGED, PartialSession
-from tape2048_recorder.recording.publish import publish
+from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.world import World
 
 from ..checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
 from ..disks import files_end_at, unsaid
-from ..materials import NAME, leave, make_facts
+from ..materials import NAME, leave, make_facts, publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,7 +112,7 @@ def test_published_and_its_shell_left(root: Path, blocks: list[Prepared]) -> Non
     session = leave(root, blocks, range(3))
     shell = root / "shell"
     shutil.copytree(session.path, shell, ignore=shutil.ignore_patterns(STAGED))
-    publish(root, session.path, session.facts, session.blocks, ended_at="2026-01-02T05:00:00Z")
+    publish(root, session)
     shell.rename(session.path)
     alive = sessions(root)
     assert_holds(root, blocks, confirmed=range(3), confirming=range(3), published_alive=alive)
@@ -131,7 +129,7 @@ def test_moved_twice(root: Path, blocks: list[Prepared]) -> None:
     moved = session.steps_path.stat().st_size - 100 * blocks[0].file.row_bytes
     assert moved < 20_000, "metadata.db is larger: it finds no room, when the blocks have been moved"
     with files_end_at(20_000), pytest.raises(StorageError, match=r"metadata\.db"):
-        publish(root, session.path, session.facts, session.blocks, ended_at="2026-01-02T05:00:00Z")
+        publish(root, session)
     corrupt(session.path / "compacted-1" / STAGED / blocks[0].file.name, 3)  # so that they have to move again
     corrupt(session.steps_path, 103 + blocks[smallest[0]].rows)  # nobody looks there any more
     found, listener = recover(root)
@@ -380,7 +378,7 @@ def test_an_unlisted_directory_is_not_empty(root: Path, blocks: list[Prepared]) 
     (session.path / "fsync-failed").touch()
     shell = root / "shell"
     shutil.copytree(session.path, shell)
-    publish(root, session.path, session.facts, session.blocks, ended_at="2026-01-02T05:00:00Z")
+    publish(root, session)
     (shell / "compacted-1").mkdir()
     shell.rename(session.path)
     alive = sessions(root)

@@ -18,18 +18,16 @@ from tape2048.session.session import sessions
 from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY
 from tape2048_recorder.recording import publish as tape_pass
 from tape2048_recorder.recording.partial import PartialSession
-from tape2048_recorder.recording.publish import Decoded, decode_games, publish
+from tape2048_recorder.recording.publish import decode_games
 from tape2048_recorder.recording.world import REAL, at_once
 
 from ..checks import published_runs
-from ..materials import Prepared, make_facts
+from ..materials import Prepared, make_facts, publish
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-ENDED_AT = "2026-01-02T04:00:00Z"
 
 
 def written(root: Path, blocks: list[Prepared]) -> PartialSession:
@@ -44,15 +42,15 @@ def runs_of(session: PartialSession) -> NDArray[np.void]:
     return np.concatenate([block.runs for block in session.blocks])
 
 
-def decoded(session: PartialSession) -> tuple[Decoded, bytes]:
+def decoded(session: PartialSession) -> tuple[NDArray[np.uint64], bytes]:
     """What comes of a staged session, and the file of anchors."""
-    found = at_once(decode_games)(REAL, session.steps_path.parent, runs_of(session))
+    entry, starts = at_once(decode_games(REAL, session.steps_path.parent, runs_of(session)))
     path = session.steps_path.with_name(ANCHORS_NPY)
     content = path.read_bytes()
     with path.open("rb") as file:
-        assert found.anchors == FileEntry(len(content), crc32c_file(file.fileno(), len(content), path))
+        assert entry == FileEntry(len(content), crc32c_file(file.fileno(), len(content), path))
     path.unlink()
-    return found, content
+    return starts, content
 
 
 def boards_of(blocks: list[Prepared]) -> NDArray[np.uint64]:
@@ -71,7 +69,7 @@ def test_a_published_tape_holds_the_games_of_the_rows(
     root: Path, blocks: list[Prepared], tape_blocks: list[Prepared]
 ) -> None:
     session = written(root, tape_blocks)
-    published = publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+    published = publish(root, session)
     (path,) = sessions(root)
     boards = boards_of(blocks)
     tape = np.load(path / TAPE_NPY, allow_pickle=False)
@@ -95,9 +93,9 @@ def test_pieces_of_any_size_give_the_same_anchors(
     monkeypatch.setattr(tape_pass, "_PIECE_ROWS", rows)
     again, same = decoded(session)
     assert same == content
-    assert again.start_boards.tolist() == whole.start_boards.tolist()
+    assert again.tolist() == whole.tolist()
     first = reference.new_game(int(runs_of(session)["seed"][0]))[0]
-    assert whole.start_boards[0] == reference.pack(first)
+    assert whole[0] == reference.pack(first)
 
 
 @pytest.mark.parametrize("field", ["steps", "max_score", "highest_tile"])
@@ -106,7 +104,7 @@ def test_a_wrong_report_is_not_published(root: Path, tape_blocks: list[Prepared]
     runs[field][2] += 4
     session = written(root, [tape_blocks[0], tape_blocks[1]._replace(runs=runs), tape_blocks[2]])
     with pytest.raises(BookkeepingError, match=f"run {runs['id'][2]}.*{field} is") as caught:
-        publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+        publish(root, session)
     assert caught.value.path == str(session.steps_path)
     assert sessions(root) == []
     assert session.steps_path.exists(), "the blocks stay"
@@ -117,7 +115,7 @@ def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: list[P
     runs["seed"][1] += 1
     session = written(root, [tape_blocks[0]._replace(runs=runs)])
     with pytest.raises(FormatError, match=f"run {runs['id'][1]}"):
-        publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+        publish(root, session)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_a_wrong_byte_is_not_published(
     row = int(block.runs["first_row"][1]) + step
     session = written(root, [tape_blocks[0], changed(block, row, block.data[row] ^ bits)])
     with pytest.raises(kind, match=f"run {block.runs['id'][1]}, step {step}: ") as caught:
-        publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+        publish(root, session)
     assert caught.value.offset == TAPE_HEADER_BYTES + tape_blocks[0].rows + row
     assert sessions(root) == []
 
@@ -150,4 +148,4 @@ def test_a_tape_that_ends_too_early_is_named(root: Path, tape_blocks: list[Prepa
 def test_runs_that_leave_a_gap_are_refused(root: Path, tape_blocks: list[Prepared]) -> None:
     session = written(root, tape_blocks[:2])
     with pytest.raises(BookkeepingError, match="one after the other"):
-        at_once(decode_games)(REAL, session.steps_path.parent, runs_of(session)[[0, 2]])
+        at_once(decode_games(REAL, session.steps_path.parent, runs_of(session)[[0, 2]]))

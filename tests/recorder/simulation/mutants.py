@@ -11,7 +11,7 @@ MUTANTS = {
     "the header is not flushed": Mutant(f"{_RECORDING}.publish:_finish_files", "world.os.fsync(fd)", "pass"),
     "names are not flushed": Mutant("tape2048.io.durable:fsync_path", "os.fsync(fd)", "pass"),
     "the journal's header is not flushed": Mutant(
-        f"{_RECORDING}.journal:Journal.__init__", "world.os.fsync(self._fd)", "pass"
+        f"{_RECORDING}.partial:Journal.__init__", "world.os.fsync(self._fd)", "pass"
     ),
     "a session that had just begun stays": Mutant(
         f"{_RECORDING}.publish:recover", "if not _has_just_begun(world, stage):", "if True:"
@@ -37,11 +37,11 @@ MUTANTS = {
     ),
     "holes stay": Mutant(f"{_RECORDING}.publish:_has_holes", "return any(", "return False and any("),
     "a lost reload": Mutant(
-        f"{_DAEMON}.reload:Reload.due",
+        f"{_DAEMON}.service:Reload.due",
         "return self._asked and now >= self._next",
         "asked, self._asked = self._asked, False\n    return asked and now >= self._next",
     ),
-    "a double rotation": Mutant(f"{_DAEMON}.daemon:Rotations._close", "self._flushing.clear()", "pass"),
+    "a double rotation": Mutant(f"{_DAEMON}.daemon:Rotations.tick", "self._flushing.clear()", "pass"),
     "a rotation that is done too early": Mutant(
         f"{_RECORDING}.recording:Recording.close_open",
         "[*self._closing, *self._publishing]",
@@ -54,7 +54,7 @@ MUTANTS = {
         "tape2048_recorder.recording.world:World.now", "self.time.monotonic()", "self.time.time()"
     ),
     "an id handed out twice": Mutant(
-        f"{_DAEMON}.ledger:Ledger.release",
+        f"{_DAEMON}.instance:Ledger.release",
         "self._held.pop(worker, deque())",
         "self._held.get(worker, deque())",
     ),

@@ -20,6 +20,9 @@ from crc32c import crc32c
 
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048_recorder.ipc.protocol import (
+    _SLOT,
+    DRAIN,
+    HURRY,
     Ask,
     Bye,
     Compiles,
@@ -37,7 +40,6 @@ from tape2048_recorder.ipc.protocol import (
     WriteFailed,
     Written,
 )
-from tape2048_recorder.ipc.shared import _SLOT, DRAIN, HURRY
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -337,7 +339,7 @@ class Process:
         if random.random() < 0.1:
             self._send(Compiles(None))
             yield 0.5
-        self._send(Ready("ab" * 32, 0.1))
+        self._send(Ready("ab" * 32))
 
     def _run(self) -> Generator[float | None, None, None]:
         yield from self._start()
