@@ -292,7 +292,7 @@ def test_a_confirmation_that_fails_may_be_tried_again(root: Path, blocks: list[P
         session.confirm(blocks[0].written(1, first))
     assert (len(session.writing), session.rows_confirmed) == (1, 0)
     session.confirm(blocks[0].written(1, first))
-    assert (session.writing, session.rows_confirmed) == (0, blocks[0].rows)
+    assert (len(session.writing), session.rows_confirmed) == (0, blocks[0].rows)
     finish(root, session)
     assert_published(root, blocks[:1])
 

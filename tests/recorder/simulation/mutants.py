@@ -32,8 +32,8 @@ MUTANTS = {
     ),
     "rows given out twice": Mutant(
         f"{_RECORDING}.partial:PartialSession.release",
-        "if first_row + rows == self.rows_reserved:",
-        "if True:",
+        "if first_row + self.writing.pop(first_row) == self.rows_reserved:",
+        "if self.writing.pop(first_row):",
     ),
     "holes stay": Mutant(f"{_RECORDING}.publish:_has_holes", "return any(", "return False and any("),
     "a lost reload": Mutant(
