@@ -203,14 +203,7 @@ Ids = tuple[int, int]
 
 
 class Ledger:
-    """Hands out ids of one lease, in ranges ``[first, end)``.
-
-    Args:
-        state: the progress of the sequence.
-        games_max: games to hand out, or None.
-        workers: number of workers; near the end, each gets a fair share of the rest.
-        in_order: whether a worker's games end in the order of their ids; in lanes they do not.
-    """
+    """Hands out ids of one lease, in ranges ``[first, end)``."""
 
     def __init__(
         self, state: GameState, *, games_max: int | None, workers: int, in_order: bool = True
