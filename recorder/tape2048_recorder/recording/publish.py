@@ -362,8 +362,8 @@ def decode_games(
     """Check the games of a staged session against its ``runs``, and write its anchors, piece by piece.
 
     Each game is decoded once, and compared with the rules and with its worker's report: steps, score, highest
-    tile, end. The boards on the way give the anchors. Memory does not grow with the session. Returns the entry
-    of the anchors' file, and the start boards ``u64[R]`` in the order of the runs.
+    tile, end. The boards on the way give the anchors. Memory does not grow with the session. Returns the
+    entry of the anchors' file, and the start boards ``u64[R]`` in the order of the runs.
     """
     from tape2048.tape.checks import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.engine import start_boards
