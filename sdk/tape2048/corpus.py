@@ -26,8 +26,8 @@ from tape2048.rows.view import BufferView, CappedView
 from tape2048.selection.filters import Filters, choose_runs, named_filters, session_columns
 from tape2048.selection.phase import ALL, Phase, make_phase
 from tape2048.selection.view import check_some
-from tape2048.session.cache import CACHE_MAX_MB
-from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.remote import CACHE_MAX_MB
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:
     import os

@@ -18,6 +18,7 @@ import msgspec
 
 from tape2048.errors import BusyError, StorageError
 from tape2048.io.durable import (
+    lock_directory,
     open_fd,
     path_exists,
     publishing_file,
@@ -26,7 +27,6 @@ from tape2048.io.durable import (
     sweep_drafts,
     write_all,
 )
-from tape2048.io.staging import lock_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

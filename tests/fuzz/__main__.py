@@ -34,7 +34,7 @@ def main() -> None:
 
     # Before the targets import them: what is imported here is traced.
     with atheris.instrument_imports(
-        include=["tape2048.formats", "tape2048.tape", "tape2048.maintenance.checks"],
+        include=["tape2048.formats", "tape2048.tape", "tape2048.maintenance.validation"],
         enable_loader_override=False,
     ):
         import harness

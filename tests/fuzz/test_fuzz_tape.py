@@ -17,7 +17,7 @@ from tests.mutants import Mutant, planted
 pytestmark = pytest.mark.slow
 
 CODEC = "tape2048.tape.codec"
-CHECKS = "tape2048.tape.checks"
+CHECKS = "tape2048.tape.reader"
 READER = "tape2048.tape.reader"
 
 
@@ -29,11 +29,11 @@ PLANTED = {
     ),
     "the count of anchors": Mutant(f"{READER}:check_anchor_count", "if anchors != expected:", "if False:"),
     "the distance of anchors": Mutant(f"{READER}:check_anchor_rows", "or found & (found - 1)", ""),
-    "anchors": Mutant("tape2048.maintenance.checks:TapeChecks.update", "if sound.any():", "if False:"),
+    "anchors": Mutant("tape2048.maintenance.validation:TapeChecks.update", "if sound.any():", "if False:"),
     "anchors on the way": Mutant(f"{READER}:Tape.boards", "if differs.any():", "if False:"),
     "steps on the way": Mutant(f"{READER}:Tape.boards", "if wrong.any():", "if False:"),
     "runs that end early": Mutant(
-        "tape2048.session.row_owners:from_run_table", "if ends[-1] != rows:", "if False:"
+        "tape2048.session.run_table:from_run_table", "if ends[-1] != rows:", "if False:"
     ),
     "the type of numbers": Mutant("tape2048.formats.npy:check_header", "if known is None:", "if known == 0:"),
 }

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048.io.durable import write_file
-from tape2048.io.staging import Staging
+from tape2048.io.durable import Staging, write_file
 from tape2048.session.remote import download, read_manifest
 
 if TYPE_CHECKING:

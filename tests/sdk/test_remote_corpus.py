@@ -33,9 +33,8 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.io.objects import DirectoryStore, Store, open_store
-from tape2048.session import cache as caches, remote_session
-from tape2048.session.cache import SessionCache
-from tape2048.session.remote import bury_session, list_sessions, put_session, sweep_sessions
+from tape2048.session import remote as caches, remote_session
+from tape2048.session.remote import SessionCache, bury_session, list_sessions, put_session, sweep_sessions
 from tape2048.session.remote_session import RemoteSession
 
 from ..bench.remote_sessions import fill_store
@@ -388,9 +387,9 @@ def test_orders_too_large_for_the_cache(local: Path, place: str, tmp_path: Path,
 READER = """
 import sys, hashlib
 from tape2048 import Corpus
-from tape2048.session import cache
+from tape2048.session import remote as caches
 from tests.sdk.test_remote_corpus import digest
-cache.MEGABYTE = 1000
+caches.MEGABYTE = 1000
 url, where, bound, seed = sys.argv[1:]
 corpus = Corpus.open(url, cache=where, cache_max_mb=int(bound))
 print(digest(corpus.batches(64, seed=int(seed), pool_rows=512, pool_sessions=1)))

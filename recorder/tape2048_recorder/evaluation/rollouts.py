@@ -14,7 +14,7 @@ from tape2048.base.resources import ram_available
 from tape2048.critic.facts import PlayedBy
 from tape2048.critic.ntuple.training import Games, GameSource, split_games
 from tape2048.errors import ConfigError
-from tape2048.session.labels import exponents_of
+from tape2048.session.run_table import exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import check_player, make_player, own, player_sha256

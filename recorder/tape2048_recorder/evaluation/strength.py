@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tape2048.base.intervals import Z95, Share, wilson
 from tape2048.base.resources import ram_available
 from tape2048.errors import ConfigError
-from tape2048.session.labels import REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation.rollouts import play_in_threads
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.rng import game_seeds

@@ -47,7 +47,7 @@ from tape2048.io.reading import map_path
 from tape2048.io.safetensors import decode, encode
 from tape2048.ntuple.lookup import SYMMETRIES
 from tape2048.ntuple.network import Network, places_of, save_network, stage_begins
-from tape2048.session.labels import REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 from tape2048.training import TrainingDirectory, check_same
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E

@@ -60,9 +60,8 @@ from crc32c import crc32c
 
 from tape2048.base.text import counted
 from tape2048.errors import FormatError
-from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
+from tape2048.formats.session import ANCHOR_DTYPE, RUN_DTYPE, SESSION_NAME, anchor_count
 from tape2048.io.durable import storage_errors
-from tape2048.tape.layout import ANCHOR_DTYPE, anchor_count
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.recording.world import REAL, World
 

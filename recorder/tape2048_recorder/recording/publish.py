@@ -32,13 +32,17 @@ from tape2048.errors import (
     error_class,
 )
 from tape2048.formats.session import (
+    ANCHOR_ROWS,
+    ANCHORS_NPY,
     BLOCK_DTYPE,
     RUN_DTYPE,
+    TAPE_HEADER_BYTES,
+    TAPE_NPY,
     FileEntry,
+    anchors_header,
 )
-from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
-from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY, anchors_header
+from tape2048.io.reading import crc32c_combine
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
     JOURNAL,
@@ -365,7 +369,7 @@ def decode_games(
     tile, end. The boards on the way give the anchors. Memory does not grow with the session. Returns the
     entry of the anchors' file, and the start boards ``u64[R]`` in the order of the runs.
     """
-    from tape2048.tape.checks import anchors_of, check_games, game_pieces
+    from tape2048.tape.reader import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.engine import start_boards
 
     path = session / TAPE_NPY

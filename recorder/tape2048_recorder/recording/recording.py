@@ -14,9 +14,8 @@ import os
 from typing import TYPE_CHECKING
 
 from tape2048.errors import FormatError, StorageError
-from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.formats.session import ANCHORS_NPY, METADATA_DB, SESSION_NAME, STEPS_NPY, TAPE_NPY
 from tape2048.io.durable import storage_error
-from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Block, Facts, PartialSession, utc_text

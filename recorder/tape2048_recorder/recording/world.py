@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from tape2048.formats.manifest import finish_session
 from tape2048.io import durable
 from tape2048.io.reading import load_path
-from tape2048.maintenance.quarantine import quarantine
+from tape2048.maintenance.removal import quarantine
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import make_readers_lock
 

@@ -18,9 +18,8 @@ import numpy as np
 from tape2048.base.findings import Finding
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FieldError, FormatError, ReplayError
-from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
+from tape2048.formats.session import ROWS, SAMPLE_RATE_MAX, TAPE, step_dtype
 from tape2048.session.session import Session
-from tape2048.tape.layout import ROWS, TAPE
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import make_player, own, player_sha256
 

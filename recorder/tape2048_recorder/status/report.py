@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048.session.labels import REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,7 +40,7 @@ from tape2048.batches.pool import PoolReader
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
 from tape2048.rows.view import BufferView, CappedView, check_corpus, tables_of
-from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

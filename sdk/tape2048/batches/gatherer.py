@@ -18,9 +18,10 @@ from tape2048.errors import CorpusError
 from tape2048.io.reading import populate
 from tape2048.rows.row_map import NO_LABELS
 from tape2048.rows.view import tables_of
-from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
-from tape2048.session.labels import exponents_of
+from tape2048.session.directory import EMBEDDINGS_NPY
 from tape2048.session.remote_session import RemoteSession, check_fits, prefetch
+from tape2048.session.run_table import exponents_of
+from tape2048.session.session import open_embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

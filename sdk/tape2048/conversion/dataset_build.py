@@ -50,9 +50,16 @@ from tape2048.formats.dataset_layout import (
 from tape2048.formats.manifest import flush_entry
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import FileEntry
-from tape2048.io.crc import crc32c_combine, crc32c_file
-from tape2048.io.durable import fsync_dir, fsync_path, storage_errors, write_all, write_file
-from tape2048.io.staging import Staging, hold_lock
+from tape2048.io.durable import (
+    Staging,
+    fsync_dir,
+    fsync_path,
+    hold_lock,
+    storage_errors,
+    write_all,
+    write_file,
+)
+from tape2048.io.reading import crc32c_combine, crc32c_file
 from tape2048.runs.engine_text import split_seed
 from tape2048.runs.run import check_meta
 

@@ -18,13 +18,11 @@ import numpy as np
 from tape2048.conversion.session_runs import BLOCK_ROWS, boards_of, session_run, write_rows
 from tape2048.errors import MaintenanceError, ReplayError
 from tape2048.formats.manifest import finish_session
-from tape2048.formats.session import STEPS_NPY
-from tape2048.io.durable import fsync_dir, rename_numbered, storage_errors
-from tape2048.io.staging import Staging
+from tape2048.formats.session import ROWS, STEPS_NPY, TAPE
+from tape2048.io.durable import Staging, fsync_dir, rename_numbered, storage_errors
 from tape2048.maintenance.validation import check_draft, validate_session
 from tape2048.session.session import Session
-from tape2048.tape.checks import game_pieces
-from tape2048.tape.layout import ROWS, TAPE
+from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
     from tape2048.conversion.session_runs import Play
     from tape2048.conversion.sources import Replayer
-    from tape2048.tape.layout import Storage
+    from tape2048.formats.session import Storage
 
 #: Different from that of a recorder's unfinished sessions, which its next start finishes.
 _STAGING_SUFFIX = ".repacking"

@@ -19,18 +19,18 @@ from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     BLOCK_DTYPE,
     FORMAT_VERSION,
+    ROWS,
     RUN_DTYPE,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
+    TAPE,
     FileEntry,
     session_header,
 )
-from tape2048.io.crc import crc32c, crc32c_combine
-from tape2048.io.durable import open_fd, storage_errors, write_all
-from tape2048.io.staging import Staging
+from tape2048.io.durable import Staging, open_fd, storage_errors, write_all
+from tape2048.io.reading import crc32c, crc32c_combine
 from tape2048.runs.engine_text import engine_text, identity_of
 from tape2048.runs.run import Run, RunMeta
-from tape2048.tape.layout import ROWS, TAPE
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.formats.session import Storage
     from tape2048.session.session import Session
-    from tape2048.tape.layout import Storage
 
     #: Plays a game again: from its seed and number of moves to its boards, ``u64[n + 1]``, and its moves,
     #: ``u8[n]``. Where the number is wrong, n is another one.

@@ -24,11 +24,10 @@ from tape2048.errors import (
 from tape2048.formats.dataset_layout import METADATA_DB
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import STEP_DTYPES
+from tape2048.formats.session import STEP_DTYPES, TAPE_NPY
 from tape2048.io.reading import open_regular, reading
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.files import find_run_files, first_bytes, read_run_file
-from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     import os

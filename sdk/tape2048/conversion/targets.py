@@ -45,8 +45,7 @@ from tape2048.conversion.sources import RunSource, SourceRun, kind_of, open_sour
 from tape2048.datasets.directory import refuse_empty
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
-from tape2048.io.durable import new_file, storage_errors, write_all
-from tape2048.io.staging import Staging
+from tape2048.io.durable import Staging, new_file, storage_errors, write_all
 from tape2048.runs.engine_text import identity_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.io.objects import is_url
 from tape2048.ntuple.network import TILES, NetworkLayout
-from tape2048.session.labels import check_thresholds
+from tape2048.session.run_table import check_thresholds
 from tape2048.settings.fields import Count, Positive, Settings, Share, about
 
 #: Settings that do not decide what a training learns: they may change when it is resumed.

@@ -11,7 +11,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import ColumnError, ConfigError, ModelError
-from tape2048.session.embeddings import open_embeddings
+from tape2048.session.session import open_embeddings
 
 if TYPE_CHECKING:
     import os

@@ -259,7 +259,7 @@ def _slices(rows: int) -> Iterator[slice]:
 
 
 def _embeddings(corpus: Any, source: Any) -> Iterator[NDArray[np.uint16]]:
-    from tape2048.session.embeddings import open_embeddings
+    from tape2048.session.session import open_embeddings
 
     values = None if source is corpus else open_embeddings(source).values
     for rows in _slices(len(source)):

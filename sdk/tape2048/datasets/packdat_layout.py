@@ -49,7 +49,7 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
-from tape2048.io.crc import check_crc, crc32c
+from tape2048.io.reading import check_crc, crc32c
 from tape2048.runs.run import read_engine
 
 if TYPE_CHECKING:

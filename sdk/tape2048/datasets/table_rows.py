@@ -22,7 +22,7 @@ from tape2048.runs.run import Run
 from tape2048.selection.phase import ALL, Phase, make_phase
 from tape2048.selection.splits import player_key
 from tape2048.selection.view import View
-from tape2048.session.labels import DEFAULT_THRESHOLDS, run_labels
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, run_labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,8 +22,7 @@ from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeErr
 from tape2048.formats.dataset_layout import METADATA_DB
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps, legal_masks
-from tape2048.io.crc import crc32c_file
-from tape2048.io.reading import open_regular
+from tape2048.io.reading import crc32c_file, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

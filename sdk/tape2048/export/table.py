@@ -9,7 +9,7 @@ import numpy as np
 from tape2048.base.text import valid_text
 from tape2048.formats.dataset_layout import SkippedRun
 from tape2048.rows.view import check_corpus
-from tape2048.session.labels import check_thresholds
+from tape2048.session.run_table import check_thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

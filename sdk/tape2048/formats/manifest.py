@@ -11,9 +11,8 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
-from tape2048.io.crc import crc32c_file
 from tape2048.io.durable import fsync_dir, open_fd, write_file
-from tape2048.io.reading import open_regular
+from tape2048.io.reading import crc32c_file, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

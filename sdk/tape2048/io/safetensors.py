@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, FormatError, TruncatedError
-from tape2048.io.crc import crc32c
+from tape2048.io.reading import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

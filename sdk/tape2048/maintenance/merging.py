@@ -28,19 +28,16 @@ from tape2048.formats.session import (
     SESSION_NAME,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
+    TAPE_NPY,
     FileEntry,
     session_header,
 )
-from tape2048.io.crc import crc32c, crc32c_combine
-from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
-from tape2048.io.reading import open_regular, read_exactly
-from tape2048.io.staging import Staging
-from tape2048.maintenance.checks import BlockSums
-from tape2048.maintenance.validation import check_draft
+from tape2048.io.durable import Staging, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
+from tape2048.io.reading import crc32c, crc32c_combine, open_regular, read_exactly
+from tape2048.maintenance.validation import BlockSums, check_draft
 from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
-from tape2048.tape.checks import game_pieces
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.errors import FieldError, FormatError, MagicError, TruncatedError, VersionError
-from tape2048.io.crc import check_crc
+from tape2048.io.reading import check_crc
 
 if TYPE_CHECKING:
     import os

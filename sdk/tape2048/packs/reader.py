@@ -17,9 +17,8 @@ from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, FieldError, FormatError, NameTakenError
 from tape2048.formats.rows import ROW_DTYPE
-from tape2048.io.crc import check_crc
 from tape2048.io.durable import new_file, storage_errors, write_all
-from tape2048.io.reading import map_path
+from tape2048.io.reading import check_crc, map_path
 from tape2048.packs.compression import decompress
 from tape2048.packs.layout import COMPRESSIONS, HEADER_BYTES, INDEX_DTYPE, KINDS, read_layout
 from tape2048.packs.stats import PackStats, agrees, count_stats, parse_stats

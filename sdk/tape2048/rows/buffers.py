@@ -17,13 +17,12 @@ from tape2048.base.resources import ram_available
 from tape2048.base.text import as_int
 from tape2048.errors import CorpusError, ReplayError, StorageError
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
+from tape2048.formats.session import ANCHOR_ROWS, ANCHORS_NPY, RUN_DTYPE, STEP_DTYPES, STEPS_NPY, TAPE_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
 from tape2048.io.reading import open_regular
 from tape2048.rows.row_map import BOARD_BYTES, Segments
 from tape2048.rows.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
 from tape2048.session.remote_session import Hold, RemoteSession
-from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

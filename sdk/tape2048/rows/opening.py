@@ -11,8 +11,7 @@ from tape2048.errors import CorpusError, EmptyCorpusError, MissingPathError, Ski
 from tape2048.formats.session import METADATA_DB
 from tape2048.io.objects import DirectoryStore, is_url
 from tape2048.io.reading import reading
-from tape2048.session.cache import CACHE_MAX_MB
-from tape2048.session.remote import SESSIONS, list_sessions
+from tape2048.session.remote import CACHE_MAX_MB, SESSIONS, list_sessions
 from tape2048.session.remote_session import open_remote
 from tape2048.session.session import Session, sessions
 

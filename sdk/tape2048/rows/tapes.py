@@ -10,10 +10,10 @@ import numpy as np
 
 from tape2048.base.threads import map_ordered
 from tape2048.formats.npy import read_header
+from tape2048.formats.session import ANCHOR_DTYPE, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY
 from tape2048.io.bulk_read import Stretch, allocate, read_rows
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.rows.row_map import BOARD_BYTES
-from tape2048.tape.layout import ANCHOR_DTYPE, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,7 +119,7 @@ def decode_tapes(
     Returns:
         Their boards, and the address of each segment's first board.
     """
-    from tape2048.tape.checks import check_games  # loads the compiler
+    from tape2048.tape.reader import check_games  # loads the compiler
 
     order, _ = segments.in_file_order()
     place, rows, owner = (column[order] for column in (segments.place, segments.rows, segments.session))

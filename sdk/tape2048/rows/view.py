@@ -29,8 +29,8 @@ from tape2048.selection.filters import session_columns
 from tape2048.selection.phase import ALL, Phase
 from tape2048.selection.splits import run_hash
 from tape2048.selection.view import View, check_some
-from tape2048.session import labels
-from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of, game_facts
+from tape2048.session import run_table
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, exponents_of, game_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -247,11 +247,11 @@ class BufferView(View):
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Compare each run's highest tile with each threshold: ``bool[R, T]``, as ``Session.run_labels``."""
-        return labels.run_labels(self.runs, thresholds)
+        return run_table.run_labels(self.runs, thresholds)
 
     def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Compute the share of rows whose label is true, for each threshold: ``f64[T]``; reads no row."""
-        return labels.prevalence(self.run_labels(thresholds), self.row_counts)
+        return run_table.prevalence(self.run_labels(thresholds), self.row_counts)
 
     def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Compute the rows with a false label per row with a true one: ``f64[T]``; reads no row.
@@ -259,7 +259,7 @@ class BufferView(View):
         As a tensor (``torch.from_numpy(...).float()``) for ``BCEWithLogitsLoss(pos_weight=...)``. 1 if all
         labels of a threshold are equal, since no weight can balance them.
         """
-        return labels.positive_weights(self.run_labels(thresholds), self.row_counts)
+        return run_table.positive_weights(self.run_labels(thresholds), self.row_counts)
 
 
 def _checksums(session: Session) -> dict[str, list[int]]:

@@ -1,14 +1,24 @@
-"""The files of a session directory: steps or tape, metadata and manifest."""
+"""The files of a session directory: steps or tape, metadata, manifest and embeddings.
+
+``embeddings.bf16.npy`` holds ``u16[N, D]``, the bits of bfloat16 (NumPy has no such type), in the order of
+the rows. ``embeddings.json`` names the model and the rows: ``{"model_sha", "pooling", "D", "dtype": "bf16",
+"dtype_bits": "bf16", "rows", "steps_crc32c"}``; the checksum is that of ``steps.npy``, or of ``tape.npy``.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import (
+    ColumnError,
     ManifestError,
     MissingPathError,
     NotASessionError,
@@ -21,6 +31,7 @@ from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
+    ANCHORS_NPY,
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
@@ -29,16 +40,15 @@ from tape2048.formats.session import (
     STEP_DTYPE,
     STEP_DTYPES,
     STEPS_NPY,
+    TAPE_NPY,
     FileEntry,
     Manifest,
 )
-from tape2048.io.reading import open_regular, reading
-from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
+from tape2048.io.reading import map_file, open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from tape2048.formats.npy import Load
@@ -205,3 +215,90 @@ def list_names(directory: Path) -> list[str]:
     """List the names in the directory, sorted; raise StorageError if it cannot be read."""
     with reading(directory):
         return sorted(os.listdir(directory))  # noqa: PTH208 - paths would cost more than the names
+
+
+EMBEDDINGS_NPY = "embeddings.bf16.npy"
+EMBEDDINGS_JSON = "embeddings.json"
+
+#: Files of a session that its manifest does not list.
+EMBEDDINGS_FILES = frozenset({EMBEDDINGS_NPY, EMBEDDINGS_JSON})
+
+# A usual one has about 200 bytes.
+_JSON_BYTES_MAX = 1024 * 1024
+# NumPy writes headers of 128 bytes; its own limit for reading one is 10,000.
+_HEADER_BYTES_MAX = 16 * 1024
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    model_sha: str
+    pooling: str
+    D: Annotated[int, msgspec.Meta(ge=1)]
+    dtype: str
+    rows: int
+    dtype_bits: str = "bf16"
+    steps_crc32c: int | None = None
+
+
+class Embeddings(NamedTuple):
+    """Mapped embeddings, bits of bfloat16 ``u16[N, D]``, with their model and the pooling of its states."""
+
+    values: NDArray[np.uint16]
+    model_sha: str
+    pooling: str
+
+
+def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Embeddings:
+    """Map the embeddings in a session's directory, as :func:`open_embeddings`, with the same errors."""
+    path, json_path = directory / EMBEDDINGS_NPY, directory / EMBEDDINGS_JSON
+    facts = _read_facts(json_path)
+    if (facts.dtype, facts.dtype_bits) != ("bf16", "bf16"):
+        raise ColumnError(f"dtype {facts.dtype!r}; expected 'bf16'", path=json_path)
+    entry = rows_entry(manifest)
+    crc32c = entry.crc32c if entry else facts.steps_crc32c
+    if (facts.rows, facts.steps_crc32c) != (rows, crc32c):
+        raise ColumnError(
+            f"made of {facts.rows} rows with CRC-32C {facts.steps_crc32c}; "
+            f"the session has {rows} with {crc32c}",
+            path=json_path,
+            hint="`tape2048 embed --force` makes them again from these rows",
+        )
+    if not path.exists():
+        raise ColumnError(f"{EMBEDDINGS_JSON} is there, and {EMBEDDINGS_NPY} is not", path=path)
+    return Embeddings(_map(path, (rows, facts.D)), facts.model_sha, facts.pooling)
+
+
+def _read_facts(path: Path) -> _Facts:
+    try:
+        with open_regular(path) as fd:
+            content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
+        return msgspec.json.decode(content, type=_Facts)
+    except MissingPathError as error:
+        message = f"no {EMBEDDINGS_JSON}: this session has no embeddings"
+        raise ColumnError(message, path=path.parent, hint="`tape2048 embed` makes them") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ColumnError(f"malformed: {error}", path=path) from error
+
+
+def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
+        head = io.BytesIO(os.pread(fd, _HEADER_BYTES_MAX, 0))
+        try:
+            numpy = np.lib.format
+            readers = {(1, 0): numpy.read_array_header_1_0, (2, 0): numpy.read_array_header_2_0}
+            found, fortran, dtype = readers[numpy.read_magic(head)](head)
+        except (ValueError, KeyError, SyntaxError) as error:
+            raise ColumnError(f"not a .npy file of version 1.0 or 2.0: {error}", path=path) from error
+        if found != shape or fortran or dtype != np.dtype("<u2"):
+            order = " in Fortran order" if fortran else ""
+            raise ColumnError(
+                f"{dtype} of shape {found}{order}; expected <u2 of shape {shape}", path=path, offset=0
+            )
+        begin = head.tell()
+        end = begin + 2 * shape[0] * shape[1]
+        if size != end:
+            raise ColumnError(f"has {size} bytes; expected {end}", path=path, offset=min(size, end))
+        if shape[0] * shape[1] == 0:
+            return np.empty(shape, np.uint16)
+        mapped = map_file(fd, end)
+    return mapped[begin:].view("<u2").reshape(shape)

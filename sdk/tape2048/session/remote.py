@@ -8,39 +8,73 @@
 ``<manifest>`` is the beginning of the SHA-256 of ``manifest.json``, which has the checksums of the other
 files: a name stands for one content. So a put that is repeated, or that two processes make, changes nothing,
 and bytes that were replaced in the store are found by name.
+
+The cache of a store's sessions is bounded, and shared by any number of processes::
+
+    <cache>/
+        <name>/              a whole session as it is in the store; every byte was compared with its checksum
+        .tables/<name>/      its metadata.db and manifest.json: the run table, without the rows
+        .<name>.fetching/    a download, locked by the process that makes it
+        .recorder/           locks
+
+Nothing in it is ever out of date. A download takes its room before it begins: its files have their sizes at
+once, and sessions that no process holds go, the least recently used first. It appears by a rename. What a
+killed process has left goes when room is needed, or when the session is wanted again. Sessions in use are
+locked as in any directory (``locks``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
+import secrets
+import shutil
+import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import (
+    BusyError,
     ChecksumError,
+    CorpusError,
     FormatError,
     ManifestError,
     MissingPathError,
+    NameTakenError,
+    NotASessionError,
     StoreError,
     TruncatedError,
 )
 from tape2048.formats.manifest import parse_manifest
-from tape2048.formats.session import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
-from tape2048.io.crc import check_crc, crc32c, crc32c_file
-from tape2048.io.durable import open_fd, write_all
-from tape2048.io.reading import open_regular, read_path
+from tape2048.formats.metadata import read_metadata
+from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
+from tape2048.io.durable import (
+    Staging,
+    lock_directory,
+    open_fd,
+    rename_exchange,
+    rename_noreplace,
+    storage_errors,
+    write_all,
+    write_file,
+)
+from tape2048.io.reading import check_crc, crc32c, crc32c_file, open_regular, read_path
 from tape2048.session.directory import MANIFEST_BYTES_MAX, PLAIN_NAME
+from tape2048.session.locks import LOCKS_DIRECTORY, RemovalLock, lock_for_reading, make_readers_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
 
+    from tape2048.formats.metadata import Metadata
     from tape2048.io.objects import Store
+    from tape2048.session.locks import ReadLock
 
 SESSIONS, _REMOVED = "sessions", "removed"
 _DIGEST_LENGTH = 16
@@ -233,3 +267,281 @@ def compare_file(
             f"reads back as CRC-32C {checksum:#010x}; the manifest says {entry.crc32c:#010x}",
             path=store.path(key),
         )
+
+
+MEGABYTE = 10**6
+
+#: The default bound of a cache, in MB: some dozen sessions of 1e9 rows on tape.
+CACHE_MAX_MB = 20_000
+
+_TABLES = ".tables"
+_LOCK = "cache.lock"
+
+#: How long to wait for room that others hold: they read a pool, or are about to end.
+_PATIENCE_S = 30.0
+_LOOK_S = 0.02
+
+
+class Held(NamedTuple):
+    """A session in the cache that stays as long as its lock."""
+
+    path: Path
+    lock: ReadLock | None
+
+
+class _Entry(NamedTuple):
+    """A directory in the cache: whether it is a run table, when it was used, where it is, its size."""
+
+    is_table: bool
+    used_ns: int
+    path: Path
+    bytes: int
+
+
+class SessionCache:
+    """Sessions and run tables of stores in a local directory."""
+
+    def __init__(self, directory: Path, max_mb: int | None) -> None:
+        if max_mb is not None and max_mb < 0:
+            raise ValueError(f"cache_max_mb={max_mb}; expected at least 0")
+        self.directory = directory
+        self.max_mb = max_mb
+        with storage_errors(directory, "making the cache"):
+            (directory / _TABLES).mkdir(parents=True, exist_ok=True)
+            make_readers_lock(directory)
+
+    def check_fits(self, size: int, what: str, hint: str | None = None) -> None:
+        """Raise CorpusError if the cache can never hold so many bytes at once."""
+        if self.max_mb is not None and size > self.max_mb * MEGABYTE:
+            raise CorpusError(
+                f"{what}: {-(-size // MEGABYTE):,} MB at once, where the cache may have {self.max_mb:,} MB",
+                path=self.directory,
+                hint=hint or "raise cache_max_mb",
+            )
+
+    def has_table(self, name: str) -> bool:
+        """Check whether a session's run table is in the cache."""
+        return (self.directory / _TABLES / name).is_dir()
+
+    @contextlib.contextmanager
+    def room(self, size: int, what: str) -> Iterator[Callable[[int], None]]:
+        """Keep room for files that are written in the block, which tells the size of each."""
+        left, lock = size, threading.Lock()
+        if size == 0:
+            yield lambda _: None
+            return
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(storage_errors(self.directory, "making room"))
+            staging = stack.enter_context(Staging(self.directory / _TABLES / "room"))
+            with self._room(size, what):
+                fd = stack.enter_context(open_fd(staging.path / "room", os.O_WRONLY | os.O_CREAT))
+                os.ftruncate(fd, size)
+
+            def took(part: int) -> None:
+                nonlocal left
+                with lock:
+                    left = max(0, left - part)
+                    os.ftruncate(fd, left)
+
+            yield took
+
+    def table(
+        self, store: Store, name: str, listed: int | None = None, took: Callable[[int], None] | None = None
+    ) -> tuple[Manifest, Metadata]:
+        """Return a session's manifest and run table, which are fetched if they are missing or damaged."""
+        target = self.directory / _TABLES / name
+        # Not there; or another process needs its room; or a power cut has left a part of it.
+        with contextlib.suppress(MissingPathError, FormatError):
+            text = read_path(target / MANIFEST).tobytes()
+            manifest = parse_named(name, text, target / MANIFEST)
+            check_local(target / METADATA_DB, manifest.files[METADATA_DB])
+            metadata = read_metadata(target / METADATA_DB)
+            _touch(target)
+            return manifest, metadata
+        manifest, text = read_manifest(store, name, listed)
+        if METADATA_DB not in manifest.files:
+            raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
+        size = manifest.files[METADATA_DB].bytes + len(text)
+        with contextlib.ExitStack() as stack:
+            if took is None:
+                took = stack.enter_context(self.room(size, f"the run table of {name}"))
+            stack.enter_context(storage_errors(target, "writing it"))
+            metadata = self._fetch_table(store, name, manifest, text, target)
+            took(size)
+        return manifest, metadata
+
+    def _fetch_table(
+        self, store: Store, name: str, manifest: Manifest, text: bytes, target: Path
+    ) -> Metadata:
+        """Write a run table, in place of what there may be, and return it."""
+        draft = target.with_name(f".{name}.{secrets.token_hex(8)}")
+        draft.mkdir()
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, draft, ignore_errors=True)
+            fd = lock_directory(draft)
+            if fd is not None:
+                stack.callback(os.close, fd)
+            download(store, name, manifest, draft, [METADATA_DB])
+            metadata = read_metadata(draft / METADATA_DB)
+            (draft / MANIFEST).write_bytes(text)
+            if target.exists():
+                rename_exchange(draft, target)
+            else:
+                with contextlib.suppress(NameTakenError):  # another process was faster
+                    rename_noreplace(draft, target)
+        return metadata
+
+    def take(self, store: Store, name: str, manifest: Manifest) -> Held:
+        """Return a whole session, which is fetched if it is missing, and keep it in the cache."""
+        target = self.directory / name
+        draft = target.with_name(f".{name}.fetching")
+        while (held := _hold(target)) is None:
+            with storage_errors(draft, "writing it"), contextlib.ExitStack() as stack:
+                draft.mkdir(exist_ok=True)
+                try:
+                    fd = lock_directory(draft)
+                except FileNotFoundError:
+                    continue
+                if fd is None:  # another process, or thread, is at it
+                    time.sleep(_LOOK_S)
+                    continue
+                stack.callback(os.close, fd)
+                try:
+                    if (held := _hold(target)) is not None:
+                        shutil.rmtree(draft, ignore_errors=True)
+                        return held
+                    return self._fetch(store, name, manifest, draft)
+                except BaseException:
+                    shutil.rmtree(draft, ignore_errors=True)
+                    raise
+        return held
+
+    def _fetch(self, store: Store, name: str, manifest: Manifest, draft: Path) -> Held:
+        for path in draft.iterdir():  # of a killed process
+            path.unlink()
+        try:
+            _, text = read_manifest(store, name)
+            self._reserve(draft, manifest, text)
+            download(store, name, manifest, draft)
+        except MissingPathError as error:
+            raise CorpusError(
+                "the session, or a file of it, is no longer in the store",
+                path=error.path,
+                hint="open the corpus again: the store's owner has removed sessions",
+            ) from error
+        with self._changing():  # nobody makes room between the rename and the lock
+            rename_noreplace(draft, self.directory / name)
+            held = _hold(self.directory / name)
+        assert held is not None
+        return held
+
+    def _reserve(self, draft: Path, manifest: Manifest, text: bytes) -> None:
+        """Make room for a session, and take it: by files of its sizes, and the manifest."""
+        sizes = {file: entry.bytes for file, entry in manifest.files.items()}
+        with self._room(sum(sizes.values()) + len(text), f"the session {draft.name}"):
+            write_file(draft / MANIFEST, text)
+            for file, size in sizes.items():
+                with open_fd(draft / file, os.O_WRONLY | os.O_CREAT) as fd:
+                    os.ftruncate(fd, size)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Exclude other processes and threads that make room."""
+        with open_fd(self.directory / LOCKS_DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def _room(self, size: int, what: str) -> Iterator[None]:
+        """Make room, and keep it for the block, which takes it; raise CorpusError if there is none."""
+        self.check_fits(size, what)
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            with self._changing():
+                held = self._make_room(size)
+                if held is None:
+                    yield
+                    return
+            if time.monotonic() > deadline:
+                raise CorpusError(
+                    f"{what} needs {-(-size // MEGABYTE):,} MB, and {held // MEGABYTE:,} MB of the cache's "
+                    f"{self.max_mb:,} MB are of sessions in use",
+                    path=self.directory,
+                    hint="raise cache_max_mb, or close other corpora on this cache",
+                )
+            time.sleep(_LOOK_S)
+
+    def _make_room(self, size: int) -> int | None:
+        """Remove what is not in use until ``size`` bytes fit; if they do not, return the bytes in use."""
+        if self.max_mb is None:
+            return None
+        entries = sorted(self._entries())
+        excess = sum(entry.bytes for entry in entries) + size - self.max_mb * MEGABYTE
+        if excess <= 0:
+            return None
+        try:
+            with RemovalLock(self.directory) as removal:
+                for entry in entries:
+                    if excess <= 0:
+                        break
+                    if _remove(entry, removal):
+                        excess -= entry.bytes
+        except BusyError:
+            pass  # `tape2048 prune` is at work here
+        return None if excess <= 0 else self.max_mb * MEGABYTE + excess - size
+
+    def _entries(self) -> Iterator[_Entry]:
+        for root in (self.directory, self.directory / _TABLES):
+            with os.scandir(root) as found:
+                for each in found:
+                    if each.name not in {LOCKS_DIRECTORY, _TABLES} and each.is_dir(follow_symlinks=False):
+                        with contextlib.suppress(FileNotFoundError):
+                            used = each.stat().st_mtime_ns
+                            yield _Entry(root != self.directory, used, Path(each.path), _bytes_in(each.path))
+
+
+def _bytes_in(directory: str) -> int:
+    with os.scandir(directory) as files:
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+
+
+def _touch(path: Path) -> None:
+    """Note the use of an entry, by which the least recently used one is found."""
+    now = time.time_ns()  # the kernel's own is some milliseconds coarse
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(now, now))
+
+
+def _hold(path: Path) -> Held | None:
+    """Lock a session against removal; None if it is not there."""
+    if not path.is_dir():
+        return None
+    try:
+        lock = lock_for_reading(path)
+    except (MissingPathError, NotASessionError):  # it is being removed
+        return None
+    _touch(path)
+    return Held(path, lock)
+
+
+def _remove(entry: _Entry, removal: RemovalLock) -> bool:
+    """Remove an entry that nobody uses; return whether it is gone."""
+    path = entry.path
+    with contextlib.ExitStack() as stack:
+        try:
+            if path.name.startswith("."):
+                fd = lock_directory(path)
+                if fd is None:
+                    return False
+                stack.callback(os.close, fd)
+            else:
+                byte = None if entry.is_table else removal.try_lock(path)
+                if byte is not None:
+                    stack.callback(removal.unlock, byte)
+                elif not entry.is_table:
+                    return False
+                path = path.rename(path.with_name(f".{path.name}.removed"))
+            shutil.rmtree(path)
+        except OSError:
+            return not path.exists()
+    return True

@@ -22,19 +22,20 @@ from tape2048.formats.session import (
     SESSION_NAME,
     STEP_DTYPE,
     STEPS_NPY,
+    TAPE_NPY,
 )
 from tape2048.selection.view import View
 from tape2048.session.directory import (
+    Embeddings,
     check_directory,
     check_files,
     is_dataset,
     is_session,
+    read_embeddings,
     read_steps,
 )
-from tape2048.session.labels import DEFAULT_THRESHOLDS, game_facts, run_labels
 from tape2048.session.locks import lock_for_reading
-from tape2048.session.row_owners import from_run_table, from_scan
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, from_run_table, from_scan, game_facts, run_labels
 from tape2048.tape.reader import Tape, open_tape
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from tape2048.formats.session import Manifest
     from tape2048.selection.filters import Filters
     from tape2048.session.locks import ReadLock
-    from tape2048.session.row_owners import Owners
+    from tape2048.session.run_table import Owners
 
 #: A selection of rows: a slice, row numbers, or a mask of all rows.
 Rows: TypeAlias = "slice | ArrayLike"
@@ -507,3 +508,13 @@ def _assign(
             msg, path=path, hint="the steps belong to another session, or one of the two files was changed"
         )
     return runs, owners, None
+
+
+def open_embeddings(session: Session) -> Embeddings:
+    """Map a session's embeddings.
+
+    Raises:
+        ColumnError: there are none; they are malformed; or they belong to other rows.
+        StorageError: the operating system could not read them.
+    """
+    return read_embeddings(session.path, len(session), session.manifest)

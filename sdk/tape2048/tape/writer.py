@@ -10,20 +10,22 @@ import numpy as np
 
 from tape2048.errors import ReplayError
 from tape2048.formats.manifest import finish_session
-from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
-from tape2048.io.crc import crc32c, crc32c_combine
-from tape2048.io.durable import open_fd, write_all
-from tape2048.tape.checks import anchors_of, check_games
-from tape2048.tape.layout import (
+from tape2048.formats.session import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
     ANCHORS_NPY,
+    BLOCK_DTYPE,
+    RUN_DTYPE,
     TAPE,
     TAPE_HEADER_BYTES,
     TAPE_NPY,
+    FileEntry,
     anchors_header,
     tape_header,
 )
+from tape2048.io.durable import open_fd, write_all
+from tape2048.io.reading import crc32c, crc32c_combine
+from tape2048.tape.reader import anchors_of, check_games
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,7 @@ from tape2048.base.text import pretty_json
 from tape2048.critic.facts import CriticFacts
 from tape2048.errors import ColumnError, MissingPathError, ModelError
 from tape2048.game.rules import boards_to_exps
-from tape2048.session.labels import check_thresholds
+from tape2048.session.run_table import check_thresholds
 from tape2048.torch.support import (
     by_prefix,
     load_state,

@@ -16,12 +16,10 @@ import torch
 
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ColumnError, FieldError, ModelError
-from tape2048.formats.session import STEPS_NPY
-from tape2048.io.crc import crc32c_file
-from tape2048.io.reading import open_regular
-from tape2048.session.directory import rows_entry
-from tape2048.session.embeddings import EMBEDDINGS_JSON, open_embeddings
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.formats.session import STEPS_NPY, TAPE_NPY
+from tape2048.io.reading import crc32c_file, open_regular
+from tape2048.session.directory import EMBEDDINGS_JSON, rows_entry
+from tape2048.session.session import open_embeddings
 from tape2048.torch.embedding_job import EmbeddingDraft, EmbeddingPlan
 
 if TYPE_CHECKING:

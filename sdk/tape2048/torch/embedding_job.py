@@ -43,7 +43,7 @@ from tape2048.io.durable import (
     write_all,
 )
 from tape2048.io.reading import map_path, read_path
-from tape2048.session.embeddings import EMBEDDINGS_JSON, EMBEDDINGS_NPY
+from tape2048.session.directory import EMBEDDINGS_JSON, EMBEDDINGS_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -38,7 +38,7 @@ from tape2048.corpus import Capped
 from tape2048.datasets.table_rows import TABLE_FIELDS, TableRows
 from tape2048.errors import ConfigError
 from tape2048.rows.view import check_corpus
-from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.torch.support import pick_device
 
 if TYPE_CHECKING:

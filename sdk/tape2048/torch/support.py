@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from tape2048.errors import ConfigError, MissingPackageError, ModelError, NameTakenError
-from tape2048.io.durable import fsync_path, storage_errors, write_file
+from tape2048.io.durable import Staging, fsync_path, storage_errors, write_file
 from tape2048.io.reading import read_path
-from tape2048.io.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,10 +13,16 @@ from hypothesis import given, strategies as st
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
-from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME, step_dtype
+from tape2048.formats.session import (
+    ACTION_STEP_DTYPE,
+    ANCHOR_DTYPE,
+    ANCHOR_ROWS,
+    SESSION_NAME,
+    TAPE_DTYPE,
+    step_dtype,
+)
 from tape2048.settings.fields import Origin, settings_of
 from tape2048.settings.toml import CONFIG_BYTES_MAX, read_toml
-from tape2048.tape.layout import ANCHOR_DTYPE, ANCHOR_ROWS, TAPE_DTYPE
 from tape2048_recorder.config import loading
 from tape2048_recorder.config.loading import (
     STOP_TIMEOUT_ENV,

@@ -13,7 +13,7 @@ from scipy import stats
 from tests import reference
 from tests.recorder.choosing import outcomes
 
-from tape2048.session.labels import REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation import strength
 from tape2048_recorder.evaluation.strength import Evaluation, evaluate, match
 from tape2048_recorder.game import rng

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from tape2048.base.text import counted
 from tape2048.formats.session import RUN_DTYPE
-from tape2048.session.labels import REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.recording.publish import Published
 from tape2048_recorder.status.report import Tally
 

@@ -19,7 +19,7 @@ from tape2048.export.table import make_table
 from tape2048.export.write import export
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
-from tape2048.maintenance.quarantine import quarantine_session
+from tape2048.maintenance.removal import quarantine_session
 from tape2048.session.locks import RemovalLock
 
 from ..builders import write_ours

@@ -25,7 +25,7 @@ from tape2048.errors import (
     ReplayError,
 )
 from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
-from tape2048.io.staging import lock_directory
+from tape2048.io.durable import lock_directory
 from tape2048.maintenance.validation import validate_session
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session.session import Session

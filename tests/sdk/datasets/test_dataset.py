@@ -37,7 +37,7 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
-from tape2048.io.staging import lock_directory
+from tape2048.io.durable import lock_directory
 from tape2048_tools.cli import run
 
 from ..builders import GAMES as MADE_UP, Spec, change_database, header_bytes, open_files, write_ours

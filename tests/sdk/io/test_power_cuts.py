@@ -17,7 +17,6 @@ from tests.sdk.builders import names, note_flushes, open_files
 
 from tape2048.errors import DiskFullError, NameTakenError, StorageError, TooManyFilesError
 from tape2048.io import durable
-from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
@@ -31,6 +30,7 @@ from tape2048.io.durable import (
     write_all,
     write_file,
 )
+from tape2048.io.reading import crc32c_combine
 
 from ...recorder.disks import files_end_at
 

@@ -18,8 +18,8 @@ from tape2048.formats.session import (
     session_header,
     step_dtype,
 )
-from tape2048.io.crc import crc32c_file
-from tape2048.maintenance.checks import outcomes
+from tape2048.io.reading import crc32c_file
+from tape2048.maintenance.validation import outcomes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def test_a_forged_outcome_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: bool, chunk: int
 ) -> None:
     monkeypatch.setattr("tape2048.maintenance.validation.CHUNK_ROWS", chunk)
-    monkeypatch.setattr("tape2048.maintenance.checks._RUNS_AT_ONCE", 2)
+    monkeypatch.setattr("tape2048.maintenance.validation._RUNS_AT_ONCE", 2)
     path = write_games(tmp_path / "20260101T000000Z_model=x", action=action)
     assert validate_session(path).findings == ()
     for run in range(3):

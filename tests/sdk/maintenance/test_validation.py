@@ -42,7 +42,7 @@ ROWS = sum(game.steps for game in GAMES)
 def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test twice: what is checked must not depend on where a chunk ends."""
     monkeypatch.setattr(validation, "CHUNK_ROWS", request.param)
-    monkeypatch.setattr("tape2048.io.crc._CHUNK_BYTES", 1000 if request.param == 3 else 1 << 23)
+    monkeypatch.setattr("tape2048.io.reading._CHUNK_BYTES", 1000 if request.param == 3 else 1 << 23)
 
 
 def found(report: Report) -> list[str]:

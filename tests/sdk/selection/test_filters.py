@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from tape2048 import Corpus, errors
 from tape2048.jit.mix import mix64
 from tape2048.selection.splits import assign, run_hash
-from tape2048.session.labels import positive_weights, prevalence
+from tape2048.session.run_table import positive_weights, prevalence
 
 from ..builders import NAME, Game, Spec, write_foreign, write_ours
 from ..corpora import OURS, Built, build

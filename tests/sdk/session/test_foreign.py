@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from tape2048 import Corpus, Session, errors, validate_session
 from tape2048.export.write import export
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
-from tape2048.session.row_owners import from_scan
+from tape2048.session.run_table import from_scan
 
 from ..builders import GAMES, NAME, Game, Spec, npy_bytes, rows_of, write_foreign, write_manifest, write_ours
 
@@ -212,7 +212,7 @@ def test_scan_in_chunks_of_any_size(owners: list[int], chunk: int) -> None:
     runs["id"] = np.array([5, 3, 2**63, 0, 9, 2**64 - 1, 4], np.uint64)
     ids = runs["id"][np.array(owners, np.int64)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tape2048.session.row_owners._SCAN_ROWS", chunk)
+        patch.setattr("tape2048.session.run_table._SCAN_ROWS", chunk)
         table, found, kept = from_scan(runs, ids, "x")
     assert kept is None
     np.testing.assert_array_equal(table["id"][found.between(0, len(ids))], ids)
@@ -234,7 +234,7 @@ def test_rows_of_no_run_in_any_order(owners: list[int], lacking: set[int], chunk
     table = np.delete(runs, sorted(lacking))
     mask = np.isin(ids, table["id"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tape2048.session.row_owners._SCAN_ROWS", chunk)
+        patch.setattr("tape2048.session.run_table._SCAN_ROWS", chunk)
         if len(table) and len(ids) and not mask.any():
             with pytest.raises(errors.BookkeepingError, match="row 0 belongs to run"):
                 from_scan(table, ids, "x", whole=False)

@@ -27,8 +27,7 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.session.directory import kind_of_directory
-from tape2048.session.embeddings import open_embeddings
-from tape2048.session.session import Session, sessions
+from tape2048.session.session import Session, open_embeddings, sessions
 
 from ..builders import NAME, change_database, npy_bytes, write_foreign, write_manifest
 from ..tapes import as_rows, games_on_tape, plain_npy, write_tape

@@ -240,7 +240,7 @@ def test_a_file_that_goes_meanwhile_is_let_go(
     path = tmp_path / "critic"
     saved(path, tower, 1)
     (path / "draft").write_text("")
-    monkeypatch.setattr("tape2048.io.staging.sweep", lambda *_: (path / "draft").unlink())
+    monkeypatch.setattr("tape2048.io.durable.sweep", lambda *_: (path / "draft").unlink())
     saved(path, tower, 2)
     assert TorchCritic.load(path, "cpu").info.step == 2
     assert not (path / "draft").exists()

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048.maintenance import validate_session  # noqa: E402 - after the skip
-from tape2048.session.embeddings import open_embeddings  # noqa: E402
+from tape2048.session.session import open_embeddings  # noqa: E402
 from tape2048.torch import embedding_job  # noqa: E402
 from tape2048.torch.embedding import Embedded, bf16_bits, embed_rows, embed_session  # noqa: E402
 from tape2048.torch.embedding_job import PARTIAL, EmbeddingDraft, EmbeddingPlan  # noqa: E402

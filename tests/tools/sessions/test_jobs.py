@@ -161,7 +161,7 @@ def test_shards_are_of_one_size_by_and_large() -> None:
 _SWEEP = """
 import itertools, os, signal, sys
 from pathlib import Path
-from tape2048.io import durable, staging
+from tape2048.io import durable
 from tape2048_tools.cli import run
 from tape2048_tools.sessions import jobs
 

@@ -32,9 +32,16 @@ from tape2048._version import __version__
 from tape2048.base.text import pretty_json
 from tape2048.errors import MaintenanceError, MissingPathError, NameTakenError, TapeError
 from tape2048.formats.session import MANIFEST
-from tape2048.io.durable import fsync_dir, new_file, rename_noreplace, storage_errors, sweep_drafts, write_all
+from tape2048.io.durable import (
+    Staging,
+    fsync_dir,
+    new_file,
+    rename_noreplace,
+    storage_errors,
+    sweep_drafts,
+    write_all,
+)
 from tape2048.io.reading import read_path
-from tape2048.io.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.errors import NotASessionError, StorageError, TapeError
-from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY, TAPE_NPY
 from tape2048.io.reading import reading
 from tape2048.session.directory import refuse_dataset
 from tape2048.session.session import sessions
-from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

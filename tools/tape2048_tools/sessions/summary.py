@@ -11,13 +11,21 @@ import numpy as np
 
 from tape2048.base.intervals import wilson
 from tape2048.errors import TapeError
-from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, Manifest
+from tape2048.formats.session import (
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    ROWS,
+    STEPS_NPY,
+    TAPE,
+    TAPE_NPY,
+    Manifest,
+)
 from tape2048.session.directory import MANIFEST_BYTES_MAX
-from tape2048.session.labels import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.remote_session import RemoteSession
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import show_plain
-from tape2048.tape.layout import ROWS, TAPE, TAPE_NPY
 from tape2048_tools.sessions.roots import directory_bytes
 
 if TYPE_CHECKING:

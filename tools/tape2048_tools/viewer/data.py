@@ -10,7 +10,7 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.errors import MissingPathError
-from tape2048.session.labels import REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 from tape2048_tools.sessions.summary import reach, scores
 from tape2048_tools.viewer.games import (
     MOVES,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tape2048.base.intervals import wilson
 from tape2048.errors import TapeError
-from tape2048.session.labels import REACH_TILES, exponents_of
+from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import parse_moment, quantiles
 from tape2048_tools.viewer.games import read_game
 from tape2048_tools.viewer.judges import Judges, require_opinion

@@ -51,7 +51,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
 from tape2048.ntuple.network import TILES, NetworkLayout, compressed, decode_tables, file_texts, stage_begins
-from tape2048.session.labels import check_thresholds
+from tape2048.session.run_table import check_thresholds
 
 if TYPE_CHECKING:
     import os

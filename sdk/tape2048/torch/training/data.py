@@ -11,7 +11,7 @@ from tape2048.critic.facts import PlayedBy, open_parts, strangers
 from tape2048.critic.ntuple.critic import NTupleCritic
 from tape2048.errors import EmptyCorpusError, ModelError, TapeError
 from tape2048.game.rules import exps_to_boards
-from tape2048.session.embeddings import open_embeddings
+from tape2048.session.session import open_embeddings
 from tape2048.torch.loader import CriticLoader
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tape2048.corpus import Corpus
     from tape2048.critic.config import CriticConfig
-    from tape2048.session.embeddings import Embeddings
+    from tape2048.session.directory import Embeddings
     from tape2048.torch.training.ranks import Ranks
 
 

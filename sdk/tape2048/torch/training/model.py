@@ -24,7 +24,7 @@ from tape2048.torch.tower import (
 
 if TYPE_CHECKING:
     from tape2048.critic.config import CriticConfig
-    from tape2048.session.embeddings import Embeddings
+    from tape2048.session.directory import Embeddings
     from tape2048.torch.training.data import TrainingData
 
 

@@ -285,7 +285,7 @@ def _falls_by_empty(found: dict[int, Falls]) -> Table:
 
 
 def _table(found: Iterable[tuple[str, Evaluation]]) -> Table:
-    from tape2048.session.labels import REACH_TILES
+    from tape2048.session.run_table import REACH_TILES
 
     tiles = [f">{tile}" for tile in REACH_TILES]
     made = table("player", ">games", ">mean score", *tiles, ">moves/s a core", ">moves/s")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tape2048.errors import StorageError, TapeError
-from tape2048.session.labels import REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 from tape2048_tools.sessions.roots import default_root, described, refuse_session
 from tape2048_tools.sessions.summary import Summary, brief, read_each, summarize
 from tape2048_tools.terminal.click_extras import (
@@ -119,7 +119,7 @@ def command(
 
 def _in_directory(root: Path, scores: bool | None) -> tuple[Found, bool, int]:  # noqa: FBT001 - as the command
     """Return a directory's sessions, whether scores were read, and the number of quarantined sessions."""
-    from tape2048.maintenance.quarantine import list_quarantine
+    from tape2048.maintenance.removal import list_quarantine
     from tape2048.session.session import Session, session_names
 
     refuse_session(root, f"show it with: tape2048 show {root}; or list its parent directory")

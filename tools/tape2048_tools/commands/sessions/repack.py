@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.conversion.repacking import Repacked
-    from tape2048.tape.layout import Storage
+    from tape2048.formats.session import Storage
 
 
 @new_command(

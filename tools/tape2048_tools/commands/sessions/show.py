@@ -11,8 +11,8 @@ import numpy as np
 from tape2048.errors import TapeError
 from tape2048.formats.session import METADATA_DB
 from tape2048.io.reading import reading
-from tape2048.session.labels import REACH_TILES
 from tape2048.session.remote_session import RemoteSession, open_remote
+from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
 from tape2048_tools.sessions.roots import described
 from tape2048_tools.sessions.summary import (

@@ -239,7 +239,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
 
 def _put_away(result: Checked) -> Checked:
     """Move a session to the quarantine if its findings are about its bytes."""
-    from tape2048.maintenance.quarantine import quarantine_session
+    from tape2048.maintenance.removal import quarantine_session
     from tape2048.session.locks import RemovalLock
 
     path = Path(result.path)
