@@ -18,5 +18,5 @@ def test_viewer_benchmark() -> None:
     # In a thread of its own: playwright takes one browser a thread, and tests beside this one have theirs.
     with memory_dir() as directory, ThreadPoolExecutor(1) as thread:
         found = thread.submit(measure, directory, **small).result()
-    assert len(found) == 14
+    assert len(found) == 15
     assert all(one.value >= 0 for one in found)

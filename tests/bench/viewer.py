@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_tools.viewer.collection import COLUMNS, Entry, Games
-from tape2048_tools.viewer.selection import SORTS, Selection, choose, page_of_games
+from tape2048_tools.viewer.collection import COLUMNS, SORTS, Entry, Games, Selection, choose, page_of_games
 
 from ..tools.conftest import write_session
 from ..tools.small_sessions import fill, session_name
@@ -149,6 +148,7 @@ def of_lists(count: int) -> list[Figure]:
         mine["steps"], mine["highest_tile"] = mine["max_score"] // 30, 1 << random.integers(8, 16, len(runs))
         entries.append(Entry(f"{number:010x}", Path(session_name(number)), {}, mine, 0))
     filters = Selection.of({"min_score": "100000", "max_steps": "9000"})
+    comparisons = Selection(where="max_score >= 100000 AND steps < 9000 AND model = 'ntuple'")
     condition = Selection(where="max_score >= 100000 AND (highest_tile = 8192 OR steps < 9000)")
     games = Games(entries)
     began, cpu = time.perf_counter(), time.process_time()
@@ -156,7 +156,11 @@ def of_lists(count: int) -> list[Figure]:
         _ = games[column]
     took, note = 1000 * (time.perf_counter() - began), f"CPU {1000 * (time.process_time() - cpu):.0f} ms"
     found = [_figure(f"columns of {count:,} games, made once they are read", took, "ms", None, note=note)]
-    for name, selection in (("sort", Selection()), ("filter and sort", filters)):
+    for name, selection in (
+        ("sort", Selection()),
+        ("filter and sort", filters),
+        ("compare and sort", comparisons),
+    ):
         took, costs = [], []
         for sort in SORTS:
             for page in (0, len(games) // 100):

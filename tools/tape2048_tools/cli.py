@@ -26,7 +26,8 @@ EXIT_INTERRUPTED = 130
 #: Signals that end a process which does not handle them.
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
-#: By what one wants to do: for each subcommand its module below ``commands``, and its line in the help.
+#: By what one wants to do: for each subcommand its module below ``commands`` (and its name in it, unless that
+#: is ``command``), and its line in the help.
 _GROUPS = {
     "Record": {
         "record": ("recorder.record", "Play 2048 on every core and record the games."),
@@ -41,18 +42,18 @@ _GROUPS = {
         "fleet": ("recorder.fleet", "Begin, join, record, watch, prune and end a fleet.")
     },
     "Look at recordings": {
-        "list": ("sessions.listing", "List the sessions in a directory."),
-        "show": ("sessions.show", "Show a session, or sum up a directory: scores, tiles, labels."),
-        "visualize": ("sessions.visualize", "Show a run: its facts, or any board."),
-        "play": ("sessions.play", "Step through a recorded game with keys, or play one."),
-        "view": ("look.view", "Look at recordings, live recorders and critics in a browser."),
-        "report": ("look.report", "Write a report in one file, with games to replay."),
+        "list": ("sessions.show:list_sessions", "List the sessions in a directory."),
+        "show": ("sessions.show:show", "Show a session, or sum up a directory: scores, tiles, labels."),
+        "visualize": ("sessions.play:visualize", "Show a run: its facts, or any board."),
+        "play": ("sessions.play:play", "Step through a recorded game with keys, or play one."),
+        "view": ("sessions.view:view", "Look at recordings, live recorders and critics in a browser."),
+        "report": ("sessions.view:report", "Write a report in one file, with games to replay."),
     },
     "Look after recordings": {
         "validate": ("sessions.validate", "Check sessions: checksums, bookkeeping, replay."),
         "prune": ("sessions.prune", "Remove sessions past the retention limits."),
-        "merge": ("sessions.merge", "Merge many small sessions into one."),
-        "repack": ("sessions.repack", "Write sessions of rows onto tape, or back."),
+        "merge": ("sessions.repack:merge", "Merge many small sessions into one."),
+        "repack": ("sessions.repack:repack", "Write sessions of rows onto tape, or back."),
         "recover": ("recorder.recover", "Publish the unfinished sessions of killed recorders."),
     },
     "Train and examine": {

@@ -290,8 +290,8 @@ def progress(**changes: Any) -> Any:
 def test_the_panel_tells_how_it_stands() -> None:
     from rich.console import Console
 
+    from tape2048_tools.progress.jobs import critic_panel
     from tape2048_tools.progress.panel import TerminalPanel
-    from tape2048_tools.progress.training import critic_panel
 
     live, view = TerminalPanel("tape2048 critic train: some\x1bwhere"), critic_panel(CriticConfig())
     for loss in (0.5, 0.4, float("nan"), 0.34567):
@@ -307,7 +307,7 @@ def test_the_panel_tells_how_it_stands() -> None:
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    from tape2048_tools.progress.training import critic_panel
+    from tape2048_tools.progress.jobs import critic_panel
 
     for quiet in (True, False):
         with critic_panel(CriticConfig(), quiet=quiet) as view:

@@ -12,7 +12,7 @@ import pytest
 
 from tape2048 import errors
 from tape2048_tools.cli import run
-from tape2048_tools.sessions.roots import directory_bytes
+from tape2048_tools.sessions.summary import directory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +172,7 @@ def test_narrow_terminal_omits_columns(
 def test_plain_lines_omit_columns(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tape2048_tools.commands.sessions.listing.SCORES_SESSIONS_MAX", 1)
+    monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "102")
     assert run(["list", str(root), "--scores"]) == 0

@@ -171,7 +171,7 @@ def test_many_sessions_are_listed_by_their_manifests(
     tape: Tape, root: Path, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = tape("list", root, "--json").json
-    monkeypatch.setattr("tape2048_tools.commands.sessions.listing.SCORES_SESSIONS_MAX", 1)
+    monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
     document = tape("list", root, "--json").json
     assert (full["scores"], document["scores"]) == (True, False)
     assert document["total"]["rows"] == full["total"]["rows"]

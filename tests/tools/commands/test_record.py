@@ -20,8 +20,8 @@ from rich.console import Console
 from tape2048 import Session, sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.status.report import Status, Summary
+from tape2048_tools.progress.jobs import RecordingPanel, summary_parts
 from tape2048_tools.progress.panel import TerminalPanel
-from tape2048_tools.progress.recording import RecordingPanel, summary_parts
 from tape2048_tools.terminal.display import duration, rate, reach_words
 
 from ..conftest import write_foreign_session, write_session

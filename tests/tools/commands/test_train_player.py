@@ -21,8 +21,8 @@ from tape2048.ntuple.network import load_network
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Progress
 from tape2048_tools.commands.players import train
+from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
 from tape2048_tools.progress.panel import TerminalPanel
-from tape2048_tools.progress.training import draw_curve, player_panel, player_summary
 
 from ..on_terminal import stopped_on_terminal
 

@@ -20,10 +20,8 @@ from tape2048_recorder.players.expectimax import make, move_values
 from tape2048_recorder.replay.judging import Judge
 from tape2048_tools.viewer import games
 from tape2048_tools.viewer.collection import Collection
-from tape2048_tools.viewer.data import Data
-from tape2048_tools.viewer.games import pack, parse_board, read_game
-from tape2048_tools.viewer.judges import Judges
-from tape2048_tools.viewer.live import training_document
+from tape2048_tools.viewer.data import Data, training_document
+from tape2048_tools.viewer.games import Judges, pack, parse_board, read_game
 
 from .conftest import until
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,10 +12,19 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_tools.viewer.collection import Entry, Games
-from tape2048_tools.viewer.selection import PAGE_ROWS, SORTS, Selection, _ranked, choose, page_of_games
-
-COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
+from tape2048.selection.filters import NamedFilters, choose_runs, session_columns
+from tape2048_tools.viewer.collection import (
+    COLUMNS,
+    PAGE_ROWS,
+    SORTS,
+    Entry,
+    Games,
+    Selection,
+    _compared,
+    _ranked,
+    choose,
+    page_of_games,
+)
 
 
 def games_of(counts: list[int], seed: int = 0) -> Games:
@@ -49,6 +59,26 @@ def test_selection() -> None:
     assert choose(GAMES, Selection()) is None
     with pytest.raises(ConfigError):
         choose(GAMES, Selection(where="scores > 1"))
+
+
+@pytest.mark.parametrize("compared", ["<", "<=", ">", ">=", "=", "==", "!=", "<>"])
+def test_comparisons_as_by_sqlite(compared: str) -> None:
+    """NumPy compares signed numbers and texts as SQLite does."""
+    parts = [f"steps {compared} 6", f"SEED{compared}-15", f"model {compared} 'tag2'"]
+    more = [f"id {compared} {10**17}", f"session {compared} '20260101T000002Z_model=tag2'"]
+    for where in (*parts, *more, f" {parts[0]} and {parts[2]}\nAND {parts[1]} "):
+        columns = session_columns(cast("Any", GAMES), cast("Any", GAMES.sessions))
+        expected = choose_runs(f"{where} OR 0", NamedFilters(), columns, len(GAMES))  # not a plain comparison
+        found = _compared(GAMES, where)
+        assert found is not None
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "where", ["steps > 5 OR 1", "steps > '5'", "model > 5", "steps > 0x5", "scores > 1", "model = 'a AND b'"]
+)
+def test_other_conditions_are_left_to_sqlite(where: str) -> None:
+    assert _compared(GAMES, where) is None
 
 
 @given(

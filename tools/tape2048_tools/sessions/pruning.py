@@ -19,7 +19,7 @@ from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refus
 from tape2048.session.locks import RemovalLock
 from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import sessions
-from tape2048_tools.sessions.roots import directory_bytes
+from tape2048_tools.sessions.summary import directory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -87,17 +87,17 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
     for path in sessions(root):
         why = explain_refusal(path)
         try:
-            session = _candidate(path) if why is None else None
+            if why is None and (match := SESSION_NAME.fullmatch(path.name)):
+                tag, count = _tag_and_count(path, match["tag"])
+                session = Candidate(start_s(match["ts"]), count, path.name, tag, directory_bytes(path))
+                found += [session] if not tags or tag in tags else []
         except OSError as error:
-            session, why = None, error.strerror or str(error)
+            why = error.strerror or str(error)
         except ValueError:
-            session, why = None, "its name has no valid time"
-        if session is None:
-            passed.append((path, str(why)))
-        elif not tags or session.tag in tags:
-            found.append(session)
-    found.sort()
-    return found, passed
+            why = "its name has no valid time"
+        if why is not None:
+            passed.append((path, why))
+    return sorted(found), passed
 
 
 def store_candidates(store: Store) -> list[Candidate]:
@@ -110,19 +110,13 @@ def store_candidates(store: Store) -> list[Candidate]:
         remote = RemoteName.parse(name)
         match = remote and SESSION_NAME.fullmatch(remote.session)
         if match:
-            found.append(Candidate(_start_s(match["ts"]), 1, name, "", sizes[name]))
+            found.append(Candidate(start_s(match["ts"]), 1, name, "", sizes[name]))
     return sorted(found)
 
 
-def _start_s(text: str) -> float:
+def start_s(text: str) -> float:
+    """Return the time in a session's name in seconds since 1970; ValueError if there is no such time."""
     return dt.datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC).timestamp()
-
-
-def _candidate(path: Path) -> Candidate:
-    match = SESSION_NAME.fullmatch(path.name)
-    assert match is not None  # explain_refusal has checked it
-    tag, count = _tag_and_count(path, match["tag"])
-    return Candidate(_start_s(match["ts"]), count, path.name, tag, directory_bytes(path))
 
 
 def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
@@ -160,16 +154,12 @@ def make_plan(
     for tag, limits in retention.tags.items():
         planner.apply(limits, [session for session in found if session.tag == tag], f" of {tag}", now_s)
     if (limit := retention.general.keep_free_mb) is not None:
-        freed = sum(going.session.bytes for going in planner.going)
-        missing = limit * MEGABYTE - free - freed
-        planner.shed(found, missing, _session_bytes, FREE_SPACE, f"{limit} MB are to be free")
+        missing = limit * MEGABYTE - free - sum(session.bytes for session in planner.gone)
+        planner.shed(found, missing, FREE_SPACE, f"{limit} MB are to be free")
     left = [session for session in found if session not in planner.gone]
     held = [session.name for session in found if session in planner.held]
-    return PrunePlan(planner.going, len(left), sum(map(_session_bytes, left)), held, planner.unmet)
-
-
-def _session_bytes(session: Candidate) -> int:
-    return session.bytes
+    staying_bytes = sum(session.bytes for session in left)
+    return PrunePlan(list(planner.gone.values()), len(left), staying_bytes, held, planner.unmet)
 
 
 class _Planner:
@@ -180,8 +170,7 @@ class _Planner:
     ) -> None:
         self._is_held = is_held
         self._protected: set[Candidate] = set()
-        self.going: list[Going] = []
-        self.gone: set[Candidate] = set()
+        self.gone: dict[Candidate, Going] = {}  # in the order of removal
         self.held: set[Candidate] = set()
         self.unmet: list[str] = []
         seen: Counter[str] = Counter()
@@ -198,26 +187,26 @@ class _Planner:
                 if age < limits.max_age_s:
                     break
                 why = f"{age:.0f} s old; {limits.max_age_s:.0f} s{whose} are kept"
-                self._remove(session, "max_age_s", why)
+                self.gone[session] = Going(session, "max_age_s", why)
         left = [session for session in chosen if session not in self.gone]
         if limits.max_sessions is not None:
             kept = counted(limits.max_sessions, "session")
             why = f"{kept}{whose} {'is' if limits.max_sessions == 1 else 'are'} kept"
-            self.shed(left, len(left) - limits.max_sessions, lambda _: 1, "max_sessions", why)
+            self.shed(left, len(left) - limits.max_sessions, "max_sessions", why, by_size=False)
         if limits.max_total_mb is not None:
             total = sum(session.bytes for session in left if session not in self.gone)
             why = f"{limits.max_total_mb} MB{whose} are kept"
-            self.shed(left, total - limits.max_total_mb * MEGABYTE, _session_bytes, "max_total_mb", why)
+            self.shed(left, total - limits.max_total_mb * MEGABYTE, "max_total_mb", why)
 
     def shed(
-        self, chosen: list[Candidate], excess: int, weight: Callable[[Candidate], int], rule: str, why: str
+        self, chosen: list[Candidate], excess: int, rule: str, why: str, *, by_size: bool = True
     ) -> None:
-        """Remove the oldest sessions until their weights reach the excess."""
+        """Remove the oldest sessions until the excess, of bytes or of sessions, is gone."""
         if excess <= 0:
             return
         for session in self._removable(chosen):
-            self._remove(session, rule, why)
-            excess -= weight(session)
+            self.gone[session] = Going(session, rule, why)
+            excess -= session.bytes if by_size else 1
             if excess <= 0:
                 return
         self.unmet.append(f"{rule}: {why}, but keep_last or readers hold the rest")
@@ -229,10 +218,6 @@ class _Planner:
                     self.held.add(session)
                 else:
                     yield session
-
-    def _remove(self, session: Candidate, rule: str, why: str) -> None:
-        self.gone.add(session)
-        self.going.append(Going(session, rule, why))
 
 
 # --- originals

@@ -121,22 +121,13 @@ def critic_or_name(value: str) -> Path:
     return path
 
 
-class _Shard(click.ParamType["tuple[int, int]"]):
-    """The parameter type of ``I/N``, with 1 <= I <= N; the index of the value begins at 0."""
+def shard(value: str) -> tuple[int, int]:
+    """Parse ``I/N`` with 1 <= I <= N; the returned index starts at 0."""
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", value)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise click.BadParameter(f"found {value!r}, expected I/N with I from 1 to N, such as 1/4")
+    return int(match[1]) - 1, int(match[2])
 
-    name = "I/N"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Parse a shard."""
-        match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", value)
-        if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            self.fail(f"found {value!r}, expected I/N with I from 1 to N, such as 1/4", param, ctx)
-        return int(match[1]) - 1, int(match[2])
-
-
-SHARD = _Shard()
 
 #: Exit code of a command that did its work and found something wrong.
 EXIT_FINDINGS = 1
@@ -145,6 +136,14 @@ EXIT_FINDINGS = 1
 ROOT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+CRITIC = click.option(
+    "--critic",
+    type=critic_or_name,
+    default="default",
+    metavar="CRITIC",
+    show_default=True,
+    help="A critic, or default: the one that ships.",
+)
 CRITIC_TOWER = click.option(
     "--tower",
     type=tower,
@@ -203,7 +202,8 @@ def job_options(out: str) -> Callable[[Any], Any]:
     return options(
         click.option(
             "--shard",
-            type=SHARD,
+            type=shard,
+            metavar="I/N",
             help=f"Do one of N shares of the sessions, each into an output of its own below {out}.",
         ),
         click.option(
@@ -334,7 +334,8 @@ class LazyGroup(Group):
         """Import the command of this name."""
         if cmd_name not in self.lazy:
             return None
-        command = importlib.import_module(self.lazy[cmd_name][0]).command
+        module, _, name = self.lazy[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name or "command")
         assert isinstance(command, click.Command)
         return command
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from tape2048.errors import TapeError
+
 #: The exit code that a shell reports for a program ended by SIGPIPE, as in ``| head``.
 EXIT_PIPE_CLOSED = 128 + 13
 
@@ -195,6 +197,11 @@ def finding(error: str, message: str, hint: str | None) -> Text:
 
     text = Text.assemble((error, "bold red"), ": ", printable(message))
     return text if hint is None else text.append(f"\n  hint: {printable(hint)}")
+
+
+def error_finding(error: TapeError) -> Text:
+    """Format the error of an unreadable session as a defect."""
+    return finding(type(error).__name__, str(error), error.advice)
 
 
 def drop_unwritten(stream: TextIO) -> None:

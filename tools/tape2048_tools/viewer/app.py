@@ -106,7 +106,7 @@ def make_app(data: Data, token: str, hosts: Collection[str], cookie: str) -> ASG
     app = Starlette(
         routes=[Route(path, endpoint) for path, endpoint in routes.items()], exception_handlers={404: missing}
     )
-    return _Guard(app, token, hosts, cookie)
+    return _guarded(app, token, hosts, cookie)
 
 
 async def _computed(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
@@ -120,15 +120,13 @@ def _answering(make: _Make, free: asyncio.Semaphore) -> Callable[[Request], Awai
 
     async def answer(request: Request) -> Response:
         try:
-            return await _computed(free, lambda: respond(request.query_params))
+            kind, content = await _computed(free, lambda: encoded(make(request.query_params)))
         except Exception as error:  # noqa: BLE001 - no request ends the server
             return _failure(request.url.path, error)
+        return Response(content, media_type=f"application/{kind}")
 
-    def respond(given: Mapping[str, str]) -> Response:
-        found = make(given)
-        if isinstance(found, bytes):
-            return Response(found, media_type="application/octet-stream")
-        return Response(msgspec.json.encode(found), media_type="application/json")
+    def encoded(found: dict[str, Any] | bytes) -> tuple[str, bytes]:
+        return ("octet-stream", found) if isinstance(found, bytes) else ("json", msgspec.json.encode(found))
 
     return answer
 
@@ -144,44 +142,38 @@ async def _events(data: Data, free: asyncio.Semaphore) -> AsyncIterator[bytes]:
         await asyncio.sleep(LIVE_S)
 
 
-class _Guard:
-    """Lets only GET requests to this host with the token pass; adds the headers of every answer."""
+def _guarded(app: ASGIApp, token: str, hosts: Collection[str], cookie: str) -> ASGIApp:
+    """Let only GET requests to these hosts with the token pass; add the headers of every answer."""
+    from starlette.requests import Request
 
-    def __init__(self, app: ASGIApp, token: str, hosts: Collection[str], cookie: str) -> None:
-        self._app = app
-        self._token = token.encode()
-        self._hosts = {host.lower() for host in hosts}
-        self._cookie = cookie
+    allowed = {host.lower() for host in hosts}
+    added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
                 message["headers"] = [*message.get("headers", []), *added]
             await send(message)
 
-        await (self._refused(scope) or self._app)(scope, receive, send_with_headers)
-
-    def _refused(self, scope: Scope) -> Response | None:
-        from starlette.requests import Request
-
-        request = Request(scope)
-        if request.headers.get("host", "").lower() not in self._hosts:
-            return _refusal(421, "this host name is not allowed; --allow-host NAME allows it")
-        if request.method != "GET":
-            return _refusal(405, "only GET is allowed")
-        given = request.cookies.get(self._cookie, "")
+        request, refusal = Request(scope), None
+        given = request.cookies.get(cookie, "")
         if request.url.path == "/":
             given = request.query_params.get("token", given)
-        if not secrets.compare_digest(given.encode(), self._token):
-            return _refusal(
+        if request.headers.get("host", "").lower() not in allowed:
+            refusal = _refusal(421, "this host name is not allowed; --allow-host NAME allows it")
+        elif request.method != "GET":
+            refusal = _refusal(405, "only GET is allowed")
+        elif not secrets.compare_digest(given.encode(), token.encode()):
+            refusal = _refusal(
                 403, "open the link that `tape2048 view` printed: it holds the token of this viewer"
             )
-        return None
+        await (refusal or app)(scope, receive, send_with_headers)
+
+    return guarded
 
 
 def _refusal(code: int, message: str, error: str = "", hint: str | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""The sessions that a viewer shows: listed repeatedly, read once each, known by ids instead of paths.
+"""The sessions that a viewer shows, known by ids instead of paths; selections and pages of their games.
 
 A thread lists the directories and reads the run table of each new session, so that the first page does not
 wait for ten thousand sessions. Rows are read only for a game that is shown.
@@ -9,22 +9,25 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import operator
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
 
 from tape2048.errors import ConfigError, MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
+from tape2048.selection.filters import NamedFilters, choose_runs, named_filters, session_columns
 from tape2048.session.session import Session, session_names
 from tape2048.training import METRICS
-from tape2048_tools.sessions.roots import described, directory_bytes
-from tape2048_tools.sessions.summary import brief, player_text
+from tape2048_tools.sessions.summary import brief, described, directory_bytes, player_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -325,3 +328,124 @@ def find_run(runs: NDArray[np.void], run: int) -> int:
     if at == len(runs) or int(runs["id"][at]) != run:
         raise MissingPathError(f"no game has the id {run}", hint=f"the session has {len(runs):,} games")
     return at
+
+
+# --- selections
+
+#: Columns by which games can be sorted.
+SORTS = ("max_score", "steps", "highest_tile", "id", "session")
+
+PAGE_ROWS = 50
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """A choice of games.
+
+    Attributes:
+        where: condition in SQL; empty: none.
+        session: id of a session; empty: all.
+        player: id of a player; empty: all.
+        filters: named filters.
+    """
+
+    where: str = ""
+    session: str = ""
+    player: str = ""
+    filters: NamedFilters = NamedFilters()
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], prefix: str = "") -> Selection:
+        """Read a selection from the parameters of a link whose names begin with ``prefix``."""
+        named: dict[str, Any] = {}
+        for name in NamedFilters.__struct_fields__:
+            if text := given.get(prefix + name, "").strip():
+                is_number = name.startswith(("min_", "max_"))
+                if is_number and not re.fullmatch(r"\d{1,18}", text):
+                    raise ValueError(f"{name}: found {text!r:.40}, expected a number")
+                named[name] = int(text) if is_number else text
+        texts = {name: given.get(prefix + name, "").strip() for name in ("where", "session", "player")}
+        return cls(**texts, filters=named_filters(cast("Any", named)))
+
+
+def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
+    """Return the games of a selection, ``bool[R]``; None: all."""
+    if selection == Selection():
+        return None
+    columns = session_columns(cast("Any", games), cast("Any", games.sessions))
+    where = _compared(games, selection.where)
+    chosen = choose_runs(
+        (selection.where or None) if where is None else where, selection.filters, columns, len(games)
+    )
+    if selection.session:
+        chosen &= games["session"] == games.number(selection.session)
+    if selection.player:
+        of_player = [one.player_id == selection.player for one in games.sessions]
+        chosen &= np.array(of_player, np.bool_)[games["session"]]
+    return chosen
+
+
+_COMPARISON = re.compile(
+    r"(?P<column>\w+)\s*(?P<operator>[<>]=?|<>|!=|==?)\s*"
+    r"(?:(?P<number>-?\d{1,18})|'(?P<text>[ -&(-~]{0,100})')",
+    re.ASCII,
+)
+_OPERATORS = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "=": operator.eq, "==": operator.eq, "!=": operator.ne, "<>": operator.ne,
+}  # fmt: skip
+
+
+def _compared(games: Games, condition: str) -> NDArray[np.bool_] | None:
+    """Evaluate comparisons with numbers or texts, joined by AND; return None for any other condition.
+
+    For 1e7 games this takes 0.05 s, and SQLite 8 s: ``python -m tests.bench.viewer``.
+    """
+    chosen = np.ones(len(games), np.bool_)
+    for part in re.split(r"\s+AND\s+", condition.strip(), flags=re.IGNORECASE):
+        match = _COMPARISON.fullmatch(part)
+        name = match["column"].lower() if match else ""
+        if match and match["number"] and name in COLUMNS:
+            values = games[name]
+            signed = values.view(np.int64) if values.dtype == np.uint64 else values  # as SQLite has them
+            chosen &= _OPERATORS[match["operator"]](signed, int(match["number"]))
+        elif match and match["text"] is not None and name in {"session", "model"}:
+            each = cast("Any", {"session": np.arange(len(games.sessions))})
+            texts = session_columns(each, cast("Any", games.sessions))[name]()
+            chosen &= _OPERATORS[match["operator"]](texts, match["text"]).astype(np.bool_)[games["session"]]
+        else:
+            return None
+    return chosen
+
+
+def page_of_games(
+    games: Games, chosen: NDArray[np.bool_] | None, sort: str, page: int, *, descending: bool
+) -> NDArray[np.int64]:
+    """Return the numbers of the games on a page of the sorted list.
+
+    Games of equal value keep their order, so that no game is on two pages.
+    """
+    numbers = None if chosen is None else np.flatnonzero(chosen)
+    count = len(games) if numbers is None else len(numbers)
+    begin = min(page * PAGE_ROWS, count)
+    end = min(begin + PAGE_ROWS, count)
+    if sort == "session":  # the order of the games
+        places = np.arange(count - end, count - begin)[::-1] if descending else np.arange(begin, end)
+    else:
+        values = games[sort] if numbers is None else games[sort][numbers]
+        places = _ranked(~values if descending else values, begin, end)
+    return places if numbers is None else numbers[places]
+
+
+def _ranked(values: NDArray[Any], begin: int, end: int) -> NDArray[np.int64]:
+    """Return ``np.argsort(values, kind="stable")[begin:end]``.
+
+    It takes 0.1 s for 1e7 values, the whole sort 1.4 s: ``python -m tests.bench.viewer``.
+    """
+    if begin == end:
+        return np.empty(0, np.int64)
+    low, high = np.partition(values, (begin, end - 1))[[begin, end - 1]]
+    first = begin - int(np.count_nonzero(values < low))
+    inside = np.flatnonzero((values >= low) & (values <= high))
+    if low != high:
+        inside = inside[np.argsort(values[inside], kind="stable")]
+    return inside[first : first + end - begin]

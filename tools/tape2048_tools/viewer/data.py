@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
+import operator
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.errors import MissingPathError
+from tape2048.errors import MissingPathError, TapeError
 from tape2048.session.run_table import REACH_TILES
+from tape2048.training import METRICS, read_metrics
+from tape2048_recorder.status.status_file import instances, judge, read_snapshot
 from tape2048_tools.sessions.summary import reach, scores
+from tape2048_tools.viewer.collection import (
+    PAGE_ROWS,
+    SORTS,
+    Collection,
+    Entry,
+    Games,
+    Selection,
+    choose,
+    id_of,
+    page_of_games,
+)
 from tape2048_tools.viewer.games import (
     MOVES,
     MOVES_MAX,
     Game,
+    Judges,
     board_document,
     choices,
+    opinions,
     pack,
     parse_board,
     play_on,
     player_documents,
     player_of,
     read_game,
+    sample_of,
 )
-from tape2048_tools.viewer.judges import Judges, opinions, sample_of
-from tape2048_tools.viewer.live import live_document, recorder_of, training_document
 from tape2048_tools.viewer.overview import overview, sample
-from tape2048_tools.viewer.selection import PAGE_ROWS, SORTS, Selection, choose, page_of_games
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from tape2048_recorder.replay.judging import Judged
-    from tape2048_tools.viewer.collection import Collection, Entry, Games
 
 #: Cached answers: of selections (each takes 10 MB for ten million games), and packed games.
 _TABLES_MAX, _REPLAYS_MAX = 12, 64
@@ -50,12 +67,16 @@ class Data:
     ) -> None:
         self.collection = collection
         self.judges = judges
-        self._examine = examine
+        self._examine = None if examine is None else functools.cache(examine)
         self._examining = threading.Lock()
         self._last: Games | None = None
         self._chosen = functools.lru_cache(_TABLES_MAX)(choose)
-        self._overview = functools.lru_cache(_TABLES_MAX)(self._make_overview)
-        self._sample = functools.lru_cache(_TABLES_MAX)(self._make_sample)
+        self._overview = functools.lru_cache(_TABLES_MAX)(
+            lambda games, selections: overview(games, [self._chosen(games, one) for one in selections])
+        )
+        self._sample = functools.lru_cache(_TABLES_MAX)(
+            lambda games, selection: sample(games, self._chosen(games, selection), self.judges)
+        )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
         self._packed = functools.lru_cache(_REPLAYS_MAX)(self.packed)
 
@@ -67,12 +88,6 @@ class Data:
                 cached.cache_clear()
             self._last = games
         return games
-
-    def _make_overview(self, games: Games, selections: tuple[Selection, ...]) -> dict[str, Any]:
-        return overview(games, [self._chosen(games, one) for one in selections])
-
-    def _make_sample(self, games: Games, selection: Selection) -> dict[str, Any]:
-        return sample(games, self._chosen(games, selection), self.judges)
 
     def warm_up(self) -> None:
         """Judge the shortest game, which loads all that a replay needs; TapeError or OSError if it fails."""
@@ -108,7 +123,11 @@ class Data:
         games = self.collection.games()
         query, sort = given.get("q", "").lower(), given.get("sort", "name")
         found = [one for one in games.sessions if query in one.name.lower() or query in one.player.lower()]
-        found.sort(key=lambda one: _session_key(one, sort), reverse=given.get("desc") == "1")
+        if sort in {"rows", "games", "mean_score", "best_score"}:
+            found.sort(key=lambda one: _totals(one)[sort] or 0, reverse=given.get("desc") == "1")
+        else:
+            name = sort if sort in {"player", "bytes"} else "name"
+            found.sort(key=operator.attrgetter(name), reverse=given.get("desc") == "1")
         first = _number(given, "page") * PAGE_ROWS
         rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
         return {
@@ -185,8 +204,7 @@ class Data:
     def packed(self, entry: Entry, run: int, number: int, *, small: bool = False) -> bytes:
         """Return a game of a session, packed; see :func:`tape2048_tools.viewer.games.pack`."""
         game, judged, facts = self.judged(entry, run, number)
-        critic = self.judges.opinion(game.states)
-        return pack(facts, game, judged, critic, small=small)
+        return pack(facts, game, judged, self.judges.opinion(game.states), small=small)
 
     def judged(self, entry: Entry, run: int, number: int) -> tuple[Game, Judged | None, dict[str, Any]]:
         """Return a game of a session, its judgement, and the facts for its page."""
@@ -244,8 +262,18 @@ class Data:
     # --- live, and the critic
 
     def live(self) -> dict[str, Any]:
-        """Return the state of recorders and trainings."""
-        return live_document(self.collection)
+        """Return the present state of recorders and trainings, from their files: nothing is asked of them."""
+        recorders: list[dict[str, Any]] = []
+        for root in self.collection.roots:
+            try:
+                recorders += [_recorder(root, name) for name in instances(root)]
+            except TapeError as error:
+                recorders.append({"id": id_of(str(root)), "root": root.name, "error": str(error)})
+        trainings = [
+            {"id": training_id, "name": path.name, **_last_line(path / METRICS)}
+            for training_id, path in self.collection.trainings().items()
+        ]
+        return {"recorders": recorders, "trainings": trainings}
 
     def training(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the curves of a training (``id``)."""
@@ -259,12 +287,7 @@ class Data:
         if self._examine is None:
             raise ValueError("the critic is not examined here")
         with self._examining:
-            return self._examination
-
-    @functools.cached_property
-    def _examination(self) -> dict[str, Any]:
-        assert self._examine is not None
-        return self._examine()
+            return self._examine()
 
 
 def _number(given: Mapping[str, str], name: str) -> int:
@@ -276,14 +299,6 @@ def _number(given: Mapping[str, str], name: str) -> int:
 
 def _totals(entry: Entry) -> dict[str, Any]:
     return {"rows": int(entry.runs["rows"].sum(dtype=np.uint64)), **scores(entry.runs)}
-
-
-def _session_key(entry: Entry, sort: str) -> Any:
-    """Return the value by which the list of sessions is sorted."""
-    if sort in {"rows", "games", "mean_score", "best_score"}:
-        value = _totals(entry)[sort]
-        return -1 if value is None else value
-    return getattr(entry, sort if sort in {"player", "bytes"} else "name")
 
 
 def _session_row(entry: Entry) -> dict[str, Any]:
@@ -303,3 +318,89 @@ def _session_row(entry: Entry) -> dict[str, Any]:
 
 def _game_rows(games: Games, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
     return [entry.document(row) for entry, row in map(games.at, numbers.tolist())]
+
+
+# --- recorders and trainings
+
+#: Points of a curve.
+POINTS_MAX = 400
+
+#: What can count the progress of a training: the first of these in a line is the axis of its curves.
+AXES = ("step", "moves", "rows")
+
+#: Bytes at the end of a file of metrics that hold its last line.
+_TAIL_BYTES = 65_536
+
+
+def recorder_of(entry: Entry) -> str:
+    """Return the id of the recorder that wrote a session, as in :meth:`Data.live`."""
+    return id_of(f"{entry.path.parent}\0{entry.meta.get('instance')}")
+
+
+def _recorder(root: Path, instance: str) -> dict[str, Any]:
+    named = {"id": id_of(f"{root}\0{instance}"), "root": root.name, "instance": instance}
+    try:
+        snapshot = read_snapshot(root, instance)
+    except TapeError as error:
+        return {**named, "error": str(error)}
+    verdict, status = judge(snapshot), snapshot.status
+    return {
+        **named,
+        "state": verdict.state,
+        "running": verdict.running,
+        "age_s": verdict.age_s,
+        "text": verdict.text,
+        "player": snapshot.config.get("player"),
+        "host": snapshot.host,
+        "started_at": snapshot.started_at,
+        "status": msgspec.to_builtins(status, str_keys=True),
+    }
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    """Return the last line of metrics, and the time of its writing."""
+    try:
+        written_at, lines = path.stat().st_mtime, read_metrics(path, _TAIL_BYTES)
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    last = lines[-1] if lines else {}
+    return {
+        "written_at": written_at,
+        "last": {name: value for name, value in last.items() if isinstance(value, int | float | str)},
+    }
+
+
+def training_document(path: Path) -> dict[str, Any]:
+    """Return the curves of a training directory: each number of its metrics by step, thinned."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    lines = []
+    with contextlib.suppress(OSError):
+        lines = read_metrics(path / METRICS)
+    for line in lines:
+        at = next((line[name] for name in AXES if _is_number(line.get(name))), None)
+        if at is None:
+            continue
+        kind = line.get("kind")
+        for name, value in _numbers(line, f"{kind} " if isinstance(kind, str) else ""):
+            if name not in AXES:
+                curves.setdefault(name, []).append((float(at), value))
+    thinned = {
+        name: points[:: max(1, math.ceil(len(points) / POINTS_MAX))] for name, points in curves.items()
+    }
+    told = {name: points for name, points in thinned.items() if len({value for _, value in points}) > 1}
+    return {"name": path.name, "curves": told}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _numbers(line: dict[str, Any], prefix: str) -> list[tuple[str, float]]:
+    """Return the numbers of a line by name; those of a mapping as ``name key``."""
+    found = []
+    for name, value in line.items():
+        if _is_number(value):
+            found.append((prefix + name, float(value)))
+        elif isinstance(value, dict):
+            found += [(f"{prefix}{name} {key}", float(one)) for key, one in value.items() if _is_number(one)]
+    return found

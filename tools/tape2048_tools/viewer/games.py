@@ -1,4 +1,4 @@
-"""Games and boards for the pages: recorded games, boards read from text, games played on from a board.
+"""Games and boards for the pages, recorded, read from text or played on, and what judges say of them.
 
 A page gets a game as one block of bytes (:func:`pack`): the length of a JSON header (``u32``), the header,
 and arrays at multiples of 8 bytes after it. A game is its first board and a byte for each move, from which
@@ -7,8 +7,10 @@ the page computes the boards: bits 0-1 the move, bits 2-5 the cell of the spawn,
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +18,8 @@ import msgspec
 import numpy as np
 
 from tape2048.conversion.session_runs import boards_of, session_run
-from tape2048.critic.facts import SHIPPED as CRITICS
-from tape2048.errors import ConfigError, FormatError, ReplayError
+from tape2048.critic.facts import SHIPPED as CRITICS, PlayedBy, strangers
+from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, ReplayError, TapeError
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
 from tape2048.ntuple.network import SHIPPED as NETWORKS
@@ -26,16 +28,17 @@ from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own
 from tape2048_recorder.replay.judging import Judge, Judged
 from tape2048_recorder.replay.replay import replayer
+from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
-from tape2048_tools.viewer.collection import find_run
+from tape2048_tools.viewer.collection import Entry, brief_player, find_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from tape2048_tools.viewer.judges import Judges
+    from tape2048_tools.options.critic import AnyCritic
 
 #: Points of the critic's curves in a report: as many as a wide screen shows.
 _CURVE_POINTS = 1500
@@ -43,6 +46,10 @@ _CURVE_POINTS = 1500
 #: Units of values in points, of a report, and of probabilities.
 _POINT = 1.0
 _PROBABILITY = 1 / 65_535
+
+
+#: Types of arrays in the header, by those of NumPy.
+_TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
 
 
 class Game(NamedTuple):
@@ -70,26 +77,18 @@ class Game(NamedTuple):
         """Whether a known move leads from each board to the next one."""
         return self.numbers is None and not (self.moves > 3).any()
 
-    def step_of(self, position: np.integer[Any]) -> int:
-        """Return the number of the move before which a board stood."""
-        return int(position if self.numbers is None else self.numbers[position])
-
 
 def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[Game]:
     """Read games of a session; ``replayed`` replays with the session's player what is not recorded."""
     session = Session.open(path)
     order = np.argsort(session.runs["id"], kind="stable")
     table = session.runs[order]
-    play = _player_of(session) if replayed and session.tape is None else None  # a tape holds all
+    play = None
+    if replayed and session.tape is None:  # a tape holds all
+        with contextlib.suppress(FormatError):  # of a player that cannot play again, the recording is shown
+            play = replayer(session.path, session.meta)
     for run in ids:
         yield _read(session, int(order[find_run(table, run)]), play)
-
-
-def _player_of(session: Session) -> Any:
-    try:
-        return replayer(session.path, session.meta)
-    except FormatError:
-        return None  # not a player that can play again; what is recorded is shown
 
 
 def _read(session: Session, ordinal: int, play: Any) -> Game:
@@ -151,31 +150,24 @@ def pack(
     if critic is not None:
         stride = -(-len(critic) // _CURVE_POINTS) if small else 1
         arrays["critic"] = _whole(critic[::stride].T, _PROBABILITY, np.uint16)
-    first = game.exps[0].tolist()
-    return _packed({**facts, "first": first, "count": len(game.moves), "notes": game.notes}, arrays)
+    described, parts, at = [], [], 0
+    for name, (array, how) in arrays.items():
+        data = np.ascontiguousarray(array).tobytes()
+        data += b"\0" * (-len(data) % 8)
+        kind = _TYPES[array.dtype.str[1:]]
+        described.append({"name": name, "type": kind, "at": at, "count": array.size, **how})
+        parts.append(data)
+        at += len(data)
+    more = {"first": game.exps[0].tolist(), "count": len(game.moves), "notes": game.notes}
+    text = msgspec.json.encode({**facts, **more, "arrays": described})
+    text += b" " * (-(len(text) + 4) % 8)
+    return len(text).to_bytes(4, "little") + text + b"".join(parts)
 
 
 def _whole(values: NDArray[Any], unit: float, dtype: type[np.integer[Any]]) -> tuple[Any, dict[str, Any]]:
     """Return values in units, each as the difference to the one before, which compresses well."""
     units = np.round(np.atleast_2d(values) / unit).astype(np.int64)
     return np.diff(units, prepend=0, axis=1).astype(dtype), {"unit": unit, "rows": len(units)}
-
-
-_TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
-
-
-def _packed(header: dict[str, Any], arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]]) -> bytes:
-    described, parts, at = [], [], 0
-    for name, (array, how) in arrays.items():
-        data = np.ascontiguousarray(array).tobytes()
-        kind = _TYPES[array.dtype.str[1:]]
-        described.append({"name": name, "type": kind, "at": at, "count": array.size, **how})
-        padding = -len(data) % 8
-        parts.append(data + b"\0" * padding)
-        at += len(data) + padding
-    text = msgspec.json.encode({**header, "arrays": described})
-    text += b" " * (-(len(text) + 4) % 8)
-    return len(text).to_bytes(4, "little") + text + b"".join(parts)
 
 
 # --- boards
@@ -355,3 +347,188 @@ def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
         if time.monotonic() > until:
             break
     return np.array(found, np.uint8)
+
+
+# --- judges
+
+#: The judge unless told.
+DEFAULT_JUDGE = "ntuple"
+
+#: Players that a remark names.
+_NAMED = 3
+
+
+class Judges:
+    """Judges by number: the named players, then the critic for each of its tiles.
+
+    Args:
+        players: as ``record`` takes them, with the judge's parameter ``ahead``.
+        critic: the file or the name of the critic.
+    """
+
+    def __init__(self, players: Sequence[str], critic: Path) -> None:
+        self._players = [parse_player(text) for text in players]
+        self._critic_path = critic
+        self._lock = threading.RLock()
+        self._made: dict[int, Judge] = {}
+
+    @functools.cached_property
+    def critic(self) -> AnyCritic:
+        """The critic; ModelError if it is missing or damaged."""
+        with self._lock:
+            return open_critic(self._critic_path, "cpu")
+
+    def __len__(self) -> int:
+        """Number of judges."""
+        return len(self._players) + len(self.critic.thresholds)
+
+    def __getitem__(self, number: int) -> Judge:
+        """Return a judge; MissingPathError for an unknown number, ConfigError for another player."""
+        if not 0 <= number < len(self):
+            raise MissingPathError(f"no judge has the number {number}", hint=f"there are {len(self)}")
+        with self._lock:
+            if number not in self._made:
+                if number < len(self._players):
+                    name, args = self._players[number]
+                    ahead = int(args.get("ahead", 1))
+                    rest = {key: value for key, value in args.items() if key != "ahead"}
+                    self._made[number] = Judge.of_player(name, rest, ahead=ahead)
+                else:
+                    tile = self.critic.thresholds[number - len(self._players)]
+                    self._made[number] = Judge.of_critic(
+                        self.critic, tile, thresholds=self.critic.thresholds, sha256=self.critic.sha256,
+                        name=f"the critic {self._critic_path.name}",
+                    )  # fmt: skip
+            return self._made[number]
+
+    def all(self) -> list[Judge]:
+        """Return all judges."""
+        return [self[number] for number in range(len(self))]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return what pages show of each judge."""
+        players: list[dict[str, Any]] = [
+            {"name": _named(name, args), "unit": "points", "tile": None} for name, args in self._players
+        ]
+        critics: list[dict[str, Any]] = [
+            {"name": f"critic: {tile}", "unit": "probability", "tile": tile}
+            for tile in self.critic.thresholds
+        ]
+        return [{"number": number, **one} for number, one in enumerate(players + critics)]
+
+    def critic_document(self) -> dict[str, Any]:
+        """Return what pages show of the critic."""
+        facts = self.critic.info
+        return {
+            "kind": self.critic.kind,
+            "sha256": self.critic.sha256,
+            "thresholds": list(self.critic.thresholds),
+            "players": [player.name for player in facts.players],
+            "step": facts.step,
+            "where": facts.where,
+            "metrics": facts.metrics,
+            "training": facts.training,
+        }
+
+    def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
+        """Return a remark if the critic does not judge the players of all sessions' facts; else None."""
+        played = {}
+        for meta in sessions:
+            sha256 = meta.get("player_sha256")
+            player = PlayedBy(brief_player(meta), sha256 if isinstance(sha256, str) else "", 0)
+            played[player.sha256, player.name] = player
+        others = strangers(self.critic.info, list(played.values()))
+        if not others:
+            return None
+        judged = [one.name for one in self.critic.info.players]
+        named = (f"another {one.name}" if one.name in judged else one.name for one in others)
+        names = list(dict.fromkeys(named))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        its = ", ".join(judged)
+        return (
+            f"The critic judges {its}, and not {', '.join(names[:_NAMED])}{more}: "
+            f"its probabilities say how far {its} would come."
+        )
+
+    def opinion(self, boards: NDArray[np.uint64]) -> NDArray[np.float32] | None:
+        """Return the critic's probabilities of boards, ``f32[n, T]``; None if it takes embeddings."""
+        if self.critic.needs_embeddings:
+            return None
+        return np.asarray(self.critic(boards), np.float32)
+
+
+def _named(name: str, args: Mapping[str, Any]) -> str:
+    ahead = args.get("ahead", 1)
+    given = ",".join(f"{key}={value}" for key, value in args.items() if key != "ahead")
+    spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
+    return f"{name}{':' if given else ''}{given}, {spawns} ahead"
+
+
+# --- opinions of games in lists
+
+#: Games of a session that stand for it.
+SAMPLE_GAMES = 8
+
+
+def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> dict[str, Any]:
+    """Return the mean probability of each tile over games halfway through.
+
+    Returns:
+        ``thresholds``; ``odds``, for each of ``wanted`` a probability for each tile, or None; ``remark`` on
+        players that the critic does not judge; ``unread``: the error of the first unreadable session.
+    """
+    runs: dict[Entry, list[int]] = {}
+    for entry, ids in wanted:
+        runs.setdefault(entry, []).extend(ids)
+    found: dict[Entry, dict[int, NDArray[np.float32]]] = {}
+    unread = None
+    for entry, every in runs.items():
+        try:
+            ids, boards = _middle_boards(entry, every)
+        except (TapeError, OSError) as error:
+            unread = unread or str(error)
+            continue
+        found[entry] = dict(zip(ids, require_opinion(judges, boards), strict=True))
+    return {
+        "thresholds": list(judges.critic.thresholds),
+        "odds": [
+            np.mean(known, axis=0).tolist() if known else None
+            for entry, ids in wanted
+            for known in [[found[entry][run] for run in ids if run in found.get(entry, {})]]
+        ],
+        "remark": judges.remark([entry.meta for entry in runs]),
+        "unread": unread,
+    }
+
+
+def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[np.uint64]]:
+    """Return those of some runs that have rows, and the board in the middle of each, ``u64[n]``."""
+    session = Session.open(entry.path)
+    order = np.argsort(session.runs["id"], kind="stable")
+    table = session.runs[order]
+    kept, rows = [], []
+    for run in ids:
+        owned = session.numbers_of(int(order[find_run(table, run)]))
+        numbers = range(owned.start, owned.stop) if isinstance(owned, slice) else owned
+        if len(numbers):
+            kept.append(run)
+            rows.append(numbers[len(numbers) // 2])
+    records = session.get_batch(np.array(rows, np.int64))
+    return kept, boards_of(records, "a row", session.path)
+
+
+def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Return the critic's probabilities ``f32[n, T]``; raise ModelError where it takes no boards."""
+    found = judges.opinion(boards)
+    if found is None:
+        raise ModelError("this critic takes embeddings, and the pages have boards")
+    return found
+
+
+def sample_of(runs: NDArray[np.void], *, newest: bool = False) -> list[int]:
+    """Return the ids of a few runs of a table: evenly spread, or the last ones."""
+    last = len(runs) - 1
+    first = max(0, len(runs) - SAMPLE_GAMES) if newest else 0
+    places = np.linspace(first, last, min(SAMPLE_GAMES, len(runs))).round().astype(np.int64)
+    found: list[int] = runs["id"][places].tolist()
+    return found

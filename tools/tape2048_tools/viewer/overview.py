@@ -11,8 +11,7 @@ from tape2048.base.intervals import wilson
 from tape2048.errors import TapeError
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import parse_moment, quantiles
-from tape2048_tools.viewer.games import read_game
-from tape2048_tools.viewer.judges import Judges, require_opinion
+from tape2048_tools.viewer.games import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +47,13 @@ _EXPONENTS = 32
 
 def overview(games: Games, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
     """Return the overview of one or several selections, ``bool[R]`` or None for all, with the same bins."""
-    parts = [_Part(games, chosen) for chosen in choices]
-    score_max = max((int(part.scores.max(initial=0)) for part in parts), default=0)
-    steps_max = max((int(part.steps.max(initial=0)) for part in parts), default=0)
+    names = ("max_score", "steps", "highest_tile", "rows", "session")
+    parts = [
+        {name: games[name] if chosen is None else games[name][chosen] for name in names} for chosen in choices
+    ]
+    score_max, steps_max = (
+        max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("max_score", "steps")
+    )
     widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
     return {
         "widths": widths,
@@ -58,7 +61,7 @@ def overview(games: Games, choices: Sequence[NDArray[np.bool_] | None]) -> dict[
         "waiting_rows": games.waiting_rows,
         "waiting_games": games.waiting_games,
         "broken": list(games.broken),
-        "selections": [part.document(widths) for part in parts],
+        "selections": [_part(games, part, widths) for part in parts],
     }
 
 
@@ -70,76 +73,64 @@ def _round_width(width: float) -> int:
     return int(next(step * base for step in (1, 2, 5, 10) if step * base >= width))
 
 
-class _Part:
-    """The games of one selection, as columns."""
-
-    def __init__(self, games: Games, chosen: NDArray[np.bool_] | None) -> None:
-        self.games = games
-        every = chosen is None
-        self.scores, self.steps, self.tiles, self.rows, self.owners = (
-            games[name] if every else games[name][chosen]
-            for name in ("max_score", "steps", "highest_tile", "rows", "session")
-        )
-
-    def document(self, widths: dict[str, int]) -> dict[str, Any]:
-        # Games by session and highest tile.
-        places = self.owners.astype(np.int64) * _EXPONENTS + exponents_of(self.tiles)
-        size = (len(self.games.sessions), _EXPONENTS)
-        table = np.bincount(places, minlength=size[0] * size[1]).reshape(size)
-        counts = table.sum(axis=1)
-        entries = [one for one, count in zip(self.games.sessions, counts, strict=True) if count]
-        times = [_span(one) for one in entries]
-        begins = [begin for begin, _ in times if begin is not None]
-        ends = [end for _, end in times if end is not None]
-        return {
-            "games": len(self.scores),
-            "rows": int(self.rows.sum(dtype=np.uint64)),
-            "steps": int(self.steps.sum(dtype=np.uint64)),
-            "sessions": len(entries),
-            "bytes": sum(one.bytes for one in entries),
-            "started": min(begins, default=None),
-            "ended": max(ends, default=None),
-            "score": quantiles(self.scores),
-            "length": quantiles(self.steps),
-            "score_bins": np.bincount(self.scores // widths["score"], minlength=1).tolist(),
-            "steps_bins": (lengths := np.bincount(self.steps // widths["steps"], minlength=1)).tolist(),
-            "survival": _survival(lengths, len(self.steps)),
-            "tiles": _reach(table.sum(axis=0)),
-            "players": self._players(table),
-            "throughput": _throughput(entries),
-        }
-
-    def _players(self, table: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Return games, scores and reach by player, from games by session and highest tile."""
-        sessions, counts = self.games.sessions, table.sum(axis=1)
-        of_player: dict[str, list[int]] = {}
-        for number, count in enumerate(counts.tolist()):
-            if count:
-                of_player.setdefault(sessions[number].player_id, []).append(number)
-        total = np.bincount(self.owners, self.scores, len(sessions))
-        reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
-        found = []
-        for player_id, numbers in of_player.items():
-            its = int(counts[numbers].sum())
-            reach = {tile: wilson(int(by[numbers].sum()), its)._asdict() for tile, by in reached.items()}
-            found.append(
-                {
-                    "id": player_id, "player": sessions[numbers[0]].player,
-                    "sessions": len(numbers), "games": its,
-                    "mean_score": float(total[numbers].sum() / its),
-                    "reach": {str(tile): share for tile, share in reach.items()},
-                }
-            )  # fmt: skip
-        return sorted(found, key=lambda one: -one["games"])
+def _part(games: Games, columns: dict[str, NDArray[Any]], widths: dict[str, int]) -> dict[str, Any]:
+    """Return the document of one selection from the columns of its games."""
+    scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
+    # Games by session and highest tile.
+    places = owners.astype(np.int64) * _EXPONENTS + exponents_of(columns["highest_tile"])
+    size = (len(games.sessions), _EXPONENTS)
+    table = np.bincount(places, minlength=size[0] * size[1]).reshape(size)
+    counts = table.sum(axis=1)
+    entries = [one for one, count in zip(games.sessions, counts, strict=True) if count]
+    times = [_span(one) for one in entries]
+    begins = [begin for begin, _ in times if begin is not None]
+    ends = [end for _, end in times if end is not None]
+    lengths = np.bincount(steps // widths["steps"], minlength=1)
+    # The share of games that last at least to the start of each bin.
+    survival = 1 - np.append(0, np.cumsum(lengths)) / max(1, len(steps))
+    return {
+        "games": len(scores),
+        "rows": int(columns["rows"].sum(dtype=np.uint64)),
+        "steps": int(steps.sum(dtype=np.uint64)),
+        "sessions": len(entries),
+        "bytes": sum(one.bytes for one in entries),
+        "started": min(begins, default=None),
+        "ended": max(ends, default=None),
+        "score": quantiles(scores),
+        "length": quantiles(steps),
+        "score_bins": np.bincount(scores // widths["score"], minlength=1).tolist(),
+        "steps_bins": lengths.tolist(),
+        "survival": survival.round(6).tolist() if len(steps) else [],
+        "tiles": _reach(table.sum(axis=0)),
+        "players": _players(games.sessions, owners, scores, table),
+        "throughput": _throughput(entries),
+    }
 
 
-def _survival(lengths: NDArray[np.int64], count: int) -> list[float]:
-    """Return the share of games that last at least to the beginning of each bin of lengths."""
-    if not count:
-        return []
-    over = np.append(0, np.cumsum(lengths))
-    shares: list[float] = (1 - over / count).round(6).tolist()
-    return shares
+def _players(
+    sessions: Sequence[Entry], owners: NDArray[Any], scores: NDArray[Any], table: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """Return games, scores and reach by player, from games by session and highest tile."""
+    counts = table.sum(axis=1)
+    of_player: dict[str, list[int]] = {}
+    for number, count in enumerate(counts.tolist()):
+        if count:
+            of_player.setdefault(sessions[number].player_id, []).append(number)
+    total = np.bincount(owners, scores, len(sessions))
+    reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
+    found = []
+    for player_id, numbers in of_player.items():
+        its = int(counts[numbers].sum())
+        reach = {tile: wilson(int(by[numbers].sum()), its)._asdict() for tile, by in reached.items()}
+        found.append(
+            {
+                "id": player_id, "player": sessions[numbers[0]].player,
+                "sessions": len(numbers), "games": its,
+                "mean_score": float(total[numbers].sum() / its),
+                "reach": {str(tile): share for tile, share in reach.items()},
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda one: -one["games"])
 
 
 def _reach(by_exponent: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -199,7 +190,8 @@ def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> di
             for number, game in zip(mine, read_game(entry.path, games["id"][mine].tolist()), strict=True):
                 highest = np.maximum.accumulate(game.exps.max(axis=1))
                 for exp in range(2, int(highest[-1]) + 1):
-                    firsts.setdefault(exp, []).append(int(game.step_of(np.searchsorted(highest, exp))))
+                    at = np.searchsorted(highest, exp)
+                    firsts.setdefault(exp, []).append(int(at if game.numbers is None else game.numbers[at]))
                 made += np.bincount(game.moves, minlength=256)[:_MOVES]
                 read.append(_Read(number, game.states, highest))
         except (TapeError, OSError) as error:

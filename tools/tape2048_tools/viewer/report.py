@@ -20,9 +20,9 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.errors import TapeError
 from tape2048_tools.viewer.app import static_files
+from tape2048_tools.viewer.collection import page_of_games
 from tape2048_tools.viewer.games import pack
 from tape2048_tools.viewer.overview import overview, sample
-from tape2048_tools.viewer.selection import page_of_games
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,21 +145,15 @@ def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[
         if progress is not None:
             progress(done, len(judged))
         try:
-            loss, packed = _judged(data, number)
+            entry, row = table.at(number)
+            game, found, facts = data.judged(entry, int(row["id"]), 0)
+            packed = pack(facts, game, found, data.judges.opinion(game.states), small=True)
         except (TapeError, OSError):
             continue  # damaged or gone: the overview still counts it
         if number in wanted:
             yield wanted[number], number, packed
-        elif loss > 0:
+        elif found is not None and len(found.loss) and (loss := float(np.nanmean(found.loss))) > 0:
             lossy.append((loss, number, packed))
             lossy = sorted(lossy, reverse=True)[: max(0, most - len(wanted))]
     for _, number, packed in lossy:
         yield "most lossy", number, packed
-
-
-def _judged(data: Data, number: int) -> tuple[float, bytes]:
-    """Return the loss of a game for each of its moves, and the game packed."""
-    entry, row = data.collection.games().at(number)
-    game, judged, facts = data.judged(entry, int(row["id"]), 0)
-    loss = 0.0 if judged is None or not len(judged.loss) else float(np.nanmean(judged.loss))
-    return loss, pack(facts, game, judged, data.judges.opinion(game.states), small=True)

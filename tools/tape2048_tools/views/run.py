@@ -155,7 +155,6 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
 
 
 def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
-
     opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]
     runs = np.concatenate([one.runs for one in opened])
     owners = np.repeat(np.arange(len(opened)), [len(one.runs) for one in opened])

@@ -138,10 +138,10 @@ class ReplayScreen:
         *,
         position: int = 0,
     ) -> None:
-
         self.title, self.steps, self.ended = title, found.steps, found.ended
         self.boards, self.moves = found.arrays()
         self.position = position
+        self.last = len(self.boards) - 1
         self.playing = False
         self.scores = scores_of(self.boards, self.moves)
         self._spawns = recover(self.boards, self.moves)
@@ -150,20 +150,11 @@ class ReplayScreen:
         self._typed: str | None = None  # the number of a move that is being typed
         self._said = ""
 
-    @property
-    def last(self) -> int:
-        """Position of the last board."""
-        return len(self.boards) - 1
-
     def view(self) -> GameView | None:
         """Return the game as the chosen judge sees it; None while it is being judged."""
-        if self._judge == 0:
-            return self._by_player.result() if self._by_player.done() else None
-        critic = self._critic()
-        return None if critic is None else critic.views[self._judge - 1]
-
-    def _critic(self) -> CriticView | None:
-        return self._by_critic.result() if self._by_critic.done() else None
+        if self._judge:  # chosen once the critic has judged
+            return self._by_critic.result().views[self._judge - 1]
+        return self._by_player.result() if self._by_player.done() else None
 
     def press(self, key: str) -> bool:
         """Act on a key; return whether the screen stays."""
@@ -184,8 +175,10 @@ class ReplayScreen:
             self._typed = ""
         elif key == " ":
             self.playing = not self.playing and self.position < self.last
+        elif key == "c" and not self._by_critic.done():
+            self._said = "the critic is being loaded"
         elif key == "c":
-            self._next_judge()
+            self._judge = (self._judge + 1) % (1 + len(self._by_critic.result().views))
         return True
 
     def tick(self) -> None:
@@ -199,7 +192,6 @@ class ReplayScreen:
         self.position = max(0, min(position, self.last))
 
     def _type(self, key: str) -> None:
-        """Edit the number of the move to go to."""
         assert self._typed is not None
         if key.isdecimal() and key.isascii():
             self._typed = (self._typed + key)[:9]
@@ -225,13 +217,6 @@ class ReplayScreen:
         else:
             self._said = f"no large loss {'after' if forward else 'before'} this move"
 
-    def _next_judge(self) -> None:
-        critic = self._critic()
-        if critic is None:
-            self._said = "the critic is being loaded"
-            return
-        self._judge = (self._judge + 1) % (1 + len(critic.views))
-
     def lines(self, size: tuple[int, int]) -> list[Text]:
         """Return the lines to show."""
         at = self.position
@@ -245,7 +230,8 @@ class ReplayScreen:
         ]
         below = [cell("the critic is being loaded", "dim")]
         note: list[Text] = []
-        if (critic := self._critic()) is not None:
+        if self._by_critic.done():
+            critic = self._by_critic.result()
             chances = zip(critic.tiles, critic.chances[at].tolist(), strict=True)
             below = [cell("   ".join(f"P({tile}) {share(chance)}" for tile, chance in chances))]
             note = wrapped(critic.note, "yellow", size[0])
@@ -254,15 +240,12 @@ class ReplayScreen:
             below += [*self._curve(view, size[0]), *judged, *note, *self._loss_lines(view)]
         else:
             below += note
-        return compose(self.title, board, beside, below, self._foot(), rows=size[1])
-
-    def _foot(self) -> str:
+        foot = self._said or self.keys
         if self._typed is not None:
-            return f"go to move: {self._typed}_   (Enter goes, Esc stays)"
-        return self._said or self.keys
+            foot = f"go to move: {self._typed}_   (Enter goes, Esc stays)"
+        return compose(self.title, board, beside, below, foot, rows=size[1])
 
     def _move_lines(self, view: GameView | None) -> list[Text]:
-        """Return what is to say of the move from this board."""
         at = self.position
         if at == self.last:
             return [cell("the final board" if self.ended else "the last recorded board")]
@@ -289,7 +272,6 @@ class ReplayScreen:
         ]
 
     def _loss_lines(self, view: GameView) -> list[Text]:
-        """Return a list of the large losses, the largest first."""
         lines = [cell(""), cell("largest losses", "bold")] if len(view.largest) else []
         for rank, at in enumerate(view.largest.tolist(), start=1):
             values = view.judged.values[at].tolist()
@@ -326,7 +308,6 @@ class PersonGame:
     """A game that a person plays, with spawns from the generator of a seed."""
 
     def __init__(self, seed: int) -> None:
-
         self.seed = seed
         with np.errstate(over="ignore"):
             board, _, state, gamma = new_game(np.uint64(seed))
@@ -437,23 +418,16 @@ class PersonScreen:
         return compose("2048", board, beside, below, keys, rows=size[1])
 
     def _advice(self, judge: Judge) -> list[Text]:
-        """Return the values of all moves, and what the judge says of the last one."""
         values = [math.nan] * 4
         for option in judge.board(self.game.boards[-1]):
             values[option.move] = option.value
-        return move_table(values, judge.unit, None) + self._last_move(judge)
-
-    def _last_move(self, judge: Judge) -> list[Text]:
-        if not self.game.moves:
-            return []
-        judged = judge.game(*self.game.arrays(len(self.game.moves) - 1))
-        loss, luck = points(judged.loss[0], judge.unit), points(judged.luck[0], judge.unit, sign=True)
-        return [
-            cell(""),
-            cell(f"your {MOVES[self.game.moves[-1]]}"),
-            cell(f"loss   {loss}"),
-            cell(f"luck   {luck}"),
-        ]
+        lines = move_table(values, judge.unit, None)
+        if moves := self.game.moves:
+            judged = judge.game(*self.game.arrays(len(moves) - 1))
+            loss, luck = points(judged.loss[0], judge.unit), points(judged.luck[0], judge.unit, sign=True)
+            texts = "", f"your {MOVES[moves[-1]]}", f"loss   {loss}", f"luck   {luck}"
+            lines += map(cell, texts)
+        return lines
 
 
 def show(screen: Screen, shown: ReplayScreen | PersonScreen, frame_s: float = _LOOK_S) -> None:

@@ -14,11 +14,11 @@ from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     DEVICE,
     EXISTING,
-    SHARD,
     exit_on_findings,
     int_option,
     json_option,
     new_command,
+    shard,
     tower,
 )
 from tape2048_tools.terminal.display import duration, number, size
@@ -57,7 +57,11 @@ if TYPE_CHECKING:
 @int_option("--chunk-rows", "Rows between two writes: a kill loses no more.", default=65_536, least=1)
 @int_option("--threads", "Threads of PyTorch on a CPU; 0: PyTorch's default.", default=0)
 @click.option(
-    "--shard", "share", type=SHARD, help="Do one of N shares of every session.  [default: that of torchrun]"
+    "--shard",
+    "share",
+    type=shard,
+    metavar="I/N",
+    help="Do one of N shares of every session.  [default: that of torchrun]",
 )
 @click.option("--engine", type=click.Choice(["ray"]), help="Do each session as a task of Ray (extra [ray]).")
 @click.option("--force", is_flag=True, help="Replace embeddings that exist.")
@@ -95,7 +99,7 @@ def command(
     from tape2048.torch.support import local_device
     from tape2048_tools.commands.jobs import failure
     from tape2048_tools.sessions.jobs import Job, run_job
-    from tape2048_tools.sessions.roots import expand_all
+    from tape2048_tools.sessions.summary import expand_all
 
     if engine and share:
         raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")

@@ -113,7 +113,7 @@ def _as_job(critic: Path, source: Path, out: Path, tower: str | None, device: st
     from tape2048.critic.facts import SHIPPED
     from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.sessions.roots import expand_sources
+    from tape2048_tools.sessions.summary import expand_sources
     from tape2048_tools.terminal.output import complain
 
     path = critic if str(critic) in SHIPPED else critic.absolute()

@@ -82,7 +82,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     require_torch()
     sys.path.append(str(Path.cwd()))  # for the module of module:factory
     from tape2048.torch.training.run import train_critic
-    from tape2048_tools.progress.training import critic_document, critic_panel, critic_summary
+    from tape2048_tools.progress.jobs import critic_document, critic_panel, critic_summary
 
     first = os.environ.get("RANK", "0") == "0"
     with _stopped_by_signals() as stop, critic_panel(config, quiet=not first) as view:
@@ -132,7 +132,7 @@ def _ntuple(
     if config.games is None and not is_url(config.data):
         refuse_missing(Path(config.data))
     from tape2048.critic.ntuple.training import train_ntuple_critic
-    from tape2048_tools.progress.training import (
+    from tape2048_tools.progress.jobs import (
         ntuple_critic_document,
         ntuple_critic_panel,
         ntuple_critic_summary,

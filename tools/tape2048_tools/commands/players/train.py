@@ -66,7 +66,7 @@ def command(
         raise click.UsageError("give the directory of the network: --out DIR")
 
     from tape2048_recorder.ntuple_training.trainer import NETWORK, run_training
-    from tape2048_tools.progress.training import draw_curve, player_panel, player_summary
+    from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
 
     stop = threading.Event()
     with _stopped_by_signals(stop) as hurry, player_panel(config, str(out)) as view:

@@ -45,7 +45,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     import msgspec
 
     from tape2048.errors import StorageError
-    from tape2048_tools.progress.recording import summary_parts
+    from tape2048_tools.progress.jobs import summary_parts
     from tape2048_tools.terminal.output import complain, print_result, printable
 
     try:
@@ -60,7 +60,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
 def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> Summary:
     loaded = load_from_command_line(config_path, flags)
     from tape2048_recorder.recorder import run
-    from tape2048_tools.progress.recording import RecordingPanel
+    from tape2048_tools.progress.jobs import RecordingPanel
 
     faulthandler.enable()  # a watchdog's SIGABRT then leaves the stack in the log
     reloads = loaded.path is not None and not _has_terminal()

@@ -52,7 +52,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     from tape2048.base.text import counted
     from tape2048_recorder.daemon.instance import Instance
     from tape2048_recorder.recording.publish import recover_all
-    from tape2048_tools.sessions.roots import default_root
+    from tape2048_tools.sessions.summary import default_root
 
     directory = (root or default_root()).absolute()
     known = _known_instances(directory)

@@ -103,7 +103,7 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
-    from tape2048_tools.progress.recording import dropped_words, in_model
+    from tape2048_tools.progress.jobs import dropped_words, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -39,7 +39,7 @@ def command(
     from tape2048.base.text import counted
     from tape2048.errors import RecorderError
     from tape2048_recorder.status.control import Running
-    from tape2048_tools.progress.recording import dropped_words
+    from tape2048_tools.progress.jobs import dropped_words
 
     with Running(directory, instance) as recorder:
         recorder.stop(drain=drain)

@@ -122,7 +122,7 @@ def _as_job(
     from tape2048.formats.dataset_layout import SkippedRun
     from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.sessions.roots import expand_sources
+    from tape2048_tools.sessions.summary import expand_sources
 
     if to is None:
         raise click.UsageError("--shard and --engine need --to: TARGET is a directory")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.conversion.sources import RunSource
-    from tape2048.export.table import Table, TableName
+    from tape2048.export.table import TableName
     from tape2048.export.write import Format
     from tape2048.formats.dataset_layout import SkippedRun
     from tape2048.runs.jsonl import U64
@@ -113,7 +113,7 @@ def command(
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
     from tape2048.export.table import make_table, run_file_table
-    from tape2048.export.write import COMPRESSIONS, default_path, write_table
+    from tape2048.export.write import COMPRESSIONS, default_path, write_lines, write_table
 
     if compression is not None and compression not in COMPRESSIONS[format_]:
         raise click.UsageError(
@@ -135,7 +135,11 @@ def command(
         found = make_table(Corpus.open(sources, where, load="mmap"), table, labels)
     complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)
     if to_stdout:
-        _to_stdout(found, format_, u64)
+        try:
+            write_lines(found, sys.stdout.buffer, lambda _done, _total: None, format=format_, u64=u64)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            raise unwritten(error) from error
         exit_on_findings(skipped)
         return
     path = default_path(sources[0], table, format_) if output is None else output
@@ -163,13 +167,3 @@ def _open_run_files(paths: Sequence[Path]) -> list[RunSource]:
         return [open_source(path) for path in paths] if True in are_files else []
     except NotASessionError:
         return []
-
-
-def _to_stdout(table: Table, format_: Format, u64: U64) -> None:
-    from tape2048.export.write import write_lines
-
-    try:
-        write_lines(table, sys.stdout.buffer, lambda _done, _total: None, format=format_, u64=u64)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        raise unwritten(error) from error

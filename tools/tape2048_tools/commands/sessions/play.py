@@ -1,24 +1,94 @@
-"""``tape2048 play``: step through a recorded game with keys, or play one."""
+"""``tape2048 visualize`` and ``tape2048 play``: show one run, step through it with keys, or play a game."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import EXISTING, PATH, critic_or_name, int_option, new_command
-from tape2048_tools.terminal.output import complain, printable
+from tape2048_tools.terminal.click_extras import (
+    CRITIC,
+    EXISTING,
+    PATH,
+    int_option,
+    json_option,
+    new_command,
+)
+from tape2048_tools.terminal.display import board
+from tape2048_tools.terminal.output import cell, complain, print_result, printable
 from tape2048_tools.terminal.screen import Screen
-from tape2048_tools.views.run import RUN_CHOICE, ChosenRun, choose_run
+from tape2048_tools.views.run import RUN_CHOICE, ChosenRun, choose_run, run_document, run_parts, step_document
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_tools.views.screens import CriticView, PersonGame, PersonScreen
+    from rich.console import RenderableType
+
+    from tape2048_tools.views.screens import CriticView, PersonScreen
+
+
+@new_command(
+    "tape2048 visualize game.a2run2",
+    "tape2048 visualize game.a2run --step 100",
+    "tape2048 visualize selfplay/20260101T000000Z_model=ntuple",
+    "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --run 68 --step 10",
+    "tape2048 visualize runs.a2pack --longest",
+    "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
+)
+@click.argument("path", metavar="RUN", type=EXISTING)
+@RUN_CHOICE
+@click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the last board.")
+@json_option()
+def visualize(*, path: Path, run_id: int | None, which: str | None, step: int | None, as_json: bool) -> None:
+    """Show a run: its facts and last board, or any one of its boards. `play` shows the game.
+
+    RUN is a file of one run (A2T1 or a2run2), or holds several: a session, a directory of sessions, a pack,
+    pack.dat, a data set, JSON lines, Parquet, a directory of run files. A run's id is the one in its session,
+    data set or pack.dat, as `show` and `export` have it; elsewhere runs have none, and their position from 0
+    is their id. A session of rows shows the boards that it recorded, without the final one, which a tape has.
+    Moves and spawns that are not stored are recovered from the boards.
+    """
+    found = choose_run(path, run_id, which)
+    if step is not None:
+        position = found.position(step)
+        document = found.facts | step_document(found.run, position) | {"step": int(found.steps[position])}
+        print_result(document, lambda: _step_parts(document, found), as_json=as_json)
+        return
+    last = "final" if found.ended else "last"
+    document = {"path": str(path)} | found.facts | run_document(found.run, last) | found.facts
+    print_result(document, lambda: run_parts(found.run, document), as_json=as_json)
+
+
+def _step_parts(document: dict[str, Any], found: ChosenRun) -> list[RenderableType]:
+    parts: list[RenderableType] = [
+        cell(f"board {document['step']} of {found.steps[-1]}", "bold"),
+        board(document["exps"]),
+    ]
+    spawn = document["spawn"]
+    if document["move"] is None:
+        last = "the final board" if found.ended else "the last recorded board"
+        is_last = document["step"] == found.steps[-1]
+        parts.append(last if is_last else "the move cannot be recovered from the boards")
+    elif spawn is None:
+        parts.append(f"{document['move']}, which does not lead to the next board")
+    else:
+        row, column = divmod(spawn["cell"], 4)
+        parts.append(f"{document['move']}, then a {spawn['tile']} in row {row + 1}, column {column + 1}")
+    if document["branches"] is not None:
+        names = ("UP", "DOWN", "LEFT", "RIGHT")
+        values = [
+            f"{name} {branch['value']:.4g}" if branch["legal"] else f"{name} -"
+            for name, branch in zip(names, document["branches"], strict=True)
+        ]
+        parts.append(f"branch values: {', '.join(values)}")
+    return parts
+
+
+# --- play
 
 _SUFFIXES = (".a2run", ".a2run2")
 
@@ -45,19 +115,12 @@ _SUFFIXES = (".a2run", ".a2run2")
     help="The player that judges moves and advises: ntuple, or ntuple:weights=FILE.",
 )
 @int_option("--ahead", "Spawns that it looks ahead.", default=1, least=1, most=2)
-@click.option(
-    "--critic",
-    type=critic_or_name,
-    default="default",
-    metavar="CRITIC",
-    show_default=True,
-    help="A critic, or default: the one that ships.",
-)
+@CRITIC
 @click.option(
     "--record", type=PATH, metavar="FILE", help="Write your game to this new .a2run or .a2run2 file."
 )
 @int_option("--seed", "Seed of your game's spawns.  [default: a random one]", most=2**64 - 1)
-def command(
+def play(
     *,
     path: Path | None,
     run_id: int | None,
@@ -88,7 +151,7 @@ def command(
     from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.options.recorder import parse_player
     from tape2048_tools.terminal.background import in_background
-    from tape2048_tools.viewer.judges import Judges
+    from tape2048_tools.viewer.games import Judges
     from tape2048_tools.views.screens import PersonGame, PersonScreen, ReplayScreen, show, view_of
 
     if path is None and (run_id, which, step) != (None, None, None):
@@ -109,8 +172,9 @@ def command(
         game = PersonGame(secrets.randbits(64) if seed is None else seed)
         _play(screen, PersonScreen(game, judge, lambda: Judges([], critic).all()), record)
         return
+    number = f"run {found.facts['run']} of " if "run" in found.facts else ""
     shown = ReplayScreen(
-        _title(path, found),
+        number + str(found.facts.get("path", path)).rstrip("/").rpartition("/")[2],
         found,
         in_background(lambda: view_of(judge, *found.arrays())),
         in_background(lambda: _by_critic(critic, found)),
@@ -120,16 +184,11 @@ def command(
         show(screen, shown, 1 / fps)
 
 
-def _title(path: Path, found: ChosenRun) -> str:
-    number = f"run {found.facts['run']} of " if "run" in found.facts else ""
-    return number + str(found.facts.get("path", path)).rstrip("/").rpartition("/")[2]
-
-
 def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     """Load a critic, and have it judge a game."""
     from tape2048.critic.facts import PlayedBy, strangers
     from tape2048.runs.engine_text import identity_of
-    from tape2048_tools.viewer.judges import Judges
+    from tape2048_tools.viewer.games import Judges
     from tape2048_tools.views.screens import CriticView, view_of
 
     judges = Judges([], path)
@@ -147,6 +206,10 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
 
 def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
     """Have a person play, and record the game however it ends."""
+    from tape2048._version import __version__
+    from tape2048.runs.a2run import write_run
+    from tape2048.runs.a2run2 import RunV2
+    from tape2048.runs.run import Run, RunMeta
     from tape2048_tools.views.screens import show
 
     game = shown.game
@@ -157,7 +220,19 @@ def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
     finally:
         said = f"score {game.score:,}, {counted(len(game.moves), 'move')}"
         if record is not None and game.moves:
-            _save(game, record, began_unix_s, time.monotonic() - begin)
+            meta = RunMeta(
+                steps=len(game.moves),
+                start_unix_s=began_unix_s,
+                elapsed_s=time.monotonic() - begin,
+                max_score=game.score,
+                highest_tile=1 << max(game.exps),
+                engine=f"tape2048 {__version__} person",
+            )
+            run = Run(*game.arrays(), meta)
+            if record.suffix == ".a2run":
+                write_run(record, run)
+            else:
+                RunV2.from_run(run).save(record)
             said += f", recorded in {printable(record)}"
         complain(said)
 
@@ -174,24 +249,3 @@ def _refuse_taken(path: Path) -> None:
         raise NameTakenError("the name is taken; nothing was replaced", path=path)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise StorageError("nothing can be written here", path=path.parent, hint="name another --record")
-
-
-def _save(game: PersonGame, path: Path, began_unix_s: int, elapsed_s: float) -> None:
-    from tape2048._version import __version__
-    from tape2048.runs.a2run import write_run
-    from tape2048.runs.a2run2 import RunV2
-    from tape2048.runs.run import Run, RunMeta
-
-    meta = RunMeta(
-        steps=len(game.moves),
-        start_unix_s=began_unix_s,
-        elapsed_s=elapsed_s,
-        max_score=game.score,
-        highest_tile=1 << max(game.exps),
-        engine=f"tape2048 {__version__} person",
-    )
-    run = Run(*game.arrays(), meta)
-    if path.suffix == ".a2run":
-        write_run(path, run)
-    else:
-        RunV2.from_run(run).save(path)

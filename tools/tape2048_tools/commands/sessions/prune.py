@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +26,7 @@ from tape2048_tools.sessions.pruning import (
     free_bytes,
     make_plan,
 )
-from tape2048_tools.sessions.roots import default_root, refuse_session
+from tape2048_tools.sessions.summary import default_root, refuse_session
 from tape2048_tools.terminal.click_extras import (
     PATH,
     ROOT,
@@ -109,12 +109,40 @@ def command(
         done: list[Removed] = []
         if isinstance(upkeep, RemovalLock):
             done = _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
-    pruned = _Pruned(directory, plan, done, leftovers, skipped, dry_run)
+    failed = [outcome for outcome in (*leftovers, *done) if outcome.error is not None]
+    gone = {outcome.path.name for outcome in done if outcome.gone}
+    read = [outcome.path.name for outcome in done if not outcome.gone and not outcome.error]
+    document = {
+        "root": str(directory),
+        "dry_run": dry_run,
+        "sessions": [
+            {
+                "name": session.name,
+                "model_tag": session.tag,
+                "bytes": session.bytes,
+                "rule": rule,
+                "why": why,
+                "removed": session.name in gone,
+            }
+            for session, rule, why in plan.going
+        ],
+        "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
+        "staying": plan.staying,
+        "staying_bytes": plan.staying_bytes,
+        "read": [*plan.held, *read],
+        "passed_over": [{"name": path.name, "why": why} for path, why in skipped],
+        "failed": [
+            {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
+            for outcome in failed
+        ],
+        "unmet": plan.unmet,
+        "leftovers_removed": [outcome.path.name for outcome in leftovers if outcome.gone],
+    }
     if as_json:
-        print_json(_document(pruned))
+        print_json(document)
     else:
-        _print(pruned, quiet=quiet, has_limit=retention.limited)
-    exit_on_findings(pruned.failed)
+        _print(document, plan.held, quiet=quiet, has_limit=retention.limited)
+    exit_on_findings(failed)
 
 
 def _is_read(upkeep: LockProbe | RemovalLock, root: Path, session: Candidate) -> bool:
@@ -127,7 +155,6 @@ def _is_read(upkeep: LockProbe | RemovalLock, root: Path, session: Candidate) ->
 def _remove(
     root: Path, plan: PrunePlan, upkeep: RemovalLock, keep_free_mb: int | None, *, quiet: bool
 ) -> list[Removed]:
-
     rules = {root / going.session.name: going.rule for going in plan.going}
 
     def still_needed(path: Path) -> bool:
@@ -145,86 +172,30 @@ def _remove(
     return done
 
 
-class _Pruned(NamedTuple):
-    """The result of pruning a directory."""
-
-    root: Path
-    plan: PrunePlan
-    done: list[Removed]
-    leftovers: list[Removed]
-    skipped: list[tuple[Path, str]]
-    dry_run: bool
-
-    @property
-    def failed(self) -> list[Removed]:
-        return [outcome for outcome in (*self.leftovers, *self.done) if outcome.error is not None]
-
-    @property
-    def gone(self) -> set[str]:
-        return {outcome.path.name for outcome in self.done if outcome.gone}
-
-
-def _document(pruned: _Pruned) -> dict[str, Any]:
-    plan, gone = pruned.plan, pruned.gone
-    read = [outcome.path.name for outcome in pruned.done if not outcome.gone and not outcome.error]
-    return {
-        "root": str(pruned.root),
-        "dry_run": pruned.dry_run,
-        "sessions": [
-            {
-                "name": session.name,
-                "model_tag": session.tag,
-                "bytes": session.bytes,
-                "rule": rule,
-                "why": why,
-                "removed": session.name in gone,
-            }
-            for session, rule, why in plan.going
-        ],
-        "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
-        "staying": plan.staying,
-        "staying_bytes": plan.staying_bytes,
-        "read": [*plan.held, *read],
-        "passed_over": [{"name": path.name, "why": why} for path, why in pruned.skipped],
-        "failed": [
-            {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
-            for outcome in pruned.failed
-        ],
-        "unmet": plan.unmet,
-        "leftovers_removed": [outcome.path.name for outcome in pruned.leftovers if outcome.gone],
-    }
-
-
-def _print(pruned: _Pruned, *, quiet: bool, has_limit: bool) -> None:
-    plan, dry_run = pruned.plan, pruned.dry_run
-    if plan.going and not quiet:
-        outcomes = {outcome.path.name: outcome for outcome in pruned.done}
+def _print(document: dict[str, Any], held: Sequence[str], *, quiet: bool, has_limit: bool) -> None:
+    chosen, verb = document["sessions"], "would be removed"
+    notes = dict.fromkeys(document["read"], "stays: it is being read")
+    notes |= {one["name"]: "failed" for one in document["failed"]}
+    notes |= {one["name"]: "removed" for one in chosen if one["removed"]}
+    if document["dry_run"]:
+        notes = {one["name"]: verb for one in chosen}
+    if chosen and not quiet:
         rows = [
-            (session.name, size(session.bytes), why, _note(outcomes.get(session.name), dry_run))
-            for session, _, why in plan.going
+            (one["name"], size(one["bytes"]), one["why"], notes.get(one["name"], "stays: there is room now"))
+            for one in chosen
         ]
         print_lines(("session", ">size", "why", "note"), rows)
-    lines = [f"kept, as it is being read: {name}" for name in plan.held]
-    lines += [f"skipped: {path.name}: {why}" for path, why in pruned.skipped]
-    lines += [f"not met: {text}" for text in plan.unmet]
-    lines += [f"failed: {outcome.error}" for outcome in pruned.failed]
+    lines = [f"kept, as it is being read: {name}" for name in held]
+    lines += [f"skipped: {one['name']}: {one['why']}" for one in document["passed_over"]]
+    lines += [f"not met: {text}" for text in document["unmet"]]
+    lines += [f"failed: {one['message']}" for one in document["failed"]]
     if not has_limit:
         lines.append("no limit is set: use flags, or [retention] in the recorder's file")
-    gone = pruned.gone
-    chosen = [going.session for going in plan.going if dry_run or going.session.name in gone]
-    verb = "would be removed" if dry_run else "removed"
-    freed = size(sum(session.bytes for session in chosen))
-    kept = len(plan.going) - len(chosen) + plan.staying
+    kept = document["staying"]
+    if not document["dry_run"]:
+        kept, verb = kept + sum(not one["removed"] for one in chosen), "removed"
+        chosen = [one for one in chosen if one["removed"]]
+    freed = size(sum(one["bytes"] for one in chosen))
     stay = f"{number(kept)} {'stays' if kept == 1 else 'stay'}"
-    lines.append(f"{pruned.root}: {counted(len(chosen), 'session')} {verb} ({freed}), {stay}")
+    lines.append(f"{document['root']}: {counted(len(chosen), 'session')} {verb} ({freed}), {stay}")
     print_human(*map(cell, lines))
-
-
-def _note(outcome: Removed | None, dry_run: bool) -> str:  # noqa: FBT001 - as the command has it
-    if dry_run:
-        return "would be removed"
-    if outcome is None:
-        return "stays: there is room now"
-    if outcome.error is not None:
-        return "failed"
-    return "removed" if outcome.gone else "stays: it is being read"

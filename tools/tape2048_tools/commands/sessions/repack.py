@@ -1,4 +1,4 @@
-"""``tape2048 repack``: write sessions of rows onto tape, or back."""
+"""``tape2048 merge`` and ``tape2048 repack``: many small sessions into one, and rows onto tape, or back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.base.text import counted
+from tape2048.errors import TapeError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.jobs import Engine, Job
-from tape2048_tools.sessions.roots import expand_all, refuse_session
+from tape2048_tools.sessions.pruning import check_removable, kept_lines, not_removed, remove_originals
+from tape2048_tools.sessions.summary import expand_all, refuse_session
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -18,10 +20,11 @@ from tape2048_tools.terminal.click_extras import (
     job_options,
     json_option,
     new_command,
+    no_job,
     quiet_option,
 )
 from tape2048_tools.terminal.display import size
-from tape2048_tools.terminal.output import cell, finding, print_human, print_json
+from tape2048_tools.terminal.output import cell, error_finding, print_human, print_json, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +32,61 @@ if TYPE_CHECKING:
 
     from tape2048.conversion.repacking import Repacked
     from tape2048.formats.session import Storage
+
+
+@new_command(
+    "tape2048 merge selfplay/20260101T*_model=greedy --out merged",
+    "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
+)
+@click.argument("sessions", metavar="SESSION...", type=EXISTING, nargs=-1, required=True)
+@click.option(
+    "--out",
+    "out_dir",
+    type=PATH,
+    required=True,
+    help="Directory of the new session, which gets the name of the earliest one.",
+)
+@click.option(
+    "--remove", is_flag=True, help="Remove the originals after publishing, except those being read."
+)
+@no_job("give each process some of the sessions, such as those of a day: each makes one session of them")
+@json_option("Print one JSON document: the new session, the removed ones.")
+@quiet_option()
+def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: bool, quiet: bool) -> None:
+    """Merge many small sessions into one: same games, same labels, same splits.
+
+    All sessions must have the same player, settings of recording and storage. Rows are checked against their
+    checksums while they are copied, and the new session is read back before it is published. With --remove
+    the exit code is 1 if an original could not be removed or is being read.
+    """
+    from tape2048.maintenance.merging import merge_sessions
+
+    for path in sessions if remove else ():
+        check_removable(path, "merge")
+    with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
+        merged = merge_sessions(sessions, out_dir, progress=progress)
+    removed = remove_originals(sessions) if remove else []
+    staying = not_removed(removed)
+    document = {
+        "path": str(merged.path),
+        "sessions": merged.sessions,
+        "rows": merged.rows,
+        "games": merged.runs,
+        "bytes": merged.bytes,
+        "renumbered": merged.renumbered,
+        "removed": [str(outcome.path) for outcome in removed if outcome.gone],
+        "not_removed": staying,
+    }
+    counts = (merged.sessions, "session"), (merged.runs, "game"), (merged.rows, "row")
+    what = ", ".join(counted(count, noun) for count, noun in counts)
+    ids = "; games are renumbered" if merged.renumbered else ""
+    gone = f"; {counted(len(removed) - len(staying), 'original')} removed" if remove else ""
+    lines = [f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}", *kept_lines(staying)]
+    print_result(document, lambda: map(cell, lines), as_json=as_json)
+    exit_on_findings(staying)
+
+
+# --- repack
 
 
 @new_command(
@@ -55,7 +113,7 @@ if TYPE_CHECKING:
 @job_options("--out")
 @json_option("Print one JSON document: the new sessions, failures, the removed originals.")
 @quiet_option("Print failures only, and show no progress bar.")
-def command(
+def repack(
     *,
     sessions: Sequence[Path],
     storage: Storage,
@@ -86,12 +144,12 @@ def command(
     if shard or engine:
         if out_dir is None or remove:
             raise click.UsageError("--shard and --engine need --out, and keep the originals (no --remove)")
-        run = {"shard": shard, "engine": engine, "as_json": as_json, "quiet": quiet}
-        _as_job(sessions, out_dir, storage=storage, lossy=lossy, **run)
-        return
-    from tape2048.errors import TapeError
-    from tape2048_tools.sessions.pruning import check_removable, kept_lines, not_removed, remove_originals
+        from tape2048_tools.commands.jobs import do_job
 
+        work = functools.partial(_repack_one, storage=storage, lossy=lossy)
+        job = Job("repack", {"storage": storage, "lossy": lossy}, work, out_dir)
+        do_job(job, expand_all(sessions), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
+        return
     if out_dir is not None:
         refuse_session(out_dir, "name a directory for the new sessions, as its parent")
     done: dict[str, list[Any]] = {"sessions": [], "failed": [], "removed": [], "not_removed": []}
@@ -106,7 +164,7 @@ def command(
         except TapeError as error:
             failure = {"error": type(error).__name__, "message": str(error), "hint": error.advice}
             done["failed"].append({"path": str(path), **failure})
-            lines.append(finding(type(error).__name__, str(error), error.advice))
+            lines.append(error_finding(error))
         else:
             removed = remove_originals([path]) if remove else []
             done["sessions"].append({"source": str(path), "path": str(made.path), **_sizes(made)})
@@ -121,13 +179,6 @@ def command(
     if as_json:
         print_json({"storage": storage, **done})
     exit_on_findings(done["failed"] or done["not_removed"])
-
-
-def _as_job(sources: Sequence[Path], out: Path, *, storage: Storage, lossy: bool, **run: Any) -> None:
-    from tape2048_tools.commands.jobs import do_job
-
-    work = functools.partial(_repack_one, storage=storage, lossy=lossy)
-    do_job(Job("repack", {"storage": storage, "lossy": lossy}, work, out), expand_all(sources), **run)
 
 
 def _repack(path: Path, out: Path, storage: Storage, *, lossy: bool, progress: Any = None) -> Repacked:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import functools
 import os
 import time
@@ -23,7 +22,8 @@ from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.jobs import Engine, Job
-from tape2048_tools.sessions.roots import default_root, expand_sources
+from tape2048_tools.sessions.pruning import start_s
+from tape2048_tools.sessions.summary import default_root, expand_sources
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
@@ -135,19 +135,24 @@ def command(
 
     With --out it is a job: a session whose result is in DIR is not checked again.
     """
-    _check_options(out, put_away=put_away, is_part=bool(shard or engine))
-    if not paths and config_path is None:
-        raise click.UsageError("Missing argument 'PATHS...' (or --config).")
-    given = list(paths)
-    if config_path is not None:
-        given.append(default_root(config_path))
-        refuse_missing(given[-1], "the recorder makes it when it starts")
+    if out is None and (shard or engine):
+        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
+    if out is not None and put_away:
+        raise click.UsageError(
+            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
+        )
     is_part = older is not None or share > 1
-    sessions = [session for path in given for session in expand_sources(path, may_be_empty=is_part)]
+    sessions = _sessions(paths, config_path, may_be_empty=is_part)
     total = len(sessions)
     sessions = [session for session in sessions if _is_due(session, older, share)]
     if out is not None:
-        _as_job(sessions, out, replay=replay, quiet=quiet, shard=shard, engine=engine, as_json=as_json)
+        from tape2048_tools.commands.jobs import do_job
+
+        job = Job("validate", {"replay": replay}, functools.partial(_check_one, replay=replay), out)
+        do_job(
+            job, sessions, shard=shard, engine=engine, as_json=as_json, quiet=quiet,
+            show=lambda result: _print(msgspec.convert(result, Checked), quiet=quiet),
+        )  # fmt: skip
         return
     homes = {session.parent: _identify(session.parent) for session in sessions}
     checked: list[Checked] = []
@@ -167,23 +172,14 @@ def command(
     exit_on_findings(bad)
 
 
-def _check_options(out: Path | None, *, put_away: bool, is_part: bool) -> None:
-    if out is None and is_part:
-        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
-    if out is not None and put_away:
-        raise click.UsageError(
-            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
-        )
-
-
-def _as_job(sessions: Sequence[Path], out: Path, *, replay: bool, quiet: bool, **run: Any) -> None:
-    from tape2048_tools.commands.jobs import do_job
-
-    def show(result: dict[str, Any]) -> None:
-        _print(msgspec.convert(result, Checked), quiet=quiet)
-
-    job = Job("validate", {"replay": replay}, functools.partial(_check_one, replay=replay), out)
-    do_job(job, sessions, quiet=quiet, show=show, **run)
+def _sessions(paths: Sequence[Path], config_path: Path | None, *, may_be_empty: bool) -> list[Path]:
+    if not paths and config_path is None:
+        raise click.UsageError("Missing argument 'PATHS...' (or --config).")
+    given = list(paths)
+    if config_path is not None:
+        given.append(default_root(config_path))
+        refuse_missing(given[-1], "the recorder makes it when it starts")
+    return [session for path in given for session in expand_sources(path, may_be_empty=may_be_empty)]
 
 
 def _check_one(session: Path, draft: Path, *, replay: bool) -> dict[str, Any]:
@@ -206,7 +202,7 @@ def _began(path: Path) -> float:
     match = SESSION_NAME.fullmatch(path.name)
     with contextlib.suppress(ValueError):  # no time, such as a 13th month
         if match is not None:
-            return dt.datetime.strptime(f"{match['ts']}+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
+            return start_s(match["ts"])
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return 0.0  # old: its check reports the error
@@ -231,8 +227,16 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
     findings = report.findings
     replayed = not_replayed = None
     if replay and report.ok:  # damaged games prove nothing about the player
-        replayed, not_replayed, found = _replay(path, which, quiet=quiet)
-        findings += found
+        from tape2048_recorder.replay.replay import replay_session
+
+        try:
+            with progress_bar(f"{which} replaying", quiet=quiet) as progress:
+                again = replay_session(path, progress=progress)
+            replayed, findings = again.runs, tuple(again.findings)
+        except ReplayError as error:  # such as an unknown player, which says nothing about the games
+            not_replayed = error.message
+        except TapeError as error:
+            findings = (Finding.of(error),)
     counts = (report.rows, report.runs, report.checksums, replayed, not_replayed)
     return Checked(Path(report.path).name, report.path, not findings, *counts, findings, report.notes)
 
@@ -257,20 +261,6 @@ def _put_away(result: Checked) -> Checked:
     except TapeError as error:
         return msgspec.structs.replace(result, findings=(*result.findings, Finding.of(error)))
     return msgspec.structs.replace(result, quarantined=str(moved))
-
-
-def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, str | None, tuple[Finding, ...]]:
-    """Return the number of runs replayed, or why there is none, and the findings."""
-    from tape2048_recorder.replay.replay import replay_session
-
-    try:
-        with progress_bar(f"{which} replaying", quiet=quiet) as progress:
-            report = replay_session(path, progress=progress)
-    except ReplayError as error:  # such as an unknown player, which says nothing about the games
-        return None, error.message, ()
-    except TapeError as error:
-        return None, None, (Finding.of(error),)
-    return report.runs, None, tuple(report.findings)
 
 
 def _print(result: Checked, *, quiet: bool) -> None:

@@ -1,1 +1,0 @@
-"""Looking at recordings in a browser, and in one file."""
