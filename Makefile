@@ -74,7 +74,7 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 docs: generate site ## Write what is made from the sources anew, and build the site: docs/_build/html.
 
 generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the picture of the rooms.
-	$(BIN)/python -m tape2048_tools.options
+	$(BIN)/python -m tape2048_tools.options.critic
 	$(BIN)/python -m tape2048_tools.machine.units
 	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.rooms

@@ -101,8 +101,7 @@ def _run_console(example: Example) -> None:
 
 def _load_toml(example: Example) -> None:
     """Load a TOML block as a configuration of the recorder."""
-    from tape2048_recorder.config.loading import load_config
-    from tape2048_recorder.config.retention import load_retention
+    from tape2048_recorder.config import load_config, load_retention
 
     file = Path("example.toml")
     file.write_text(example.parsed)

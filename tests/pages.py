@@ -16,11 +16,11 @@ import click
 
 from tape2048.critic.config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
-from tape2048_recorder.config.retention import RetentionLimits
+from tape2048_recorder.config import RetentionLimits
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.players.registry import REGISTRY
 from tape2048_tools.cli import cli
-from tape2048_tools.options.reference import settings_table
+from tape2048_tools.options.recorder import settings_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -71,7 +71,7 @@ HEAVY = {
     "torch": ("sdk/tape2048/torch/", "recorder/tape2048_recorder/models/torch_player.py"),
     "onnxruntime": ("recorder/tape2048_recorder/models/onnx_player.py",),
     "pyarrow": ("sdk/tape2048/export/arrow.py",),
-    "prometheus_client": ("recorder/tape2048_recorder/status/metrics_server.py",),
+    "prometheus_client": ("recorder/tape2048_recorder/status/metrics.py",),
 } | dict.fromkeys(
     [
         "fsspec",
@@ -94,7 +94,7 @@ HEAVY = {
 #: What a module must not load, however it comes about, when it is imported in a fresh process.
 LOADS_WITHOUT = {
     "tape2048": ("fsspec", "numba", "ray", "rich", "click", "s3fs", "scipy", "torch"),
-    "tape2048_recorder.config.loading": ("numba", "rich", "click", "scipy", "torch"),
+    "tape2048_recorder.config": ("numba", "rich", "click", "scipy", "torch"),
     "tape2048_tools.cli": ("numba", "rich", "numpy", "msgspec", "tape2048", "scipy", "torch"),
     "tape2048_tools.commands.recorder.record": ("fsspec", "numba", "ray", "rich", "s3fs", "scipy", "torch"),
     "tape2048_recorder.recorder": ("fsspec", "ray", "rich", "click", "s3fs", "scipy", "torch"),

@@ -22,7 +22,7 @@ from tape2048.errors import (
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
-from tape2048_recorder.config.loading import config_sha256, effective
+from tape2048_recorder.config import config_sha256, effective
 from tape2048_recorder.daemon.daemon import Daemon
 from tape2048_recorder.daemon.instance import GameState, Instance, Ledger, ProgressFile
 from tape2048_recorder.daemon.service import Reload, Service
@@ -40,7 +40,7 @@ from tape2048_recorder.status.signals import Signals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
 
 
 def run(

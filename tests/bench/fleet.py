@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from tape2048.errors import TapeError
 from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.status_file import Snapshot, read_snapshot
+from tape2048_recorder.status.report import Snapshot, read_snapshot
 
 from .figures import CHECKOUT, ROUNDS_MIN, Figure, alternate, machine, median_of, report
 from .recording import Deleting, memory_dir, warm_memory

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048_recorder.config.loading import split_player
+from tape2048_recorder.config import split_player
 from tape2048_recorder.game.loop import BUFFER_FULL, Buffer, play_into, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player

@@ -135,7 +135,7 @@ def _child(what: str, **arguments: Any) -> subprocess.Popen[bytes]:
 def _play_child(player: str, index: int) -> None:
     import numpy as np
 
-    from tape2048_recorder.config.loading import split_player
+    from tape2048_recorder.config import split_player
     from tape2048_recorder.game.loop import play_unrecorded
     from tape2048_recorder.game.rng import game_seeds
     from tape2048_recorder.players.registry import make_player
@@ -216,8 +216,7 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
     if "core" in how:
         os.sched_setaffinity(0, {how["core"]})
     os.nice(how.get("nice", 0))
-    from tape2048_recorder.config.loading import split_player
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig, split_player
     from tape2048_recorder.daemon.daemon import Daemon
     from tape2048_recorder.recorder import run
 

@@ -10,7 +10,7 @@ import pytest
 
 from tape2048.game.moves import last_boards
 from tape2048.tape import check_games, decode, encode
-from tape2048_recorder.config.loading import split_player
+from tape2048_recorder.config import split_player
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player

@@ -6,10 +6,8 @@ import os
 import time
 from typing import Any
 
-from tape2048_recorder.config.loading import config_sha256, effective
-from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.status.report import Status
-from tape2048_recorder.status.status_file import Process, Snapshot
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_recorder.status.report import Process, Snapshot, Status
 
 
 def status_now(**fields: Any) -> Status:
@@ -25,7 +23,6 @@ def status_now(**fields: Any) -> Status:
         "mean_score": 52_000.0,
         "reach": {2048: 0.92, 4096: 0.5},
         "session_rows": 4_000_000,
-        "rotate_steps": 10_000_000,
         "sessions": 1,
         "free_bytes": 80_000_000_000,
         "workers": 2,

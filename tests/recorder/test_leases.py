@@ -14,7 +14,7 @@ import pytest
 from tape2048.io.durable import write_file
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.session.session import Session, sessions
-from tape2048_recorder.config.schema import LEASE_MAX, NUMBER_BITS
+from tape2048_recorder.config import LEASE_MAX, NUMBER_BITS
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.replay.replay import replay_session
 

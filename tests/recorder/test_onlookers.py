@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tape2048.errors import StartError, StorageError
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon.service import Service
+from tape2048_recorder.status.report import judge, read_snapshot, status_path
 from tape2048_recorder.status.signals import Signals
-from tape2048_recorder.status.status_file import judge, read_snapshot, status_path
 
 from .checks import assert_sessions_valid, partials, run_table
 from .processes import PATIENCE_S, environment, wait_until, workers_of

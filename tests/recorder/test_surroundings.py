@@ -13,7 +13,7 @@ import pytest
 
 from tape2048.errors import DiskFullError, RecorderError, StorageError
 from tape2048.session.session import sessions
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.recorder import run
 
 from .checks import Listener, assert_sessions_valid, meta_of, partials, published_runs

@@ -190,13 +190,7 @@ def process(environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
 
     def run_process(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tape2048_tools.cli", *args]
-        options = {
-            "env": environment,
-            "capture_output": True,
-            "text": True,
-            "timeout": 120,
-            **options,
-        }
+        options = {"env": environment, "capture_output": True, "text": True, "timeout": 120, **options}
         return subprocess.run(command, check=False, **options)
 
     return run_process

@@ -23,7 +23,7 @@ import pytest
 from tape2048 import errors
 from tape2048._version import __version__
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_tools import cli
 
 from ..pages import error_tree
@@ -98,14 +98,8 @@ def test_commands_stand_by_what_one_wants_to_do(tape: Tape) -> None:
 
 def test_options_of_record_are_grouped(tape: Tape) -> None:
     found = sections(tape("record", "--help").out)
-    assert list(found) == [
-        "Player and model",
-        "Recording",
-        "Limits",
-        "Service and log",
-        "Options",
-        "Examples",
-    ]
+    groups = ["Player and model", "Recording", "Limits", "Service and log", "Options", "Examples"]
+    assert list(found) == groups
     listed = {
         title: re.findall(r"^  (--[a-z-]+)", "\n".join(lines), re.MULTILINE) for title, lines in found.items()
     }
@@ -198,18 +192,11 @@ def test_version(tape: Tape) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["nonsense"],
-        ["list", "--nonsense"],
-        ["show"],
-        ["validate"],
-        ["record", "stray"],
-        ["player", "eval"],
-        ["player", "info"],
-        ["train-player"],
-        ["config", "nonsense"],
+        ["nonsense"], ["list", "--nonsense"], ["show"], ["validate"], ["record", "stray"],
+        ["player", "eval"], ["player", "info"], ["train-player"], ["config", "nonsense"],
         ["config", "init", "a", "b"],
     ],
-)
+)  # fmt: skip
 def test_wrong_usage_ends_with_2(tape: Tape, args: list[str]) -> None:
     done = tape(*args)
     assert done.code == 2
@@ -306,12 +293,8 @@ def test_a_missing_path_fails_before_heavy_imports(tmp_path: Path, environment: 
     """)
     done = subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-        cwd=tmp_path,
-    )
+        capture_output=True, text=True, check=True, env=environment, cwd=tmp_path,
+    )  # fmt: skip
     wanted = [f"{line}|{errors.MissingPathError.exit_code}|[]" for line in MISSING]
     wanted += [f"{line}|{errors.ConfigError.exit_code}|[]" for line in MISSING_SETTINGS]
     assert done.stdout.splitlines() == wanted
@@ -424,13 +407,8 @@ def test_a_reader_that_goes_away_ends_it_quietly(
     command = [sys.executable, "-m", "tape2048_tools.cli", *args]
     done = subprocess.run(
         command,
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        cwd=root.parent,
-        env=environment,
-        text=True,
-        check=False,
-    )
+        stdout=writing, stderr=subprocess.PIPE, cwd=root.parent, env=environment, text=True, check=False,
+    )  # fmt: skip
     os.close(writing)
     assert done.stderr == ""
     # click prints its own help, and ends with its own code.

@@ -13,8 +13,7 @@ import pytest
 from tape2048 import __version__
 from tape2048.errors import TapeError
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import ROW_BYTES_MAX, load_config
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import ROW_BYTES_MAX, RecorderConfig, load_config
 from tape2048_tools.cli import COMMANDS, cli
 
 from ..pages import PARTS, error_tree, with_parts

@@ -103,10 +103,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/formats/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",
         "sdk/formats/test_metadata.py::test_truncated_anywhere_is_an_error_or_still_whole",
     ),
-    (ROWS, "read"): (
-        f"{_CONVERT}::test_bad_lines_are_named",
-        f"{_CONVERT}::test_parquet_of_others",
-    ),
+    (ROWS, "read"): (f"{_CONVERT}::test_bad_lines_are_named", f"{_CONVERT}::test_parquet_of_others"),
     (ROWS, "write"): (f"{_CONVERT}::test_nothing_is_replaced",),
     (ROWS, "convert"): (_EVERY, _LOSSES),
 }

@@ -31,12 +31,12 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _GROUPS = {
     "Record": {
         "record": ("recorder.record", "Play 2048 on every core and record the games."),
-        "status": ("recorder.status", "Show the state of the recorders of a directory."),
-        "rotate": ("recorder.rotate", "Have a recorder publish its open session now."),
-        "stop": ("recorder.stop", "Stop a recorder, and wait until it has ended."),
+        "status": ("recorder.control:status", "Show the state of the recorders of a directory."),
+        "rotate": ("recorder.control:rotate", "Have a recorder publish its open session now."),
+        "stop": ("recorder.control:stop", "Stop a recorder, and wait until it has ended."),
         "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
         "service": ("recorder.service", "Install the recorder as a systemd service."),
-        "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
+        "doctor": ("recorder.config:doctor", "Check whether this machine suits a recorder."),
     },
     "Record on many nodes": {
         "fleet": ("recorder.fleet", "Begin, join, record, watch, prune and end a fleet.")
@@ -54,7 +54,7 @@ _GROUPS = {
         "prune": ("sessions.prune", "Remove sessions past the retention limits."),
         "merge": ("sessions.repack:merge", "Merge many small sessions into one."),
         "repack": ("sessions.repack:repack", "Write sessions of rows onto tape, or back."),
-        "recover": ("recorder.recover", "Publish the unfinished sessions of killed recorders."),
+        "recover": ("recorder.record:recover", "Publish the unfinished sessions of killed recorders."),
     },
     "Train and examine": {
         "critic": ("critic.group", "Train, examine and apply critics of positions."),
@@ -62,7 +62,7 @@ _GROUPS = {
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
         "train-player": ("players.train", "Train an n-tuple network."),
         "bench-player": ("players.bench", "Measure the speed of a batched player."),
-        "examples": ("recorder.examples", "Write sample files of settings, and example scripts."),
+        "examples": ("recorder.config:examples", "Write sample files of settings, and example scripts."),
     },
     "Other formats": {
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
@@ -177,22 +177,17 @@ def run(args: Sequence[str] | None = None, command: click.Command = cli, name: s
             error.show()
         drop_unwritten(sys.stderr)
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 - _report raises all but TapeError again
-        return _report(error, name)
+    except Exception as error:
+        from tape2048.errors import TapeError
+
+        if not isinstance(error, TapeError):  # a bug, which keeps its traceback
+            raise
+        from tape2048_tools.terminal.output import complain, printable
+
+        complain(f"{name}: error: {printable(str(error))}")
+        complain(f"hint: {printable(error.advice)}")
+        return error.exit_code
     return code if isinstance(code, int) else 0
-
-
-def _report(error: Exception, name: str) -> int:
-    """Print a known error; any other error is a bug and keeps its traceback."""
-    from tape2048.errors import TapeError
-
-    if not isinstance(error, TapeError):
-        raise error
-    from tape2048_tools.terminal.output import complain, printable
-
-    complain(f"{name}: error: {printable(str(error))}")
-    complain(f"hint: {printable(error.advice)}")
-    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from tape2048.errors import (
     error_class,
 )
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.config.loading import row_bytes
+from tape2048_recorder.config import row_bytes
 from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
@@ -58,7 +58,7 @@ from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.daemon.instance import Ledger, ProgressFile
     from tape2048_recorder.daemon.service import Reload
     from tape2048_recorder.daemon.supervisor import Supervisor, Worker
@@ -623,7 +623,6 @@ class Daemon:
             mean_score=self.tally.mean_score,
             reach=self.tally.reach,
             session_rows=self.recording.open_rows,
-            rotate_steps=self.config.rotate_steps,
             sessions=len(self.sessions),
             free_bytes=free,
             workers=len(workers),

@@ -5,7 +5,7 @@ however the recorder ends. ``readers.lock`` in that directory belongs to :mod:`t
 ``<instance>.json`` beside it holds, for each configured seed and lease, how far its sequence of games has
 been handed out, so that the next recorder continues it instead of repeating games, whatever seeds came in
 between.
-``<instance>.status.json`` belongs to :mod:`tape2048_recorder.status.status_file`.
+``<instance>.status.json`` belongs to :mod:`tape2048_recorder.status.report`.
 
 The ledger knows which worker holds which game, so that each is recorded once, whichever workers die. A
 game's id determines it (through its seed), so a dead worker's game goes to another worker and turns out the
@@ -25,9 +25,9 @@ import numpy.typing as npt
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048.io.durable import storage_error, storage_errors
 from tape2048.session.locks import LOCKS_DIRECTORY
-from tape2048_recorder.config.schema import NUMBER_BITS
+from tape2048_recorder.config import NUMBER_BITS
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.status_file import status_path
+from tape2048_recorder.status.report import status_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,19 +23,18 @@ import msgspec
 from tape2048._version import __version__
 from tape2048.errors import StorageError, TapeError
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import config_sha256, effective
+from tape2048_recorder.config import config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.status.metrics import Metrics
 from tape2048_recorder.status.notify import Manager
-from tape2048_recorder.status.report import Status
-from tape2048_recorder.status.status_file import Process, Snapshot, StatusFile
+from tape2048_recorder.status.report import Process, Snapshot, Status, StatusFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from types import TracebackType
 
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.status.report import Level, Reporter
 
 #: Interval of writing the status file, without a change of state.
@@ -65,7 +64,7 @@ class Service:
         self._lost = lost
         self._file_fails = False
         self._next = 0.0
-        self._last = Status(state="starting", rotate_steps=config.rotate_steps, workers=config.worker_count)
+        self._last = Status(state="starting", workers=config.worker_count)
 
     def __enter__(self) -> Self:
         self._tell(self._last)
@@ -99,7 +98,7 @@ class Service:
         status = make_status()
         with contextlib.suppress(OSError):
             self._view.status(lambda: status)
-        self.manager.status(status)
+        self.manager.status(status, self.config.rotate_steps)
         before, self._last = self._last, status
         now = time.monotonic()
         key = attrgetter("state", "ending", "rotation")

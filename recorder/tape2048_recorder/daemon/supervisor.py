@@ -43,7 +43,7 @@ from tape2048_recorder.recording.world import REAL, World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
 
 #: Back-off from a worker's death to its restart: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1

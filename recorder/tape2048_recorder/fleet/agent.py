@@ -2,6 +2,8 @@
 
 The recorder is a detached process. It survives the agent, and the next agent attaches to it. The agent's main
 thread watches the recorder and writes a heartbeat every few seconds; another thread ships.
+
+:class:`Onlooker` shows the state of a whole fleet from the heartbeats and the sessions in its store.
 """
 
 from __future__ import annotations
@@ -13,24 +15,33 @@ import platform
 import secrets
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from tape2048.base.text import counted, pretty_json
 from tape2048.errors import FleetError, MissingPathError, NotRunningError, StorageError, TapeError
+from tape2048.session.remote import RemoteName, list_sessions
 from tape2048_recorder.fleet.launching import start_recorder, trim_log
-from tape2048_recorder.fleet.plan import AGENTS, PINNED, SMALL_BYTES_MAX, lease_label, read_drain
+from tape2048_recorder.fleet.plan import (
+    AGENTS,
+    PINNED,
+    SMALL_BYTES_MAX,
+    FleetPlan,
+    lease_label,
+    read_drain,
+    read_plan,
+)
 from tape2048_recorder.fleet.spool import AGENT_LOG, OF_A_SESSION
 from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.status_file import Process
+from tape2048_recorder.status.report import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from tape2048.io.objects import Store
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.fleet.spool import Spool
     from tape2048_recorder.status.report import Level
 
@@ -77,7 +88,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 def read_beat(store: Store, lease: int) -> Beat | None:
     """Read the last heartbeat of a lease; None without one."""
     try:
-        return msgspec.json.decode(store.get(_beat_key(lease), SMALL_BYTES_MAX), type=Beat)
+        return msgspec.json.decode(
+            store.get(f"{AGENTS}/{lease_label(lease)}.json", SMALL_BYTES_MAX), type=Beat
+        )
     except (MissingPathError, msgspec.MsgspecError):
         return None
 
@@ -87,19 +100,19 @@ class Shipper:
 
     def __init__(self, spool: Spool, report: Callable[[Level, str], None]) -> None:
         self._spool, self._report = spool, report
-        self._wake = threading.Event()
+        self.wake = threading.Event()  # set to retry now
         self._ends = False
         self._said: set[str] = set()
         self.error: str | None = None
-        self._thread = threading.Thread(target=self._run, name="shipper", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="shipper", daemon=True)
+        self.thread.start()
 
     def _run(self) -> None:
         wait_s = RETRY_S_MIN
         while not self._ends:
             wait_s = RETRY_S_MIN if self.ship_all() else min(2 * wait_s, RETRY_S_MAX)
-            self._wake.wait(wait_s)
-            self._wake.clear()
+            self.wake.wait(wait_s)
+            self.wake.clear()
 
     def ship_all(self) -> bool:
         """Ship every waiting session; return False if one of them failed."""
@@ -128,20 +141,11 @@ class Shipper:
             self._report("warning", f"not shipped yet: {text}")
         return text
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs; only a bug ends it early, with a traceback."""
-        return self._thread.is_alive()
-
-    def hurry(self) -> None:
-        """Retry now."""
-        self._wake.set()
-
     def close(self) -> None:
         """End after the current session, or leave it to the next agent."""
         self._ends = True
-        self._wake.set()
-        self._thread.join(RETRY_S_MAX)
+        self.wake.set()
+        self.thread.join(RETRY_S_MAX)
 
 
 @dataclasses.dataclass(eq=False)
@@ -277,7 +281,7 @@ class Agent:
     def _ship_rest(self) -> None:
         """Wait until the spool is empty, then raise the recorder's error, if any."""
         self._phase = "shipping"
-        self._shipper.hurry()
+        self._shipper.wake.set()
         while left := self.spool.sessions():
             if self.leave.is_set() or (self.config is None and self.stop.is_set()):
                 why = self._shipper.error or "it was told to leave"
@@ -292,7 +296,7 @@ class Agent:
             raise self._error
 
     def _beat_if_due(self) -> None:
-        if not self._shipper.alive:
+        if not self._shipper.thread.is_alive():  # only a bug ends it early
             raise FleetError("the shipper has died; its traceback is above", path=self.spool.path)
         if time.monotonic() < self._next_beat:
             return
@@ -308,7 +312,10 @@ class Agent:
 
     def _beat(self) -> None:
         self._number += 1
-        member, waiting = self.spool.member, self.spool.sessions()
+        member, waiting, lag_s = self.spool.member, self.spool.sessions(), 0.0
+        for session in waiting:
+            with contextlib.suppress(OSError):  # shipped just now
+                lag_s = max(lag_s, time.time() - session.stat().st_mtime)
         beat = Beat(
             lease=member.lease,
             agent=self._agent,
@@ -323,7 +330,7 @@ class Agent:
             bytes=member.bytes,
             spool_sessions=len(waiting),
             spool_bytes=self.spool.size_bytes(),
-            lag_s=max((time.time() - _published_at(path) for path in waiting), default=0.0),
+            lag_s=lag_s,
             error=self._shipper.error,
         )
         if self._recorder is not None and self._phase == "recording":
@@ -338,7 +345,7 @@ class Agent:
                     steps_per_s=status.steps_per_s,
                 )
         try:
-            self.store.put(_beat_key(member.lease), pretty_json(beat))
+            self.store.put(f"{AGENTS}/{lease_label(member.lease)}.json", pretty_json(beat))
             self._beat_fails = False
         except StorageError as error:
             if not self._beat_fails:
@@ -346,12 +353,102 @@ class Agent:
             self._beat_fails = True
 
 
-def _beat_key(lease: int) -> str:
-    return f"{AGENTS}/{lease_label(lease)}.json"
+# The fleet, as its store shows it.
 
 
-def _published_at(session: Path) -> float:
-    try:
-        return session.stat().st_mtime
-    except OSError:
-        return time.time()  # shipped just now
+class Node(msgspec.Struct, frozen=True):
+    """A node of a fleet."""
+
+    beat: Beat  # the last one
+    state: str  # ``lost`` without a heartbeat for ``LOST_S``; else the state in the heartbeat
+    silent_s: float  # time since the heartbeat by this machine's clock; negative if the node's clock is ahead
+    stored: int  # its sessions in the store
+
+    @property
+    def name(self) -> str:
+        """The node's host and lease."""
+        return f"{self.beat.host} ({lease_label(self.beat.lease)})"
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it runs, as far as is known."""
+        return self.state not in {"lost", ENDED, FAILED}
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """A fleet at one moment: sums over its nodes, and the number of ``sessions`` in the store."""
+
+    url: str
+    plan: FleetPlan
+    draining: bool
+    nodes: list[Node]
+    sessions: int
+    rows: int
+    bytes: int
+    steps_per_s: float
+    lag_s: float
+    lost: list[str]
+
+
+class Onlooker:
+    """Watches a fleet, and tells silent nodes from nodes with clock skew; FleetError if there is no fleet."""
+
+    def __init__(self, store: Store, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._store, self._sleep = store, sleep
+        self._plan = read_plan(store)
+        #: By lease: the last heartbeat, and when it was seen first (monotonic).
+        self._seen: dict[int, tuple[tuple[str, int], float]] = {}
+
+    def look(self) -> Overview:
+        """Return the present state; the first call takes some seconds if a node seems to be silent."""
+        known = set(self._seen)
+        beats = self._beats()
+        # A node is silent, or its clock is wrong.
+        doubtful = [
+            beat
+            for beat in beats
+            if beat.lease not in known
+            and beat.state not in {ENDED, FAILED}
+            and abs(time.time() - beat.written_at) > LOST_S
+        ]
+        if doubtful:
+            # With a clock that is ahead, the time in a heartbeat does not show its age.
+            is_ahead = any(beat.written_at > time.time() for beat in doubtful)
+            self._sleep(LOST_S if is_ahead else 2 * BEAT_S)
+            beats = self._beats()
+        stored = Counter(
+            parsed.label
+            for name in list_sessions(self._store)
+            if (parsed := RemoteName.parse(name)) is not None
+        )
+        nodes = [self._node(beat, stored[lease_label(beat.lease)]) for beat in beats]
+        return Overview(
+            url=self._store.url,
+            plan=self._plan,
+            draining=read_drain(self._store) is not None,
+            nodes=nodes,
+            sessions=stored.total(),
+            rows=sum(node.beat.session_rows for node in nodes),
+            bytes=sum(node.beat.bytes for node in nodes),
+            steps_per_s=sum(node.beat.steps_per_s for node in nodes if node.is_going),
+            lag_s=max((node.beat.lag_s for node in nodes), default=0.0),
+            lost=[node.name for node in nodes if node.state == "lost"],
+        )
+
+    def _beats(self) -> list[Beat]:
+        leases = sorted(int(name.removesuffix(".json"), 16) for name in self._store.names(AGENTS))
+        beats = [beat for lease in leases if (beat := read_beat(self._store, lease)) is not None]
+        for beat in beats:
+            key = beat.agent, beat.number
+            if self._seen.get(beat.lease, (None, 0.0))[0] != key:
+                is_first = beat.lease not in self._seen
+                # The first heartbeat is as old as its time says; a later one is new.
+                age_s = max(time.time() - beat.written_at, 0.0) if is_first else 0.0
+                self._seen[beat.lease] = key, time.monotonic() - age_s
+        return beats
+
+    def _node(self, beat: Beat, stored: int) -> Node:
+        state, silent_s = beat.state, time.monotonic() - self._seen[beat.lease][1]
+        if state not in {ENDED, FAILED} and silent_s >= LOST_S:
+            state = "lost"
+        return Node(beat, state, time.time() - beat.written_at, stored)

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING
 
 from tape2048.errors import FleetError, NotRunningError, RecorderError, TapeError
 from tape2048.io.durable import replace_file, storage_errors
-from tape2048.settings.fields import ENV_PREFIX
-from tape2048.settings.sample import settings_toml
+from tape2048.settings.fields import ENV_PREFIX, settings_toml
 from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.status_file import Process, read_snapshot
+from tape2048_recorder.status.report import Process, read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
 
 #: Variables of an engine's workers; Ray allows its workers one thread of OpenMP.
 _OF_AN_ENGINE = ("RAY_", "OMP_NUM_THREADS")

@@ -29,15 +29,14 @@ import msgspec
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError
-from tape2048_recorder.config.loading import row_bytes
-from tape2048_recorder.config.schema import LEASE_MAX, RecorderConfig
+from tape2048_recorder.config import LEASE_MAX, RecorderConfig, row_bytes
 from tape2048_recorder.players.batch import is_batched
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.io.objects import Store
-    from tape2048_recorder.config.loading import Loaded
+    from tape2048_recorder.config import Loaded
 
 FLEET_JSON, DRAIN_JSON = "fleet.json", "drain.json"
 AGENTS, LEASES = "agents", "leases"
@@ -110,8 +109,9 @@ def read_plan(store: Store) -> FleetPlan:
     try:
         plan = msgspec.json.decode(store.get(FLEET_JSON, SMALL_BYTES_MAX), type=FleetPlan)
     except MissingPathError as error:
-        hint = f"Start one: tape2048 fleet init {store.url}"
-        raise FleetError("no fleet was begun here", path=store.url, hint=hint) from error
+        raise FleetError(
+            "no fleet was begun here", path=store.url, hint=f"Start one: tape2048 fleet init {store.url}"
+        ) from error
     except msgspec.MsgspecError as error:
         raise FleetError(f"not the plan of a fleet: {error}", path=path) from error
     if plan.version != _VERSION:

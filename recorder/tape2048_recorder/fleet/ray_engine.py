@@ -25,8 +25,7 @@ from tape2048.base.text import counted
 from tape2048.errors import BusyError, FleetError, MissingPackageError, StoreError, TapeError
 from tape2048.io.objects import open_store
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import load_config, merge_sources
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig, load_config, merge_sources
 from tape2048_recorder.fleet.agent import ENDED, RETRY_S_MAX, RETRY_S_MIN, read_beat
 from tape2048_recorder.fleet.launching import end_of, start_agent
 from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differences
@@ -35,8 +34,7 @@ from tape2048_recorder.fleet.spool import AGENT_LOG, Spool, agent_at_work, read_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tape2048_recorder.status.report import Level
-    from tape2048_recorder.status.status_file import Process
+    from tape2048_recorder.status.report import Level, Process
 
 _LOOK_S = 0.5
 
@@ -94,8 +92,8 @@ class NodeActor:
                     poll = select.poll()
                     poll.register(self._pidfd, select.POLLIN)
                     poll.poll()
-                    pidfd, self._pidfd = self._pidfd, None
-                    os.close(pidfd)
+                    os.close(self._pidfd)
+                    self._pidfd = None
                 if process is not None and (why := self._ended(process)) is not None:
                     return why
                 problem = f"the agent ended; {end_of(self._spool / '.recorder' / AGENT_LOG)}"
@@ -167,7 +165,14 @@ def record_on_ray(
         group, sizes = _reserve(ray, nodes, cpus, timeout_s)
         actors = [_start_actor(ray, group, index, size, actor_args) for index, size in enumerate(sizes)]
         is_told = False
-        _refuse_shared_spools(ray.get([actor.place.remote() for actor in actors]))
+        seen: dict[tuple[str, str], str] = {}
+        for node, host, path in ray.get([actor.place.remote() for actor in actors]):
+            if (other := seen.setdefault((host, path), node)) != node:
+                raise FleetError(
+                    f"the nodes {other} and {node} of {host} have one spool",
+                    path=path,
+                    hint=f"Put {NODE} into --spool: Ray's name of a node (ray start --node-name).",
+                )
         going = {actor.keep.remote(): actor for actor in actors}
         first: TapeError | None = None
         while going and not leave.is_set():
@@ -221,25 +226,15 @@ def _start_actor(ray: Any, group: Any, index: int, cpus: int, actor_args: Sequen
     return actor.remote(url, spool, {"workers": str(cpus), **flags}, *more)
 
 
-def _refuse_shared_spools(places: Sequence[tuple[str, str, str]]) -> None:
-    seen: dict[tuple[str, str], str] = {}
-    for node, host, spool in places:
-        if (other := seen.setdefault((host, spool), node)) != node:
-            raise FleetError(
-                f"the nodes {other} and {node} of {host} have one spool",
-                path=spool,
-                hint=f"Put {NODE} into --spool: Ray's name of a node (ray start --node-name).",
-            )
-
-
 @contextlib.contextmanager
 def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
     """Connect to a cluster of Ray until the block ends, unless this process is connected already."""
     try:
         import ray
     except ImportError as error:
-        hint = "pip install 'tape2048[ray]'"
-        raise MissingPackageError("--engine ray needs the package ray", hint=hint) from error
+        raise MissingPackageError(
+            "--engine ray needs the package ray", hint="pip install 'tape2048[ray]'"
+        ) from error
     if ray.is_initialized():
         yield ray
         return
@@ -267,8 +262,9 @@ def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
     except ray.exceptions.RayTaskError:
         raise  # a bug, with the task's traceback
     except ray.exceptions.RayError as error:
-        hint = "Run the command again; agents of a fleet continue."
-        raise FleetError(f"Ray has failed: {error}", hint=hint) from error
+        raise FleetError(
+            f"Ray has failed: {error}", hint="Run the command again; agents of a fleet continue."
+        ) from error
     finally:
         ray.shutdown()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -31,9 +31,9 @@ from tape2048.io.durable import open_owned, replace_file, storage_errors, try_lo
 from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.locks import RemovalLock, make_readers_lock
 from tape2048.session.remote import put_session
-from tape2048_recorder.config.schema import NUMBER_BITS
+from tape2048_recorder.config import NUMBER_BITS
 from tape2048_recorder.fleet.plan import claim_lease, lease_label, read_plan
-from tape2048_recorder.status.status_file import Process
+from tape2048_recorder.status.report import Process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +90,7 @@ def agent_at_work(spool: Path) -> tuple[Process, int] | None:
     return None
 
 
-class Spool:
+class Spool(contextlib.AbstractContextManager["Spool"]):
     """A spool of a fleet, locked until it is closed; a context manager."""
 
     def __init__(self, path: Path, store: Store, plan: FleetPlan) -> None:
@@ -137,7 +137,6 @@ class Spool:
             claim = secrets.token_hex(8)
             member = Member(fleet=self._plan.fleet, lease=claim_lease(self._store, claim), claim=claim)
             self._save(member)
-            return member
         if member.fleet != self._plan.fleet:
             raise FleetError(
                 f"it belongs to the fleet {member.fleet}; that of {self._store.url} is {self._plan.fleet}",
@@ -151,9 +150,6 @@ class Spool:
         with storage_errors(path, "writing it"):
             replace_file(path, pretty_json(member))
         self.member = member
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -174,7 +170,7 @@ class Spool:
 
     def size_bytes(self) -> int:
         """Return the bytes of the sessions that wait."""
-        return sum(_size(path) for path in self.sessions())
+        return sum(map(_size, self.sessions()))
 
     def make_room(self, spool_max_mb: int | None) -> None:
         """Ship until a recorder can write; DiskFullError if the spool is full and nothing can be shipped."""
@@ -199,18 +195,18 @@ class Spool:
             raise FleetError("the store holds another fleet now", path=self._store.url, hint=hint)
         size = _size(session)
         before = self.member
-        name = self._shipped.get(session.name)
-        if name is None:
-            name = put_session(self._store, session, lease_label(before.lease))
-            self._shipped[session.name] = name
-            counts = {
-                "sessions": before.sessions + 1,
-                "games": before.games + games,
-                "rows": before.rows + rows,
-                "bytes": before.bytes + size,
-            }
+        if (name := self._shipped.get(session.name)) is None:
+            name = self._shipped[session.name] = put_session(self._store, session, lease_label(before.lease))
             if before.last != name:
-                self._save(msgspec.structs.replace(before, **counts, last=name))
+                after = msgspec.structs.replace(
+                    before,
+                    sessions=before.sessions + 1,
+                    games=before.games + games,
+                    rows=before.rows + rows,
+                    bytes=before.bytes + size,
+                    last=name,
+                )
+                self._save(after)
         with RemovalLock(self.path) as lock:
             clear_leftovers(self.path, lock)
             for outcome in remove_sessions(self.path, [session], lock):
@@ -225,15 +221,11 @@ class Spool:
         """Check that a session is of this fleet and lease; return its games and rows."""
         path = session / METADATA_DB
         metadata = read_metadata(path)
-        facts, settings = metadata.session, self._plan.settings
-        expected: dict[str, Any] = {
-            "player_sha256": self._plan.player_sha256,
-            **{name: settings[name] for name in ("seed", "sample_rate", "record_action")},
-        }
-        for name, value in expected.items():
-            if facts.get(name) != value:
+        expected: dict[str, Any] = {"player_sha256": self._plan.player_sha256, **self._plan.settings}
+        for name in ("player_sha256", "seed", "sample_rate", "record_action"):
+            if (found := metadata.session.get(name)) != expected[name]:
                 raise FleetError(
-                    f"{name} is {facts.get(name)!r}; that of the fleet is {value!r}; it is not shipped",
+                    f"{name} is {found!r}; that of the fleet is {expected[name]!r}; it is not shipped",
                     path=session,
                     hint="move the session out of the spool",
                 )

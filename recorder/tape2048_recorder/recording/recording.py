@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
 
 #: Unpublished closed sessions from which on the disk counts as too slow, and workers pause.
 BACKLOG_MAX = 3

@@ -13,11 +13,9 @@ import select
 import signal
 import time
 from pathlib import Path
-from typing import Self
 
 from tape2048.errors import NotRunningError, RecorderError
-from tape2048_recorder.status.signals import ROTATE, STOP_NOW
-from tape2048_recorder.status.status_file import (
+from tape2048_recorder.status.report import (
     Process,
     Snapshot,
     judge,
@@ -26,6 +24,7 @@ from tape2048_recorder.status.status_file import (
     snapshots,
     status_path,
 )
+from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 
 #: Polling interval of the status; the recorder writes it as soon as a request is done.
 LOOK_S = 0.1
@@ -34,12 +33,24 @@ LOOK_S = 0.1
 _PATIENCE_S_MAX = 2e6
 
 
-class Running:
+class Running(contextlib.AbstractContextManager["Running"]):
     """A running recorder, held by a pidfd, so that no signal can reach another process."""
 
     def __init__(self, out_dir: Path, instance: str | None) -> None:
         self._out_dir = out_dir
-        self._instance = _only_one(out_dir) if instance is None else instance
+        if instance is None:
+            found = snapshots(out_dir)
+            alive = [snapshot.instance for snapshot in found if snapshot.process.is_there]
+            names = alive if len(found) > 1 else [found[0].instance]
+            if len(names) != 1:
+                raise RecorderError(
+                    f"found {len(alive)} recorders at work, expected one: "
+                    f"{', '.join(alive or [snapshot.instance for snapshot in found])}",
+                    path=out_dir,
+                    hint="name one with --instance",
+                )
+            instance = names[0]
+        self._instance = instance
         snapshot, owner = read_owned(out_dir, self._instance)
         verdict = judge(snapshot)
         self.process = snapshot.process
@@ -74,9 +85,6 @@ class Running:
             path=self._out_dir,
             hint="`tape2048 status` shows who recorded here last",
         )
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -148,21 +156,6 @@ class Running:
             ) from None
         except ProcessLookupError:
             raise self._not_running(f"pid {self.process.pid} has just ended") from None
-
-
-def _only_one(out_dir: Path) -> str:
-    """Return the instance to use where none is named."""
-    found = snapshots(out_dir)
-    names = [snapshot.instance for snapshot in found]
-    alive = [snapshot.instance for snapshot in found if snapshot.process.is_there]
-    for candidates in (names, alive):
-        if len(candidates) == 1:
-            return candidates[0]
-    raise RecorderError(
-        f"found {len(alive)} recorders at work, expected one: {', '.join(alive or names)}",
-        path=out_dir,
-        hint="name one with --instance",
-    )
 
 
 def _uid_of(pid: int) -> int | None:

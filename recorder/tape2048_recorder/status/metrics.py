@@ -2,6 +2,10 @@
 
 Each request gets the metrics of the last snapshot of the status file. The package prometheus-client (extra
 ``metrics``) is imported only where a configuration enables metrics.
+
+A recorder without a free descriptor can neither publish nor start a worker. So the server holds at most
+:data:`CONNECTIONS_MAX` connections, each in a thread and for a limited time. Another one ends the oldest
+connection that has not sent a request: idle visitors do not delay a scrape.
 """
 
 from __future__ import annotations
@@ -10,10 +14,14 @@ import contextlib
 import errno
 import importlib.util
 import socket
+import threading
 import time
+from collections import OrderedDict
 from datetime import datetime
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import msgspec
 
@@ -23,9 +31,10 @@ from tape2048_recorder.status.report import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.status.metrics_server import MetricsServer
-    from tape2048_recorder.status.status_file import Snapshot
+    from prometheus_client import CollectorRegistry
+
+    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.status.report import Snapshot
 
 #: Between two writings of the textfile: Prometheus's usual interval.
 TEXTFILE_INTERVAL_S = 15.0
@@ -66,6 +75,7 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
         ("build_info", "The version, player and configuration in use; always 1.", [(facts, 1.0)]),
         ("start_time_seconds", "When the recorder started, Unix time.", [({}, started)]),
         ("status_time_seconds", "When these values were taken, Unix time.", [({}, snapshot.written_at)]),
+        ("rotate_rows", "Rows at which a session is published.", [({}, snapshot.config["rotate_steps"])]),
         *_metrics(snapshot.status),
     ]
     for name, text, samples in metrics:
@@ -98,12 +108,8 @@ class Metrics:
 
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        if config.metrics_listen is not None:
-            self._listen(config.metrics_listen)
-
-    def _listen(self, address: str) -> None:
-        from tape2048_recorder.status.metrics_server import MetricsServer
-
+        if (address := config.metrics_listen) is None:
+            return
         host, _, port = address.rpartition(":")
         try:
             self._server = MetricsServer(host.strip("[]"), int(port), self._registry)
@@ -150,3 +156,95 @@ class Metrics:
         """Stop the server."""
         if self._server is not None:
             self._server.close()
+
+
+CONNECTIONS_MAX = 16
+
+#: Time limit of each read and write: a scrape sends its request in one piece.
+PATIENCE_S = 2.0
+
+#: Delay after a connection that could not be accepted because no descriptor was free.
+RETRY_S = 0.1
+
+
+class _Handler(WSGIRequestHandler):
+    server: MetricsServer
+
+    def setup(self) -> None:
+        self.request.settimeout(PATIENCE_S)
+        super().setup()
+
+    def parse_request(self) -> bool:
+        """Read the whole request; its connection is not idle any more."""
+        parsed = super().parse_request()
+        self.server.idle.pop(self.request, None)
+        return parsed
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        """Log nothing."""
+
+
+class MetricsServer(ThreadingMixIn, WSGIServer):
+    """Serves a registry at an address until closed.
+
+    Raises:
+        OSError: the address cannot be resolved (``socket.gaierror``) or listened on.
+        OverflowError: the port is above 65,535.
+    """
+
+    request_queue_size = 8 * CONNECTIONS_MAX
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+        from prometheus_client import make_wsgi_app
+
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, *_, address = found[0]
+        #: Connections without a request, the oldest first.
+        self.idle: OrderedDict[socket.socket, None] = OrderedDict()
+        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__((str(address[0]), port), _Handler)
+        self.set_app(make_wsgi_app(registry))
+        self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(RETRY_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a separate thread; end the oldest idle one if no thread is free."""
+        if not self._slots.acquire(blocking=False):
+            with contextlib.suppress(KeyError, OSError):  # none is idle, or it has just ended
+                self.idle.popitem(last=False)[0].shutdown(socket.SHUT_RDWR)
+            self._slots.acquire()
+        self.idle[request] = None
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._release(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, and close it."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._release(request)
+
+    def _release(self, request: socket.socket) -> None:
+        self.idle.pop(request, None)
+        self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report nothing: a connection that breaks off does not concern the recorder."""
+
+    def close(self) -> None:
+        """Stop listening; open connections end within :data:`PATIENCE_S`."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()

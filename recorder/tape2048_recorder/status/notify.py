@@ -63,9 +63,9 @@ class Manager:
 
     def starting(self, doing: str) -> None:
         """Report a long operation before the first status."""
-        self.send(STATUS=doing, EXTEND_TIMEOUT_USEC=_microseconds(10 * EXTEND_S))
+        self.send(STATUS=doing, EXTEND_TIMEOUT_USEC=int(10e6 * EXTEND_S))
 
-    def status(self, status: Status) -> None:
+    def status(self, status: Status, rotate_steps: int) -> None:
         """Send the notifications that follow from a status."""
         fields: dict[str, object] = {}
         if status.ending and not self._is_stopping:
@@ -75,10 +75,10 @@ class Manager:
             self._is_ready = True
             fields["READY"] = 1
         if status.ending or not (self._is_ready or status.workers_overdue):
-            fields["EXTEND_TIMEOUT_USEC"] = _microseconds(EXTEND_S)
+            fields["EXTEND_TIMEOUT_USEC"] = int(1e6 * EXTEND_S)
         if self._watchdog and not status.workers_overdue:
             fields["WATCHDOG"] = 1
-        self.send(**fields, STATUS=status_line(status))
+        self.send(**fields, STATUS=status_line(status, rotate_steps))
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
@@ -103,13 +103,9 @@ def watchdog_is_on(env: Mapping[str, str], pid: int) -> bool:
     return period.isdecimal() and int(period) > 0 and env.get("WATCHDOG_PID", str(pid)) == str(pid)
 
 
-def status_line(status: Status) -> str:
+def status_line(status: Status, rotate_steps: int) -> str:
     """Return the line that ``systemctl status`` shows."""
     why = "" if status.why is None else f" ({' '.join(status.why.split())})"
-    session = f"session {status.session_rows / status.rotate_steps:.0%} of {status.rotate_steps:,} rows"
+    session = f"session {status.session_rows / rotate_steps:.0%} of {rotate_steps:,} rows"
     workers = f"{status.workers_ready} of {counted(status.workers, 'worker')}"
     return f"{status.state}{why}, {status.steps_per_s:,.0f} steps/s, {session}, {workers}"
-
-
-def _microseconds(seconds: float) -> int:
-    return int(seconds * 1_000_000)

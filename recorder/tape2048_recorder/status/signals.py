@@ -56,18 +56,15 @@ class Signals:
             numbers = os.read(self.fd, _PIPE_BYTES)
         except BlockingIOError:
             return []
-        return [
-            signal.Signals(number).name
-            for number in numbers
-            if number in _HANDLED and not (number in self._ends and self._is_same(time.monotonic()))
-        ]
-
-    def _is_same(self, now: float) -> bool:
-        """Whether a request to end repeats the last one."""
-        same = now - self._ended_at < SAME_S
-        if not same:
-            self._ended_at = now
-        return same
+        names = []
+        for number in filter(_HANDLED.__contains__, numbers):
+            now = time.monotonic()
+            if number in self._ends and now - self._ended_at < SAME_S:
+                continue
+            if number in self._ends:
+                self._ended_at = now
+            names.append(signal.Signals(number).name)
+        return names
 
     def close(self) -> None:
         """Restore the previous handlers.

@@ -11,7 +11,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.io.durable import write_all
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
     HURRY,

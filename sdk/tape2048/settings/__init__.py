@@ -1,1 +1,1 @@
-"""Settings as data: fields of a configuration Struct, TOML with line numbers, sample files."""
+"""Settings as data: fields of a configuration Struct, read from and written to any source."""

@@ -12,6 +12,9 @@ reference table and the sample file derive from it. :func:`read_value` parses an
 * **native** (TOML): numbers are numbers. The only text in place of a number is the word for None (such as
   ``"off"``).
 
+:func:`read_toml` adds the line numbers that the standard parser does not report. :func:`settings_toml` writes
+a file that explains every setting: purpose, values, and reason of the default.
+
 The recorder, its players, sampling, retention, and the trainings of critics and networks all use it.
 """
 
@@ -20,8 +23,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import json
 import math
 import re
+import textwrap
+import tomllib
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeGuard, TypeVar
 
@@ -30,7 +36,6 @@ from msgspec import inspect
 
 from tape2048.base.text import is_utf8
 from tape2048.errors import ConfigError
-from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -213,8 +218,12 @@ def load_settings(
         (name, " ".join(map(str, raw)) if _is_numbers(raw) else raw, origin) for name, raw, origin in file
     ]
     given = read_given(kind, [*spaced, *from_flags(flags or {})], listed_by=listed_by)
+    return _checked(kind, given, DEFAULT if path is None else Origin("file", str(path)))
+
+
+def _checked(kind: type[S], given: Mapping[str, tuple[Any, Origin]], origin: Origin) -> S:
     config = kind(**{name: value for name, (value, _) in given.items()})
-    with located(Origin("file", str(path)) if path is not None else DEFAULT):
+    with located(origin):
         config.check()
     return config
 
@@ -225,13 +234,8 @@ def _is_numbers(raw: object) -> TypeGuard[list[float]]:
 
 def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) -> S:
     """Read a table of settings; the others have their defaults."""
-    given = read_given(
-        kind, [(key, value, origin) for key, value in as_table(raw, name, origin).items()], table=name
-    )
-    config = kind(**{key: value for key, (value, _) in given.items()})
-    with located(origin):
-        config.check()
-    return config
+    given = [(key, value, origin) for key, value in as_table(raw, name, origin).items()]
+    return _checked(kind, read_given(kind, given, table=name), origin)
 
 
 def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
@@ -308,24 +312,27 @@ def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
         value = _BOOLS.get(raw.strip().lower()) if _is_text(raw, origin) else raw
         return value if isinstance(value, bool) else _refuse(setting, raw, origin)
     if setting.kind == "str":
-        return _read_str(setting, raw, origin)
-    if setting.kind == "table":
-        return _read_table(setting, raw, origin)
-    return _read_number(setting, raw, origin)
+        if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
+            _refuse(setting, raw, origin)
+        if not is_utf8(raw):
+            hint = "it is recorded as text: choose a name in UTF-8"
+            refuse(f"found {raw!r}, expected UTF-8 text", setting.name, origin, hint=hint)
+        return raw
+    if setting.kind != "table":
+        return _read_number(setting, raw, origin)
+    if not isinstance(raw, dict):
+        _refuse(setting, raw, origin)
+    for key, value in raw.items():
+        if not isinstance(value, int | float | str) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
+            _refuse(setting, {key: value}, origin)
+    return dict(raw)
 
 
 def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:
     """Check whether a value is from a source of text only."""
     return isinstance(raw, str) and origin.kind in ("env", "flag")
-
-
-def _read_str(setting: Setting, raw: object, origin: Origin) -> str:
-    if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
-        _refuse(setting, raw, origin)
-    if not is_utf8(raw):
-        hint = "it is recorded as text: choose a name in UTF-8"
-        refuse(f"found {raw!r}, expected UTF-8 text", setting.name, origin, hint=hint)
-    return raw
 
 
 def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
@@ -346,16 +353,6 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
     if number is None or not valid:
         _refuse(setting, raw, origin)
     return int(number) if setting.kind == "int" else float(number)
-
-
-def _read_table(setting: Setting, raw: object, origin: Origin) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        _refuse(setting, raw, origin)
-    for key, value in raw.items():
-        is_finite = not isinstance(value, float) or math.isfinite(value)
-        if not isinstance(value, int | float | str) or not is_finite:
-            _refuse(setting, {key: value}, origin)
-    return dict(raw)
 
 
 def read_plain(text: str) -> int | float | str | bool:
@@ -393,15 +390,15 @@ def _number_in(text: str, suffixes: dict[str, Decimal]) -> Decimal | None:
 
 
 def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
-    found = "nothing" if raw is None else repr(raw)
     hint = f"{setting.name}: {setting.text} (default {setting.show(setting.default)})"
     if origin.kind == "file" and isinstance(raw, str) and setting.kind in ("int", "float", "bool"):
         number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
-        has_unit = number and raw.rstrip()[-1].isalpha()
-        plain = f", and without a unit: {number.normalize():f}" if number and has_unit else ""
+        is_unit = number and raw.rstrip()[-1].isalpha()
+        plain = f", and without a unit: {number.normalize():f}" if number and is_unit else ""
         hint = f"write it without quotes{plain}; {hint}"
     elif _is_text(raw, origin) and setting.units:
         hint = f"a unit may follow the number: {setting.units}; {hint}"
+    found = "nothing" if raw is None else repr(raw)
     refuse(f"found {found}, expected {setting.expected}", setting.name, origin, hint=hint)
 
 
@@ -435,3 +432,127 @@ def unknown_key(
 def _plain(bound: float) -> str:
     """Format a bound without exponent: 18446744073709551615, not 1.8e+19."""
     return str(bound if isinstance(bound, int) else int(bound) if bound == int(bound) else bound)
+
+
+# TOML.
+
+#: Limit of a configuration file, so that a wrong path (a device, a data file) is not read whole.
+CONFIG_BYTES_MAX = 1_000_000
+
+_SAMPLE_HINT = "name another with --config or TAPE2048_CONFIG; `tape2048 config init` writes a sample"
+
+
+def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
+    """Read the values of a file, and the line of each top-level name."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(CONFIG_BYTES_MAX + 1)
+        if len(data) > CONFIG_BYTES_MAX:
+            raise ConfigError(
+                f"found more than {CONFIG_BYTES_MAX:,} bytes, expected a page of TOML",
+                path=path,
+                hint="check that the path names a configuration",
+            )
+        text = data.decode()
+    except OSError as error:
+        found = f"found {error.strerror or error}, expected a TOML file that can be read"
+        raise ConfigError(found, path=path, hint=sample_hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"found byte 0x{data[error.start]:02x}, expected UTF-8 text",
+            path=path,
+            offset=error.start,
+            hint="save the file as UTF-8",
+        ) from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, line, column = _place(str(error), text)
+        raise ConfigError(
+            f"found malformed TOML, expected key = value: {what} (line {line}, column {column})",
+            path=f"{path}:{line}",
+            hint="text needs quotes, true and false do not",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"found TOML that cannot be read, expected key = value: {error}",
+            path=path,
+            hint="look for a number of thousands of digits, or as many brackets",
+        ) from error
+    return values, _lines(text)
+
+
+def _place(message: str, text: str) -> tuple[str, int, int]:
+    """Split the parser's message into text, line and column."""
+    what, _, where = message.rpartition(" (at ")
+    match = re.fullmatch(r"line (\d+), column (\d+)\)", where)
+    if match is not None:
+        return what, int(match[1]), int(match[2])
+    lines = text.splitlines() or [""]
+    return what or message, len(lines), len(lines[-1]) + 1
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Find the first line of each top-level name of a valid file.
+
+    The parser itself separates statements: lines are added until they parse, so that no text inside a
+    multi-line value is taken for a key.
+    """
+    lines: dict[str, int] = {}
+    table: str | None = None
+    gathered: list[str] = []
+    for number, line in enumerate(re.split(r"\r?\n", text), start=1):
+        gathered.append(line)
+        try:
+            statement = tomllib.loads("\n".join(gathered))
+        except tomllib.TOMLDecodeError:
+            continue
+        is_header = gathered[0].lstrip().startswith("[")
+        for name in statement:
+            table = name if is_header else table
+            lines.setdefault(table or name, number - len(gathered) + 1)
+        gathered.clear()
+    return lines
+
+
+def settings_toml(config: msgspec.Struct) -> str:
+    """Format a configuration as a file, every setting explained; tables come last, as TOML requires."""
+    entries = []
+    for setting in sorted(settings_of(type(config)).values(), key=lambda setting: setting.kind == "table"):
+        value = getattr(config, setting.name)
+        entries.append(f"{_about(setting, named=value != setting.default)}\n{_toml_line(setting, value)}")
+    return "\n\n".join(entries) + "\n"
+
+
+def sample_entry(setting: Setting) -> str:
+    """Format a setting as its explanation and its default, commented out."""
+    return f"{_about(setting)}\n#{_toml_line(setting, setting.default)}"
+
+
+def _about(setting: Setting, *, named: bool = False) -> str:
+    """Format the comment above a setting; ``named`` adds the default's value."""
+    default = f"Default ({_toml_value(setting, setting.default)})" if named else "Default"
+    what = f"{setting.text[0].upper()}{setting.text[1:]}"
+    return comment(f"{what}.\nValues: {setting.expected}.\n{default}: {setting.why}.")
+
+
+def comment(text: str) -> str:
+    """Wrap prose as lines of a comment."""
+    lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, 98) or [""])]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _toml_line(setting: Setting, value: object) -> str:
+    if isinstance(value, dict):
+        entries = (
+            f"{json.dumps(key)} = {json.dumps(each, ensure_ascii=False)}" for key, each in value.items()
+        )
+        return "\n".join([f"[{setting.name}]", *entries])
+    return f"{setting.name} = {_toml_value(setting, value)}"
+
+
+def _toml_value(setting: Setting, value: object) -> str:
+    shown = setting.none if value is None else setting.show(value)
+    if value is None or setting.kind == "str":
+        return json.dumps(shown, ensure_ascii=False)  # a TOML string takes what a JSON string does
+    return str(shown)

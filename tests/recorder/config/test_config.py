@@ -21,18 +21,18 @@ from tape2048.formats.session import (
     TAPE_DTYPE,
     step_dtype,
 )
-from tape2048.settings.fields import Origin, settings_of
-from tape2048.settings.toml import CONFIG_BYTES_MAX, read_toml
-from tape2048_recorder.config import loading
-from tape2048_recorder.config.loading import (
+from tape2048.settings.fields import CONFIG_BYTES_MAX, Origin, read_toml, settings_of
+from tape2048_recorder import config as loading
+from tape2048_recorder.config import (
+    LEASE_MAX,
     STOP_TIMEOUT_ENV,
+    RecorderConfig,
     check_loaded_player,
     config_sha256,
     effective,
     load_config,
     split_player,
 )
-from tape2048_recorder.config.schema import LEASE_MAX, RecorderConfig
 
 SETTINGS = settings_of(RecorderConfig)
 
@@ -115,32 +115,17 @@ def test_the_file_is_named_by_flag_or_variable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("rotate_steps", "10_000_000", 10_000_000),
-        ("rotate_steps", "1e6", 1_000_000),
-        ("rotate_steps", "2.5e3", 2_500),
-        ("rotate_steps", "10M", 10_000_000),
-        ("rotate_steps", " 5k ", 5_000),
-        ("max_games", "0.001M", 1_000),
-        ("max_games", "1", 1),
-        ("seed", "0xFFFFFFFFFFFFFFFF", 2**64 - 1),
-        ("seed", str(2**64 - 1), 2**64 - 1),
-        ("seed", "0", 0),
-        ("max_disk_mb", "1.5TB", 1_500_000),
-        ("max_disk_mb", "2 GB", 2_000),
-        ("max_disk_mb", "1", 1),
-        ("max_ram_mb", "4000MB", 4_000),
-        ("max_wall_s", "90", 90.0),
-        ("max_wall_s", "1.5min", 90.0),
-        ("rotate_s", "2h", 7_200.0),
-        ("rotate_s", "1d", 86_400.0),
-        ("flush_s", "0.25", 0.25),
-        ("drain_timeout_s", "0", 0.0),
-        ("record_action", "Yes", True),
-        ("record_action", "0", False),
-        ("out_dir", "/data/self play/ü", "/data/self play/ü"),
-        ("model_tag", "net-3.1+b", "net-3.1+b"),
+        ("rotate_steps", "10_000_000", 10_000_000), ("rotate_steps", "1e6", 1_000_000),
+        ("rotate_steps", "2.5e3", 2_500), ("rotate_steps", "10M", 10_000_000),
+        ("rotate_steps", " 5k ", 5_000), ("max_games", "0.001M", 1_000), ("max_games", "1", 1),
+        ("seed", "0xFFFFFFFFFFFFFFFF", 2**64 - 1), ("seed", str(2**64 - 1), 2**64 - 1), ("seed", "0", 0),
+        ("max_disk_mb", "1.5TB", 1_500_000), ("max_disk_mb", "2 GB", 2_000), ("max_disk_mb", "1", 1),
+        ("max_ram_mb", "4000MB", 4_000), ("max_wall_s", "90", 90.0), ("max_wall_s", "1.5min", 90.0),
+        ("rotate_s", "2h", 7_200.0), ("rotate_s", "1d", 86_400.0), ("flush_s", "0.25", 0.25),
+        ("drain_timeout_s", "0", 0.0), ("record_action", "Yes", True), ("record_action", "0", False),
+        ("out_dir", "/data/self play/ü", "/data/self play/ü"), ("model_tag", "net-3.1+b", "net-3.1+b"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("source", ["flag", "env"])
 def test_text_that_is_taken(source: str, name: str, text: str, value: object) -> None:
     given_ = ({name: text}, {}) if source == "flag" else ({}, {SETTINGS[name].env: text})
@@ -152,47 +137,21 @@ def test_text_that_is_taken(source: str, name: str, text: str, value: object) ->
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("workers", "many"),
-        ("workers", "-1"),
-        ("workers", "1.5"),
-        ("workers", ""),
+        ("workers", "many"), ("workers", "-1"), ("workers", "1.5"), ("workers", ""), ("workers", "1025"),
         ("workers", "2k"),  # a suffix belongs to counts, seconds and megabytes
-        ("workers", "1025"),
-        ("seed", "-1"),
-        ("seed", str(2**64)),
-        ("seed", "0x1_0000_0000_0000_0000"),
-        ("rotate_steps", "0"),
-        ("rotate_steps", "1e-3"),
+        ("seed", "-1"), ("seed", str(2**64)), ("seed", "0x1_0000_0000_0000_0000"), ("rotate_steps", "0"),
+        ("rotate_steps", "1e-3"), ("rotate_steps", "9" * 5000), ("rotate_steps", "10m"),
         ("rotate_steps", "1e999999999"),  # would be a number of a billion digits
-        ("rotate_steps", "9" * 5000),
-        ("rotate_steps", "10m"),
-        ("rotate_steps", "off"),
-        ("rotate_steps", "\u0661\u0662"),  # digits elsewhere, and int() would take them
-        ("rotate_steps", "\u06612"),
-        ("max_disk_mb", "1MiB"),
+        ("rotate_steps", "off"), ("rotate_steps", "\u06612"), ("max_disk_mb", "1MiB"),
         ("max_disk_mb", "0.5MB"),
-        ("max_wall_s", "nan"),
-        ("max_wall_s", "inf"),
-        ("max_wall_s", "0"),
-        ("flush_s", "off"),
-        ("record_action", "maybe"),
-        ("record_action", ""),
-        ("sample_rate", "0"),
-        ("block_rows", "1023"),
-        ("model_tag", "-x"),
-        ("model_tag", "a/b"),
-        ("model_tag", "a b"),
-        ("model_tag", "x" * 101),
-        ("model_tag", "tag\n"),
-        ("instance", ""),
-        ("instance", "a.b"),
-        ("out_dir", ""),
-        ("out_dir", "~/selfplay"),
-        ("out_dir", "a\0b"),
-        ("player", ""),
-        ("player", "two words"),
+        ("rotate_steps", "\u0661\u0662"),  # digits elsewhere, and int() would take them
+        ("max_wall_s", "nan"), ("max_wall_s", "inf"), ("max_wall_s", "0"), ("flush_s", "off"),
+        ("record_action", "maybe"), ("record_action", ""), ("sample_rate", "0"), ("block_rows", "1023"),
+        ("model_tag", "-x"), ("model_tag", "a/b"), ("model_tag", "a b"), ("model_tag", "x" * 101),
+        ("model_tag", "tag\n"), ("instance", ""), ("instance", "a.b"), ("out_dir", ""),
+        ("out_dir", "~/selfplay"), ("out_dir", "a\0b"), ("player", ""), ("player", "two words"),
     ],
-)
+)  # fmt: skip
 def test_rejected_text_names_found_and_expected(name: str, text: str) -> None:
     by_flag = refused({name: text})
     assert SETTINGS[name].flag in str(by_flag)
@@ -212,27 +171,13 @@ def test_bytes_that_are_no_text_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        'workers = "2"',
-        "workers = true",
-        "workers = 1.5",
-        "workers = [1]",
-        "workers = {}",
-        "workers = 1979-05-27",
-        "rotate_steps = 1e300",
-        "rotate_steps = inf",
-        'rotate_steps = "10M"',
-        "max_wall_s = nan",
-        "record_action = 1",
-        'record_action = "true"',
-        "player = 3",
-        "model_tag = true",
-        "seed = 18446744073709551616",
-        "player_args = 3",
-        "player_args = {depth = [1, 2]}",
-        "player_args = {depth = inf}",
-        "player_args = {a = {b = 1}}",
+        'workers = "2"', "workers = true", "workers = 1.5", "workers = [1]", "workers = {}",
+        "workers = 1979-05-27", "rotate_steps = 1e300", "rotate_steps = inf", 'rotate_steps = "10M"',
+        "max_wall_s = nan", "record_action = 1", 'record_action = "true"', "player = 3", "model_tag = true",
+        "seed = 18446744073709551616", "player_args = 3", "player_args = {depth = [1, 2]}",
+        "player_args = {depth = inf}", "player_args = {a = {b = 1}}",
     ],
-)
+)  # fmt: skip
 def test_a_file_is_typed_and_an_error_names_the_line(tmp_path: Path, line: str) -> None:
     file = write(tmp_path / "r.toml", f"# a comment\n\n{line}\n")
     error = refused(file=file)
@@ -566,12 +511,8 @@ def test_the_hash_is_over_canonical_json() -> None:
 
 
 CHANGES: dict[str, object] = {
-    "workers": 1,
-    "seed": 2**64 - 1,
-    "player_args": {"a": 1},
-    "rotate_s": 1.0,
-    "model_tag": "a",
-}
+    "workers": 1, "seed": 2**64 - 1, "player_args": {"a": 1}, "rotate_s": 1.0, "model_tag": "a",
+}  # fmt: skip
 A_THEN_B = [("a", 1), ("b", 2)]
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tape2048 import errors
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon import daemon as module
 from tape2048_recorder.daemon.daemon import (
     HURRY_GRACE_S,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048.errors import BusyError, ConfigError, StorageError
-from tape2048_recorder.config.schema import LEASE_MAX
+from tape2048_recorder.config import LEASE_MAX
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
 

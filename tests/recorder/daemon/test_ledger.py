@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tape2048_recorder.config.schema import LEASE_MAX
+from tape2048_recorder.config import LEASE_MAX
 from tape2048_recorder.daemon.instance import GameState, Ledger
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from tape2048.errors import ConfigError
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon.instance import GameState, Ledger
 from tape2048_recorder.daemon.service import LIVE, RELOAD_S, Reload, merged
 

@@ -17,7 +17,7 @@ import pytest
 from tape2048.errors import NotRunningError, RecorderError
 from tape2048.session.session import Session
 from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.status_file import judge, read_snapshot
+from tape2048_recorder.status.report import judge, read_snapshot
 from tape2048_recorder.workers.__main__ import OOM_SCORE_ADJ
 
 from ..checks import assert_sessions_valid, meta_of

@@ -30,6 +30,8 @@ _OBJECTS_BYTES = 78_643_200
 class Cluster:
     """A cluster; its head has no CPUs."""
 
+    raylet: int  # pid of the raylet of the node ``a``
+
     def __init__(self, directory: Path) -> None:
         self.token = directory / "token"
         self.token.write_text(secrets.token_hex(16))

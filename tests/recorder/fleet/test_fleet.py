@@ -24,12 +24,10 @@ from tape2048.errors import BusyError, ConfigError, DiskFullError, FleetError, N
 from tape2048.io.objects import DirectoryStore, Store, open_store
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import Session, sessions
-from tape2048.settings.sample import settings_toml
-from tape2048_recorder.config.loading import load_config
-from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
+from tape2048.settings.fields import settings_toml
+from tape2048_recorder.config import NUMBER_BITS, RecorderConfig, load_config
 from tape2048_recorder.fleet import agent as agents, launching, plan as plans
-from tape2048_recorder.fleet.agent import Agent, Shipper, read_beat
-from tape2048_recorder.fleet.overview import Onlooker
+from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper, read_beat
 from tape2048_recorder.fleet.plan import (
     claim_lease,
     create_fleet,
@@ -39,7 +37,7 @@ from tape2048_recorder.fleet.plan import (
 )
 from tape2048_recorder.fleet.spool import Spool, agent_at_work
 from tape2048_recorder.recorder import run
-from tape2048_recorder.status.status_file import read_snapshot
+from tape2048_recorder.status.report import read_snapshot
 
 from ..checks import Listener
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,11 @@ from tape2048.errors import ConfigError, FleetError, MissingPackageError, TapeEr
 from tape2048.io.objects import Store, open_store
 from tape2048.session.remote import list_sessions
 from tape2048.session.session import Session, sessions
-from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
+from tape2048_recorder.config import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import ray_engine
 from tape2048_recorder.fleet.plan import create_fleet, read_plan
 from tape2048_recorder.fleet.spool import Spool as AgentSpool, agent_at_work, read_member
-from tape2048_recorder.status.status_file import Snapshot, read_snapshot
+from tape2048_recorder.status.report import Snapshot, read_snapshot
 
 from .ray_cluster import Cluster, ray_cluster
 from .test_fleet import record
@@ -48,9 +49,11 @@ FULL = os.environ.get("FULL_SWEEP") == "1"
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with the node ``a``, which has one CPU; tests add and remove others."""
     with ray_cluster(tmp_path_factory.mktemp("ray")) as made:
+        made.raylet = made.ask("add", "a", "1")
         yield made
 
 
@@ -225,7 +228,7 @@ def lose_a_raylet_and_a_machine(spools: dict[str, Spool], store: Store, cluster:
         time.sleep(0.1)
     assert time.monotonic() - killed < 20
     assert [name.endswith(f"({a.lease:06x})") for name in named] == [True]
-    cluster.ask("add", "a", "1")
+    cluster.raylet = cluster.ask("add", "a", "1")
     back = time.monotonic()
     wait_until(lambda: a.recorder and d.recorder)
     assert time.monotonic() - back < 30
@@ -237,24 +240,25 @@ def lose_a_raylet_and_a_machine(spools: dict[str, Spool], store: Store, cluster:
 @pytest.mark.slow
 def test_killed_parts_lose_and_repeat_no_game(cluster: Cluster, store: Store, tmp_path: Path) -> None:
     spools = {name: Spool(tmp_path / f"spool-{name}") for name in ("abcd" if FULL else "a")}
-    raylets = {name: cluster.ask("add", name, "1") for name in ("abc" if FULL else "a")}
-    driver = Driver(cluster, store, len(raylets), str(tmp_path / "spool-{node}"))
+    names = "abc" if FULL else "a"
+    for name in names[1:]:
+        cluster.ask("add", name, "1")
+    driver = Driver(cluster, store, len(names), str(tmp_path / "spool-{node}"))
     try:
-        wait_until(lambda: all(spools[name].recorder for name in raylets))
+        wait_until(lambda: all(spools[name].recorder for name in names))
         check_surroundings(spools["a"].recorder or 0)
-        kill_actor(spools["a"], raylets["a"], driver)
+        kill_actor(spools["a"], cluster.raylet, driver)
         kill_agent_and_recorder(spools["b" if FULL else "a"], driver)
         if FULL:
             lose_a_raylet_and_a_machine(spools, store, cluster)
         assert all(spool.recorder for spool in spools.values())
-        done = fleet("drain", store.url, "--timeout-s", "100")
-        assert done.returncode == 0, done.stdout + done.stderr
+        driver.process.send_signal(signal.SIGTERM)
         assert driver.end() == 0, driver.said
     finally:
         driver.close()
         for spool in spools.values():
             spool.kill()
-        for name in "abd" if FULL else "a":
+        for name in "bd" if FULL else "":
             cluster.ask("remove", name)
     assert not any(sessions(spool.path) for spool in spools.values())
     assert len({spool.lease for spool in spools.values()}) == len(spools)
@@ -267,31 +271,23 @@ def test_killed_parts_lose_and_repeat_no_game(cluster: Cluster, store: Store, tm
 
 @needs_ray
 @pytest.mark.slow
-def test_agents_go_on_without_ray_and_stop_ends_them(cluster: Cluster, store: Store, tmp_path: Path) -> None:
-    cluster.ask("add", "e", "1")
-    spool = Spool(tmp_path / "spool-e")
+def test_agents_go_on_without_ray_until_drained(cluster: Cluster, store: Store, tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
     drivers = [Driver(cluster, store, 1, str(spool.path))]
     try:
         wait_until(lambda: spool.recorder)
         before = (spool.agent, spool.recorder)
-        drivers[0].process.kill()
-        drivers[0].end()
+        drivers[0].close()
         drivers.append(Driver(cluster, store, 1, str(spool.path)))
-        drivers[1].wait_for("e: attached to the agent")
+        drivers[1].wait_for("a: attached to the agent")
         assert (spool.agent, spool.recorder) == before
-        done = fleet("stop", store.url, "--timeout-s", "60")
+        done = fleet("drain", store.url, "--timeout-s", "100")
         assert done.returncode == 0, done.stdout + done.stderr
         assert drivers[1].end() == 0, drivers[1].said
-        assert fleet("drain", store.url, "--undo").returncode == 0
-        drivers.append(Driver(cluster, store, 1, str(spool.path)))
-        drivers[2].wait_for("e: started an agent")
-        drivers[2].process.send_signal(signal.SIGTERM)
-        assert drivers[2].end() == 0, drivers[2].said
     finally:
         for driver in drivers:
             driver.close()
         spool.kill()
-        cluster.ask("remove", "e")
     assert not sessions(spool.path)
     assert set(rows_by_lease(store, tmp_path / "got")) == {spool.lease}
 
@@ -304,7 +300,6 @@ def test_a_full_spool_is_shipped_later(cluster: Cluster, store: Store, tmp_path:
         record(held, store, max_steps=600_000, spool_max_mb=None)
         assert held.size_bytes() > 1_000_000
     (tmp_path / "store/sessions").write_text("no directory")
-    cluster.ask("add", "h", "1")
     driver = Driver(cluster, store, 1, str(node.path))
     try:
         driver.wait_for("MB wait to be shipped (spool_max_mb = 1)")
@@ -317,7 +312,6 @@ def test_a_full_spool_is_shipped_later(cluster: Cluster, store: Store, tmp_path:
     finally:
         driver.close()
         node.kill()
-        cluster.ask("remove", "h")
     assert not sessions(node.path)
     assert rows_by_lease(store, tmp_path / "got")[node.lease] >= 600_000
 
@@ -325,39 +319,39 @@ def test_a_full_spool_is_shipped_later(cluster: Cluster, store: Store, tmp_path:
 @needs_ray
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused_by_name(cluster: Cluster, store: Store, tmp_path: Path) -> None:
-    def refused(error: type[TapeError], *more: str, url: str = store.url, **env: str) -> str:
+    (tmp_path / "wrong").write_text("0" * 32)
+    (tmp_path / "other.toml").write_text('player = "greedy"\n')
+    (tmp_path / "used" / "20260101T000000Z_model=x").mkdir(parents=True)
+    cases: list[tuple[str, list[str], str]] = [
+        ("wrong", [], "rejects the token of this process"),
+        ("nowhere", [], "rejects the token of this process"),
+        ("", ["--address", "127.0.0.1:1"], "no cluster of Ray"),
+        ("", ["--address", "ray://x:10001"], "no cluster of Ray: Invalid address"),
+        ("", ["--nodes", "3"], "found b (1 CPUs), a (1 CPUs); expected 3 nodes with all CPUs free"),
+        ("", ["--cpus", "2", "--timeout-s", "0.5"], "expected 1 node with 2 CPUs free"),
+        ("", ["--nodes", "2", "--spool", str(tmp_path / "one")], "have one spool"),
+        ("", ["--config", str(tmp_path / "other.toml")], "player: found 'greedy', expected 'random'"),
+        ("", ["--spool", str(tmp_path / "used")], "which is of no fleet"),
+    ]
+
+    def refused(case: tuple[str, list[str], str]) -> str:
+        token, more, _ = case
         spool = str(tmp_path / "spool-{node}")
         how = ["--engine", "ray", "--nodes", "1", "--address", cluster.address, "--spool", spool, *more]
-        done = fleet("record", url, *how, env={**cluster.env, **env})
-        assert done.returncode == error.exit_code, done.stderr
+        env = {"RAY_AUTH_TOKEN_PATH": str(tmp_path / token)} if token else {}
+        done = fleet("record", store.url, *how, env={**cluster.env, **env})
+        kind = ConfigError if "--config" in more else FleetError
+        assert done.returncode == kind.exit_code, done.stderr
         return done.stderr
 
-    (tmp_path / "wrong").write_text("0" * 32)
-    said = refused(FleetError, RAY_AUTH_TOKEN_PATH=str(tmp_path / "wrong"))
-    assert "rejects the token of this process" in said
-    said = refused(FleetError, RAY_AUTH_TOKEN_PATH=str(tmp_path / "nowhere"))
-    assert "rejects the token of this process" in said
-    assert "no cluster of Ray" in refused(FleetError, "--address", "127.0.0.1:1")
-    assert "no cluster of Ray: Invalid address" in refused(FleetError, "--address", "ray://x:10001")
-    for name in ("f", "g"):
-        cluster.ask("add", name, "2")
+    cluster.ask("add", "b", "1")
     try:
-        said = refused(FleetError, "--nodes", "3")
-        assert "found g (2 CPUs), f (2 CPUs)" in said
-        assert "expected 3 nodes with all CPUs free" in said
-        said = refused(FleetError, "--cpus", "3", "--timeout-s", "0.5")
-        assert "expected 1 node with 3 CPUs free" in said
-        said = refused(FleetError, "--nodes", "2", "--spool", str(tmp_path / "one"))
-        assert "have one spool" in said
-        assert not (tmp_path / "one").exists()
-        (tmp_path / "other.toml").write_text('player = "greedy"\n')
-        said = refused(ConfigError, "--config", str(tmp_path / "other.toml"))
-        assert "other.toml:1: player: found 'greedy', expected 'random'" in said
-        (tmp_path / "used" / "20260101T000000Z_model=x").mkdir(parents=True)
-        assert "which is of no fleet" in refused(FleetError, "--spool", str(tmp_path / "used"))
+        with ThreadPoolExecutor(3) as pool:
+            for case, said in zip(cases, pool.map(refused, cases), strict=True):
+                assert case[2] in said
     finally:
-        for name in ("f", "g"):
-            cluster.ask("remove", name)
+        cluster.ask("remove", "b")
+    assert not (tmp_path / "one").exists()
     assert not list(tmp_path.glob("spool-*/*_model=*"))
 
 

@@ -39,10 +39,9 @@ from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.objects import Store
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import sessions
-from tape2048_recorder.config.schema import NUMBER_BITS, RecorderConfig
+from tape2048_recorder.config import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import agent as agents, overview, plan, spool
-from tape2048_recorder.fleet.agent import Agent, Shipper
-from tape2048_recorder.fleet.overview import Onlooker
+from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper
 from tape2048_recorder.fleet.plan import create_fleet, read_plan
 from tape2048_recorder.fleet.spool import Spool
 
@@ -505,9 +504,7 @@ MUTANTS = {
     ),
     "a node that is never lost": (
         Mutant(
-            "tape2048_recorder.fleet.overview:Onlooker._node",
-            "silent_s >= LOST_S",
-            "silent_s >= 1000 * LOST_S",
+            "tape2048_recorder.fleet.agent:Onlooker._node", "silent_s >= LOST_S", "silent_s >= 1000 * LOST_S"
         ),
         "lost nodes",
     ),

@@ -12,7 +12,7 @@ import pytest
 
 from tape2048.errors import PlayerError, ReplayError, StartError
 from tape2048.session.session import sessions
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ipc.protocol import HURRY, Confirmed, Shared
 from tape2048_recorder.lanes.kernels import new_lanes

@@ -12,7 +12,7 @@ import torch
 from tests import reference
 
 from tape2048 import Corpus
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.models.torch_player import make
 from tape2048_recorder.recorder import run
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ConfigError
 from tape2048.jit.mix import mix64
-from tape2048_recorder.config.loading import load_config
+from tape2048_recorder.config import load_config
 from tape2048_recorder.lanes.kernels import Lanes, choose_moves, new_lanes, policy_of
 from tape2048_recorder.players.sampling import METHODS, Sampling, read_sampling
 

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from tape2048 import Session, validate_session
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY
 from tape2048.session.session import sessions
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Facts, PartialSession
 from tape2048_recorder.recording.recording import RECOUNT_S, RETRY_S, RUN_BYTES, Recording

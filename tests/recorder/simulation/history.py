@@ -8,7 +8,7 @@ import traceback
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape2048_recorder.config.schema import LEASE_MAX
+from tape2048_recorder.config import LEASE_MAX
 
 from .disk import Disk
 from .life import Event, Life, Plan

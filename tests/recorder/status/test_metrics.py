@@ -9,6 +9,7 @@ import re
 import socket
 import struct
 import threading
+import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +20,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
-from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.status import metrics as module, metrics_server
-from tape2048_recorder.status.metrics import Metrics, families
-from tape2048_recorder.status.metrics_server import CONNECTIONS_MAX
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.status import metrics as module
+from tape2048_recorder.status.metrics import CONNECTIONS_MAX, Metrics, families
 from tape2048_recorder.status.report import Counts
 
 from ..checks import descriptors
@@ -32,7 +32,7 @@ from ..statuses import snapshot_now, status_now
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tape2048_recorder.status.status_file import Snapshot
+    from tape2048_recorder.status.report import Snapshot
 
 MONITORING = Path(__file__).resolve().parents[3] / "tools/tape2048_tools/machine/monitoring"
 
@@ -228,21 +228,25 @@ class TestVisitors:
         with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30) as answer:
             return str(answer.read().decode())
 
-    def test_take_sixteen_threads_at_most(
+    def test_take_sixteen_threads_and_delay_no_scrape(
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.5)
+        """Another connection ends the oldest one that has not sent its request."""
+        monkeypatch.setattr(module, "PATIENCE_S", 60.0)
         before, threads = descriptors(), threading.active_count()
         with contextlib.ExitStack() as stack:
             visitors = [stack.enter_context(self.visit(address)) for _ in range(60)]
             wait_until(lambda: threading.active_count() == threads + CONNECTIONS_MAX)
-            assert descriptors() <= before + len(visitors) + CONNECTIONS_MAX + 1  # one waits for a thread
-            assert "tape2048_steps_total" in self.scrape(address)  # after the others were ended
+            assert descriptors() <= before + len(visitors) + CONNECTIONS_MAX + 1
+            began = time.monotonic()
+            assert "tape2048_steps_total" in self.scrape(address)
+            assert time.monotonic() - began < 20
+            assert visitors[0].recv(1) == b""
 
     def test_are_waited_for_a_limited_time(
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(module, "PATIENCE_S", 0.05)
         # Who was so slow that his half of a request came after the end hears of that.
         with self.visit(address) as visitor, contextlib.suppress(ConnectionResetError):
             assert visitor.recv(1) == b""
@@ -259,7 +263,7 @@ class TestVisitors:
         assert capfd.readouterr().err == ""
 
     def test_leave_nothing_when_it_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(module, "PATIENCE_S", 0.2)
         before, threads = descriptors(), threading.active_count()
         config = RecorderConfig(metrics_listen=f"127.0.0.1:{free_port()}")
         for _ in range(3):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+ROWS = 10_000_000
+
+
 class Listener:
     """A service manager's socket."""
 
@@ -64,13 +67,13 @@ def status(**fields: Any) -> Any:
 
 
 def test_ready_once_a_block_can_be_written(listener: Listener, manager: Manager) -> None:
-    manager.status(status(state="starting", workers_ready=1, can_record=False))
+    manager.status(status(state="starting", workers_ready=1, can_record=False), ROWS)
     first = listener.heard()
     assert "READY" not in first
     assert first["EXTEND_TIMEOUT_USEC"] == "30000000"
-    manager.status(status())
+    manager.status(status(), ROWS)
     assert listener.heard()["READY"] == "1"
-    manager.status(status())
+    manager.status(status(), ROWS)
     again = listener.heard()
     assert not {"READY", "EXTEND_TIMEOUT_USEC", "STOPPING"} & again.keys()
     assert again["STATUS"] == "recording, 1,500,000 steps/s, session 40% of 10,000,000 rows, 2 of 2 workers"
@@ -82,10 +85,10 @@ def test_a_long_start_extends_the_timeout(listener: Listener, manager: Manager) 
 
 
 def test_stopping_once_with_more_time(listener: Listener, manager: Manager) -> None:
-    manager.status(status())
+    manager.status(status(), ROWS)
     listener.heard()
     for state in ("draining", "paused", "publishing"):
-        manager.status(status(state=state, ending=True))
+        manager.status(status(state=state, ending=True), ROWS)
     heard = [listener.heard() for _ in range(3)]
     assert [message.get("STOPPING") for message in heard] == ["1", None, None]
     assert all(message["EXTEND_TIMEOUT_USEC"] == "30000000" for message in heard)
@@ -93,16 +96,16 @@ def test_stopping_once_with_more_time(listener: Listener, manager: Manager) -> N
 
 
 def test_an_overdue_worker_stops_the_watchdog(listener: Listener, manager: Manager) -> None:
-    manager.status(status())
+    manager.status(status(), ROWS)
     assert listener.heard()["WATCHDOG"] == "1"
-    manager.status(status(workers_overdue=1))
+    manager.status(status(workers_overdue=1), ROWS)
     assert "WATCHDOG" not in listener.heard()
-    manager.status(status())
+    manager.status(status(), ROWS)
     assert listener.heard()["WATCHDOG"] == "1"
 
 
 def test_a_start_that_hangs_gets_no_more_time(listener: Listener, manager: Manager) -> None:
-    manager.status(status(state="starting", can_record=False, workers_ready=0, workers_overdue=1))
+    manager.status(status(state="starting", can_record=False, workers_ready=0, workers_overdue=1), ROWS)
     assert "EXTEND_TIMEOUT_USEC" not in listener.heard()
 
 
@@ -110,7 +113,7 @@ def test_reloading_has_the_moment_and_an_end(listener: Listener, manager: Manage
     with manager.reloading():
         assert listener.hears_nothing()  # not before it is ready
     assert listener.hears_nothing()
-    manager.status(status())
+    manager.status(status(), ROWS)
     listener.heard()
     before = time.monotonic_ns()
     with manager.reloading():
@@ -121,7 +124,7 @@ def test_reloading_has_the_moment_and_an_end(listener: Listener, manager: Manage
 
 
 def test_a_reason_of_many_lines_is_one_line(listener: Listener, manager: Manager) -> None:
-    manager.status(status(state="paused", why="the disk\nREADY=1\nis full"))
+    manager.status(status(state="paused", why="the disk\nREADY=1\nis full"), ROWS)
     heard = listener.heard()
     assert heard["STATUS"].startswith("paused (the disk READY=1 is full), ")
 
@@ -149,26 +152,23 @@ def test_a_name_that_no_socket_can_have_is_refused(first: str) -> None:
 @pytest.mark.parametrize(
     ("env", "on"),
     [
-        ({}, False),
-        ({"WATCHDOG_USEC": "30000000"}, True),
+        ({}, False), ({"WATCHDOG_USEC": "30000000"}, True),
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, True),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, False),
-        ({"WATCHDOG_USEC": "0"}, False),
-        ({"WATCHDOG_USEC": "soon"}, False),
-        ({"WATCHDOG_USEC": ""}, False),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, False), ({"WATCHDOG_USEC": "0"}, False),
+        ({"WATCHDOG_USEC": "soon"}, False), ({"WATCHDOG_USEC": ""}, False),
     ],
-)
+)  # fmt: skip
 def test_the_watchdog_means_this_process(env: dict[str, str], on: bool) -> None:
     assert watchdog_is_on(env, 7) is on
 
 
 def test_without_a_watchdog_nothing_is_fed(listener: Listener) -> None:
     manager = Manager({"NOTIFY_SOCKET": listener.address})
-    manager.status(status())
+    manager.status(status(), ROWS)
     assert "WATCHDOG" not in listener.heard()
     manager.close()
 
 
 def test_the_line_says_why() -> None:
     paused = msgspec.structs.replace(status(), state="paused", why="the disk is full")
-    assert status_line(paused).startswith("paused (the disk is full), ")
+    assert status_line(paused, ROWS).startswith("paused (the disk is full), ")

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from tape2048.errors import FieldError, NotRunningError, StorageError
-from tape2048_recorder.status import status_file
-from tape2048_recorder.status.status_file import (
+from tape2048_recorder.status import report as status_file
+from tape2048_recorder.status.report import (
     Process,
     StatusFile,
     instances,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 
 from tape2048.errors import ConfigError
-from tape2048.settings.fields import Count, Settings, about, load_settings, settings_of
-from tape2048.settings.sample import settings_toml
+from tape2048.settings.fields import Count, Settings, about, load_settings, settings_of, settings_toml
 
 if TYPE_CHECKING:
     from pathlib import Path

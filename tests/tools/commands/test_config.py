@@ -12,10 +12,9 @@ import pytest
 
 from tape2048 import errors
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import config_sha256, effective, load_config
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective, load_config
 from tape2048_tools.commands.recorder import config, record
-from tape2048_tools.options.reference import sample_toml, settings_table
+from tape2048_tools.options.recorder import sample_toml, settings_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,6 +6,7 @@ import os
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,56 +31,26 @@ class Space(NamedTuple):
 
 
 class Told(Machine):
-    """A machine that answers what a test says."""
+    """A machine that answers what a test says: each answer replaces the method of its name."""
 
     def __init__(self, **answers: Any) -> None:
         super().__init__(answers.pop("env", {}))
-        self.answers = {
+        versions = {"torch": None, **answers.pop("versions", {})}
+        limits = answers.pop("limit", {})
+        self.version = lambda package: versions.get(package, Machine.version(self, package))  # type: ignore[method-assign]
+        self.limit = limits.get  # type: ignore[method-assign]
+        well = {
             "filesystem": ("ext4", {"rw"}),
             "statvfs": Space(),
-            "limit": None,
             "memory_mb": 64_000.0,
             "tasks_max": None,
             "cores": 8,
             "cpu_features": {"avx2", "bmi2", "popcnt"},
             "clock_is_synchronised": True,
-            **answers,
         }
-
-    def _answer(self, name: str) -> Any:
-        answer = self.answers[name]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def filesystem(self, path: Path) -> tuple[str, set[str]]:
-        return self._answer("filesystem")  # type: ignore[no-any-return]
-
-    def statvfs(self, path: Path) -> Any:
-        return self._answer("statvfs")
-
-    def limit(self, kind: int) -> int | None:
-        answer = self._answer("limit")
-        return answer.get(kind) if isinstance(answer, dict) else None
-
-    def memory_mb(self) -> float:
-        return self._answer("memory_mb")  # type: ignore[no-any-return]
-
-    def tasks_max(self) -> int | None:
-        return self._answer("tasks_max")  # type: ignore[no-any-return]
-
-    def cores(self) -> int:
-        return self._answer("cores")  # type: ignore[no-any-return]
-
-    def cpu_features(self) -> set[str]:
-        return self._answer("cpu_features")  # type: ignore[no-any-return]
-
-    def clock_is_synchronised(self) -> bool | None:
-        return self._answer("clock_is_synchronised")  # type: ignore[no-any-return]
-
-    def version(self, package: str) -> str | None:
-        versions: dict[str, str | None] = self.answers.get("versions", {})
-        return versions.get(package, super().version(package) if package != "torch" else None)
+        for name, answer in {**well, **answers}.items():
+            raises = isinstance(answer, Exception)
+            setattr(self, name, Mock(side_effect=answer) if raises else Mock(return_value=answer))
 
 
 CONFIG = """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048 import Session, errors
-from tape2048_recorder.config.retention import Retention, RetentionLimits
+from tape2048_recorder.config import Retention, RetentionLimits
 from tape2048_tools.sessions.pruning import Candidate, candidates, free_bytes, make_plan
 
 from ..conftest import META, write_foreign_session, write_session

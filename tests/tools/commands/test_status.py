@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from tests.recorder.statuses import snapshot_now, status_now
 
 from tape2048 import errors
-from tape2048_recorder.config.loading import config_sha256, effective
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon.service import Service
 from tape2048_recorder.status import control
-from tape2048_recorder.status.report import Counts, Status
-from tape2048_recorder.status.status_file import Process, Snapshot, StatusFile, status_path
+from tape2048_recorder.status.report import Counts, StatusFile, status_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,30 +31,12 @@ def write(
     root: Path, instance: str = "default", *, age_s: float = 0.0, pid_off: int = 0, **fields: Any
 ) -> None:
     """What this process would have written as a recorder."""
-    process = Process.of(os.getpid())
-    assert process is not None
-    well: dict[str, Any] = {
-        "state": "recording", "why": None, "elapsed_s": 3700.0, "steps_per_s": 1_500_000.0, "steps":
-        15_000_000, "games": 6000, "recorded_rows": 14_000_000, "mean_score": 52_000.0, "reach": {2048:
-        0.92}, "session_rows": 4_000_000, "rotate_steps": 10_000_000, "sessions": 1, "free_bytes":
-        80_000_000_000, "workers": 2, "workers_ready": 2, "disk_full_s": 7200.0,
-    }  # fmt: skip
+    well = {"elapsed_s": 3700.0, "reach": {2048: 0.92}, "disk_full_s": 7200.0}
+    snapshot = snapshot_now(age_s=age_s, instance=instance, status=status_now(**{**well, **fields}))
+    process = msgspec.structs.replace(snapshot.process, start_ticks=snapshot.process.start_ticks + pid_off)
     path = status_path(root, instance)
     path.parent.mkdir(parents=True, exist_ok=True)
-    StatusFile(path).write(
-        Snapshot(
-            version="1.2.3",
-            process=Process(process.pid, process.start_ticks + pid_off),
-            host="here",
-            instance=instance,
-            started_at="2026-01-02T03:04:05Z",
-            config=effective(RecorderConfig()),
-            config_sha256=config_sha256(RecorderConfig()),
-            written_at=time.time() - age_s,
-            monotonic_s=time.monotonic() - age_s,
-            status=Status(**{**well, **fields}),
-        )
-    )
+    StatusFile(path).write(msgspec.structs.replace(snapshot, process=process))
 
 
 @pytest.mark.parametrize(

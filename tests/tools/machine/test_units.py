@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048 import errors
-from tape2048_recorder.config.loading import STOP_TIMEOUT_ENV, load_config
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import STOP_TIMEOUT_ENV, RecorderConfig, load_config
 from tape2048_tools.machine.units import FINAL, MARKER, STOP_TIMEOUT_S, ServicePaths, drop_in, units
 
 if TYPE_CHECKING:

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import load_config
-from tape2048_recorder.config.retention import Retention, RetentionLimits, load_retention
-from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.options.__main__ import main
-from tape2048_tools.options.reference import SAMPLE, sample_toml, settings_table
+from tape2048_recorder.config import RecorderConfig, Retention, RetentionLimits, load_config, load_retention
+from tape2048_tools.options.critic import main
+from tape2048_tools.options.recorder import SAMPLE, sample_toml, settings_table
 
 if TYPE_CHECKING:
     import pytest

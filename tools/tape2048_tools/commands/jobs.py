@@ -36,13 +36,14 @@ def do_job(
 ) -> None:
     """Do a shard of a job, print the outcomes, and exit with 1 if a session failed."""
     assert job.out is not None
-    job = dataclasses.replace(job, out=job.out.absolute())  # a task of Ray has another working directory
-    assert job.out is not None
+    out = job.out.absolute()  # a task of Ray has another working directory
+    job = dataclasses.replace(job, out=out)
     sessions = refuse_namesakes(sessions)
-    refuse_session(job.out, "name a directory for the outputs, as its parent")
-    if any(job.out.absolute() == session.parent for session in sessions):
-        hint = "Choose a different directory."
-        raise MaintenanceError("the outputs would be among the sessions", path=job.out, hint=hint)
+    refuse_session(out, "name a directory for the outputs, as its parent")
+    if any(out == session.parent for session in sessions):
+        raise MaintenanceError(
+            "the outputs would be among the sessions", path=out, hint="Choose a different directory."
+        )
     job.begin()
     with progress_bar(job.operation, unit="sessions", quiet=quiet) as progress:
         outcomes = run_job(job, sessions, shard=shard or (0, 1), engine=engine, progress=progress)
@@ -53,7 +54,7 @@ def do_job(
     there = sum(outcome.status == "there" for outcome in outcomes)
     counts = {"made": len(outcomes) - there - len(failed), "there": there, "failed": len(failed)}
     if as_json:
-        facts = {"operation": job.operation, "parameters": job.parameters, "out": str(job.out)}
+        facts = {"operation": job.operation, "parameters": job.parameters, "out": str(out)}
         total = {"sessions": len(sessions), "complete": done, **counts}
         print_json({**facts, **total, "outcomes": msgspec.to_builtins(outcomes)})
     else:
@@ -63,7 +64,7 @@ def do_job(
                 show(outcome.result)
         if not quiet:
             words = f"{counts['made']} done, {counts['there']} were done, {counts['failed']} failed"
-            print_human(cell(f"{job.out}: {words}; {done} of {counted(len(sessions), 'session')} complete"))
+            print_human(cell(f"{out}: {words}; {done} of {counted(len(sessions), 'session')} complete"))
     exit_on_findings(failed)
 
 

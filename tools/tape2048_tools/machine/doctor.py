@@ -23,8 +23,7 @@ import msgspec
 from tape2048.base.resources import available_cores, own_groups, ram_available
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
-from tape2048_recorder.config.loading import STOP_TIMEOUT_ENV, buffer_mb, load_config, row_bytes
-from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.config import STOP_TIMEOUT_ENV, RecorderConfig, buffer_mb, load_config, row_bytes
 from tape2048_recorder.players.batch import is_batched
 
 if TYPE_CHECKING:
@@ -35,14 +34,23 @@ if TYPE_CHECKING:
     Result = tuple[Status, str] | tuple[Status, str, str] | None
     CheckFunction = Callable[[RecorderConfig, "Machine"], Result]
 
-#: Kinds of file systems, by the name in ``/proc/self/mountinfo``.
-NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "glusterfs", "fuse.sshfs", "afs"}
-VOLATILE = {"tmpfs", "ramfs"}
-LAYERED = {"overlay", "aufs"}
+#: File systems that suit a recorder less well, by the name in ``/proc/self/mountinfo``: finding and hint.
+_VOLATILE = "recordings are lost at a restart", "record to a disk, or copy them in time"
+_NETWORK = (
+    "a network file system: locks and renames depend on the server",
+    "record to a local disk and copy published sessions",
+)
+_LAYERED = "a container's own layer, lost with the container", "mount a volume at out_dir"
+FILE_SYSTEMS = {
+    **dict.fromkeys(("tmpfs", "ramfs"), _VOLATILE),
+    **dict.fromkeys(
+        ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "glusterfs", "fuse.sshfs", "afs"), _NETWORK
+    ),
+    **dict.fromkeys(("overlay", "aufs"), _LAYERED),
+}
 
 #: Most memory that the daemon and a worker were seen to hold, without the block buffer.
-DAEMON_MB = 250
-WORKER_MB = 250
+DAEMON_MB = WORKER_MB = 250
 
 #: Memory of a lane: its state and the moves of its game, one byte each, in chunks of a kilobyte.
 LANE_MB = 0.008
@@ -59,12 +67,8 @@ _AFTER_DRAIN_S = 15.0
 #: Largest difference of the file system's clock to the machine's.
 CLOCK_SKEW_MAX_S = 5.0
 
-_VERSIONS_MIN = {"numba": (0, 59), "numpy": (1, 24)}
+_VERSIONS_MIN = {"numba": (0, 59), "numpy": (1, 24), "llvmlite": (0,)}
 _TEMPORARY = ".tape2048-doctor-"
-
-
-MEGABYTE = 10**6
-
 _TIME_UNADJUSTED = 5  # TIME_ERROR of adjtimex: nothing synchronises the clock
 
 
@@ -101,7 +105,7 @@ class Machine:
 
     def memory_mb(self) -> float:
         """Return the megabytes that are free, on the machine and within the control groups."""
-        return ram_available() / MEGABYTE
+        return ram_available() / 1e6
 
     def tasks_max(self) -> int | None:
         """Return the tightest limit of processes and threads that a control group sets."""
@@ -209,37 +213,30 @@ def _file_system(config: RecorderConfig, machine: Machine) -> Result:
     kind, options = machine.filesystem(_nearest(Path(config.out_dir)))
     if "ro" in options:
         return "fail", f"{kind}, mounted read-only", "mount it for writing: mount -o remount,rw"
-    if kind in VOLATILE:
-        return "warn", f"{kind}: recordings are lost at a restart", "record to a disk, or copy them in time"
-    if kind in NETWORK:
-        found = f"{kind}, a network file system: locks and renames depend on the server"
-        return "warn", found, "record to a local disk and copy published sessions"
-    if kind in LAYERED:
-        found = f"{kind}: a container's own layer, lost with the container"
-        return "warn", found, "mount a volume at out_dir"
-    return "ok", kind
+    if kind not in FILE_SYSTEMS:
+        return "ok", kind
+    finding, hint = FILE_SYSTEMS[kind]
+    return "warn", f"{kind}: {finding}", hint
 
 
 def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     status = machine.statvfs(_nearest(Path(config.out_dir)))
-    free = status.f_bavail * status.f_frsize / MEGABYTE
+    free = status.f_bavail * status.f_frsize / 1e6
     # A rotation may need the session a second time, to move its blocks.
-    wanted = config.min_free_mb + 2 * config.rotate_steps * row_bytes(config) / MEGABYTE
+    wanted = config.min_free_mb + 2 * config.rotate_steps * row_bytes(config) / 1e6
+    if free >= wanted:
+        return "ok", f"{free:,.0f} MB"
     if free < config.min_free_mb:
         found = f"{free:,.0f} MB; the recorder does not start below min_free_mb = {config.min_free_mb}"
         return "fail", found, "free some space (tape2048 prune), or lower min_free_mb"
-    if free < wanted:
-        found = f"{free:,.0f} MB; {wanted:,.0f} hold two sessions of rotate_steps = {config.rotate_steps:,}"
-        return "warn", found, "free some space, set a [retention], or lower rotate_steps"
-    return "ok", f"{free:,.0f} MB"
+    found = f"{free:,.0f} MB; {wanted:,.0f} hold two sessions of rotate_steps = {config.rotate_steps:,}"
+    return "warn", found, "free some space, set a [retention], or lower rotate_steps"
 
 
 def _inodes(config: RecorderConfig, machine: Machine) -> Result:
     status = machine.statvfs(_nearest(Path(config.out_dir)))
-    if not status.f_files:
-        return "ok", "no limit"
-    if status.f_favail >= 1000:
-        return "ok", f"{status.f_favail:,} left"
+    if not status.f_files or status.f_favail >= 1000:
+        return "ok", f"{status.f_favail:,} left" if status.f_files else "no limit"
     hint = "merge small sessions (tape2048 merge), or remove files"
     return "fail" if status.f_favail < 20 else "warn", f"{status.f_favail} left; a session needs 4", hint
 
@@ -254,7 +251,7 @@ def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
         found = f"{where}: not writable; every worker compiles at each start, for seconds"
         hint = "set NUMBA_CACHE_DIR to a directory of the recorder's user (CacheDirectory= in a unit)"
         return "warn", found, hint
-    if machine.filesystem(_nearest(directory))[0] in VOLATILE:
+    if FILE_SYSTEMS.get(machine.filesystem(_nearest(directory))[0]) == _VOLATILE:
         found = f"{directory} is in memory: the first start after a boot compiles again"
         return "warn", found, "set NUMBA_CACHE_DIR to a directory on a disk"
     return "ok", str(directory)
@@ -338,31 +335,25 @@ def _clock_of_out_dir(config: RecorderConfig, _: Machine) -> Result:
 
 
 def _compiler(_: RecorderConfig, machine: Machine) -> Result:
-    versions = {package: machine.version(package) for package in ("numba", "numpy", "llvmlite")}
-    text = ", ".join(f"{package} {version or 'missing'}" for package, version in versions.items())
-    if None in versions.values():
+    versions = {package: machine.version(package) or "missing" for package in _VERSIONS_MIN}
+    text = ", ".join(f"{package} {version}" for package, version in versions.items())
+    if "missing" in versions.values():
         return "fail", text, "pip install tape2048 into this environment"
-    upgrade = "pip install --upgrade tape2048"
-    if any(_release(str(versions[package])) < least for package, least in _VERSIONS_MIN.items()):
-        return "fail", text, upgrade
+    for package, least in _VERSIONS_MIN.items():
+        if tuple(map(int, re.findall(r"\d+", versions[package])[:2])) < least:
+            return "fail", text, "pip install --upgrade tape2048"
     try:
         import numba  # noqa: F401 - its import refuses a NumPy that it does not support
     except ImportError as error:
-        return "fail", f"{text}: {error}", upgrade
+        return "fail", f"{text}: {error}", "pip install --upgrade tape2048"
     return "ok", f"{text}, Python {platform.python_version()}"
 
 
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
 def _processor(_: RecorderConfig, machine: Machine) -> Result:
-    kind = platform.machine()
-    if kind != "x86_64":
+    if (kind := platform.machine()) != "x86_64":
         return "ok", kind
     features = machine.cpu_features()
-    missing = [name for name in ("avx2", "bmi2", "popcnt") if name not in features]
-    if missing:
+    if missing := [name for name in ("avx2", "bmi2", "popcnt") if name not in features]:
         hint = "players run slower than the documented figures; pass the host's CPU through"
         return "warn", f"without {', '.join(missing)}", hint
     more = [name for name in ("avx512f", "avx512vbmi") if name in features]

@@ -19,7 +19,7 @@ import msgspec
 from tape2048.errors import ConfigError, MissingPackageError, StartError
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
 
 #: The first line of each file, by which ``service`` recognises its own files.
 MARKER = "# Written by `tape2048 service install`; it may be replaced. Changes belong into `systemctl edit`."
@@ -165,8 +165,9 @@ def _marked(text: str) -> str:
 def main() -> None:
     """Write the units into ``systemd/`` of the working directory, which is a checkout."""
     for unit in units(ServicePaths()):
-        name = "tape2048.sysusers" if unit.path == _SYSTEM_USERS else unit.path.name
-        Path("systemd", name).write_text(unit.text)
+        Path("systemd", "tape2048.sysusers" if unit.path == _SYSTEM_USERS else unit.path.name).write_text(
+            unit.text
+        )
 
 
 if __name__ == "__main__":

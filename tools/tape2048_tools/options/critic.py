@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tape2048.critic.config import CriticConfig, LearningConfig, NTupleCriticConfig
 from tape2048.errors import MissingPackageError
-from tape2048.settings.fields import load_settings
-from tape2048.settings.sample import settings_toml
-from tape2048_tools.options.recorder import flags_of
+from tape2048.settings.fields import load_settings, settings_toml
+from tape2048_tools.options.recorder import SAMPLE, flags_of, sample_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,3 +73,15 @@ def require_torch() -> None:
                 f"critics need {package}, which is not installed",
                 hint="pip install 'tape2048[critic]' (for another build of PyTorch, install that first)",
             )
+
+
+def main() -> None:
+    """Write the sample files into the working directory, which is a checkout (``make generate``)."""
+    for kind, example in EXAMPLES.items():
+        example.parent.mkdir(exist_ok=True)
+        example.write_text(example_toml(kind))
+    SAMPLE.write_text(sample_toml())
+
+
+if __name__ == "__main__":
+    main()

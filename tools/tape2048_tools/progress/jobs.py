@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tape2048.critic.config import CriticConfig, NTupleCriticConfig
     from tape2048.critic.ntuple.training import GameSource, NTupleProgress, TrainedNTuple
     from tape2048.torch.training.run import Progress as CriticProgress, Trained
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.ntuple_training.config import TrainingConfig
     from tape2048_recorder.ntuple_training.trainer import Progress as PlayerProgress
     from tape2048_recorder.status.report import Level, Status, Summary
@@ -66,7 +66,8 @@ class RecordingPanel:
         self.panel.__exit__()
 
     def changed(self, config: RecorderConfig) -> None:
-        """Apply the log settings of a changed configuration."""
+        """Apply a changed configuration."""
+        self._config = config
         self.panel.change(config.log_interval_s, config.log_level)
 
     def event(self, level: Level, message: str) -> None:
@@ -79,7 +80,7 @@ class RecordingPanel:
 
     def describe(self, status: Status) -> Progress:
         """Convert a status to the progress that panels show."""
-        from tape2048_recorder.config.loading import row_bytes
+        from tape2048_recorder.config import row_bytes
 
         facts = {"games": [number(status.games)]}
         if status.mean_score is not None:
@@ -94,7 +95,7 @@ class RecordingPanel:
         return Progress(
             "session",
             status.session_rows,
-            status.rotate_steps,
+            self._config.rotate_steps,
             "rows",
             state=status.state,
             rate=[

@@ -80,8 +80,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def failed(cls, path: Path, error: TapeError) -> Outcome:
         """Return the outcome of an error."""
-        name, text = type(error).__name__, str(error)
-        return cls(path=str(path), status="failed", error=name, message=text, hint=error.hint)
+        kind = type(error).__name__
+        return cls(path=str(path), status="failed", error=kind, message=str(error), hint=error.hint)
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,12 @@ class Job:
 
     def perform(self, session: Path) -> Outcome:
         """Do a session, unless it is done."""
-        found = self.find(session)
-        if found is None:
-            try:
-                found = Outcome(path=str(session), status="made", result=self._make(session))
-            except TapeError as error:
-                found = Outcome.failed(session, error)
-        return found
+        if (found := self.find(session)) is not None:
+            return found
+        try:
+            return Outcome(path=str(session), status="made", result=self._make(session))
+        except TapeError as error:
+            return Outcome.failed(session, error)
 
     def _record(self, session: Path) -> Path:
         assert self.out is not None
@@ -174,7 +173,15 @@ class Job:
                     return result
                 # A description of another file comes after it.
                 for path in sorted(staging.path.iterdir(), key=lambda path: (path.suffix == ".json", path)):
-                    _publish(path, self.out / path.name)
+                    try:
+                        rename_noreplace(path, self.out / path.name)
+                    except NameTakenError as error:
+                        if not _equal(path, self.out / path.name):  # an equal one stays
+                            raise NameTakenError(
+                                "another output has this name; nothing was replaced",
+                                path=self.out / path.name,
+                                hint="name another directory",
+                            ) from error
                 fsync_dir(self.out)
             record = _Record(session=session.name, manifest=manifest, version=__version__, result=result)
             with contextlib.suppress(NameTakenError), new_file(self._record(session)) as fd:
@@ -219,9 +226,10 @@ def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
     for path in map(Path.absolute, sessions):
         other = by_name.setdefault(path.name, path)
         if other != path:
-            hint = "name an --out of its own for each of their directories"
             raise MaintenanceError(
-                f"has the name of {other}, and outputs are named by session", path=path, hint=hint
+                f"has the name of {other}, and outputs are named by session",
+                path=path,
+                hint="name an --out of its own for each of their directories",
             )
     return [by_name[name] for name in sorted(by_name)]
 
@@ -248,16 +256,6 @@ def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]
                 why = f"its task was lost {_RETRIES + 1} times ({type(error).__name__})"
                 hint = "Check the memory and the logs of the nodes, and run the command again."
                 yield session, Outcome.failed(session, MaintenanceError(why, path=session, hint=hint))
-
-
-def _publish(draft: Path, target: Path) -> None:
-    """Rename an output into place; an equal one that is there stays."""
-    try:
-        rename_noreplace(draft, target)
-    except NameTakenError as error:
-        if not _equal(draft, target):
-            message = "another output has this name; nothing was replaced"
-            raise NameTakenError(message, path=target, hint="name another directory") from error
 
 
 def _equal(one: Path, other: Path) -> bool:

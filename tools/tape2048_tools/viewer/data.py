@@ -16,7 +16,7 @@ from tape2048._version import __version__
 from tape2048.errors import MissingPathError, TapeError
 from tape2048.session.run_table import REACH_TILES
 from tape2048.training import METRICS, read_metrics
-from tape2048_recorder.status.status_file import instances, judge, read_snapshot
+from tape2048_recorder.status.report import instances, judge, read_snapshot
 from tape2048_tools.sessions.summary import reach, scores
 from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
@@ -351,6 +351,7 @@ def _recorder(root: Path, instance: str) -> dict[str, Any]:
         "age_s": verdict.age_s,
         "text": verdict.text,
         "player": snapshot.config.get("player"),
+        "rotate_steps": snapshot.config.get("rotate_steps"),
         "host": snapshot.host,
         "started_at": snapshot.started_at,
         "status": msgspec.to_builtins(status, str_keys=True),

@@ -148,7 +148,7 @@ def _ntuple(
 
 
 def _print_config(config: LearningConfig, path: Path | None, flags: dict[str, Any]) -> None:
-    from tape2048.settings.sample import settings_toml
+    from tape2048.settings.fields import settings_toml
 
     plain = path is None and not any(value is not None for value in flags.values())
     print_human((example_toml(type(config)) if plain else settings_toml(config)).rstrip("\n"))

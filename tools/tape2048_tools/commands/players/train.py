@@ -58,7 +58,7 @@ def command(
     path = config_path if config_path is not None else preset_path(preset or "")
     config = load_training_config(path, flags)
     if print_config:
-        from tape2048.settings.sample import settings_toml
+        from tape2048.settings.fields import settings_toml
 
         print_human(settings_toml(config).rstrip("\n"))
         return

@@ -1,23 +1,42 @@
-"""``tape2048 config``: show the recorder's settings, or write a sample file."""
+"""``tape2048 config``, ``examples`` and ``doctor``: prepare a recorder."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
-from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import config_sha256, effective
-from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.options.recorder import load_from_command_line, setting_options
-from tape2048_tools.terminal.click_extras import PATH, force_option, json_option, new_group
-from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable, table
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tape2048_recorder.config.loading import Loaded
+from tape2048.io.durable import storage_errors
+from tape2048.settings.fields import read_toml, settings_of
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_tools.options.recorder import (
+    SAMPLE,
+    load_from_command_line,
+    sample_toml,
+    setting_options,
+    settings_table,
+    write_samples,
+)
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    exit_on_findings,
+    force_option,
+    json_option,
+    new_command,
+    new_group,
+)
+from tape2048_tools.terminal.output import (
+    cell,
+    print_human,
+    print_json,
+    print_result,
+    print_text,
+    printable,
+    table,
+)
 
 
 @new_group("tape2048 config show --origin", "tape2048 config init recorder.toml")
@@ -40,29 +59,21 @@ def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: boo
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
     """
     if markdown:
-        from tape2048_tools.options.reference import settings_table
-
         print_human(settings_table().rstrip("\n"))
         return
     loaded = load_from_command_line(config_path, flags)
     if as_json:
-        print_json(_document(loaded))
+        origins = {name: msgspec.to_builtins(origin) for name, origin in loaded.origins.items()}
+        facts = {"config": effective(loaded.config), "config_sha256": config_sha256(loaded.config)}
+        print_json({**facts, "file": loaded.path, "origins": origins})
         return
     shown = table("setting", "value", *(["origin"] if origin else []))
     values = effective(loaded.config)
     for name, setting in settings_of(RecorderConfig).items():
-        value = setting.show(values[name])
-        shown.add_row(cell(name), cell(value), *([cell(loaded.origins[name])] if origin else []))
+        shown.add_row(
+            cell(name), cell(setting.show(values[name])), *([cell(loaded.origins[name])] if origin else [])
+        )
     print_human(shown)
-
-
-def _document(loaded: Loaded) -> dict[str, Any]:
-    return {
-        "config": effective(loaded.config),
-        "config_sha256": config_sha256(loaded.config),
-        "file": loaded.path,
-        "origins": {name: msgspec.to_builtins(origin) for name, origin in loaded.origins.items()},
-    }
 
 
 @command.subcommand("tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force")
@@ -73,10 +84,65 @@ def init(*, path: Path, force: bool) -> None:
 
     PATH is `recorder.toml` by default; - is standard output.
     """
-    from tape2048_tools.options.reference import sample_toml, write_samples
-
     if str(path) == "-":
         print_text(sample_toml())
         return
     for written in write_samples({path: sample_toml()}, force=force):
         print_human(f"wrote {printable(written)}; use it with: tape2048 record --config {printable(path)}")
+
+
+@new_command("tape2048 examples", "tape2048 examples /tmp/examples --force")
+@click.argument("directory", type=PATH, default="examples")
+@force_option("a file")
+def examples(*, directory: Path, force: bool) -> None:
+    """Write example files into DIRECTORY (examples).
+
+    These are a file with every setting of the recorder and of each kind of critic, imitate.py, which trains a
+    policy network on recorded games and lets it play, train_critic.py, a custom training loop, and
+    files that run a fleet's nodes under Slurm, Kubernetes and systemd.
+    """
+    from tape2048_tools.options.critic import EXAMPLES, example_toml
+
+    texts = {SAMPLE.name: sample_toml()}
+    texts |= {path.name: example_toml(kind) for kind, path in EXAMPLES.items()}
+    package = Path(str(resources.files("tape2048_tools")))
+    scripts = package / "examples"
+    if not scripts.is_dir():  # an editable install: they are in the checkout
+        scripts = package.parents[1] / "examples"
+    texts |= {script.name: script.read_text() for script in sorted(scripts.iterdir()) if script.is_file()}
+    with storage_errors(directory, "making the directory"):
+        directory.mkdir(parents=True, exist_ok=True)
+    for path in write_samples({directory / name: text for name, text in texts.items()}, force=force):
+        print_human(f"wrote {printable(path)}")
+
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@new_command(
+    "tape2048 doctor",
+    "tape2048 doctor --config /etc/tape2048/recorder.toml",
+    "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
+)
+@click.option("--config", "config_path", type=PATH, help="TOML file with the recorder's settings.")
+@json_option("Print one JSON document: each check.")
+def doctor(*, config_path: Path | None, as_json: bool) -> None:
+    """Check whether this machine suits a recorder: ok, warn or fail, and what to do.
+
+    Run it as the user and in the environment of the recorder. The exit code is 1 if a check fails: the
+    recorder will not work. After a warning it works, with a drawback.
+    """
+    from tape2048_tools.machine.doctor import examine
+
+    if config_path is not None:
+        read_toml(config_path)  # a file that cannot be read says nothing about the machine
+
+    checks = examine(config_path)
+    failed = any(check.status == "fail" for check in checks)
+    shown = table("", "what", "found", "what to do")
+    for check in checks:
+        words = map(cell, (check.name, check.found, check.hint or ""))
+        shown.add_row(cell(check.status, style=_STYLES[check.status]), *words)
+    document = {"ok": not failed, "checks": msgspec.to_builtins(checks)}
+    print_result(document, lambda: [shown], as_json=as_json)
+    exit_on_findings(failed)

@@ -14,10 +14,12 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
+from tape2048.errors import MaintenanceError
 from tape2048.io.objects import open_store
+from tape2048.session.remote import bury_session, sweep_sessions
 from tape2048.settings.fields import NonNegative, Settings, about, from_flags, read_given, settings_of
-from tape2048_recorder.config.loading import merge_sources
-from tape2048_recorder.config.retention import RetentionLimits, load_retention
+from tape2048_recorder.config import RetentionLimits, load_retention, merge_sources
+from tape2048_recorder.fleet.agent import FAILED, Agent, Onlooker, Overview
 from tape2048_recorder.fleet.plan import (
     DEFAULTS,
     DRAIN_JSON,
@@ -28,14 +30,25 @@ from tape2048_recorder.fleet.plan import (
     read_plan,
     refuse_differences,
 )
+from tape2048_recorder.fleet.ray_engine import record_on_ray
+from tape2048_recorder.fleet.spool import Spool
 from tape2048_tools.options.recorder import flags_of, load_from_command_line, some_setting_options
+from tape2048_tools.sessions.pruning import make_plan, store_candidates
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
-from tape2048_tools.terminal.output import cell, complain, print_human, print_lines, print_result, printable
+from tape2048_tools.terminal.display import duration, number, size
+from tape2048_tools.terminal.output import (
+    cell,
+    complain,
+    print_human,
+    print_lines,
+    print_result,
+    printable,
+    table,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tape2048_recorder.fleet.overview import Overview
     from tape2048_recorder.status.report import Level
 
 WATCH_S = 5.0
@@ -90,12 +103,9 @@ def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> 
         Path(url).mkdir(parents=True, exist_ok=True)
     store = open_store(url)
     plan = create_fleet(store, msgspec.structs.replace(loaded.config, **defaults))
-    settings = plan.settings
+    player, seed = plan.settings["player"], plan.settings["seed"]
     lines = [
-        (
-            f"{store.url}: fleet {plan.fleet}, {settings['player']} {plan.player_sha256[:12]}, "
-            f"seed {settings['seed']}"
-        ),
+        f"{store.url}: fleet {plan.fleet}, {player} {plan.player_sha256[:12]}, seed {seed}",
         f"on each node: tape2048 fleet join {store.url} --spool DIR",
     ]
     print_result(msgspec.to_builtins(plan), lambda: lines, as_json=as_json)
@@ -122,9 +132,6 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     SIGTERM or Ctrl-C drains: the games in progress finish, and everything is shipped. A second signal exits
     at once, and the next start ships the rest. Do not pass settings that the fleet pins.
     """
-    from tape2048_recorder.fleet.agent import Agent
-    from tape2048_recorder.fleet.spool import Spool
-
     stop, leave = _on_signals()
     given = merge_sources(flags, os.environ, config_path)
     store = open_store(url)
@@ -202,8 +209,6 @@ def record(
     SIGTERM or Ctrl-C drains these nodes; a second signal exits and leaves them to finish. `fleet drain` and
     `fleet stop` end the whole fleet, and this command with it.
     """
-    from tape2048_recorder.fleet.ray_engine import record_on_ray
-
     given = {name: value for name, value in flags.items() if value is not None}
     store = open_store(url)
     refuse_differences(read_plan(store), merge_sources(given, {}))
@@ -233,8 +238,6 @@ def status(*, url: str, watch: bool, as_json: bool) -> None:
     A node without a heartbeat for 10 seconds is lost; its recorder may still be running. The exit code is
     then 1.
     """
-    from tape2048_recorder.fleet.overview import Onlooker
-
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other: give one of them")
     onlooker = Onlooker(open_store(url))
@@ -276,9 +279,6 @@ def stop(*, url: str, timeout_s: float | None) -> None:
 
 def _end(url: str, timeout_s: float | None, *, now: bool) -> None:
     """Ask every node to end, and wait for that."""
-    from tape2048_recorder.fleet.agent import FAILED
-    from tape2048_recorder.fleet.overview import Onlooker
-
     store = open_store(url)
     onlooker = Onlooker(store)
     store.put(DRAIN_JSON, msgspec.json.encode(Drain(now=now)))
@@ -300,8 +300,8 @@ def _on_signals() -> tuple[threading.Event, threading.Event]:
     def on_signal(*_: object) -> None:
         (leave if stop.is_set() else stop).set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, on_signal)
     return stop, leave
 
 
@@ -329,11 +329,6 @@ def prune(
     continue. Later calls remove its files when the tombstone is --delay-s old. So call this regularly, by a
     timer, with the same limits or none. Only the fleet's owner removes anything.
     """
-    from tape2048.errors import MaintenanceError
-    from tape2048.session.remote import bury_session, sweep_sessions
-    from tape2048_tools.sessions.pruning import make_plan, store_candidates
-    from tape2048_tools.terminal.display import size
-
     retention = load_retention(limits)
     given = read_given(_Removal, from_flags({"delay_s": delay_s}))
     delay = given["delay_s"][0] if given else settings_of(_Removal)["delay_s"].default
@@ -374,9 +369,6 @@ def prune(
 
 
 def _parts(seen: Overview) -> list[RenderableType]:
-    from tape2048_tools.terminal.display import duration, number, size
-    from tape2048_tools.terminal.output import table
-
     settings = seen.plan.settings
     draining = ", draining" if seen.draining else ""
     head = (
@@ -384,15 +376,14 @@ def _parts(seen: Overview) -> list[RenderableType]:
         f"{counted(seen.sessions, 'session')}, {counted(seen.rows, 'row')} ({size(seen.bytes)}), "
         f"{number(seen.steps_per_s)} steps/s, lag {duration(seen.lag_s)}"
     )
-    parts: list[Any] = [cell(printable(head))]
     shown = table("node", "state", ">steps/s", ">sessions", ">waiting", "why")
     for node in seen.nodes:
         shown.add_row(
             f"{node.beat.host} {node.beat.lease:06x}",
             node.state if node.state != "lost" else f"lost for {duration(node.silent_s)}",
-            f"{number(node.beat.steps_per_s)}",
+            number(node.beat.steps_per_s),
             f"{node.stored}",
             f"{node.beat.spool_sessions} ({size(node.beat.spool_bytes)})",
             printable(node.beat.error or node.beat.why or ""),
         )
-    return [*parts, shown] if seen.nodes else parts
+    return [cell(printable(head)), *([shown] if seen.nodes else [])]

@@ -1,21 +1,25 @@
-"""``tape2048 record``: the command around :mod:`tape2048_recorder`."""
+"""``tape2048 record`` and ``recover``: the commands around :mod:`tape2048_recorder`."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
 import os
-from typing import TYPE_CHECKING, Any
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from tape2048_tools.options.recorder import load_from_command_line, setting_options
-from tape2048_tools.terminal.click_extras import json_option, new_command
+from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.output import cell, complain, print_result, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048_recorder.status.report import Summary
+    from tape2048_recorder.status.report import Level, Reporter, Summary
     from tape2048_recorder.status.signals import Signals
 
 
@@ -46,11 +50,11 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
 
     from tape2048.errors import StorageError
     from tape2048_tools.progress.jobs import summary_parts
-    from tape2048_tools.terminal.output import complain, print_result, printable
 
     try:
-        document = msgspec.to_builtins(summary, str_keys=True)
-        print_result(document, lambda: summary_parts(summary), as_json=as_json)
+        print_result(
+            msgspec.to_builtins(summary, str_keys=True), lambda: summary_parts(summary), as_json=as_json
+        )
     except click.exceptions.Exit:
         pass  # its reader has gone; the sessions are published, which the exit code reports
     except StorageError as error:
@@ -76,3 +80,69 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+#: ``.<TS>_model=<tag>.<instance>.partial``; a tag may hold dots, an instance may not.
+_PARTIAL = re.compile(r"\..*\.(?P<instance>[A-Za-z0-9_-]{1,64})\.partial")
+
+
+@new_command(
+    "tape2048 recover",
+    "tape2048 recover /data/selfplay",
+    "tape2048 recover selfplay --instance default --json",
+)
+@click.argument("root", type=ROOT, required=False)
+@click.option("--instance", "instances", multiple=True, help="Recover this instance only (repeatable).")
+@json_option("Print one JSON document: sessions and events.")
+def recover(*, root: Path | None, instances: Sequence[str], as_json: bool) -> None:
+    """Publish the unfinished sessions of killed recorders in ROOT: all committed, valid blocks.
+
+    The next start of a recorder does the same. ROOT is by default the out_dir of `tape2048 record`. A second
+    call changes nothing. The command is refused while a recorder of the instance runs. The exit code is 1 if
+    a session could not be recovered, or blocks did not match their checksums.
+    """
+    from tape2048.base.text import counted
+    from tape2048.io.reading import reading
+    from tape2048_recorder.daemon.instance import Instance
+    from tape2048_recorder.recording.publish import recover_all
+    from tape2048_tools.sessions.summary import default_root
+
+    directory = (root or default_root()).absolute()
+    known = _known_instances(directory)
+    for instance in instances:
+        if instance not in known:
+            there = f"; found: {', '.join(known)}" if known else ""
+            complain(f"{printable(directory)}: no recorder of instance {instance!r} ever ran here{there}")
+    events: list[tuple[Level, str]] = []
+    reporter = SimpleNamespace(event=lambda *event: events.append(event), status=lambda _: None)
+    found: list[Path] = []
+    with reading(directory):
+        drafts = [_PARTIAL.fullmatch(path.name) for path in directory.iterdir()]
+    # A draft of an instance that never ran here belongs to another program.
+    unfinished = {match["instance"] for match in drafts if match is not None}
+    for instance in sorted(unfinished.intersection(instances or known, known)):
+        with contextlib.closing(Instance(directory, instance)):
+            found += recover_all(directory, instance, cast("Reporter", reporter))
+    errors = [message for level, message in events if level == "error"]
+    result = "nothing could be recovered" if errors else "nothing to recover"
+    if found:
+        result = f"{counted(len(found), 'session')} recovered"
+    lines = [*(f"{level}: {message}" for level, message in events), f"{directory}: {result}"]
+    document = {
+        "root": str(directory),
+        "recovered": [str(path) for path in found],
+        "events": [{"level": level, "message": message} for level, message in events],
+    }
+    print_result(document, lambda: map(cell, lines), as_json=as_json)
+    exit_on_findings(errors)
+
+
+def _known_instances(root: Path) -> list[str]:
+    """Return the instances that have a lock file: all that ever recorded in a directory."""
+    from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
+
+    try:
+        names = {path.name for path in (root / LOCKS_DIRECTORY).iterdir()} - {READERS_LOCK}
+    except OSError:
+        return []
+    return sorted(name.removesuffix(".lock") for name in names if name.endswith(".lock"))

@@ -17,17 +17,14 @@ import click
 
 from tape2048.errors import ConfigError, RecorderError
 from tape2048.io.durable import replace_file
-from tape2048_recorder.config.loading import load_config
+from tape2048_recorder.config import load_config
 from tape2048_tools.machine.units import MARKER, ServicePaths, Unit, drop_in, units as units_of
-from tape2048_tools.options.reference import sample_toml
+from tape2048_tools.options.recorder import sample_toml
 from tape2048_tools.terminal.click_extras import json_option, new_group, options
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-#: Names that the recorder accepts and systemd-escape leaves unchanged.
-_INSTANCE = r"[A-Za-z0-9_-]{1,64}"
 
 #: Files for who watches recorders, by what `print` calls them.
 _MONITORING = {"grafana": "grafana-dashboard.json", "alerts": "alerts.yml"}
@@ -107,7 +104,11 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     files are refused. Nothing is started: the command prints the commands that start it.
     """
     paths = _paths(user=user)
-    files = [unit for unit in _files(paths, instances, root) if _differs(unit, root)]
+    files = []
+    for unit in _files(paths, instances, root):
+        path = _at(root, unit.path)
+        if not path.exists() or path.read_text(errors="replace") != unit.text:
+            files.append(unit)
     samples = [Unit(paths.config_dir / f"{name}.toml", sample_toml()) for name in instances]
     files += [sample for sample in samples if not _at(root, sample.path).exists()]
     _refuse_foreign([_at(root, unit.path) for unit in files])
@@ -122,7 +123,17 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
         print_human("everything is up to date")
     if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(paths.program)):
         print_human(f"note: check that the user tape2048 can run {paths.program}: homes are usually private")
-    _print_next(instances, user=user)
+    systemctl = "systemctl --user" if user else "systemctl"
+    kinds = ("recorder@{}.service", "prune@{}.timer", "validate@{}.timer")
+    names = [printable(name) for name in instances] or ["NAME"]
+    wanted = " ".join(f"tape2048-{kind.format(name)}" for name in names for kind in kinds)
+    lines = [
+        *([] if instances else ["tape2048 service install --instance NAME  # for a sample configuration"]),
+        *([] if user else ["systemd-sysusers"]),
+        f"{systemctl} daemon-reload",
+        f"{systemctl} enable --now tape2048.target {wanted}",
+    ]
+    print_human("", "Next:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 @command.subcommand("sudo tape2048 service uninstall --dry-run", "tape2048 service uninstall --user")
@@ -155,34 +166,25 @@ def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bo
 
 
 def _paths(*, user: bool) -> ServicePaths:
-    config_home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return ServicePaths(
-        program=_program(), user=user, systemd_version=_systemd_version(), config_home=config_home
-    )
-
-
-def _program() -> str:
-    """Return the command line of the service: the one of this process."""
+    """Return the paths of this machine; the program is the one of this process."""
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "tape2048" else None
+    program = f"{shlex.quote(sys.executable)} -P -m tape2048_tools.cli"
     if called is not None:
-        return shlex.quote(str(Path(called).absolute()))
-    return f"{shlex.quote(sys.executable)} -P -m tape2048_tools.cli"
-
-
-def _systemd_version() -> int:
-    """Return the version of systemd; if unknown, the oldest one that the units support."""
-    try:
+        program = shlex.quote(str(Path(called).absolute()))
+    match = None
+    with contextlib.suppress(OSError):
         done = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, check=False)
-    except OSError:
-        return 252
-    match = re.match(r"systemd (\d+)", done.stdout)
-    return 252 if match is None else int(match[1])
+        match = re.match(r"systemd (\d+)", done.stdout)
+    version = 252 if match is None else int(match[1])  # the oldest version that the units support
+    config_home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return ServicePaths(program=program, user=user, systemd_version=version, config_home=config_home)
 
 
 def _files(paths: ServicePaths, instances: Sequence[str], root: Path) -> list[Unit]:
     files = units_of(paths)
     for name in instances:
-        if not re.fullmatch(_INSTANCE, name):
+        # The recorder accepts these names, and systemd-escape leaves them unchanged.
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise ConfigError(
                 f"--instance: found {name!r}, expected 1 to 64 letters, digits, _ or -",
                 hint="it names a unit, a configuration file and a lock",
@@ -195,11 +197,6 @@ def _files(paths: ServicePaths, instances: Sequence[str], root: Path) -> list[Un
 
 def _at(root: Path, path: object) -> Path:
     return root / str(path).lstrip("/")
-
-
-def _differs(unit: Unit, root: Path) -> bool:
-    path = _at(root, unit.path)
-    return not path.exists() or path.read_text(errors="replace") != unit.text
 
 
 def _refuse_foreign(paths: Sequence[Path]) -> None:
@@ -217,16 +214,3 @@ def _units_errors(path: Path, done: str) -> Iterator[None]:
     except OSError as error:
         hint = "Run as root (sudo), or pass --user."
         raise RecorderError(f"the file cannot be {done} ({error.strerror})", path=path, hint=hint) from error
-
-
-def _print_next(instances: Sequence[str], *, user: bool) -> None:
-    systemctl = "systemctl --user" if user else "systemctl"
-    lines = [] if user else ["systemd-sysusers"]
-    lines.append(f"{systemctl} daemon-reload")
-    names = [printable(name) for name in instances] or ["NAME"]
-    kinds = ("recorder@{}.service", "prune@{}.timer", "validate@{}.timer")
-    wanted = [f"tape2048-{kind.format(name)}" for name in names for kind in kinds]
-    lines.append(f"{systemctl} enable --now tape2048.target {' '.join(wanted)}")
-    if not instances:
-        lines.insert(0, "tape2048 service install --instance NAME  # for a sample configuration")
-    print_human("", "Next:\n" + "\n".join(f"  {line}" for line in lines))

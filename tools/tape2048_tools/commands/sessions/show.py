@@ -357,7 +357,7 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
 def _setting(name: str, value: object) -> str:
     """Return a setting's value as text; as JSON if it is not text, and its name is unknown or it is set."""
     from tape2048.settings.fields import settings_of
-    from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.config import RecorderConfig
 
     setting = settings_of(RecorderConfig).get(name)
     if setting is not None and value is None:

@@ -111,9 +111,9 @@ function recorderCard(one) {
             + (one.running && status.disk_full_s ? `, full in ${seconds(status.disk_full_s)}` : '')],
       ]),
   !one.running ? null : el('p', null, el('label', null,
-      `open session: ${count(status.session_rows)} of ${count(status.rotate_steps)} rows`,
-    el('progress', {max: Math.max(1, status.rotate_steps),
-        value: Math.min(status.session_rows, status.rotate_steps)})))];
+      `open session: ${count(status.session_rows)} of ${count(one.rotate_steps)} rows`,
+    el('progress', {max: Math.max(1, one.rotate_steps),
+        value: Math.min(status.session_rows, one.rotate_steps)})))];
 }
 
 function trainingCard(card, one, curves) {

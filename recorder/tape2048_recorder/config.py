@@ -1,0 +1,653 @@
+"""The recorder's configuration: one field a setting, with its default, bounds and reason, and its loading.
+
+:func:`load_config` checks the values and keeps the origin of each.
+
+Precedence: flag, environment (``TAPE2048_<NAME>``), file, default. The file is TOML, named by ``--config`` or
+``TAPE2048_CONFIG``; no other place is searched. An unknown name is an error in every source, which names the
+nearest known setting.
+
+A player and its parameters are one choice: a source that sets ``player`` also sets ``player_args``, to the
+parameters behind the name (``expectimax:depth=2``), to its ``[player_args]`` table if it is a file, or to
+nothing. Parameters for one player never reach another that way.
+
+The file can also limit the sessions to keep::
+
+    [retention]
+    max_total_mb = 500_000
+    keep_last = 3
+
+    [retention.tags.greedy]  # further limits for the sessions of one model tag
+    max_age_s = 86_400
+
+The recorder itself removes nothing: ``tape2048 prune`` does, by hand or by a timer. A tag's limits apply to
+its sessions, in addition to the general limits; its ``keep_last`` replaces the general value. The oldest
+sessions go first. A session's age counts from its start, which is in its name: no copy or touch changes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from tape2048.base.resources import available_cores
+from tape2048.base.text import counted
+from tape2048.errors import ConfigError
+from tape2048.session.locks import READERS_LOCK
+from tape2048.settings.fields import (
+    DEFAULT,
+    ENV_PREFIX,
+    Count,
+    NonNegative,
+    Origin,
+    Positive,
+    Setting,
+    Settings,
+    about,
+    as_table,
+    from_file,
+    from_flags,
+    located,
+    read_given,
+    read_plain,
+    read_table,
+    read_value,
+    refuse,
+    settings_of,
+    unknown_key,
+)
+from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.registry import REGISTRY, check_player, takes_text
+from tape2048_recorder.players.sampling import read_sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tape2048.settings.fields import Given
+
+_PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
+#: A game's id has its number within a lease in the low bits, and the lease above them. Bit 63 stays free:
+#: SQLite's ids are signed, and the ids of a critic's rollouts have it set.
+NUMBER_BITS = 40
+LEASE_MAX = (1 << 23) - 1
+
+# The tag is part of a session's name: characters of SESSION_NAME, at a length that leaves room in 255 bytes.
+_Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
+
+
+class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of ``tape2048 record``. Megabytes are 10**6 bytes."""
+
+    player: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][!-~]*$")],
+        about(
+            "the player that chooses the moves, with parameters if any: `ntuple:look_below=4`",
+            why="strong at over half a million moves a second a core; its network is included",
+            form="a player's name, without spaces",
+            group="Player and model",
+        ),
+    ] = "ntuple"
+    player_args: Annotated[
+        dict[str, int | float | str | bool],
+        about(
+            "the player's parameters, as a table in the file; elsewhere they follow the player's name",
+            why="each player has its own defaults",
+        ),
+    ] = {}
+    lanes: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=1 << 20)],
+        about(
+            "games that a worker plays in lockstep for a batched player (`python:...`)",
+            why="batches large enough to use a processor fully; a lane costs a few kilobytes",
+        ),
+    ] = 4096
+    sampling: Annotated[
+        dict[str, int | float | str | bool],
+        about(
+            "how a batched player's scores become moves: method, temperature, top_k, top_p, epsilon, gates",
+            why="argmax: the player's own choice",
+        ),
+    ] = {}
+    model_dir: Annotated[
+        _PathText | None,
+        about(
+            "a directory whose newest checkpoint plays; newer ones are loaded during play; empty: none",
+            why="fixed weights come with `player_args`",
+            none="",
+            form="a path (~ is not expanded)",
+        ),
+    ] = None
+    model_files: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[^/]+$")],
+        about(
+            "pattern of the checkpoints' file names in `model_dir`",
+            why="a trainer's other files (optimizer, logs) are no models",
+            form="a pattern for file names",
+        ),
+    ] = "*.safetensors"
+    model_tag: Annotated[
+        _Tag | None,
+        about(
+            "tag in the sessions' names, `<start>_model=<model_tag>`; empty: the player's name",
+            why="a session's name identifies its player",
+            none="",
+            form="a letter or digit, then at most 99 letters, digits or . _ + -",
+        ),
+    ] = None
+    out_dir: Annotated[
+        _PathText,
+        about(
+            "the directory that receives the sessions",
+            why="in the working directory; `.gitignore` lists it",
+            group="Recording",
+            form="a path (~ is not expanded)",
+        ),
+    ] = "selfplay"
+    instance: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")],
+        about(
+            "this recorder's name; a second one with the same name and `out_dir` is refused",
+            why="one recorder a directory is the common case",
+            form="1 to 64 letters, digits, _ or -",
+        ),
+    ] = "default"
+    workers: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1024)],
+        about(
+            "worker processes; 0: one for each core that this process may use (affinity, cgroup quota)",
+            why="play is CPU-bound: fewer workers leave cores idle, more of them share cores",
+        ),
+    ] = 0
+    seed: Annotated[
+        NonNegative | None,
+        about(
+            "64 bits that decide every game; random: drawn at each start and recorded",
+            why="two recorders, or two starts, must not repeat the same games",
+            none="random",
+            le=2**64 - 1,
+        ),
+    ] = None
+    lease: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=LEASE_MAX)],
+        about(
+            "which games of `seed` this recorder plays: ids from `lease` x 2**40 up, 2**40 of them",
+            why="one recorder needs no other; those that share a seed need one each, to repeat no game",
+        ),
+    ] = 0
+    rotate_steps: Annotated[
+        Count,
+        about(
+            "rows in a session before it is published and the next one starts",
+            why="280 MB (15 on tape): written and checked in seconds, and a corpus is a few hundred sessions",
+        ),
+    ] = 10_000_000
+    rotate_s: Annotated[
+        Positive | None,
+        about(
+            "the longest a session stays open",
+            why="rows, not minutes, determine the amount of data",
+            none="off",
+        ),
+    ] = None
+    max_games: Annotated[
+        Count | None,
+        about(
+            "end after this many recorded games",
+            why="a recorder runs until it is stopped",
+            none="off",
+            group="Limits",
+        ),
+    ] = None
+    max_steps: Annotated[
+        Count | None, about("end after this many recorded rows", why="as `max_games`", none="off")
+    ] = None
+    max_wall_s: Annotated[
+        Positive | None,
+        about(
+            "end this long after the first move",
+            why="as `max_games`; compiling takes half a minute, once",
+            none="off",
+        ),
+    ] = None
+    max_ram_mb: Annotated[
+        Count | None,
+        about(
+            "end when all processes together hold more than this",
+            why="memory use is constant; a service also has its cgroup's limit",
+            none="off",
+        ),
+    ] = None
+    max_disk_mb: Annotated[
+        Count | None,
+        about(
+            "end when the sessions in `out_dir` take more than this (`prune` makes room)",
+            why="the operator decides what to keep; `min_free_mb` protects the file system",
+            none="off",
+        ),
+    ] = None
+    spool_max_mb: Annotated[
+        Count | None,
+        about(
+            "pause while the sessions in `out_dir` take more than this, until something removes whole ones",
+            why="sessions stay where they are; a fleet's agent ships them, and sets it",
+            none="off",
+        ),
+    ] = None
+    min_free_mb: Annotated[
+        NonNegative,
+        about(
+            "space to leave free on `out_dir`'s file system; below it the recorder pauses with a warning",
+            why="room for the open session's metadata, and for other programs' logs",
+        ),
+    ] = 256
+    storage: Annotated[
+        str,
+        about(
+            "how sessions hold their games: rows of 28 bytes, or on tape, one byte a step and 1.5 in all",
+            why="`steps.npy` is read by any program; tape is for recordings of weeks, and needs this package",
+            choices=("rows", "tape"),
+            group="Recording",
+        ),
+    ] = "rows"
+    sample_rate: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)],
+        about(
+            "keep the rows whose `step_idx` is a multiple of this; a tape keeps them all",
+            why="a reader can drop rows later, but cannot restore them",
+        ),
+    ] = 1
+    record_action: Annotated[
+        bool,
+        about(
+            "add the chosen move to each row: 29 bytes instead of 28; a tape has it anyway",
+            why="a critic needs the boards only",
+        ),
+    ] = False
+    block_rows: Annotated[
+        Annotated[int, msgspec.Meta(ge=1024, le=2**26)] | None,
+        about(
+            "most rows that a worker buffers before it writes them; auto: 262,144, or 1,048,576 on tape",
+            why="2 MB a worker (rows wait as boards; 7 MB in lanes; 1 MB on tape), and any game fits: "
+            "each move adds at least 2 to a sum of at most 16 x 32768",
+            none="auto",
+        ),
+    ] = None
+    flush_s: Annotated[
+        Positive,
+        about(
+            "the longest a finished game stays in memory only, where SIGKILL loses it",
+            why="at most a minute of play is at risk, and a write each minute has no measurable cost",
+        ),
+    ] = 60.0
+    drain_timeout_s: Annotated[
+        Annotated[float, msgspec.Meta(ge=0)],
+        about(
+            "the longest that games in play may continue after SIGTERM",
+            group="Service and log",
+            why="longer than a game of most players, shorter than systemd's 90 s",
+        ),
+    ] = 60.0
+    log_interval_s: Annotated[
+        Positive,
+        about(
+            "without a terminal: seconds from one progress line to the next",
+            why="2,880 lines a day are still readable",
+        ),
+    ] = 30.0
+    log_level: Annotated[
+        str,
+        about(
+            "the lowest level of log lines to write",
+            why="one line each `log_interval_s` and one a session are readable",
+            choices=("info", "warning", "error"),
+        ),
+    ] = "info"
+    log_format: Annotated[
+        str,
+        about(
+            "the form of log lines; under systemd, text lines carry their priority for the journal",
+            why="people read logs more often than programs do",
+            choices=("text", "json"),
+        ),
+    ] = "text"
+    worker_silence_s: Annotated[
+        Positive,
+        about(
+            "longest time without progress of a worker before it is replaced",
+            why="over a thousand times a worker's reporting interval",
+        ),
+    ] = 60.0
+    metrics_listen: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")] | None,
+        about(
+            "address that serves Prometheus metrics over HTTP; needs the extra `metrics`",
+            why="no port is opened by default",
+            none="off",
+            form="HOST:PORT, an IPv6 address in brackets",
+        ),
+    ] = None
+    metrics_textfile: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[^~].*\.prom$")] | None,
+        about(
+            "a file for node_exporter's textfile collector, written every 15 s; needs the extra `metrics`",
+            why="the collector's directory is known to its operator only",
+            none="off",
+            form="a path that ends in .prom (~ is not expanded)",
+        ),
+    ] = None
+
+    @property
+    def tag(self) -> str:
+        """Return ``model_tag``, or the tag derived from the player's name."""
+        if self.model_tag is not None:
+            return self.model_tag
+        return re.sub(r"[^A-Za-z0-9._+-]+", "-", self.player)[:100]
+
+    @property
+    def rows_buffered_max(self) -> int:
+        """Return the most rows that a worker buffers: ``block_rows``, and at most a session's."""
+        auto = 1_048_576 if self.storage == "tape" else 262_144
+        return min(self.block_rows or auto, self.rotate_steps)
+
+    @property
+    def worker_count(self) -> int:
+        """Return ``workers``; for 0, the cores that this process may use now."""
+        return self.workers or available_cores()
+
+
+# Loading.
+
+#: The environment variable that names the file.
+CONFIG_ENV = ENV_PREFIX + "CONFIG"
+
+#: The environment variable in which a unit passes its ``TimeoutStopSec``, in seconds.
+STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
+
+#: Variables with our prefix that are not settings. Any other variable with it is a misspelt setting.
+OTHER_ENV = frozenset({CONFIG_ENV, STOP_TIMEOUT_ENV})
+
+#: Bytes of a row of ``steps.npy`` with its action. A literal: the layout's module loads NumPy.
+ROW_BYTES_MAX = 29
+
+#: Bytes of a row in the buffer of a compiled player: its board and its action.
+BUFFERED_BYTES_MAX = 9
+
+#: Bytes of a session on tape for each row: its step, and its share of an anchor.
+TAPE_ROW_BYTES = 1.5
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A configuration, the origin of each of its values, and the file that was read, if any."""
+
+    config: RecorderConfig
+    origins: dict[str, Origin]
+    path: str | None = None
+
+
+def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
+    """Merge flags, environment and file into a configuration."""
+    loaded = merge_sources(flags, env, path)
+    with located(loaded.origins["sampling"]):
+        read_sampling(loaded.config.sampling)
+    for name, problem, hint in _conflicts(loaded.config, loaded.origins, env):
+        refuse(problem, name, loaded.origins[name], hint=hint)
+    return loaded
+
+
+def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
+    """Merge as :func:`load_config`, without a check of settings that depend on each other."""
+    if path is None and CONFIG_ENV in env:
+        if not env[CONFIG_ENV]:
+            raise ConfigError(
+                f"{CONFIG_ENV}: found '', expected the path of a file", hint="unset it, or name a TOML file"
+            )
+        path = Path(env[CONFIG_ENV])
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(settings_of(RecorderConfig), DEFAULT)
+    # From the weakest source to the strongest: each overwrites the ones before.
+    for source in ([] if path is None else _from_file(path), _from_env(env), from_flags(flags)):
+        given = read_given(RecorderConfig, source, also=[RETENTION])
+        for name, (value, origin) in _with_player(given).items():
+            values[name], origins[name] = value, origin
+    return Loaded(RecorderConfig(**values), origins, None if path is None else str(path))
+
+
+def effective(config: RecorderConfig) -> dict[str, Any]:
+    """Return every setting, with the tag in effect, as a session records them."""
+    return {**msgspec.to_builtins(config), "model_tag": config.tag}
+
+
+def config_sha256(config: RecorderConfig) -> str:
+    """Return the SHA-256 (hex) of :func:`effective` as canonical JSON: sorted keys, no white space, UTF-8."""
+    text = json.dumps(
+        effective(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | None]:
+    """Split a player's name from the parameters behind it (None without any).
+
+    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons. A
+    text parameter stays text: ``mix=16``, or a file called 007.
+
+    >>> split_player("expectimax:depth=2")
+    ('expectimax', {'depth': 2})
+    >>> split_player("python:my.module:factory")
+    ('python:my.module:factory', None)
+    """
+    match = re.fullmatch(r"(?P<name>.+?)(?::(?P<args>[A-Za-z_]\w*=.*))?", text)
+    if match is None or match["args"] is None:
+        return text, None
+    args: dict[str, int | float | str | bool] = {}
+    for item in match["args"].split(","):
+        key, equals, value = item.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", key) or not equals or key in args:
+            raise ValueError(item)
+        args[key] = value if takes_text(match["name"], key) else read_plain(value)
+    return match["name"], args
+
+
+def check_loaded_player(loaded: Loaded) -> None:
+    """Raise ConfigError for an unknown player or invalid parameters, with their origin."""
+    takes_args = loaded.config.player in REGISTRY and loaded.config.player_args
+    with located(loaded.origins["player_args" if takes_args else "player"]):
+        check_player(loaded.config.player, loaded.config.player_args)
+
+
+def buffer_mb(config: RecorderConfig) -> float:
+    """Return the largest size of a worker's buffer in megabytes: boards; whole rows for batched players."""
+    row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
+    return config.rows_buffered_max * (1 if config.storage == "tape" else row_bytes) / 1e6
+
+
+def row_bytes(config: RecorderConfig) -> float:
+    """Return the bytes that a recorded row takes in a published session, without its metadata."""
+    return TAPE_ROW_BYTES if config.storage == "tape" else 28 + config.record_action
+
+
+# Sources.
+
+
+def _from_file(path: Path) -> Iterator[Given]:
+    for name, raw, origin in from_file(path):
+        if name == RETENTION:  # for `tape2048 prune`; an error in it shows now, not when a timer prunes
+            read_retention(raw, origin)
+        else:
+            yield name, raw, origin
+
+
+def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
+    settings = settings_of(RecorderConfig)
+    by_variable = {setting.env: name for name, setting in settings.items() if setting.has_text}
+    for variable, raw in env.items():
+        if variable in by_variable:
+            yield by_variable[variable], raw, Origin("env", variable)
+        elif variable.startswith(ENV_PREFIX) and variable not in OTHER_ENV:
+            raise unknown_key(variable, [*by_variable, *OTHER_ENV], Origin("env", variable))
+
+
+def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, Origin]]:
+    """Return one source's values, with the parameters split from the player's name."""
+    if "player" not in given:
+        return given
+    text, origin = given["player"]
+    try:
+        name, args = split_player(text)
+    except ValueError as error:
+        refuse(
+            f"found {text!r}, expected NAME:key=value,key=value ({error} is no key=value, or a repeated key)",
+            "player",
+            origin,
+            hint="a value with a comma in it goes into the file's [player_args]",
+        )
+    if args is not None and "player_args" in given:
+        where = given["player_args"][1].where
+        problem = f"found parameters behind the name and in [player_args] ({where}), expected one of them"
+        refuse(problem, "player", origin, hint="keep the table, and the bare name in `player`")
+    return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
+
+
+def _conflicts(
+    config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the settings that contradict others: name, problem and hint."""
+    if f"{config.instance}.lock" == READERS_LOCK:
+        problem = f"found {config.instance!r}, expected another name: readers lock {READERS_LOCK}"
+        yield "instance", problem, f"Choose {config.instance}-1, for instance."
+    if config.lease and config.seed is None:
+        problem = f"found {config.lease} with a random seed, expected 0: a lease is a share of a seed's games"
+        yield "lease", problem, "Give every recorder that has a lease the same --seed."
+    if config.storage == "tape" and config.sample_rate > 1:
+        problem = f"found {config.sample_rate}, expected 1: a tape ({origins['storage']}) keeps every step"
+        yield "sample_rate", problem, 'Drop sample_rate (readers can skip rows), or set storage = "rows".'
+    for name in ("sampling", "model_dir"):
+        if getattr(config, name) and not is_batched(config.player):
+            problem = f"found it with player = {config.player!r}, expected a batched player"
+            yield name, problem, "Batched players are python:package.module:factory."
+    buffers_mb = config.worker_count * buffer_mb(config)
+    if config.max_ram_mb is not None and buffers_mb > config.max_ram_mb:
+        workers, rows = counted(config.worker_count, "worker"), counted(config.rows_buffered_max, "row")
+        why = f"the buffers of {workers} take {rows} each ({origins['block_rows']})"
+        problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
+        yield "max_ram_mb", problem, "Raise max_ram_mb, or lower workers or block_rows."
+    # A spool needs room for a session beside the open one.
+    spool_mb = math.ceil(2 * config.rotate_steps * row_bytes(config) / config.sample_rate / 1e6)
+    if config.spool_max_mb is not None and config.spool_max_mb < spool_mb:
+        why = f"two sessions of {counted(config.rotate_steps, 'row')} ({origins['rotate_steps']})"
+        problem = f"found {config.spool_max_mb}, expected at least {spool_mb}: {why}"
+        yield "spool_max_mb", problem, "Raise spool_max_mb, or lower rotate_steps."
+    if STOP_TIMEOUT_ENV in env:  # after which the service manager kills a recorder that drains
+        seconds = Setting("stop_timeout_s", "float", None, "the unit's TimeoutStopSec", gt=0)
+        timeout_s = read_value(seconds, env[STOP_TIMEOUT_ENV], Origin("env", STOP_TIMEOUT_ENV))
+        if timeout_s <= config.drain_timeout_s:
+            unit = f"the {timeout_s:g} s of the unit's TimeoutStopSec"
+            problem = f"found {config.drain_timeout_s:g}, expected less than {unit}"
+            hint = f"Lower drain_timeout_s, or raise TimeoutStopSec= and {STOP_TIMEOUT_ENV}= of the unit."
+            yield "drain_timeout_s", problem, hint
+
+
+# Retention.
+
+#: The table of the file with the limits on sessions, and that table's table of limits by tag.
+RETENTION = "retention"
+_TAGS = f"{RETENTION}.tags"
+
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+
+class RetentionLimits(Settings, frozen=True, kw_only=True):
+    """Limits on the sessions to keep. Without any limit, all stay."""
+
+    max_total_mb: Annotated[
+        NonNegative | None,
+        about(
+            "megabytes (10**6 bytes) that all sessions together may take",
+            why="the operator decides what to keep",
+            none="off",
+        ),
+    ] = None
+    max_age_s: Annotated[
+        Positive | None,
+        about("age, from its start, at which a session is removed", why="as `max_total_mb`", none="off"),
+    ] = None
+    max_sessions: Annotated[
+        NonNegative | None,
+        about("sessions that may be in the directory", why="as `max_total_mb`", none="off"),
+    ] = None
+    keep_free_mb: Annotated[
+        Count | None,
+        about(
+            "megabytes to keep free on the file system; choose more than the recorder's `min_free_mb`, "
+            "below which it pauses",
+            why="as `max_total_mb`",
+            none="off",
+        ),
+    ] = None
+    keep_last: Annotated[
+        NonNegative,
+        about(
+            "newest sessions of each model tag that stay regardless of the limits",
+            why="a wrong limit never removes the last session",
+        ),
+    ] = 1
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        limits = (self.max_total_mb, self.max_age_s, self.max_sessions, self.keep_free_mb)
+        return any(limit is not None for limit in limits)
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """The general limits, and those of single model tags."""
+
+    general: RetentionLimits = RetentionLimits()
+    tags: dict[str, RetentionLimits] = {}
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return self.general.limited or any(limits.limited for limits in self.tags.values())
+
+    def keep_last(self, tag: str) -> int:
+        """Return how many of the newest sessions of a tag stay in every case."""
+        return self.tags.get(tag, self.general).keep_last
+
+
+def read_retention(raw: object, origin: Origin) -> Retention:
+    """Read the limits in a file's ``[retention]`` table; ConfigError for invalid ones."""
+    table = dict(as_table(raw, RETENTION, origin))
+    tags = as_table(table.pop("tags", {}), _TAGS, origin)
+    general = read_table(RetentionLimits, table, RETENTION, origin)
+    by_tag = {}
+    for tag, limits in tags.items():
+        name = f"{_TAGS}.{tag}"
+        if not _TAG.fullmatch(tag):
+            hint = "`tape2048 list` shows the names: <start>_model=<tag>"
+            refuse(f"found {tag!r}, expected a model tag, as in a session's name", name, origin, hint=hint)
+        own = {"keep_last": general.keep_last, **as_table(limits, name, origin)}
+        by_tag[tag] = read_table(RetentionLimits, own, name, origin)
+        if by_tag[tag].keep_free_mb is not None:
+            problem = f"found a limit of one tag, expected it in [{RETENTION}]"
+            refuse(problem, f"{name}.keep_free_mb", origin, hint="All tags share the free space.")
+    return Retention(general, by_tag)
+
+
+def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Retention:
+    """Merge the limits of a file and of flags; flags take precedence."""
+    retention = Retention()
+    for name, raw, origin in [] if path is None else from_file(path):
+        if name == RETENTION:
+            retention = read_retention(raw, origin)
+    given = {name: value for name, (value, _) in read_given(RetentionLimits, from_flags(flags)).items()}
+    general = msgspec.structs.replace(retention.general, **given)
+    last = {name: value for name, value in given.items() if name == "keep_last"}
+    return Retention(
+        general, {tag: msgspec.structs.replace(limits, **last) for tag, limits in retention.tags.items()}
+    )

@@ -1,1 +1,0 @@
-"""The recorder's configuration: schema, loading with checks, retention."""
