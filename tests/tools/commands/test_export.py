@@ -55,15 +55,9 @@ def test_runs_as_lines(tape: Tape, session: Path) -> None:
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["run_id"] for record in records] == [1, 2, 3, 4]
     assert records[1] == {
-        "session": session.name,
-        "run_id": 2,
-        "seed": 2**63 + 5,
-        "steps": 60,
-        "max_score": 180_000,
-        "highest_tile": 8192,
-        "rows": 60,
-        "reached_8192": True,
-    }
+        "session": session.name, "run_id": 2, "seed": 2**63 + 5, "steps": 60, "max_score": 180_000,
+        "highest_tile": 8192, "rows": 60, "reached_8192": True,
+    }  # fmt: skip
 
 
 def test_seeds_as_text(tape: Tape, session: Path) -> None:

@@ -1,9 +1,12 @@
-"""``tape2048 play``: on a terminal of its own, and what is refused before."""
+"""``tape2048 play`` on a terminal of its own, and ``tape2048 visualize``."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +18,9 @@ from tests.sdk import run_builders as build
 from tests.tools.on_terminal import OnTerminal
 
 from tape2048 import errors
+from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.files import read_run_file
+from tape2048.runs.jsonl import run_line
 from tape2048_tools.commands.sessions import play
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.views.run import choose_run
@@ -141,3 +146,241 @@ def test_the_critic_says_whom_it_judges(tmp_path: Path) -> None:
         assert view.chances.shape == (4, 3)
         assert np.isfinite(view.views[0].judged.loss).all()
         path.unlink()
+
+
+GAME = build.game(11, steps_max=12, elapsed_s=0.5, engine="toy \x1b[31m")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "a.a2run2").write_bytes(build.a2run2_bytes(GAME))
+    return tmp_path / "a.a2run2"
+
+
+def cells(text: str) -> list[int]:
+    """The four lines of a board, dots as empty cells."""
+    rows = [line.split() for line in text.splitlines()]
+    boards = [row for row in rows if len(row) == 4 and all(word.isdigit() or word == "." for word in row)]
+    return [0 if word == "." else int(word).bit_length() - 1 for row in boards for word in row]
+
+
+def test_facts_and_the_final_board(tape: Tape, run: Path) -> None:
+    done = tape("visualize", run)
+    assert done.code == 0
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["steps", "12"] in lines
+    assert ["moves_per_s", "24.0"] in lines
+    assert ["started", "2025-08-23T05:42:34+00:00"] in lines
+    assert cells(done.out) == build.ref.unpack(GAME.states[-1])
+    assert "\x1b" not in done.out, "an escape sequence of a file does not reach the terminal"
+
+
+def test_json(tape: Tape, run: Path) -> None:
+    found = tape("visualize", run, "--json").json
+    assert found["moves_per_s"] == 24
+    assert found["final_board"] == GAME.states[-1]
+    assert found["path"] == str(run)
+
+
+@pytest.mark.parametrize("kind", ["a2t1", "a2run2"])
+def test_any_step_with_its_move_and_spawn(tape: Tape, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "run"
+    path.write_bytes({"a2t1": build.a2t1_bytes, "a2run2": build.a2run2_bytes}[kind](GAME))
+    for step, move in enumerate(GAME.moves):
+        found = tape("visualize", path, "--step", str(step), "--json").json
+        assert found["exps"] == build.ref.unpack(GAME.states[step])
+        assert found["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[move]
+        # The spawn that the file does not store: on the slid board it makes the next one.
+        after, _ = build.ref.slide(found["exps"], move)
+        assert after[found["spawn"]["cell"]] == 0
+        after[found["spawn"]["cell"]] = found["spawn"]["tile"].bit_length() - 1
+        assert build.ref.pack(after) == GAME.states[step + 1]
+        branches = GAME.branches[step] if kind == "a2run2" else None
+        assert (found["branches"] is None) == (branches is None)
+        if branches is not None:
+            assert [branch["value"] for branch in found["branches"]] == list(branches)
+
+
+def test_a_step_as_text(tape: Tape, run: Path) -> None:
+    step = next(i for i, branches in enumerate(GAME.branches) if branches is not None)
+    out = tape("visualize", run, "--step", str(step)).out
+    assert cells(out) == build.ref.unpack(GAME.states[step])
+    assert ", then a " in out
+    assert "branch values: UP " in out
+    last = tape("visualize", run, "--step", "-1").out
+    assert cells(last) == build.ref.unpack(GAME.states[-1])
+    assert "the final board" in last
+
+
+def test_a_move_that_does_not_fit_is_said(tape: Tape, tmp_path: Path) -> None:
+    game = build.PlainRun([1, 2, 3], [0, 0], [None, None])
+    (tmp_path / "run").write_bytes(build.a2run2_bytes(game))
+    assert "does not lead to the next board" in tape("visualize", tmp_path / "run", "--step", "0").out
+    assert tape("visualize", tmp_path / "run", "--step", "0", "--json").json["spawn"] is None
+
+
+@pytest.mark.parametrize("step", ["13", "-2", "x"])
+def test_steps_that_there_are_not(tape: Tape, run: Path, step: str) -> None:
+    assert tape("visualize", run, "--step", step).code == 2
+
+
+def test_a_run_of_a_pack(tape: Tape, tmp_path: Path) -> None:
+    other = build.game(12, steps_max=3)
+    path = tmp_path / "x.a2pack"
+    path.write_bytes(build.a2pack_bytes(build.PackSpec([build.a2t1_bytes(other), build.a2run2_bytes(GAME)])))
+    found = tape("visualize", path, "--run", "1", "--json").json
+    assert (found["steps"], found["run"]) == (12, 1)
+    assert "2; there is no such run: 2 runs, 0 to 1" in tape("visualize", path, "--run", "2").err
+    (tmp_path / "none.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec([])))
+    for flags in ([], ["--run", "0"]):
+        assert "there is no run" in tape("visualize", tmp_path / "none.a2pack", *flags).err
+    (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
+    assert tape("visualize", tmp_path / "run", "--run", "1").code == 2
+
+
+def test_the_best_the_worst_and_the_longest_of_several(tape: Tape, tmp_path: Path) -> None:
+    """By score, in each kind of file; runs without an id have their position as one."""
+    games = [
+        build.game(seed, steps_max=steps, max_score=score)
+        for seed, steps, score in ((11, 12, 40), (12, 3, 60), (13, 7, 20), (14, 3, 60))
+    ]
+    payloads = [build.a2t1_bytes(game) for game in games]
+    (tmp_path / "x.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec(payloads)))
+    (tmp_path / "runs").mkdir()
+    for number, payload in enumerate(payloads):
+        (tmp_path / f"runs/{number}.a2run").write_bytes(payload)
+    assert tape("convert", tmp_path / "runs", tmp_path / "x.jsonl").code == 0
+    assert tape("convert", tmp_path / "runs", tmp_path / "ds", "--to", "dataset").code == 0
+    assert tape("convert", tmp_path / "runs", tmp_path / "s", "--to", "session", "--lossy").code == 0
+    for name in ("x.a2pack", "runs", "x.jsonl", "ds", "s"):
+        shift = tape("visualize", tmp_path / name, "--longest", "--json").json["run"]  # the first one's id
+        for flags, wanted in (([], 1), (["--best"], 1), (["--worst"], 2), (["--run", str(shift + 3)], 3)):
+            found = tape("visualize", tmp_path / name, *flags, "--json").json
+            assert (found["run"] - shift, found["max_score"]) == (wanted, games[wanted].max_score), name
+    assert tape("visualize", tmp_path / "s", "--best", "--run", "1").code == 2
+
+
+@pytest.mark.parametrize("action", [True, False])
+def test_a_game_of_a_session(tape: Tape, tmp_path: Path, action: bool) -> None:
+    dtype = [("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]
+    rows = np.zeros(12, [*dtype, ("action", "u1")] if action else dtype)
+    rows["run_id"] = 68
+    rows["step_idx"] = np.arange(12)
+    rows["exps"] = [build.ref.unpack(board) for board in GAME.states[:12]]
+    if action:
+        rows["action"] = GAME.moves
+    session = tmp_path / "20260101T000000Z_model=a"
+    session.mkdir()
+    np.save(session / "steps.npy", rows)
+    with contextlib.closing(sqlite3.connect(session / "metadata.db")) as database:
+        database.executescript("""
+            CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT,
+                              highest_tile INT);
+            CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
+            INSERT INTO runs VALUES (68, 5, 12, 40, 16);
+        """)
+    found = tape("visualize", session, "--run", "68", "--json").json
+    assert (found["run"], found["steps"], found["max_score"]) == (68, 12, 40)
+    assert found == tape("visualize", session, "--json").json, "the best one"
+    # What a session does not know: the final board, the time.
+    assert found["last_board"] == GAME.states[11]
+    assert "final_board" not in found
+    assert found["started"] is found["elapsed_s"] is found["moves_per_s"] is None
+    text = tape("visualize", session).out
+    assert "last recorded board" in text
+    assert not any(word in text for word in ("start", "elapsed", "moves_per_s", "branches"))
+    assert sum(found["moves"].values()) + found["moves_unknown"] == 11
+    for step in range(11):
+        shown = tape("visualize", session, "--run", "68", "--step", str(step), "--json").json
+        assert shown["exps"] == build.ref.unpack(GAME.states[step])
+        if shown["move"] is None:
+            assert not action
+            out = tape("visualize", session, "--run", "68", "--step", str(step)).out
+            assert "do not tell" in out
+        else:
+            assert shown["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[GAME.moves[step]]
+    assert "the last recorded board" in tape("visualize", session, "--step", "-1").out
+    assert "1 run, 68 to 68" in tape("visualize", session, "--run", "0").err
+
+
+def test_a_run_among_lines(tape: Tape, tmp_path: Path) -> None:
+    lines = [bytes(run_line(RunV2.from_bytes(build.a2run2_bytes(GAME)), i)) for i in range(2)]
+    (tmp_path / "x.jsonl").write_bytes(b"".join(lines))
+    assert tape("visualize", tmp_path / "x.jsonl", "--run", "1", "--json").json["steps"] == 12
+    assert tape("visualize", tmp_path / "x.jsonl", "--run", "2").code == 2
+
+
+def test_a_run_that_started_in_no_calendar(tape: Tape, tmp_path: Path) -> None:
+    game = build.game(1, steps_max=1, start_unix_s=2**64 - 1, elapsed_s=0.0)
+    (tmp_path / "run").write_bytes(build.a2t1_bytes(game))
+    found = tape("visualize", tmp_path / "run", "--json").json
+    assert (found["started"], found["moves_per_s"]) == (None, None)
+    assert tape("visualize", tmp_path / "run").code == 0
+
+
+def test_what_is_no_run(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "run").write_bytes(b"nonsense")
+    done = tape("visualize", tmp_path / "run")
+    assert done.code == errors.FormatError.exit_code
+    assert tape("visualize", tmp_path / "none").code == errors.MissingPathError.exit_code
+
+
+def test_a_directory_without_a_run_has_none_to_choose(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = tape("visualize", tmp_path / "empty")
+    assert done.code == errors.NotASessionError.exit_code
+    assert "--run" not in done.err
+
+
+def test_every_fourth_board(tape: Tape, session: Path) -> None:
+    """A board has the number of its move, whatever was kept."""
+    rows = np.load(session / "steps.npy")
+    kept = rows[rows["step_idx"] % 4 == 0]
+    with contextlib.closing(sqlite3.connect(session / "metadata.db")) as database:
+        database.executescript("DROP TABLE blocks; ALTER TABLE runs DROP COLUMN first_row;")
+        database.executescript("ALTER TABLE runs DROP COLUMN rows;")
+    (session / "manifest.json").unlink()
+    np.save(session / "steps.npy", kept)
+    found = tape("visualize", session, "--longest", "--step", "8", "--json").json
+    assert (found["run"], found["step"]) == (2, 8)
+    assert found["exps"] == kept[(kept["run_id"] == 2) & (kept["step_idx"] == 8)]["exps"][0].tolist()
+    assert "boards 0 to 56, every 4th" in tape("visualize", session, "--run", "2", "--step", "9").err
+
+
+def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
+    games = [build.game(seed, steps_max=5, max_score=score) for seed, score in ((1, 5), (2, 9), (3, 7))]
+    (tmp_path / "runs").mkdir()
+    for number, game in enumerate(games):
+        (tmp_path / f"runs/{number}.a2run").write_bytes(build.a2t1_bytes(game))
+    session = tmp_path / "20260101T000000Z_model=a"
+    assert tape("convert", tmp_path / "runs", session, "--to", "session", "--lossy").code == 0
+    rows = np.load(session / "steps.npy")
+    rows["run_id"] += 68
+    np.save(session / "steps.npy", rows)
+    (session / "manifest.json").unlink()
+    with contextlib.closing(sqlite3.connect(session / "metadata.db")) as database:
+        database.executescript(
+            "UPDATE runs SET id = id + 1000; UPDATE runs SET id = id - 932; DROP TABLE blocks"
+        )
+    best = tape("show", session, "--json").json["best"]["run_id"]
+    assert best >= 68
+    assert tape("visualize", session, "--json").json["run"] == best
+    assert tape("visualize", session, "--run", str(best), "--json").json["max_score"] == 9
+    exported = tape("export", session, "--runs", "--format", "jsonl", "--output", "-").out.splitlines()
+    scores = {run["run_id"]: run["max_score"] for run in map(json.loads, exported)}
+    assert scores[best] == 9
+    assert tape("convert", session, tmp_path / "x.jsonl", "--lossy").code == 0
+    lines = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
+    assert {run["run_idx"]: run["max_score"] for run in lines} == scores
+    assert tape("convert", session, tmp_path / "out", "--to", "a2run", "--lossy").code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        f"{id_:06d}.a2run" for id_ in scores
+    ]
+
+
+def test_an_id_that_two_sessions_have(tape: Tape, root: Path, session: Path) -> None:
+    assert "2 sessions have it" in tape("visualize", root, "--run", "2").err
+    found = tape("visualize", root, "--json").json
+    assert (found["path"], found["run"], found["max_score"]) == (str(session), 3, 370_000)
+    assert tape("show", root, "--json").json["best"]["run_id"] == 3
+    assert tape("visualize", root, "--run", "4", "--json").json["path"] == str(session)

@@ -329,30 +329,6 @@ def test_a_critic_judges_in_probabilities(data: Data) -> None:
         assert found["loss"].min() >= 0
 
 
-def test_loss_and_luck_of_a_packed_game_telescope(data: Data) -> None:
-    for row in data.games({})["rows"][:4]:
-        entry = data.collection.session(row["session"])
-        _, judged, _ = data.judged(entry, int(row["run"]), 0)
-        assert judged is not None
-        rest = judged.revision.sum()
-        found = judged.luck.sum() - judged.loss.sum() + rest
-        assert found == pytest.approx(row["score"] + judged.state[-1] - judged.state[0], abs=1)
-        assert judged.state[-1] == 0
-
-
-def test_a_planted_blunder_is_the_largest_loss(data: Data) -> None:
-    row = data.games({"sort": "steps"})["rows"][0]
-    entry = data.collection.session(row["session"])
-    game, judged, _ = data.judged(entry, int(row["run"]), 0)
-    assert judged is not None
-    gaps = np.nanmax(judged.values, axis=1) - np.nanmin(judged.values, axis=1)
-    at = int(gaps.argmax())
-    moves = np.nanargmax(judged.values, axis=1).astype(np.uint8)
-    moves[at] = np.nanargmin(judged.values[at])
-    blundered = data.judges[0].game(game.states, moves)
-    assert int(blundered.loss.argmax()) == at
-
-
 def test_sampled_game_has_no_moves(data: Data, recorded: Path, process: Any, tmp_path: Path) -> None:
     flags = ["--player", "greedy", "--max-games", "2", "--sample-rate", "3", "--workers", "1"]
     assert process("record", *flags, "--out-dir", "thin", cwd=tmp_path).returncode == 0

@@ -24,7 +24,7 @@ from tape2048_tools.viewer.collection import (
     _ranked,
     choose,
     page_of_games,
-)
+)  # fmt: skip
 
 
 def games_of(counts: list[int], seed: int = 0) -> Games:
