@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import msgspec
 import numpy as np
 
-from tape2048.base.text import counted
+from tape2048.base.text import as_int, counted, facts_table
 from tape2048.batches.fields import (
     Batch,
     BatchLayout,
@@ -18,16 +20,25 @@ from tape2048.batches.fields import (
     check_fields,
     check_options,
 )
-from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
+from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.formats.rows import unchecked_numbers
-from tape2048.rows.buffers import check_corpus_load, gather_runs, open_store
-from tape2048.rows.opening import open_sessions
-from tape2048.rows.view import BufferView, CappedView
-from tape2048.selection.filters import Filters, choose_runs, named_filters, session_columns
-from tape2048.selection.phase import ALL, Phase, make_phase
-from tape2048.selection.view import check_some
+from tape2048.rows.buffers import CorpusLoad, gather_runs, open_sessions, open_store
+from tape2048.rows.view import ViewTables
+from tape2048.selection import (
+    ALL,
+    Filters,
+    Phase,
+    View,
+    check_filters,
+    check_some,
+    choose_runs,
+    make_phase,
+    run_hash,
+    session_columns,
+)
+from tape2048.session import run_table
 from tape2048.session.remote import CACHE_MAX_MB
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, game_facts
 
 if TYPE_CHECKING:
     import os
@@ -39,11 +50,12 @@ if TYPE_CHECKING:
     from tape2048.batches.batches import Batches
     from tape2048.batches.fields import LabelDtype
     from tape2048.batches.gatherer import Gatherer
-    from tape2048.rows.buffers import CorpusLoad, HeldLoad, RowBuffers
+    from tape2048.rows.buffers import HeldLoad, RowBuffers
+    from tape2048.selection import Columns
     from tape2048.session.session import Rows, Session
 
 
-class Corpus(BufferView):
+class Corpus(View):
     """The rows and runs of many sessions, or a selection of them. Made by :meth:`open`.
 
     A row is one position of a game, a run is one game. A corpus is an immutable sequence of rows:
@@ -65,6 +77,11 @@ class Corpus(BufferView):
     share one; use ``load="mmap"`` for many spawned workers. ``copy`` and ``deepcopy`` share the rows.
 
     Attributes:
+        runs: the run table, ``CORPUS_RUN_DTYPE[R]``, read-only. ``session`` indexes :attr:`sessions`. The
+            other columns are the session's own: ``first_row`` and ``rows`` describe the whole run in its
+            session, :attr:`row_counts` its rows in the view.
+        dtype: the type of a row: ``ACTION_STEP_DTYPE`` if all sessions of the view's runs have the action;
+            otherwise ``STEP_DTYPE``, and rows with the action come without it.
         game_phase: the part of each game that is in the view.
         skipped: the sessions that :meth:`open` skipped with ``damaged="skip"``.
 
@@ -80,6 +97,8 @@ class Corpus(BufferView):
         ((64, 16), (64, 3))
     """
 
+    runs: NDArray[np.void]
+
     def __init__(
         self,
         store: RowBuffers,
@@ -88,7 +107,10 @@ class Corpus(BufferView):
         skipped: tuple[Skipped, ...] = (),
     ) -> None:
         """Make a view of the phase of the runs with these ordinals (None: all)."""
-        super().__init__(store, chosen, phase)
+        self._tables = ViewTables(store, chosen, phase)
+        self.game_phase = phase
+        self.runs = self._tables.runs
+        self.dtype = self._tables.dtype
         self.skipped = skipped
 
     @classmethod
@@ -140,8 +162,9 @@ class Corpus(BufferView):
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
         """
-        check_corpus_load(load)
-        named = named_filters(filters)
+        if load not in get_args(CorpusLoad):
+            raise ValueError(f"load={load!r}; expected one of {get_args(CorpusLoad)}")
+        named = check_filters(filters)
         opened, damage = open_sessions(root, damaged, cache, cache_max_mb)
         while True:
             runs = gather_runs(opened)
@@ -166,19 +189,128 @@ class Corpus(BufferView):
             else:
                 return cls(store, skipped=tuple(damage))
 
-    @classmethod
-    def of_session(cls, session: Session) -> Corpus:
-        """Return the corpus of one open session, with its rows where they are."""
-        return cls(open_store((session,), gather_runs([session]), None, "mmap"))
-
     # -------------------------------------------------------------------------------- what is in it
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """All open sessions, with or without runs in the view."""
+        return self._tables.store.sessions
+
+    @property
+    def load(self) -> HeldLoad:
+        """Storage of the rows: ``"mmap"``, ``"packed"`` or ``"ram"``."""
+        return self._tables.store.load
+
+    def check_files(self) -> None:
+        """Raise CorpusError if a mapped file was truncated since it was opened."""
+        self._tables.store.check_files()
+
+    def runs_frame(self) -> Any:
+        """Return the run table as a pandas ``DataFrame``, with the sessions' names; needs pandas.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise MissingPackageError(
+                "found no pandas, which makes the frame", hint="pip install pandas"
+            ) from error
+        frame = pd.DataFrame({name: self.runs[name] for name in self.runs.dtype.names or ()})
+        names = [session.name for session in self.sessions]
+        return frame.assign(session=pd.Categorical.from_codes(self.runs["session"], names))
+
+    @cached_property
+    def row_starts(self) -> NDArray[np.int64]:
+        """First row of each run in the view, then the number of rows: ``i64[R + 1]``, read-only."""
+        starts = self._tables.rowmap.run_starts.astype(np.int64)
+        starts.flags.writeable = False
+        return starts
+
+    def _columns(self) -> Columns:
+        return session_columns(self.runs, self.sessions)
+
+    def _run_hashes(self, salt: str) -> NDArray[np.uint64]:
+        return run_hash(self.runs, self.sessions, salt)
+
+    def _check_some(self, chosen: NDArray[np.bool_], what: str, hint: str | None = None) -> None:
+        rows = self.runs["rows"].astype(np.int64) if self.game_phase == ALL else self.row_counts
+        check_some(rows, chosen, what, hint)
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of the view's rows and their order, 64 hexadecimal digits.
+
+        SHA-256 of the view's runs, their numbers of rows, the phase, and the checksums of the sessions' rows;
+        paths and other sessions do not count. A foreign session without checksums counts by its run table.
+        """
+        digest = hashlib.sha256(b"tape2048 corpus 1\n")
+        runs = self.runs.copy()
+        used, runs["session"] = np.unique(runs["session"], return_inverse=True)
+        for ordinal in used.tolist():
+            session = self.sessions[ordinal]
+            digest.update(msgspec.json.encode([len(session), _checksums(session)]))
+        digest.update(msgspec.json.encode([self.dtype.itemsize, list(self.game_phase), len(runs)]))
+        digest.update(runs.tobytes())
+        digest.update(self.row_counts.tobytes())
+        return digest.hexdigest()
+
+    def session_identities(self) -> dict[str, str]:
+        """Return a hash of each session's rows in the view, by its name: 16 hexadecimal digits."""
+        found = {}
+        starts = np.searchsorted(self.runs["session"], np.arange(len(self.sessions) + 1))
+        for ordinal, session in enumerate(self.sessions):
+            runs = self.runs[starts[ordinal] : starts[ordinal + 1]].copy()
+            if len(runs):
+                runs["session"] = 0
+                text = msgspec.json.encode([len(session), _checksums(session)])
+                found[session.name] = hashlib.sha256(text + runs.tobytes()).hexdigest()[:16]
+        return found
+
+    def __len__(self) -> int:
+        """Number of rows, N."""
+        return int(self._tables.rowmap.run_starts[-1])
+
+    def __repr__(self) -> str:
+        named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
+        part = "" if self.game_phase == ALL else f"; {self.game_phase}"
+        return f"<{type(self).__name__}: {named}{part}>"
+
+    def _repr_html_(self) -> str:
+        facts, tiles = game_facts(self.runs)
+        facts = {"sessions": len(self.sessions), "rows": len(self), **facts, "load": self.load}
+        if self.game_phase != ALL:
+            facts["phase"] = self.game_phase
+        return facts_table(type(self).__name__, facts, tiles)
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """Weight of a row of each run, 1: ``f32[R]``; see :attr:`Capped.weights`."""
+        return np.ones(len(self.runs), np.float32)
+
+    def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
+        """Compare each run's highest tile with each threshold: ``bool[R, T]``, as ``Session.run_labels``."""
+        return run_table.run_labels(self.runs, thresholds)
+
+    def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
+        """Compute the share of rows whose label is true, for each threshold: ``f64[T]``; reads no row."""
+        return run_table.prevalence(self.run_labels(thresholds), self.row_counts)
+
+    def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
+        """Compute the rows with a false label per row with a true one: ``f64[T]``; reads no row.
+
+        As a tensor (``torch.from_numpy(...).float()``) for ``BCEWithLogitsLoss(pos_weight=...)``. 1 if all
+        labels of a threshold are equal, since no weight can balance them.
+        """
+        return run_table.positive_weights(self.run_labels(thresholds), self.row_counts)
 
     @cached_property
     def _gatherer(self) -> Gatherer:
         """The gatherer of whole rows."""
         from tape2048.batches.gatherer import Gatherer
 
-        return Gatherer(self, (), np.empty(0, np.int64))
+        return Gatherer(self._tables, (), np.empty(0, np.int64))
 
     # A corpus is immutable. The default, by pickling, would read all rows into memory again.
     def __copy__(self) -> Corpus:
@@ -298,7 +430,7 @@ class Corpus(BufferView):
 
         names, numbers = check_fields(fields, label_dtype), self._row_numbers(rows)
         tiles = check_thresholds(thresholds)
-        gatherer = Gatherer(self, names, tiles)
+        gatherer = Gatherer(self._tables, names, tiles)
         layout = BatchLayout(names, len(tiles), label_dtype, gatherer.embedding_width)
         batch = Batch.allocate(layout, len(numbers))
         gatherer.gather(numbers, batch)
@@ -327,7 +459,7 @@ class Corpus(BufferView):
         return Batches(self, batch_size, **options)
 
 
-class Capped(CappedView):
+class Capped:
     """A corpus that serves at most ``per_run`` rows of each run in each epoch. Made by :meth:`Corpus.capped`.
 
     Positions of one game are similar, and long games have many; a few hundred of each are usual. A run of at
@@ -364,7 +496,44 @@ class Capped(CappedView):
         True
     """
 
-    corpus: Corpus
+    def __init__(self, corpus: Corpus, per_run: int, spread: Literal["stratified", "even"]) -> None:
+        self.per_run = as_int("per_run", per_run)
+        if self.per_run < 1:
+            raise ValueError(f"per_run={per_run}; expected at least 1")
+        if spread not in {"stratified", "even"}:
+            raise ValueError(f"spread={spread!r}; expected 'stratified' or 'even'")
+        self.corpus = corpus
+        self.spread = spread
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """First number of each run's rows of an epoch, then their number: ``i64[R + 1]``."""
+        taken = np.minimum(self.corpus.row_counts, min(self.per_run, len(self.corpus)))
+        return np.append(0, np.cumsum(taken))
+
+    @cached_property
+    def weights(self) -> NDArray[np.float32]:
+        """Rows of the view that a drawn row of each run stands for: ``f32[R]``, read-only.
+
+        The rows of the run in the view / those drawn in an epoch, since each is drawn with equal probability.
+        """
+        weights = (self.corpus.row_counts / np.maximum(np.diff(self.starts), 1)).astype(np.float32)
+        weights.flags.writeable = False
+        return weights
+
+    @property
+    def identity(self) -> str:
+        """Hash of :attr:`Corpus.identity` and the cap."""
+        text = f"{self.corpus.identity} capped {self.per_run} {self.spread}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        """Number of rows of an epoch."""
+        return int(self.starts[-1])
+
+    def __repr__(self) -> str:
+        rows = f"{len(self):,} of {len(self.corpus):,} rows, at most {self.per_run:,} a run"
+        return f"<{type(self).__name__}: {rows}>"
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """As :meth:`Corpus.batches`."""
@@ -372,6 +541,13 @@ class Capped(CappedView):
 
         check_options("batches", options)
         return Batches(self, batch_size, **options)
+
+
+def _checksums(session: Session) -> dict[str, list[int]]:
+    """Return size and checksum of each file of rows; empty without a manifest."""
+    files = session.manifest.files if session.manifest else {}
+    rows = (item for item in sorted(files.items()) if item[0].startswith(("steps", "tape")))
+    return {name: [entry.bytes, entry.crc32c] for name, entry in rows}
 
 
 def _reopen(

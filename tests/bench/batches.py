@@ -22,8 +22,8 @@ from tape2048 import Corpus, Session
 from tape2048.batches.gatherer import Gatherer
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
+from tape2048.rows.boards import pack_rows
 from tape2048.rows.buffers import CORPUS_RUN_DTYPE, PackedBoards, RowBuffers
-from tape2048.rows.packed_boards import pack_rows
 from tape2048.rows.row_map import BOARD_BYTES, Segments
 from tape2048.rows.view import tables_of
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import Stretch, read_rows
-from tape2048.rows.packed_boards import read_boards
+from tape2048.rows.boards import read_boards
 from tape2048.rows.row_map import BOARD_BYTES
 
 from .figures import ROUNDS_MIN, Figure, alternate, claim_memory, machine, median_of, report

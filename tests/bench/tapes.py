@@ -23,9 +23,8 @@ import numpy as np
 from tape2048 import Corpus, Session
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
-from tape2048.rows.buffers import CORPUS_RUN_DTYPE, RowBuffers
+from tape2048.rows.buffers import CORPUS_RUN_DTYPE, RowBuffers, Tapes
 from tape2048.rows.row_map import Segments
-from tape2048.rows.tapes import Tapes
 from tape2048.rows.view import tables_of
 from tape2048.tape import ANCHOR_ROWS, TapeWriter, encode
 

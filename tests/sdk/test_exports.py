@@ -16,7 +16,6 @@ import tape2048
 from tape2048 import Corpus
 from tape2048.batches.batches import Batches
 from tape2048.batches.fields import BatchOptions
-from tape2048.selection.filters import Filters, NamedFilters
 
 FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]
 MODULES = ["tape2048", *(name for name in FOUND if "._" not in name)]
@@ -87,7 +86,6 @@ def test_batch_options_are_those_of_batches() -> None:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     assert {name: kind.__forward_arg__ for name, kind in BatchOptions.__annotations__.items()} == taken
-    assert tuple(Filters.__annotations__) == NamedFilters.__struct_fields__
     with pytest.raises(TypeError, match=r"batches\(\) got an unexpected keyword argument 'batchsize'"):
         Corpus.batches(None, batchsize=3)  # type: ignore[arg-type, call-arg]
 

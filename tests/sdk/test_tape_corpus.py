@@ -27,7 +27,7 @@ from tape2048.formats.session import (
     tape_header,
 )
 from tape2048.game.rules import boards_to_exps
-from tape2048.rows import tapes as tapes_module
+from tape2048.rows import buffers as tapes_module
 from tape2048.rows.view import tables_of
 from tape2048.tape import TapeWriter
 

@@ -12,7 +12,7 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.critic.facts import check_embeddings, players_of, strangers
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
-from tape2048.selection.splits import assign
+from tape2048.selection import parts_of_hashes, run_hash
 from tape2048.training import METRICS, read_metrics
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
@@ -152,7 +152,9 @@ def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
     names, shares = list(info.split.fractions), list(info.split.fractions.values())
     if name not in names:
         return None
-    mine = assign(corpus.runs, corpus.sessions, shares, info.split.salt) == names.index(name)
+    mine = parts_of_hashes(run_hash(corpus.runs, corpus.sessions, info.split.salt), shares) == names.index(
+        name
+    )
     return corpus.where(mine) if corpus.row_counts[mine].sum() else None
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tape2048.critic.ntuple.training import Games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
-from tape2048.rows.opening import open_sessions
+from tape2048.rows.buffers import open_sessions
 from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:

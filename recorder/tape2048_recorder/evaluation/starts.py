@@ -16,7 +16,7 @@ from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import read_path
 from tape2048.ntuple.network import TILES
-from tape2048.rows.opening import open_sessions
+from tape2048.rows.buffers import open_sessions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-r"""Text and numbers for people and files: counts, JSON with file names, integer arguments.
+r"""Text and numbers for people and files: counts, tables in HTML, JSON with file names, integer arguments.
 
 A file's name is bytes. Python's text for bytes that are not UTF-8 fits neither JSON nor Arrow, and is written
 with escapes instead: byte 0xff as ``\udcff``.
@@ -6,12 +6,14 @@ with escapes instead: byte 0xff as ``\udcff``.
 
 from __future__ import annotations
 
+import html
 import operator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import SupportsIndex
 
 
@@ -58,3 +60,19 @@ def valid_text(text: str) -> str:
 def is_utf8(text: str) -> bool:
     """Check whether a text (a file's name) is valid Unicode."""
     return valid_text(text) == text
+
+
+_BAR = (
+    '<div style="display:inline-block;height:.7em;width:{width:.1f}em;background:#8a8376"></div> {share:.2%}'
+)
+
+
+def facts_table(title: str, facts: Mapping[str, object], bars: Mapping[str, float] | None = None) -> str:
+    """Return a table of facts, and below them shares as bars, in HTML."""
+    rows = [
+        (name, html.escape(f"{fact:,}" if isinstance(fact, int) else str(fact)))
+        for name, fact in facts.items()
+    ]
+    rows += [(name, _BAR.format(width=12 * share, share=share)) for name, share in (bars or {}).items()]
+    cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{cell}</td></tr>" for name, cell in rows)
+    return f'<table style="text-align:left"><caption>{html.escape(title)}</caption>{cells}</table>'

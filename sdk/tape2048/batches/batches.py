@@ -24,22 +24,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from tape2048.base.guide import make_guide
-from tape2048.base.prompt import facts_table
-from tape2048.base.text import as_int
+from tape2048.base.text import as_int, facts_table
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import Batch, BatchLayout, check_fields
-from tape2048.batches.gatherer import Gatherer
-from tape2048.batches.plan import NO_CAP, Cap, Order
-from tape2048.batches.pool import PoolReader
+from tape2048.batches.fields import Batch, BatchLayout, Order, check_fields
+from tape2048.batches.gatherer import NO_CAP, Cap, Gatherer, PoolReader
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
-from tape2048.rows.view import BufferView, CappedView, check_corpus, tables_of
+from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:
@@ -74,21 +72,22 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     pool_sessions: int | None = None
 
 
-class _Keys:
-    """The keys of an epoch's random order, caps and symmetries, from (seed, epoch, shuffle, augment)."""
+class _Keys(NamedTuple):
+    """The keys of an epoch's random order, caps and symmetries; ``order`` has the entries of an ``Order``."""
 
-    __slots__ = ("cap", "draw", "order", "permutation")
+    permutation: NDArray[np.uint64]
+    cap: int
+    order: NDArray[np.uint64]
 
-    def __init__(self, rows: int, draw: tuple[int, int, bool, bool]) -> None:
-        self.draw = draw
-        seed, epoch, shuffle, augment = draw
-        self.permutation = Permutation(rows, seed=seed, epoch=epoch).keys
-        name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
-        words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
-        self.cap = int(words[0])
-        symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry
-        kind = gather_kernel.SHUFFLED if shuffle else gather_kernel.STRAIGHT
-        self.order = np.array(Order(kind, cap_key=self.cap, symmetry_key=symmetry), np.uint64)
+
+@lru_cache(maxsize=16)
+def _keys_of(rows: int, seed: int, epoch: int, shuffle: bool, augment: bool) -> _Keys:  # noqa: FBT001
+    name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
+    words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
+    symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry
+    kind = gather_kernel.SHUFFLED if shuffle else gather_kernel.STRAIGHT
+    order = np.array(Order(kind, cap_key=int(words[0]), symmetry_key=symmetry), np.uint64)
+    return _Keys(Permutation(rows, seed=seed, epoch=epoch).keys, int(words[0]), order)
 
 
 class Batches:
@@ -132,6 +131,7 @@ class Batches:
 
     Attributes:
         corpus: the view that the rows come from.
+        rows: rows of an epoch on all ranks together, before any are dropped.
         seed: as given, or as loaded.
         epoch: the current epoch, from 0.
         position: number of consumed batches of this epoch.
@@ -154,7 +154,7 @@ class Batches:
 
     def __init__(
         self,
-        source: BufferView | CappedView,
+        source: Any,
         batch_size: int = 4096,
         *,
         shuffle: bool = True,
@@ -182,34 +182,32 @@ class Batches:
         names = check_fields(fields, label_dtype)
         if augment and "embeddings" in names:
             raise CorpusError("embeddings are those of the boards as they are; augment turns the boards")
-        check_corpus(source, or_capped=True)
         self.source = source
-        self.corpus: BufferView
-        if isinstance(source, CappedView):
-            evenly = source.spread == "even"
-            self.corpus, cap = source.corpus, Cap(make_guide(source.starts), evenly, source.weights)
-        else:
-            self.corpus, cap = source, NO_CAP
+        self.corpus: Any = source
+        cap = NO_CAP
+        if hasattr(source, "spread"):  # a capped corpus
+            self.corpus = source.corpus
+            cap = Cap(make_guide(source.starts), source.spread == "even", source.weights)
+        self._tables = tables_of(self.corpus)
         self.shuffle = bool(shuffle)
         self.augment = augment
         self.drop_last = bool(drop_last)
         self.rank, self.world_size = launched_ranks(rank, world_size)
         self.epoch = self.position = 0
         self._handed_out = False
-        self._rows = len(source)
+        self.rows = len(source)
         tiles = check_thresholds(thresholds)
         self._tiles = tuple(tiles.tolist())
-        self._gatherer = Gatherer(self.corpus, names, tiles, cap)
+        self._gatherer = Gatherer(self._tables, names, tiles, cap)
         self.layout = BatchLayout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
-        self._keys: _Keys | None = None
         self._pool = self._make_pool()
         if self._pool is None:
-            whole, rest = divmod(self._rows, self.batch_size * self.world_size)
+            whole, rest = divmod(self.rows, self.batch_size * self.world_size)
             rank_rows = whole * self.batch_size + rest // self.world_size
         else:
             rank_rows = self._pool.rank_rows
         if rank_rows == 0:
-            found = f"{self._rows:,} rows for {self.world_size} ranks"
+            found = f"{self.rows:,} rows for {self.world_size} ranks"
             raise ConfigError(found, hint="fewer ranks, or a smaller pool")
         whole, rest = divmod(rank_rows, self.batch_size)
         self._batch_count = whole + (rest > 0 and not self.drop_last)
@@ -223,30 +221,25 @@ class Batches:
             if self.pool_sessions is not None:
                 raise ValueError("pool_sessions is for pool_rows, which says how many rows a pool has")
             if self.shuffle and self._gatherer.fetches:
-                self._gatherer.check_fits(self._gatherer.sessions_between(0, self._rows), _STREAM_HINT)
+                self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
             return None
         if not self.shuffle:
             raise ValueError("pool_rows is for shuffle=True; the rows in order need no pool")
-        if tables_of(self.corpus).store.remote and "move" in self.layout.fields:
+        if self._tables.store.remote and "move" in self.layout.fields:
             raise CorpusError(
                 "the field move reads rows beside those of the pool, which are not kept here of a store",
                 hint='take "action", or leave pool_rows out',
             )
         return PoolReader(
             self._gatherer,
-            self._rows,
-            self.corpus.dtype.itemsize,
+            self.rows,
+            self._tables.dtype.itemsize,
             pool_rows=self.pool_rows,
             pool_sessions=self.pool_sessions,
             ranks=(self.rank, self.world_size),
         )
 
     # ------------------------------------------------------------------------------------- sizes
-
-    @property
-    def rows(self) -> int:
-        """Rows of an epoch on all ranks together, before any are dropped."""
-        return self._rows
 
     def __len__(self) -> int:
         """Number of batches of a whole epoch on this rank."""
@@ -259,7 +252,7 @@ class Batches:
         size, world = self.batch_size, self.world_size
         if self._pool is not None:
             return index * size, min(size, self._pool.rank_rows - index * size)
-        whole, rest = divmod(self._rows, size * world)
+        whole, rest = divmod(self.rows, size * world)
         if index < whole:
             return (index * world + self.rank) * size, size
         # Equal shares: collective operations need equal shapes on all ranks.
@@ -303,21 +296,13 @@ class Batches:
             raise ValueError(
                 f"a buffer for {batch.capacity} rows of {batch.layout}; expected {count} of {self.layout}"
             )
-        keys = self._keys_of(epoch)
+        keys = _keys_of(self.rows, self.seed, epoch, self.shuffle, bool(self.augment))
         if self._pool is not None:
-            self._pool.fill(batch, keys.draw[:2], (first, count), keys.order, cap_key=keys.cap)
+            self._pool.fill(batch, (self.seed, epoch), (first, count), keys.order, cap_key=keys.cap)
         else:
             self._gatherer.fill(keys.order, (first, count), batch, keys.permutation)
         assert batch.rows == count
         return count
-
-    def _keys_of(self, epoch: int) -> _Keys:
-        # Read once, since another thread may replace it.
-        keys = self._keys
-        draw = self.seed, epoch, self.shuffle, bool(self.augment)
-        if keys is None or keys.draw != draw:
-            keys = self._keys = _Keys(self._rows, draw)
-        return keys
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
@@ -340,7 +325,7 @@ class Batches:
     def check_files(self) -> None:
         """Raise CorpusError if a mapped file that batches are read from was truncated."""
         if self._gatherer.reads_rows or self._pool is not None:
-            self.corpus.check_files()
+            self._tables.store.check_files()
 
     def begin(self) -> None:
         """Go to the next epoch if this loader has served the last batch of this one.

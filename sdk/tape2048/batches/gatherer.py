@@ -1,23 +1,45 @@
-"""Python interface of the gather: plans of views, orders of rows, and errors for invalid row numbers.
+"""Python interface of the gather: plans of views, orders of rows, pools, and errors for invalid row numbers.
 
 Importing this loads numba.
+
+**Pools** shuffle in bounded memory: batches are drawn from a pool of chunks, which are read sequentially.
+
+A chunk is 2**16 consecutive rows of the view. An epoch has all chunks in a random order, which the ranks take
+in turns. A rank reads as many of its chunks as fit half of ``pool_rows`` into a pool, and serves the pool's
+rows in a random order, while a thread reads the next pool into the other half. Both orders are keyed
+bijections: (seed, epoch, index) decides a batch, and resuming in the middle reads one pool again.
+
+A batch is a random sample of its pool's chunks, not of the corpus: with c chunks in a pool, it sees about c
+places of the corpus. So the pool should hold hundreds of chunks: 512 of them are 33M rows or 0.94 GB, twice
+that in memory. Where boards suffice and are packed or on tape, the pool has boards alone: 0.27 GB.
+
+With ``pool_sessions``, the order is random within windows of adjacent chunks with rows of at most so many
+sessions, and so is that of the windows. A corpus in a store is then fetched once in an epoch, and two windows
+in the cache suffice; the sessions of the next pool are fetched while a pool is served.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import hashlib
+import itertools
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tape2048.base.guide import NO_GUIDE, Guide
 from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import places_of, words_of
-from tape2048.batches.plan import NO_CAP, NO_POOL, GatherPlan, Order, Outputs, address_of
-from tape2048.errors import CorpusError
+from tape2048.batches.fields import Order, Outputs, PlanEntries, places_of, words_of
+from tape2048.batches.shuffle import Permutation
+from tape2048.errors import CorpusError, TapeError
+from tape2048.io.bulk_read import allocate
 from tape2048.io.reading import populate
-from tape2048.rows.row_map import NO_LABELS
-from tape2048.rows.view import tables_of
+from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS, address_of, line_of
 from tape2048.session.directory import EMBEDDINGS_NPY
 from tape2048.session.remote_session import RemoteSession, check_fits, prefetch
 from tape2048.session.run_table import exponents_of
@@ -29,9 +51,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.batches.fields import Batch
-    from tape2048.batches.plan import Cap, Pool
-    from tape2048.rows.view import BufferView
+    from tape2048.rows.row_map import RowMap
+    from tape2048.rows.view import ViewTables
     from tape2048.session.remote_session import Hold
+
 
 #: For orders that are not SHUFFLED.
 NO_KEYS = np.empty(0, np.uint64)
@@ -43,10 +66,118 @@ _NAMED = 5
 _OF_ROWS = frozenset({"step", "action", "move"})
 
 
+class Cap(NamedTuple):
+    """A cap on the rows of each run; the order's key draws them.
+
+    Attributes:
+        guide: over the capped numbers of the runs' rows.
+        evenly: draw at equal distances, not one random row of each of equal stretches.
+        weights: rows of the view that a drawn row of each run stands for, ``f32[R]``.
+    """
+
+    guide: Guide
+    evenly: bool
+    weights: NDArray[np.float32]
+
+
+class Pool(NamedTuple):
+    """Copied rows or boards: chunks of the view, one after the other.
+
+    Attributes:
+        rows: the copied rows, ``u8[n, row_bytes]``, or their packed boards, ``u8[n, 8]``.
+        firsts: the view's number of each chunk's first row, ``u64[C]``.
+        shift: a chunk has ``2**shift`` rows; only the last one may be shorter.
+    """
+
+    rows: NDArray[np.uint8]
+    firsts: NDArray[np.uint64]
+    shift: int
+
+
+NO_CAP = Cap(NO_GUIDE, evenly=False, weights=np.empty(0, np.float32))
+NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
+
+
+class GatherPlan:
+    """The tables of a view, or of a pool of its rows, as the kernel takes them; the rows are the caller's.
+
+    Attributes:
+        words: the entries of ``PlanEntries``, ``u64``.
+        packed: whether boards are served as words.
+        line: address of row 0, number of rows and bytes of a row, ``u64``, if all rows are adjacent in memory
+            and in the view's order; else None.
+    """
+
+    __slots__ = ("_kept", "line", "packed", "words")
+
+    def __init__(
+        self,
+        rows: RowMap,
+        exponents: NDArray[np.uint8],
+        thresholds: NDArray[np.uint8],
+        cap: Cap = NO_CAP,
+        pool: Pool = NO_POOL,
+        *,
+        labels: NDArray[np.uint32] = NO_LABELS,
+    ) -> None:
+        by_segment = exponents[rows.run]
+        pooled = len(pool.rows) > 0
+        in_memory = len(rows.board) > 0 and not pooled
+        packed = pool.rows.shape[1] == BOARD_BYTES if pooled else in_memory or rows.tape.alone
+        numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
+        patterns = np.zeros((256 if len(thresholds) <= 8 else 0, 8), np.uint8)
+        patterns[:, : len(thresholds)] = np.arange(len(patterns))[:, None] >= thresholds[:8]
+        weights = cap.weights[rows.run] if len(cap.guide.entries) else cap.weights
+        tables = PlanEntries(
+            limit=numbers[-1],
+            entries=address_of(rows.guide.entries),
+            starts=address_of(rows.guide.starts),
+            shift=rows.guide.shift,
+            line=0 if len(rows.strides) else line_of(rows.address),
+            address=address_of(rows.address),
+            strides=address_of(rows.strides),
+            packed=int(packed),
+            board_line=line_of(rows.board) if in_memory else 0,
+            board=address_of(rows.board) if in_memory else 0,
+            run=address_of(rows.run),
+            end=address_of(rows.end),
+            rows=rows.rows,
+            row_bytes=rows.row_bytes,
+            run_starts=address_of(rows.run_starts),
+            words=address_of(rows.mask.words),
+            ranks=address_of(rows.mask.ranks),
+            samples=address_of(rows.mask.samples),
+            cap_entries=address_of(cap.guide.entries),
+            cap_starts=address_of(cap.guide.starts),
+            cap_shift=cap.guide.shift,
+            cap_evenly=int(cap.evenly),
+            pool=address_of(pool.rows),
+            pool_firsts=address_of(pool.firsts),
+            pool_shift=pool.shift,
+            pool_rows=len(pool.rows),
+            labels=address_of(labels),
+            exponents=address_of(by_segment),
+            thresholds=address_of(thresholds),
+            threshold_count=len(thresholds),
+            patterns=address_of(patterns),
+            weights=address_of(weights),
+            tape=address_of(rows.tape.segments),
+            runs=address_of(rows.tape.runs["id"]) if len(rows.tape.segments) else 0,
+            run_bytes=rows.tape.runs.itemsize,
+        )
+        self.words = np.array(tables, np.uint64)
+        self.packed = packed
+        is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
+        line = np.uint64(tables.line), np.uint64(tables.limit), np.uint64(tables.row_bytes)
+        self.line = line if is_line else None
+        self._kept = (rows, by_segment, labels, thresholds, patterns, weights, cap, pool)
+
+
 class Gatherer:
     """A view with the tables that the kernel needs for some fields of its rows; keeps the rows alive.
 
     Attributes:
+        store: the row buffers of the view.
         plan: the kernel's tables.
         reads_rows: whether a field is read from rows or tapes, and not from packed boards in memory.
         takes_boards: whether boards as words suffice for all fields.
@@ -57,9 +188,8 @@ class Gatherer:
     """
 
     def __init__(
-        self, view: BufferView, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
+        self, tables: ViewTables, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
     ) -> None:
-        tables = tables_of(view)
         if "action" in fields and (without := tables.without_action):
             names = ", ".join(session.name for session in without[:_NAMED])
             more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
@@ -69,17 +199,17 @@ class Gatherer:
                 hint='leave them out, or take the field "move", which recovers moves from the boards',
             )
         # Not the view, which may hold this gatherer: only the garbage collector frees a cycle.
-        self._store = tables.store
+        self.store = tables.store
         self._rowmap = tables.rowmap
         self._cap = cap
         self.reads_rows = tables.store.boards is None or bool(_OF_ROWS & set(fields))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
-        self._exponents = exponents_of(view.runs["highest_tile"])
+        self._exponents = exponents_of(tables.runs["highest_tile"])
         self._thresholds = exponents_of(thresholds)
         self._labels = tables.label_guide if "labels" in fields else NO_LABELS
         self.plan = self.plan_of(NO_POOL)
         run_starts = cap.guide.starts if len(cap.guide.entries) else self._rowmap.run_starts
-        first_runs = np.searchsorted(view.runs["session"], np.arange(len(tables.store.sessions) + 1))
+        first_runs = np.searchsorted(tables.runs["session"], np.arange(len(tables.store.sessions) + 1))
         self.session_starts = run_starts[first_runs].astype(np.int64)
         self.fetches = tables.store.remote and self.reads_rows
         self._held: Hold | None = None
@@ -87,7 +217,7 @@ class Gatherer:
         self._embeddings: list[NDArray[np.uint16]] = []
         self.embedding_width = 0
         if "embeddings" in fields:
-            self._open_embeddings(view)
+            self._open_embeddings(tables)
 
     def plan_of(self, pool: Pool) -> GatherPlan:
         """Make a plan that takes rows from a pool."""
@@ -110,39 +240,35 @@ class Gatherer:
 
     def size_of(self, sessions: Iterable[int]) -> int:
         """Return the bytes of sessions, of those that are in stores."""
-        found = (self._store.sessions[each] for each in sessions)
+        found = (self.store.sessions[each] for each in sessions)
         return sum(session.bytes for session in found if isinstance(session, RemoteSession))
 
     def check_fits(self, sessions: Iterable[int], hint: str) -> None:
         """Raise CorpusError if these sessions are in stores, are read, and the cache cannot hold them all."""
         if self.fetches:
-            held = [self._store.sessions[each] for each in sessions]
+            held = [self.store.sessions[each] for each in sessions]
             check_fits(held, "rows in this order are read from all of them", hint)
 
     def hold(self, first: int, end: int) -> Hold:
         """Fetch and hold the sessions with rows in [first, end), where they are in stores and are read."""
-        return self._store.hold(self.sessions_between(first, end) if self.fetches else [])
+        return self.store.hold(self.sessions_between(first, end) if self.fetches else [])
 
     def prefetch(self, sessions: Iterable[int], threads: int | None = None) -> None:
         """Fetch sessions that are in stores into the cache; errors as for ``RowBuffers.hold``."""
         if self.fetches:
-            prefetch([self._store.sessions[each] for each in sessions], threads)
+            prefetch([self.store.sessions[each] for each in sessions], threads)
 
     def gather(self, numbers: NDArray[np.int64], batch: Batch) -> None:
         """Fill a batch with the rows of these numbers; raise IndexError for a number outside the view."""
         order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
-        with self._store.hold(self.sessions_of(numbers) if self.fetches else []):
-            self._check_done(self._fill(order, (0, len(numbers)), batch, NO_KEYS), numbers)
+        with self.store.hold(self.sessions_of(numbers) if self.fetches else []):
+            done = self.run(self.plan, order, (0, len(numbers)), NO_KEYS, words_of(batch))
+            self.finish(batch, done)
+        self._check_done(done, numbers)
 
     def gather_records(self, numbers: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy whole rows to ``out``, ``dtype[n]``; raise IndexError for a number outside the view."""
-        if self._store.remote:
-            with self._store.hold(self.sessions_of(numbers)):
-                self._gather_records(numbers, out)
-        else:
-            self._gather_records(numbers, out)
-
-    def _gather_records(self, numbers: NDArray[np.int64], out: NDArray[Any]) -> None:
+        held = self.store.hold(self.sessions_of(numbers)) if self.store.remote else None
         records = out.view(np.uint8).reshape(len(out), out.dtype.itemsize)
         if self.plan.line is not None:
             done = gather_kernel.copy_records(*self.plan.line, numbers, records)
@@ -150,6 +276,7 @@ class Gatherer:
             order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
             target = np.array(Outputs(records=address_of(records)), np.uint64)
             done = self.run(self.plan, order, (0, len(numbers)), NO_KEYS, target)
+        del held
         self._check_done(done, numbers)
 
     def _check_done(self, done: int, numbers: NDArray[np.int64]) -> None:
@@ -167,24 +294,16 @@ class Gatherer:
         Sessions in stores are held: all of the view for a SHUFFLED order, those of the batch for a STRAIGHT
         one, which stay until the next batch.
         """
+        assert places[1] <= batch.capacity
         if self.fetches:
             if order[0] != gather_kernel.SHUFFLED:
-                self._held = held = self.hold(places[0], places[0] + places[1])
+                self._held = self.hold(places[0], places[0] + places[1])
             elif self._held is None:
-                self._held = held = self.hold(0, int(self.session_starts[-1]))
-            else:
-                held = self._held
-            done = self._fill(order, places, batch, keys)
-            del held
-            return done
-        return self._fill(order, places, batch, keys)
-
-    def _fill(
-        self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]
-    ) -> int:
-        assert places[1] <= batch.capacity
+                self._held = self.hold(0, int(self.session_starts[-1]))
+        held = self._held  # which another thread may replace
         done = self.run(self.plan, order, places, keys, words_of(batch))
         self.finish(batch, done)
+        del held
         return done
 
     def run(
@@ -198,24 +317,8 @@ class Gatherer:
         """Call ``gather_kernel.fill``; raise the FormatError of a tape with a step against the rules."""
         done: int = gather_kernel.fill(plan.words, order, places, keys, out)
         if done < 0:
-            self._store.raise_defect(self._rowmap, -1 - done)
+            self.store.raise_defect(self._rowmap, -1 - done)
         return done
-
-    def fill_part(
-        self,
-        plan: GatherPlan,
-        order: NDArray[np.uint64],
-        places: tuple[int, int],
-        batch: Batch,
-        keys: NDArray[np.uint64],
-        *,
-        at: int,
-    ) -> None:
-        """Fill rows from ``at`` on by a pool's plan, as :meth:`fill`; :meth:`finish` has to follow."""
-        assert at + places[1] <= batch.capacity
-        words = words_of(batch, at)
-        done = self.run(plan, order, places, keys, words)
-        assert done == places[1]
 
     def finish(self, batch: Batch, rows: int) -> None:
         """Set the number of rows of a batch, and add their embeddings."""
@@ -226,17 +329,13 @@ class Gatherer:
             out = batch["embeddings"].view(np.uint8)
             gather_kernel.copy_rows(self._embedding_addresses, segment, base, row_bytes, out)
 
-    def check_files(self) -> None:
-        """Check the mapped files; see ``RowBuffers.check_files``."""
-        self._store.check_files()
-
-    def _open_embeddings(self, view: BufferView) -> None:
+    def _open_embeddings(self, tables: ViewTables) -> None:
         """Open the embeddings of the view's sessions, and compute each segment's address in them."""
-        segments = tables_of(view).segments
+        segments, sessions = tables.segments, tables.store.sessions
         made: set[tuple[str, str, int]] = set()
-        addresses = np.zeros(len(view.sessions), np.uint64)
+        addresses = np.zeros(len(sessions), np.uint64)
         for owner in np.unique(segments.session).tolist():
-            session = view.sessions[owner]
+            session = sessions[owner]
             found = open_embeddings(session)
             made.add((found.model_sha, found.pooling, found.values.shape[1]))
             if len(made) > 1:
@@ -250,7 +349,7 @@ class Gatherer:
             self._embeddings.append(found.values)
         # With rows in memory, embeddings that would fit as well are at least in the page cache.
         total_bytes = sum(values.nbytes for values in self._embeddings)
-        if self._store.load != "mmap" and total_bytes <= ram_available() // 2:
+        if self.store.load != "mmap" and total_bytes <= ram_available() // 2:
             for values in self._embeddings:
                 populate(values)
         self.embedding_width = made.pop()[2]
@@ -259,3 +358,229 @@ class Gatherer:
         place = segments.place.astype(np.uint64)
         # Modulo 2**64, as for the rows: the address that the view's row 0 would have in this segment.
         self._embedding_addresses = addresses[segments.session] + (place - first) * row_bytes
+
+
+#: Bits of a chunk's rows: 1.8 MB, which a disk reads at full speed. A corpus with fewer than CHUNKS_MIN
+#: chunks a rank has smaller ones.
+CHUNK_SHIFT = 16
+CHUNKS_MIN = 64
+
+#: The next pool is read once this fraction (1 in 16) of a pool has been served.
+READ_AHEAD_AFTER = 16
+
+
+class _Epoch(NamedTuple):
+    """This rank's share of an epoch.
+
+    Attributes:
+        chunks: chunk numbers of each pool.
+        starts: first row of each pool in the rank's order, and the number of rows, ``i64[P + 1]``.
+        seed: seed of the pools' orders.
+        cap_key: key of the capped rows.
+    """
+
+    chunks: list[NDArray[np.int64]]
+    starts: NDArray[np.int64]
+    seed: int
+    cap_key: int
+
+
+#: A pool in memory, and the keys of its order.
+_Loaded: TypeAlias = "tuple[GatherPlan, NDArray[np.uint64]]"
+
+
+class PoolReader:
+    """Reader of pools that fills batches from them.
+
+    Attributes:
+        rank_rows: rows that each rank serves in an epoch: as many as the rank with the fewest has.
+    """
+
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        rows: int,
+        row_bytes: int,
+        *,
+        pool_rows: int,
+        pool_sessions: int | None,
+        ranks: tuple[int, int],
+    ) -> None:
+        self._gatherer = gatherer
+        self._rows = rows
+        self._row_bytes = BOARD_BYTES if gatherer.takes_boards else row_bytes
+        self._rank, self._world = ranks
+        fine = (rows // (CHUNKS_MIN * self._world)).bit_length() - 1
+        self._shift = max(0, min(CHUNK_SHIFT, fine))
+        size = 1 << self._shift
+        if pool_rows < 2 * size:
+            raise ValueError(f"pool_rows={pool_rows}; expected at least two chunks of {size} rows")
+        self._pool_chunks = pool_rows // 2 >> self._shift
+        self._chunks = -(-rows // size)
+        self.rank_rows = rows
+        if self._world > 1:
+            # In some epoch, the rank with the fewest chunks has the short one.
+            short = self._chunks * size - rows
+            self.rank_rows = max(0, self._chunks // self._world * size - short)
+        self._windows = self._cut_windows(pool_sessions)
+        # The cache has to hold the sessions of any two windows.
+        edges = (self._windows << self._shift).tolist()
+        between = gatherer.sessions_between
+        windows = [between(first, min(end, rows)) for first, end in itertools.pairwise(edges)]
+        largest = sorted(windows, key=gatherer.size_of)[-2:]
+        hint = "raise cache_max_mb, or lower pool_sessions, two windows of which are here at a time"
+        gatherer.check_fits(set().union(*largest), hint)
+        self._epochs: dict[tuple[int, int], _Epoch] = {}
+        self._reset()
+
+    def _cut_windows(self, sessions: int | None) -> NDArray[np.int64]:
+        """Return the first chunk of each window, and the number of chunks: ``i64[W + 1]``."""
+        if sessions is None:
+            return np.array([0, self._chunks])
+        if sessions < 1:
+            raise ValueError(f"pool_sessions={sessions}; expected at least 1")
+        starts = np.unique(self._gatherer.session_starts)  # without sessions that have no row
+        firsts = np.arange(self._chunks) << self._shift
+        first = np.searchsorted(starts, firsts, "right") - 1
+        last = np.searchsorted(starts, np.minimum(firsts + (1 << self._shift), self._rows), "left") - 1
+        edges = [0]
+        while edges[-1] < self._chunks:
+            end = int(np.searchsorted(last, first[edges[-1]] + sessions, "left"))
+            edges.append(max(end, edges[-1] + 1))
+        return np.array(edges)
+
+    def _reset(self) -> None:
+        """Start without pools, reader thread, and locks that another thread holds."""
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[int, int, int], Future[_Loaded]] = {}
+        self._reader: ThreadPoolExecutor | None = None
+        self._fetcher: threading.Thread | None = None
+
+    def fill(
+        self,
+        batch: Batch,
+        epoch: tuple[int, int],
+        places: tuple[int, int],
+        order: NDArray[np.uint64],
+        *,
+        cap_key: int,
+    ) -> None:
+        """Fill a batch from this rank's order of an epoch (a seed and a number); a batch may span two pools.
+
+        ``places``: first place in the rank's order, and number of rows; ``order``: the entries of a SHUFFLED
+        ``Order``, ``u64``; ``cap_key``: its key of the capped rows.
+        """
+        if self._process != os.getpid():
+            self._reset()  # a forked child has its parent's futures but not the thread that completes them
+        share = self._epoch(epoch, cap_key)
+        place, count = places
+        done = 0
+        assert count <= batch.capacity
+        while done < count:
+            number = int(np.searchsorted(share.starts, place, "right")) - 1
+            begin, end = int(share.starts[number]), int(share.starts[number + 1])
+            some = min(count - done, end - place)
+            # Not at once: other threads may still need the end of the previous pool.
+            ahead = place - begin >= (end - begin) // READ_AHEAD_AFTER
+            plan, keys = self._pool(share, epoch, number, ahead=ahead)
+            self._gatherer.run(plan, order, (place - begin, some), keys, words_of(batch, done))
+            place, done = place + some, done + some
+        self._gatherer.finish(batch, count)
+
+    def _epoch(self, epoch: tuple[int, int], cap_key: int) -> _Epoch:
+        with self._lock:
+            if epoch not in self._epochs:
+                if len(self._epochs) > 1:
+                    self._epochs.clear()
+                self._epochs[epoch] = self._plan_epoch(*epoch, cap_key)
+            return self._epochs[epoch]
+
+    def _plan_epoch(self, seed: int, epoch: int, cap_key: int) -> _Epoch:
+        derived = hashlib.sha256(
+            b"tape2048 pool 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
+        )
+        chunk_seed, pool_seed, window_seed, _ = np.frombuffer(derived.digest(), "<u8").tolist()
+        order = np.empty(self._chunks, np.uint64)
+        windows = np.zeros(len(self._windows) - 1, np.uint64)
+        Permutation(len(windows), seed=window_seed, epoch=epoch).fill(0, windows)
+        done = 0
+        for window in windows.tolist():
+            first, end = self._windows[window : window + 2].tolist()
+            part = order[done : done + end - first]
+            # The first window is the only one without pool_sessions.
+            Permutation(end - first, seed=chunk_seed ^ window, epoch=epoch).fill(0, part)
+            part += np.uint64(first)
+            done += len(part)
+        mine = order[self._rank :: self._world].astype(np.int64)
+        pools, sizes = [], []
+        for at in range(0, len(mine), self._pool_chunks):
+            chunks = mine[at : at + self._pool_chunks]
+            # The short chunk comes last in its pool, so that a shift turns a slot into a chunk.
+            chunks = chunks[np.argsort(chunks == self._chunks - 1, kind="stable")]
+            pools.append(chunks)
+            sizes.append(int(self._lengths(chunks).sum()))
+        return _Epoch(pools, np.cumsum([0, *sizes]), pool_seed, cap_key)
+
+    def _lengths(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        first = chunks << self._shift
+        ends: NDArray[np.int64] = np.minimum(first + (1 << self._shift), self._rows)
+        return ends - first
+
+    def _pool(self, share: _Epoch, epoch: tuple[int, int], number: int, *, ahead: bool) -> _Loaded:
+        """Return a pool, read if it is missing; keep the next one (``ahead``) or the previous one as well."""
+        with self._lock:
+            beside = number + 1 if ahead else number - 1
+            kept = {(*epoch, number), (*epoch, beside)}
+            self._pools = {key: pool for key, pool in self._pools.items() if key in kept}
+            if self._reader is None:
+                self._reader = ThreadPoolExecutor(1, thread_name_prefix="tape2048-pool")
+            for each in (number, beside) if ahead and beside < len(share.chunks) else (number,):
+                if (*epoch, each) not in self._pools:
+                    self._pools[*epoch, each] = self._reader.submit(self._read, share, each)
+            wanted = self._pools[*epoch, number]
+        try:
+            return wanted.result()
+        except Exception:
+            with self._lock:  # the next attempt may succeed: a file was restored, or memory was freed
+                if self._pools.get((*epoch, number)) is wanted:
+                    del self._pools[*epoch, number]
+            raise
+
+    def _read(self, share: _Epoch, number: int) -> _Loaded:
+        self._gatherer.store.check_files()
+        chunks = share.chunks[number]
+        lengths = self._lengths(chunks)
+        rows = allocate(int(lengths.sum()) * self._row_bytes).reshape(-1, self._row_bytes)
+        firsts = (chunks << self._shift).astype(np.uint64)
+        order = np.array(Order(gather_kernel.STRAIGHT, cap_key=share.cap_key), np.uint64)
+        places = np.cumsum([0, *lengths.tolist()])
+        name = "boards" if self._gatherer.takes_boards else "records"
+        self._gatherer.prefetch(self._sessions_of(share, number))
+        for at in np.argsort(firsts).tolist():  # by session, so that each is held once
+            first, length = int(firsts[at]), int(lengths[at])
+            target = np.array(Outputs(**{name: address_of(rows[places[at] :])}), np.uint64)
+            held = self._gatherer.hold(first, first + length)  # and then the last one goes
+            self._gatherer.run(self._gatherer.plan, order, (first, length), NO_KEYS, target)
+        held.close()
+        is_idle = self._fetcher is None or not self._fetcher.is_alive()
+        if self._gatherer.fetches and number + 1 < len(share.chunks) and is_idle:
+            # Until this thread reads that pool, when this one has been served in part.
+            wanted = self._sessions_of(share, number + 1)
+            self._fetcher = threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True)
+            self._fetcher.start()
+        keys = Permutation(int(places[-1]), seed=share.seed, epoch=number).keys
+        return self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys
+
+    def _fetch_ahead(self, sessions: list[int]) -> None:
+        """Fetch sessions before they are wanted; what fails is fetched again then, and raises its error."""
+        with contextlib.suppress(TapeError):
+            self._gatherer.prefetch(sessions, 1)
+
+    def _sessions_of(self, share: _Epoch, number: int) -> list[int]:
+        """Return the ordinals of the sessions with rows in a pool."""
+        if not self._gatherer.fetches:
+            return []
+        between, size = self._gatherer.sessions_between, 1 << self._shift
+        firsts = (share.chunks[number] << self._shift).tolist()
+        return sorted({each for first in firsts for each in between(first, first + size)})

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 import numpy as np
 
-from tape2048.base.prompt import facts_table
-from tape2048.base.text import as_int, counted
+from tape2048.base.text import as_int, counted, facts_table
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.critic.metrics import (
     Estimate,
@@ -45,7 +44,7 @@ from tape2048.critic.metrics import (
 from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracle_scores
 from tape2048.errors import MissingPackageError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
-from tape2048.rows.view import check_corpus
+from tape2048.rows.view import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -347,7 +346,7 @@ def evaluate(
             raise ValueError(f"{name}={value}; expected at least {least}")
     for each in (corpus, train):
         if each is not None:
-            check_corpus(each)
+            tables_of(each)
     tiles = tuple(critic.thresholds)
     predictors: dict[str, Baseline] = {PREVALENCE: nothing, TILE: highest_tile, **(baselines or {})}
     report = progress or (lambda *_: None)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from tape2048.corpus import Corpus
     from tape2048.critic.config import LearningConfig
-    from tape2048.rows.view import BufferView
 
 
 #: The files of the critics that ship with the package, by name.
@@ -80,7 +79,7 @@ class CriticFacts(msgspec.Struct, frozen=True, kw_only=True):
     training: dict[str, Any] = {}  # the training's configuration
 
 
-def players_of(corpus: BufferView) -> list[PlayedBy]:
+def players_of(corpus: Corpus) -> list[PlayedBy]:
     """Return the players of a corpus's games, the one with the most games first."""
     games = np.bincount(corpus.runs["session"], minlength=len(corpus.sessions))
     found: dict[str, PlayedBy] = {}

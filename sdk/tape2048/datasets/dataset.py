@@ -53,7 +53,7 @@ from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, RUN_
 from tape2048.formats.npy import check_load
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.reading import map_file, reading
-from tape2048.selection.phase import ALL
+from tape2048.selection import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from tape2048.datasets.directory import Opened
     from tape2048.formats.npy import Load
-    from tape2048.selection.phase import Phase
+    from tape2048.selection import Phase
 
 # Runs of a mapped data set whose first and last row are checked when it is opened.
 _PROBED_RUNS = 8

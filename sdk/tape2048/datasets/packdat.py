@@ -34,7 +34,7 @@ from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_path, open_regular, read_exactly
 from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta
-from tape2048.selection.phase import ALL
+from tape2048.selection import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,9 +19,7 @@ from tape2048.formats.rows import row_numbers, run_ordinal
 from tape2048.jit.mix import mix64
 from tape2048.runs.engine_text import identity_of, join_seed
 from tape2048.runs.run import Run
-from tape2048.selection.phase import ALL, Phase, make_phase
-from tape2048.selection.splits import player_key
-from tape2048.selection.view import View
+from tape2048.selection import ALL, Phase, View, make_phase, player_key
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, run_labels
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
     from tape2048.base.guide import Guide
     from tape2048.datasets.run_table import RunTable
-    from tape2048.selection.filters import Columns
+    from tape2048.selection import Columns
     from tape2048.session.session import Rows
 
 ROW_BYTES = 32

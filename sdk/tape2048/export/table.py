@@ -8,7 +8,7 @@ import numpy as np
 
 from tape2048.base.text import valid_text
 from tape2048.formats.dataset_layout import SkippedRun
-from tape2048.rows.view import check_corpus
+from tape2048.rows.view import tables_of
 from tape2048.session.run_table import check_thresholds
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have ``reached_<tile>``
     for each threshold.
     """
-    check_corpus(corpus)
+    tables_of(corpus)
     if name not in get_args(TableName):
         raise ValueError(f"table {name!r}; expected one of {get_args(TableName)}")
     tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []

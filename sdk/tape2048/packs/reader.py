@@ -25,7 +25,7 @@ from tape2048.packs.stats import PackStats, agrees, count_stats, parse_stats
 from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX, parse_run
 from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX, RunV2
 from tape2048.runs.run import RunRows
-from tape2048.selection.view import shuffled
+from tape2048.selection import shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -1,37 +1,139 @@
 """Rows and runs of many sessions: one table of all runs, and the memory of the rows.
 
-A store is the part that all views of a corpus share. It holds segments (see ``row_map``), so it grows with
-the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows in
+Row buffers are the part that all views of a corpus share. They hold segments (see ``row_map``), so they grow
+with the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows in
 shards were read by their session already, and stay there. Rows with the action and rows without are read
-into one array each, and so are tapes with their anchors (``tapes``).
+into one array each, and so are tapes with their anchors.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from tape2048.base.resources import ram_available
-from tape2048.base.text import as_int
-from tape2048.errors import CorpusError, ReplayError, StorageError
+from tape2048.base.text import as_int, counted
+from tape2048.base.threads import map_ordered
+from tape2048.errors import (
+    CorpusError,
+    EmptyCorpusError,
+    MissingPathError,
+    ReplayError,
+    Skipped,
+    StorageError,
+    TapeError,
+)
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import ANCHOR_ROWS, ANCHORS_NPY, RUN_DTYPE, STEP_DTYPES, STEPS_NPY, TAPE_NPY
-from tape2048.io.bulk_read import Stretch, read_rows
-from tape2048.io.reading import open_regular
-from tape2048.rows.row_map import BOARD_BYTES, Segments
-from tape2048.rows.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
-from tape2048.session.remote_session import Hold, RemoteSession
+from tape2048.formats.session import (
+    ANCHOR_DTYPE,
+    ANCHOR_ROWS,
+    ANCHORS_NPY,
+    METADATA_DB,
+    RUN_DTYPE,
+    STEP_DTYPES,
+    STEPS_NPY,
+    TAPE_DTYPE,
+    TAPE_NPY,
+)
+from tape2048.io.bulk_read import Stretch, allocate, read_rows
+from tape2048.io.objects import DirectoryStore, is_url
+from tape2048.io.reading import open_regular, read_exactly, reading
+from tape2048.rows.row_map import BOARD_BYTES, Segments, address_of
+from tape2048.session.remote import CACHE_MAX_MB, SESSIONS, list_sessions
+from tape2048.session.remote_session import Hold, RemoteSession, open_remote
+from tape2048.session.session import Session, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from tape2048.rows.row_map import RowMap
-    from tape2048.session.session import Session
+
+#: Path or address; what tells two sessions apart; of a session in a store, the session or its error.
+_Found: TypeAlias = "tuple[Path | str, object, Session | TapeError | None]"
+
+
+def open_sessions(
+    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    damaged: Literal["raise", "skip"] = "raise",
+    cache: str | os.PathLike[str] | None = None,
+    cache_max_mb: int | None = CACHE_MAX_MB,
+) -> tuple[tuple[Session, ...], list[Skipped]]:
+    """Open every session below some paths and URLs; return the open and the skipped ones, as ``Corpus.open``.
+
+    Those of stores are opened by their run tables alone.
+    """
+    if damaged not in {"raise", "skip"}:
+        raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
+    found = _find_sessions(root, cache, cache_max_mb)
+    seen: set[object] = set()
+    for path, place, _ in found:
+        if place in seen:
+            raise CorpusError("this session is named twice", path=path, hint="its rows would count twice")
+        seen.add(place)
+    opened, skipped = [], []
+    for path, _, one in found:
+        try:
+            if isinstance(one, TapeError):
+                raise one
+            opened.append(Session.open(path) if one is None else one)
+        except TapeError as error:
+            if damaged == "raise":
+                raise
+            skipped.append(Skipped(Path(path), error.detach()))
+    if not opened:
+        counts = counted(len(skipped), "session")
+        raise EmptyCorpusError(f"none of {counts} is whole; the first: {skipped[0].error}")
+    return tuple(opened), skipped
+
+
+def _find_sessions(
+    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    cache: str | os.PathLike[str] | None,
+    cache_max_mb: int | None,
+) -> list[_Found]:
+    roots = [root] if isinstance(root, str | os.PathLike) else list(root)
+    found: list[_Found] = []
+    for each in roots:
+        if cache is not None or is_url(each):
+            # By name, which stands for the content: no session counts twice, from two stores either.
+            sessions = open_remote(os.fspath(each), cache, cache_max_mb).sessions()
+            found += [(address, address.rpartition("/")[2], one) for address, one in sessions]
+        else:
+            found += [(path, _identity(path), None) for path in _session_paths(Path(each))]
+    if not found:
+        named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
+        raise EmptyCorpusError(
+            "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
+        )
+    return found
+
+
+def _identity(path: Path) -> object:
+    """Return a value that is equal for two names of one directory."""
+    try:
+        status = path.stat()
+    except OSError:
+        return path  # opening it raises the error
+    return status.st_dev, status.st_ino
+
+
+def _session_paths(path: Path) -> list[Path]:
+    with reading(path):
+        is_session, exists = (path / METADATA_DB).exists(), path.exists()
+    if is_session:
+        return [path]
+    if not exists:
+        raise MissingPathError("nothing stands at this path", path=path)
+    if (path / SESSIONS).is_dir():  # the store of a fleet, in a directory
+        return [path / SESSIONS / name for name in list_sessions(DirectoryStore(path))]
+    return sessions(path)
+
 
 _U64 = np.uint64
 
@@ -91,9 +193,9 @@ class RowBuffers:
         self.load = load
         self.boards = boards
         self.tapes = tapes
-        self.memory = tuple(sorted((array for array in memory if array.size), key=_address))
+        self.memory = tuple(sorted((array for array in memory if array.size), key=address_of))
         self.remote = load != "ram" and any(isinstance(session, RemoteSession) for session in sessions)
-        self._begins = np.array([_address(array) for array in self.memory], _U64)
+        self._begins = np.array([address_of(array) for array in self.memory], _U64)
         self._files = [state for session in sessions if load != "ram" for state in _file_states(session)]
 
     def hold(self, ordinals: Iterable[int]) -> Hold:
@@ -168,12 +270,6 @@ def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
 # ---------------------------------------------------------------------------------- the memory of the rows
 
 
-def check_corpus_load(load: str) -> None:
-    """Raise ValueError unless ``load`` is one of :data:`CorpusLoad`."""
-    if load not in get_args(CorpusLoad):
-        raise ValueError(f"load={load!r}; expected one of {get_args(CorpusLoad)}")
-
-
 def open_store(
     sessions: tuple[Session, ...],
     runs: NDArray[np.void],
@@ -214,7 +310,7 @@ def _load(  # noqa: PLR0917
     """Make a store of segments; what is read into memory is here."""
     on_tape = segments.on_tape
     tapes = map_tapes(sessions, chosen) if on_tape.any() else None
-    memory = tuple(stored_rows(session) for session in sessions)
+    memory = tuple(session.stored for session in sessions)
     requested = load
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
@@ -236,10 +332,10 @@ def _load(  # noqa: PLR0917
         array, spans = read_tapes(sessions, taped, report)
         segments.address[on_tape], segments.end[on_tape] = taped.address, taped.end
         held, tapes = [*held, array], tapes._replace(spans=spans)
-    for mine, files in _of_files(sessions, segments):
-        array = read_rows(files.parts, progress=report)
-        segments.address[mine] = _U64(_address(array)) + files.firsts.astype(_U64) * _U64(files.row_bytes)
-        segments.end[mine] = _address(array) + array.size
+    for mine, parts, firsts, row_bytes in _of_files(sessions, segments):
+        array = read_rows(parts, progress=report)
+        segments.address[mine] = _U64(address_of(array)) + firsts * _U64(row_bytes)
+        segments.end[mine] = address_of(array) + array.size
         held.append(array)
     return RowBuffers(sessions, runs, segments, tuple(held), "ram", tapes=tapes)
 
@@ -270,9 +366,9 @@ def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
     owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
     place, rows, run = (np.concatenate(column) for column in zip(*parts, strict=True))
     run = run + np.searchsorted(runs["session"], np.arange(len(sessions)))[owner]
-    stored = [stored_rows(session) for session in sessions]
+    stored = [session.stored for session in sessions]
     stride = np.array([array.itemsize for array in stored])[owner]
-    begin = np.array([_address(array) for array in stored], _U64)
+    begin = np.array([address_of(array) for array in stored], _U64)
     end = begin + np.array([array.nbytes for array in stored], _U64)
     segments = Segments(
         address=begin[owner] + (place * stride).astype(_U64),
@@ -281,10 +377,6 @@ def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
     if not all(session.contiguous for session in sessions):
         segments = segments.take(np.argsort(run, kind="stable"))
     return segments
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.bool_]:
@@ -299,42 +391,33 @@ def _bytes_to_read(sessions: Sequence[Session], segments: Segments) -> int:
     return int((segments.rows * segments.stride)[in_files].sum())
 
 
-class _Stretches(NamedTuple):
-    """Segments as stretches of files, in the order of the files, with rows of one size."""
-
-    parts: list[Stretch]
-    firsts: NDArray[np.int64]  #: number of each segment's first row among all rows to read
-    row_bytes: int
-
-
 def _of_files(
     sessions: Sequence[Session], segments: Segments
-) -> Iterator[tuple[NDArray[np.bool_], _Stretches]]:
-    """Yield the segments in ``steps.npy`` for each size of a row."""
+) -> Iterator[tuple[NDArray[np.bool_], list[Stretch], NDArray[np.uint64], int]]:
+    """Yield the segments in ``steps.npy`` for each size of a row.
+
+    Yields:
+        Their mask; stretches of files, in the order of the files; the number of each segment's first row
+        among all rows of the stretches; and the size.
+    """
     in_files = _in_files(sessions, segments)
-    for row_bytes in np.unique(segments.stride[in_files]):
-        chosen = in_files & (segments.stride == row_bytes)
-        yield chosen, _stretches(sessions, segments.take(chosen))
-
-
-def _stretches(sessions: Sequence[Session], segments: Segments) -> _Stretches:
-    item = int(segments.stride[0])
-    order, begins = segments.in_file_order()
-    by_place = segments.take(order)
-    rows = np.append(0, np.cumsum(by_place.rows))
-    lengths = np.diff(rows[:-1][begins], append=rows[-1]) * item
-    data_offsets: dict[int, int] = {}
-    parts = []
-    for at, length in zip(begins.tolist(), lengths.tolist(), strict=True):
-        owner = int(by_place.session[at])
-        path = sessions[owner].path / STEPS_NPY
-        if owner not in data_offsets:
-            with open_regular(path) as fd:
-                data_offsets[owner] = read_header(fd, path, STEP_DTYPES).data_offset
-        parts.append(Stretch(path, data_offsets[owner] + int(by_place.place[at]) * item, length))
-    firsts = np.empty(len(order), np.int64)
-    firsts[order] = rows[:-1]
-    return _Stretches(parts, firsts, item)
+    for row_bytes in np.unique(segments.stride[in_files]).tolist():
+        mine = in_files & (segments.stride == row_bytes)
+        chosen = segments.take(mine)
+        order, begins = chosen.in_file_order()
+        by_place = chosen.take(order)
+        rows = np.append(0, np.cumsum(by_place.rows))
+        lengths = np.diff(rows[:-1][begins], append=rows[-1]) * row_bytes
+        paths = {each: sessions[each].path / STEPS_NPY for each in np.unique(chosen.session).tolist()}
+        offsets = {each: _data_offset(path, STEP_DTYPES) for each, path in paths.items()}
+        owners, places = by_place.session[begins].tolist(), by_place.place[begins].tolist()
+        parts = [
+            Stretch(paths[owner], offsets[owner] + place * row_bytes, length)
+            for owner, place, length in zip(owners, places, lengths.tolist(), strict=True)
+        ]
+        firsts = np.empty(len(order), _U64)
+        firsts[order] = rows[:-1]
+        yield mine, parts, firsts, row_bytes
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
@@ -361,7 +444,7 @@ def _pack(
     progress: Callable[[int, int], object] | None,
 ) -> PackedBoards:
     """Read the boards of segments, decode those on tape, or pack them if the rows are in memory already."""
-    from tape2048.rows.packed_boards import pack_rows, read_boards  # loads the compiler
+    from tape2048.rows.boards import pack_rows, read_boards  # loads the compiler
 
     report = _counter(progress, _bytes_to_read(sessions, segments))
     addresses = np.empty(len(segments.rows), _U64)
@@ -372,9 +455,9 @@ def _pack(
             sessions, segments.take(on_tape), runs, tapes.starts, report
         )
         memory.append(boards)
-    for chosen, files in _of_files(sessions, segments):
-        boards = read_boards(files.parts, files.row_bytes, progress=report)
-        addresses[chosen] = _U64(_address(boards)) + files.firsts.astype(_U64) * _U64(BOARD_BYTES)
+    for chosen, parts, firsts, row_bytes in _of_files(sessions, segments):
+        boards = read_boards(parts, row_bytes, progress=report)
+        addresses[chosen] = _U64(address_of(boards)) + firsts * _U64(BOARD_BYTES)
         memory.append(boards)
     for owner in np.unique(segments.session[~_in_files(sessions, segments) & ~segments.on_tape]).tolist():
         session = sessions[owner]
@@ -382,7 +465,7 @@ def _pack(
         rows = session.steps.view(np.uint8).reshape(-1, session.steps.dtype.itemsize)
         pack_rows(rows, boards, session.path)
         mine = segments.session == owner
-        addresses[mine] = _U64(_address(boards)) + segments.place[mine].astype(_U64) * _U64(BOARD_BYTES)
+        addresses[mine] = _U64(address_of(boards)) + segments.place[mine].astype(_U64) * _U64(BOARD_BYTES)
         memory.append(boards)
     return PackedBoards(tuple(memory), addresses)
 
@@ -396,3 +479,131 @@ def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
             yield path, path.stat()
         except OSError as error:
             raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
+
+
+#: Rows that are decoded together, some hundred long games, and most rows of a file between the first and the
+#: last of them.
+_JOB_ROWS = 1 << 21
+_JOB_SPAN_SHIFT = 24
+
+
+class Tapes(NamedTuple):
+    """What decodes the rows of a store's sessions on tape.
+
+    Attributes:
+        spans: as in ``row_map.TapeMap``.
+        starts: the first board of each run, ``u64[R]``; 0 for a run that is not on tape.
+    """
+
+    spans: NDArray[np.uint64]
+    starts: NDArray[np.uint64]
+
+
+def map_tapes(sessions: Sequence[Session], chosen: NDArray[np.bool_] | None) -> Tapes:
+    """Find the tapes of sessions where they are mapped, and the first boards of the chosen runs."""
+    starts = [
+        np.zeros(len(session.runs), _U64) if session.tape is None else session.tape.starts
+        for session in sessions
+    ]
+    joined = np.concatenate(starts)
+    tapes = [session.tape for session in sessions if session.tape is not None]
+    spans = [(*(m.ctypes.data for m in t.memory), t.anchor_rows.bit_length() - 1) for t in tapes]
+    return Tapes(np.array(sorted(spans), _U64), joined if chosen is None else joined[chosen])
+
+
+def read_tapes(
+    sessions: Sequence[Session], segments: Segments, report: Callable[[int], object]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """Read the bytes and anchors of segments on tape into one array, and set the segments' addresses in it.
+
+    Returns:
+        The array and its spans, one for each stretch of adjacent segments; a stretch begins at an anchor.
+    """
+    order, begins = segments.in_file_order()
+    first = segments.place[order[begins]]
+    end = (segments.place + segments.rows)[order[np.append(begins[1:], len(order)) - 1]]
+    owner = segments.session[order[begins]]
+    tapes = [session.tape for session in sessions]
+    shift = np.array([0 if t is None else t.anchor_rows.bit_length() - 1 for t in tapes])[owner]
+    anchor = first >> shift
+    first = anchor << shift
+    sizes = end - first, BOARD_BYTES * (-(-end >> shift) - anchor)
+    offsets = {
+        (each, name): _data_offset(sessions[each].path / name, [dtype])
+        for each in np.unique(owner).tolist()
+        for name, dtype in ((TAPE_NPY, TAPE_DTYPE), (ANCHORS_NPY, ANCHOR_DTYPE))
+    }
+    columns = (TAPE_NPY, first, sizes[0]), (ANCHORS_NPY, anchor * BOARD_BYTES, sizes[1])
+    array = read_rows(
+        [
+            Stretch(sessions[each].path / name, offsets[each, name] + offset, size)
+            for name, *places in columns
+            for each, offset, size in zip(owner.tolist(), *(p.tolist() for p in places), strict=True)
+        ],
+        progress=report,
+    )
+    ends = np.cumsum(np.concatenate(sizes))
+    address = array.ctypes.data + (ends - np.concatenate(sizes)).reshape(2, -1)
+    # Of each segment, the stretch that it lies in.
+    which = np.empty(len(order), np.int64)
+    which[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(order)))
+    segments.address[:] = address[0][which] + segments.place - first[which]
+    segments.end[:] = (address[0] + sizes[0])[which]
+    return array, np.stack([*address, shift], axis=1).astype(_U64)
+
+
+def _data_offset(path: Path, dtypes: Sequence[np.dtype[Any]]) -> int:
+    with open_regular(path) as fd:
+        return read_header(fd, path, dtypes).data_offset
+
+
+def decode_tapes(
+    sessions: Sequence[Session],
+    segments: Segments,
+    runs: NDArray[np.void],
+    starts: NDArray[np.uint64],
+    report: Callable[[int], object],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Decode whole runs on tape on all cores, and compare them with the rules and with their run table.
+
+    Returns:
+        Their boards, and the address of each segment's first board.
+    """
+    from tape2048.tape.reader import check_games  # loads the compiler
+
+    order, _ = segments.in_file_order()
+    place, rows, owner = (column[order] for column in (segments.place, segments.rows, segments.session))
+    ends = np.append(0, np.cumsum(rows))
+    boards = allocate(int(ends[-1]) * BOARD_BYTES).view(_U64)
+    jobs = np.stack([owner, place >> _JOB_SPAN_SHIFT, ends[:-1] // _JOB_ROWS])
+    cuts = np.flatnonzero((jobs[:, 1:] != jobs[:, :-1]).any(axis=0)) + 1
+    bounds = [0, *cuts.tolist(), len(order)]
+
+    def decode(job: tuple[int, int]) -> int:
+        mine = slice(*job)
+        session, which = sessions[int(owner[job[0]])], segments.run[order[mine]]
+        begin, end = int(place[mine][0]), int(place[mine][-1] + rows[mine][-1])
+        path = session.path / TAPE_NPY
+        tape = np.empty(end - begin, np.uint8)
+        with open_regular(path) as fd:
+            offset = read_header(fd, path, [TAPE_DTYPE]).data_offset
+            # The disk reads what the next jobs decode, while this one does.
+            os.posix_fadvise(fd, offset + end, 2 * len(tape), os.POSIX_FADV_WILLNEED)
+            read_exactly(fd, tape, offset + begin, path)
+        if len(tape) > rows[mine].sum():  # other runs lie between them
+            gaps = place[mine] - begin - np.append(0, place[mine][:-1] + rows[mine][:-1] - begin)
+            lengths = np.stack([gaps, rows[mine]], axis=1).reshape(-1)
+            tape = tape[np.repeat(np.tile([False, True], len(which)), lengths)]
+        table = runs[which]
+        table["first_row"] = ends[mine] - ends[job[0]]
+        out = boards[ends[job[0]] : ends[job[1]]]
+        for defect in check_games(tape, table, starts[which], out).defects:
+            raise defect.error(runs[which[defect.game]], path, offset)
+        return end - begin
+
+    for done in map_ordered(decode, itertools.pairwise(bounds)):
+        report(done)
+    addresses = np.empty(len(order), _U64)
+    addresses[order] = _U64(boards.ctypes.data) + ends[:-1].astype(_U64) * _U64(BOARD_BYTES)
+    boards.flags.writeable = False
+    return boards, addresses

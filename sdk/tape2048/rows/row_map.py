@@ -193,6 +193,11 @@ class RowMap(NamedTuple):
         )
 
 
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of the first element; 0 for an empty array."""
+    return int(array.__array_interface__["data"][0]) if array.size else 0
+
+
 def line_of(addresses: NDArray[np.uint64]) -> int:
     """Return the address of row 0 if all segments have the same one, and so need no look-up, else 0."""
     in_line = len(addresses) > 0 and bool((addresses == addresses[0]).all())

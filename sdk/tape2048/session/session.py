@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tape2048.base.prompt import facts_table
+from tape2048.base.text import facts_table
 from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, ReplayError, StorageError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
-from tape2048.formats.rows import row_numbers, run_ordinal
+from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     EXPS_OFFSET,
@@ -24,7 +23,6 @@ from tape2048.formats.session import (
     STEPS_NPY,
     TAPE_NPY,
 )
-from tape2048.selection.view import View
 from tape2048.session.directory import (
     Embeddings,
     check_directory,
@@ -40,13 +38,12 @@ from tape2048.tape.reader import Tape, open_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, SupportsIndex, Unpack
+    from typing import Any, SupportsIndex
 
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048.formats.npy import Load
     from tape2048.formats.session import Manifest
-    from tape2048.selection.filters import Filters
     from tape2048.session.locks import ReadLock
     from tape2048.session.run_table import Owners
 
@@ -58,7 +55,7 @@ Rows: TypeAlias = "slice | ArrayLike"
 _PROBED_RUNS = 8
 
 
-class Session(View):
+class Session(RowView):
     """One finished session: its rows, its runs, and their labels. Made by :meth:`open`.
 
     A row is one position of a game. ``len(session)`` counts rows; ``session[7]``, ``session[10:20]`` and
@@ -393,25 +390,6 @@ class Session(View):
     def row_counts(self) -> NDArray[np.int64]:
         """Rows of each run: ``i64[R]``."""
         return self.runs["rows"].astype(np.int64)
-
-    def _corpus(self) -> Any:
-        """Return a corpus of this session alone. Corpora are a layer above, so this import is by name."""
-        return importlib.import_module("tape2048.corpus").Corpus.of_session(self)
-
-    def _of_runs(self, chosen: NDArray[np.bool_]) -> Any:
-        return self.where(chosen)
-
-    def where(self, where: str | NDArray[np.bool_] | None = None, /, **filters: Unpack[Filters]) -> Any:
-        """Select runs, as a corpus; arguments and errors as for :meth:`tape2048.Corpus.where`."""
-        return self._corpus().where(where, **filters)
-
-    def split(self, *, salt: str = "", **parts: float) -> Any:
-        """Split the runs into corpora; arguments and errors as for :meth:`tape2048.Corpus.split`."""
-        return self._corpus().split(salt=salt, **parts)
-
-    def batches(self, batch_size: int = 4096, **options: Any) -> Any:
-        """Serve batches of all rows, epoch after epoch; options as for :meth:`tape2048.Corpus.batches`."""
-        return self._corpus().batches(batch_size, **options)
 
     def _row_numbers(self, rows: Rows) -> NDArray[np.int64]:
         if isinstance(rows, slice):

@@ -37,12 +37,12 @@ from tape2048.batches.fields import FIELDS, BatchOptions, check_fields, check_op
 from tape2048.corpus import Capped
 from tape2048.datasets.table_rows import TABLE_FIELDS, TableRows
 from tape2048.errors import ConfigError
-from tape2048.rows.view import check_corpus
+from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.torch.support import pick_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Unpack
 
     from numpy.typing import NDArray
@@ -205,9 +205,15 @@ class CriticLoader(IterableDataset[Tensors]):
         size = self.keep + self.prefetch if self.threads else self.keep
         self._ring = self._ring or [_Slot(batches, pin_memory=self.pin_memory) for _ in range(size)]
         # The last batches handed out stay valid, also across epochs.
-        held = self._held
+        held, epoch = self._held, batches.epoch
+
+        def make(slot: _Slot, index: int) -> None:
+            if slot.copied is not None:
+                slot.copied.synchronize()
+            batches.fill(slot.batch, epoch=epoch, index=index)
+
         prefetcher = Prefetcher(
-            [slot for slot in self._ring if slot not in held], self._maker(batches.epoch), batches.position,
+            [slot for slot in self._ring if slot not in held], make, batches.position,
             len(batches), self.threads, group=max(1, self.prefetch // 2),
         )  # fmt: skip
         self._prefetcher = prefetcher
@@ -228,14 +234,6 @@ class CriticLoader(IterableDataset[Tensors]):
             if self._prefetcher is prefetcher:  # its function refers to this loader: a cycle keeps memory
                 self._prefetcher = None
             self._publish()
-
-    def _maker(self, epoch: int) -> Callable[[_Slot, int], object]:
-        def make(slot: _Slot, index: int) -> None:
-            if slot.copied is not None:
-                slot.copied.synchronize()
-            self.batches.fill(slot.batch, epoch=epoch, index=index)
-
-        return make
 
     @property
     def _copies(self) -> bool:
@@ -425,7 +423,7 @@ class CriticDataset(Dataset[Tensors]):
     ) -> None:
         is_table = isinstance(corpus, TableRows)
         if not is_table:
-            check_corpus(corpus)
+            tables_of(corpus)
         self.fields = check_fields(fields, label_dtype, TABLE_FIELDS if is_table else FIELDS)
         self.corpus = corpus
         self.thresholds = tuple(check_thresholds(thresholds).tolist())

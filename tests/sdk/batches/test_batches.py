@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from tests import reference
 
 from tape2048 import Capped, Corpus, errors
-from tape2048.batches import pool
+from tape2048.batches import gatherer as pool
 from tape2048.batches.batches import Batches
 from tape2048.game.rules import SYMMETRY_MOVES
 from tape2048.io.bulk_read import allocate
@@ -629,7 +629,7 @@ class TestPool:
     def test_memory_is_bounded(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 100) for i in range(1, 101)]))
         asked: list[int] = []
-        from tape2048.batches import pool
+        from tape2048.batches import gatherer as pool
 
         original = pool.allocate
         monkeypatch.setattr(pool, "allocate", lambda count: asked.append(count) or original(count))

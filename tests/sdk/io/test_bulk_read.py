@@ -18,8 +18,8 @@ from tape2048.base.resources import ram_available
 from tape2048.errors import StorageError, TruncatedError
 from tape2048.io import bulk_read
 from tape2048.io.bulk_read import HUGE_PAGE_BYTES, Stretch, allocate, read_into, read_rows
-from tape2048.rows import packed_boards
-from tape2048.rows.packed_boards import read_boards
+from tape2048.rows import boards as packed_boards
+from tape2048.rows.boards import read_boards
 
 from ..builders import open_files
 

@@ -1,5 +1,7 @@
 """The machine instructions against what Python's integers say."""
 
+# ruff: noqa: PLW0108 - an intrinsic can be called only in compiled code
+
 from __future__ import annotations
 
 import os
@@ -24,79 +26,21 @@ words = st.integers(0, 2**64 - 1)
 sparse = st.lists(st.integers(0, 63)).map(lambda places: sum(1 << place for place in set(places)))
 
 
-@kernel
-def _count(value: Any) -> Any:
-    return intrinsics.popcount(value)
-
-
-@kernel
-def _swap(value: Any) -> Any:
-    return intrinsics.bswap64(value)
-
-
-@kernel
-def _high(a: Any, b: Any) -> Any:
-    return intrinsics.high64(a, b)
-
-
-@kernel
-def _select(mask: Any, n: Any) -> Any:
-    return intrinsics.select_bit(mask, n)
-
-
-@kernel
-def _select_by_loop(mask: Any, n: Any) -> Any:
-    return intrinsics.select_bit_loop(mask, n)
-
-
-@kernel
-def _store8(buffer: Any, at: Any, value: Any) -> None:
-    intrinsics.store8(buffer, at, value)
-
-
-@kernel
-def _store32(buffer: Any, at: Any, value: Any) -> None:
-    intrinsics.store32(buffer, at, value)
-
-
-@kernel
-def _store64(buffer: Any, at: Any, value: Any) -> None:
-    intrinsics.store64(buffer, at, value)
-
-
-@kernel
-def _load_each(address: Any) -> Any:
-    return intrinsics.load8(address), intrinsics.load32(address), intrinsics.load64(address)
-
-
-@kernel
-def _store_at8(address: Any, value: Any) -> None:
-    intrinsics.store8_at(address, value)
-
-
-@kernel
-def _store_at32(address: Any, value: Any) -> None:
-    intrinsics.store32_at(address, value)
-
-
-@kernel
-def _store_at64(address: Any, value: Any) -> None:
-    intrinsics.store64_at(address, value)
-
-
-@kernel
-def _turn(source: Any, target: Any, k: Any) -> None:
-    intrinsics.copy_symmetry(source, target, k)
-
-
-@kernel
-def _unpack(board: Any, target: Any, k: Any) -> None:
-    intrinsics.unpack_symmetry(board, target, k)
-
-
-@kernel
-def _prefetch(address: Any) -> None:
-    intrinsics.prefetch(address)
+_count = kernel(lambda value: intrinsics.popcount(value))
+_swap = kernel(lambda value: intrinsics.bswap64(value))
+_high = kernel(lambda a, b: intrinsics.high64(a, b))
+_select = kernel(lambda mask, n: intrinsics.select_bit(mask, n))
+_select_by_loop = kernel(lambda mask, n: intrinsics.select_bit_loop(mask, n))
+_store8 = kernel(lambda buffer, at, value: intrinsics.store8(buffer, at, value))
+_store32 = kernel(lambda buffer, at, value: intrinsics.store32(buffer, at, value))
+_store64 = kernel(lambda buffer, at, value: intrinsics.store64(buffer, at, value))
+_load_each = kernel(lambda at: (intrinsics.load8(at), intrinsics.load32(at), intrinsics.load64(at)))
+_store_at8 = kernel(lambda address, value: intrinsics.store8_at(address, value))
+_store_at32 = kernel(lambda address, value: intrinsics.store32_at(address, value))
+_store_at64 = kernel(lambda address, value: intrinsics.store64_at(address, value))
+_turn = kernel(lambda source, target, k: intrinsics.copy_symmetry(source, target, k))
+_unpack = kernel(lambda board, target, k: intrinsics.unpack_symmetry(board, target, k))
+_prefetch = kernel(lambda address: intrinsics.prefetch(address))
 
 
 def address(array: npt.NDArray[Any], at: int = 0) -> np.uint64:
@@ -142,12 +86,21 @@ def test_select_finds_each_empty_cell(places: range) -> None:
             assert int(select(mask, np.uint64(n))) == 1 << 4 * place
 
 
-@pytest.mark.parametrize(("store", "width"), [(_store8, 1), (_store32, 4), (_store64, 8)])
+STORES = [(_store8, _store_at8, 1), (_store32, _store_at32, 4), (_store64, _store_at64, 8)]
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+@pytest.mark.parametrize(("store", "store_at", "width"), STORES, ids=["8", "32", "64"])
 @given(value=words, at=st.integers(0, 24))
-def test_a_store_writes_its_bytes_and_no_others(store: Any, width: int, value: int, at: int) -> None:
+def test_a_store_writes_its_bytes_and_no_others(
+    *, store: Any, store_at: Any, width: int, by_address: bool, value: int, at: int
+) -> None:
     before = bytes(range(100, 132))
     buffer: npt.NDArray[np.uint8] = np.frombuffer(before, dtype=np.uint8).copy()
-    store(buffer, np.uint64(at), np.uint64(value))
+    if by_address:
+        store_at(address(buffer, at), np.uint64(value))
+    else:
+        store(buffer, np.uint64(at), np.uint64(value))
     low = (value % (1 << 8 * width)).to_bytes(width, "little")
     assert buffer.tobytes() == before[:at] + low + before[at + width :]
 
@@ -157,16 +110,6 @@ def test_a_load_reads_its_bytes_wherever_they_begin(content: bytes, at: int) -> 
     buffer = np.frombuffer(content, np.uint8)
     found = [int(value) for value in _load_each(address(buffer, at))]
     assert found == [int.from_bytes(content[at : at + width], "little") for width in (1, 4, 8)]
-
-
-@pytest.mark.parametrize(("store", "width"), [(_store_at8, 1), (_store_at32, 4), (_store_at64, 8)])
-@given(value=words, at=st.integers(0, 24))
-def test_a_store_writes_its_bytes_alone(store: Any, width: int, value: int, at: int) -> None:
-    before = bytes(range(100, 132))
-    buffer: npt.NDArray[np.uint8] = np.frombuffer(before, dtype=np.uint8).copy()
-    store(address(buffer, at), np.uint64(value))
-    low = (value % (1 << 8 * width)).to_bytes(width, "little")
-    assert buffer.tobytes() == before[:at] + low + before[at + width :]
 
 
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 7), st.integers(0, 2**61 - 1))

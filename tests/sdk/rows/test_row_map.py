@@ -11,10 +11,11 @@ from hypothesis import example, given, strategies as st
 
 from tape2048.base.guide import make_guide
 from tape2048.batches import gather_kernel
-from tape2048.batches.plan import GatherPlan, Order, Outputs, address_of
+from tape2048.batches.fields import Order, Outputs
+from tape2048.batches.gatherer import GatherPlan
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import find
-from tape2048.rows.row_map import RowMap, Segments, line_of, make_label_guide
+from tape2048.rows.row_map import RowMap, Segments, address_of, line_of, make_label_guide
 
 
 @kernel

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from tape2048 import Corpus, errors
 from tape2048.jit.mix import mix64
-from tape2048.selection.splits import assign, run_hash
+from tape2048.selection import parts_of_hashes, run_hash
 from tape2048.session.run_table import positive_weights, prevalence
 
 from ..builders import NAME, Game, Spec, write_foreign, write_ours
@@ -131,19 +131,19 @@ class TestSql:
         assert hint is None or (caught.value.hint is not None and hint in caught.value.hint)
 
     def test_more_work_than_a_condition_needs(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 1000)
-        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_PER_RUN", 100)
+        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048.selection.OPERATIONS_PER_RUN", 100)
         monkeypatch.setattr("tape2048.io.sqlite._OPERATIONS_PER_CALLBACK", 100)
         # A base for next to nothing, and enough for each run: more runs, more work that is let through.
-        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 1)
+        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 1)
         assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)
-        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 1000)
-        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_PER_RUN", 1)
+        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048.selection.OPERATIONS_PER_RUN", 1)
         with pytest.raises(errors.ConfigError, match="more work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
 
     def test_ctrl_c_is_no_refusal(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tape2048.selection.filters.OPERATIONS_BASE", 10**12)
+        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 10**12)
 
         def interrupt(number: int, frame: object) -> None:
             raise KeyboardInterrupt
@@ -295,13 +295,16 @@ class TestSplit:
         runs = np.zeros(20_000, [("session", "<u4"), ("seed", "<u8")])
         runs["seed"] = np.arange(20_000)  # the closest that seeds can be
         sessions: Any = [type("S", (), {"meta": {"player_sha256": "d" * 64}})]
-        counts = [np.bincount(assign(runs, sessions, (0.7, 0.2, 0.1), salt)) for salt in ("", "x")]
+        counts = [
+            np.bincount(parts_of_hashes(run_hash(runs, sessions, salt), (0.7, 0.2, 0.1)))
+            for salt in ("", "x")
+        ]
         for found in counts:
             # 5 standard deviations of 0.9, 0.8 and 0.6 percent of the larger share.
             np.testing.assert_allclose(found / 20_000, (0.7, 0.2, 0.1), atol=0.02)
         # Shares that are a little less than 1 together: the last part takes the rest.
-        assert assign(runs, sessions, (0.5, 0.499)).max() == 1
-        one, other = (assign(runs, sessions, (0.5, 0.5), salt) for salt in ("", "x"))
+        assert parts_of_hashes(run_hash(runs, sessions), (0.5, 0.499)).max() == 1
+        one, other = (parts_of_hashes(run_hash(runs, sessions, salt), (0.5, 0.5)) for salt in ("", "x"))
         assert abs((one == other).mean() - 0.5) < 0.02
 
     def test_the_hash_is_what_the_docs_say(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048.selection.filters import NamedFilters, choose_runs, session_columns
+from tape2048.selection import choose_runs, session_columns
 from tape2048_tools.viewer.collection import (
     COLUMNS,
     PAGE_ROWS,
@@ -68,7 +68,7 @@ def test_comparisons_as_by_sqlite(compared: str) -> None:
     more = [f"id {compared} {10**17}", f"session {compared} '20260101T000002Z_model=tag2'"]
     for where in (*parts, *more, f" {parts[0]} and {parts[2]}\nAND {parts[1]} "):
         columns = session_columns(cast("Any", GAMES), cast("Any", GAMES.sessions))
-        expected = choose_runs(f"{where} OR 0", NamedFilters(), columns, len(GAMES))  # not a plain comparison
+        expected = choose_runs(f"{where} OR 0", {}, columns, len(GAMES))  # not a plain comparison
         found = _compared(GAMES, where)
         assert found is not None
         assert found.tolist() == expected.tolist()

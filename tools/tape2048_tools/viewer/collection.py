@@ -24,7 +24,7 @@ import numpy as np
 from tape2048.errors import ConfigError, MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
-from tape2048.selection.filters import NamedFilters, choose_runs, named_filters, session_columns
+from tape2048.selection import Filters, check_filters, choose_runs, session_columns
 from tape2048.session.session import Session, session_names
 from tape2048.training import METRICS
 from tape2048_tools.sessions.summary import brief, described, directory_bytes, player_text
@@ -345,26 +345,26 @@ class Selection(msgspec.Struct, frozen=True):
         where: condition in SQL; empty: none.
         session: id of a session; empty: all.
         player: id of a player; empty: all.
-        filters: named filters.
+        filters: names and values of filters.
     """
 
     where: str = ""
     session: str = ""
     player: str = ""
-    filters: NamedFilters = NamedFilters()
+    filters: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, str], prefix: str = "") -> Selection:
         """Read a selection from the parameters of a link whose names begin with ``prefix``."""
         named: dict[str, Any] = {}
-        for name in NamedFilters.__struct_fields__:
+        for name in Filters.__annotations__:
             if text := given.get(prefix + name, "").strip():
                 is_number = name.startswith(("min_", "max_"))
                 if is_number and not re.fullmatch(r"\d{1,18}", text):
                     raise ValueError(f"{name}: found {text!r:.40}, expected a number")
                 named[name] = int(text) if is_number else text
         texts = {name: given.get(prefix + name, "").strip() for name in ("where", "session", "player")}
-        return cls(**texts, filters=named_filters(cast("Any", named)))
+        return cls(**texts, filters=tuple(check_filters(named).items()))
 
 
 def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
@@ -374,7 +374,7 @@ def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
     columns = session_columns(cast("Any", games), cast("Any", games.sessions))
     where = _compared(games, selection.where)
     chosen = choose_runs(
-        (selection.where or None) if where is None else where, selection.filters, columns, len(games)
+        (selection.where or None) if where is None else where, dict(selection.filters), columns, len(games)
     )
     if selection.session:
         chosen &= games["session"] == games.number(selection.session)

@@ -34,7 +34,7 @@ from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
 from tape2048.io.safetensors import decode, encode
-from tape2048.selection.splits import parts_of_seeds
+from tape2048.selection import parts_of_seeds
 from tape2048.session.run_table import exponents_of
 from tape2048.training import SilentView, TrainingDirectory, check_same
 

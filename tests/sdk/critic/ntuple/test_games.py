@@ -13,7 +13,7 @@ from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, training
 from tape2048.critic.ntuple.training import Games, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
-from tape2048.selection.splits import assign, parts_of_seeds
+from tape2048.selection import parts_of_hashes, parts_of_seeds, run_hash
 
 from ...builders import Game, Spec, write_ours
 from ...corpora import IDS, OURS, PLAYERS, THEIRS, Built, build
@@ -130,7 +130,7 @@ def test_parts_are_those_of_the_corpus(built: Built) -> None:
 def test_played_games_split_as_recorded_ones(built: Built, salt: str) -> None:
     corpus = Corpus.open(built.root)
     shares = [0.5, 0.2, 0.3]
-    expected = assign(corpus.runs, corpus.sessions, shares, salt)
+    expected = parts_of_hashes(run_hash(corpus.runs, corpus.sessions, salt), shares)
     assert len(np.unique(expected)) == 3
     for number, session in enumerate(corpus.sessions):
         mine = corpus.runs["session"] == number

@@ -1,0 +1,272 @@
+"""Boards of rows in compiled code: packed, decoded from tape, and counted by their empty cells.
+
+**Packed boards** take 4 bits a cell, 8 bytes a row instead of 28. Batches of boards and labels need nothing
+else, so 1e9 rows take 8 GB. A random board touches one cache line, a random row of 28 bytes often two.
+
+**Boards on tape** are decoded from the nearest board that is known: an anchor, or the game's start. The
+kernels find a row's byte by its address, as they find a row of ``steps.npy`` (see ``row_map``): a row on tape
+is one byte long. The two tables of a ``row_map.TapeMap`` have an entry for each segment and one for each span
+of adjacent rows.
+
+**Masks** select the rows whose board has a given number of empty cells.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from tape2048.base.resources import available_cores
+from tape2048.base.threads import map_ordered
+from tape2048.errors import CorpusError
+from tape2048.formats.session import EXPS_OFFSET
+from tape2048.game.rules import count_empty
+from tape2048.io.bulk_read import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
+from tape2048.io.reading import read_exactly
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import bswap64, load8, load64, popcount, word
+from tape2048.rows.row_map import BOARD_BYTES, RowMask
+from tape2048.tape.codec import step_checked, step_forward
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.rows.buffers import RowBuffers
+    from tape2048.rows.row_map import RowMap
+
+U64 = np.uint64
+EXPS = U64(EXPS_OFFSET)
+_LOW32 = U64(0xFFFFFFFF)
+_NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
+_TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
+
+
+@register_jitable
+def _pack_half(address: Any) -> Any:
+    """Pack eight exponents into 32 bits, the first one in the highest nibble."""
+    half = bswap64(load64(address)) & _NIBBLES
+    half = (half | half >> U64(4)) & U64(0x00FF00FF00FF00FF)
+    half = (half | half >> U64(8)) & U64(0x0000FFFF0000FFFF)
+    return (half | half >> U64(16)) & _LOW32
+
+
+@register_jitable
+def board_of(row: Any) -> Any:
+    """Pack the board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
+    return _pack_half(row + EXPS) << U64(32) | _pack_half(row + EXPS + U64(8))
+
+
+@kernel
+def _pack_rows(rows: Any, row_bytes: Any, boards: Any) -> Any:
+    """Pack each row's board; return the first row with an exponent above 15, or -1."""
+    address = U64(rows.ctypes.data)
+    for i in range(boards.shape[0]):
+        row = address + U64(i) * row_bytes
+        if (load64(row + EXPS) | load64(row + EXPS + U64(8))) & _TOO_LARGE:
+            return i
+        boards[i] = board_of(row)
+    return -1
+
+
+def pack_rows(
+    rows: NDArray[np.uint8],
+    boards: NDArray[np.uint64],
+    path: str | os.PathLike[str],
+    offset: int | None = None,
+) -> None:
+    """Pack the boards of rows in memory."""
+    bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
+    if bad >= 0:
+        exps = rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist()
+        raise CorpusError(
+            f"a row has exponents {exps}; 4 bits a cell hold at most 15",
+            path=path,
+            offset=None if offset is None else offset + bad * rows.shape[1] + EXPS_OFFSET,
+            hint='load="ram" or "mmap" takes any exponents; tape2048 validate says which rows have them',
+        )
+
+
+def read_boards(
+    parts: Sequence[Stretch],
+    row_bytes: int,
+    *,
+    threads: int = THREADS,
+    progress: Callable[[int], object] | None = None,
+) -> NDArray[np.uint64]:
+    """Read stretches of whole rows, in the given order, and keep only their boards.
+
+    Returns ``u64[rows]`` on huge pages, read-only. The calling thread calls ``progress`` with the bytes of
+    each step that was read. Errors as for :func:`pack_rows` and ``io.bulk_read.read_rows``.
+    """
+    check_lengths(parts)
+    rows = sum(part.bytes for part in parts) // row_bytes
+    boards = allocate(rows * BOARD_BYTES).view(np.uint64)
+    with _PackingReader(boards, parts, row_bytes, threads) as reader:
+        reader.finish(progress)
+    boards.flags.writeable = False
+    return boards
+
+
+class _PackingReader(Reader):
+    """A parallel reader of rows that keeps only their packed boards."""
+
+    def __init__(
+        self, boards: NDArray[np.uint64], parts: Sequence[Stretch], row_bytes: int, threads: int
+    ) -> None:
+        self._boards = boards
+        self._row_bytes = row_bytes
+        self._scratch = threading.local()
+        super().__init__(parts, threads=threads, unit=row_bytes)
+
+    def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
+        size = self._row_bytes
+        piece_rows = READ_BYTES // size
+        if not hasattr(self._scratch, "rows"):
+            self._scratch.rows = np.empty((piece_rows, size), np.uint8)
+        for first in range(0, part.bytes // size, piece_rows):
+            rows = self._scratch.rows[: min(piece_rows, part.bytes // size - first)]
+            offset = part.offset + first * size
+            read_exactly(fd, rows.reshape(-1), offset, part.path)
+            at = begin // size + first
+            pack_rows(rows, self._boards[at : at + len(rows)], part.path, offset)
+
+
+#: Words of a segment's entry: addresses of its game's first byte (0: not on tape) and of the end of its last
+#: one, the game's first board, and the address of its span's entry.
+FIRST, END, START, SPAN = (U64(i) for i in range(4))
+#: Words of a span's entry: addresses of its first byte and of its first anchor, and the bits of the rows
+#: between two anchors.
+BEGIN, ANCHORS, SHIFT = (U64(i) for i in range(3))
+
+
+@register_jitable
+def entry_of(entries: Any, segment: Any) -> Any:
+    """Return the address of a segment's entry."""
+    return entries + (segment << U64(5))
+
+
+@register_jitable
+def nearest(row: Any, entry: Any) -> Any:
+    """Return the address of the nearest board that is known, and of the byte that follows on it."""
+    span, first = word(entry, SPAN), word(entry, FIRST)
+    begin, shift = word(span, BEGIN), word(span, SHIFT)
+    anchor = (row - begin) >> shift
+    source = begin + (anchor << shift)
+    if source < first:  # the anchor is another game's
+        return entry + (START << U64(3)), first
+    return word(span, ANCHORS) + (anchor << U64(3)), source
+
+
+@register_jitable
+def board_at(row: Any, entry: Any) -> Any:
+    """Decode the board of the row whose byte is at an address."""
+    known, source = nearest(row, entry)
+    board = load64(known)
+    while source < row:
+        board = step_forward(board, load8(source))
+        source += U64(1)
+    return board
+
+
+_SEVENS = U64(0x7F7F7F7F7F7F7F7F)
+
+BLOCK_WORDS = 8
+_NONE = np.empty(0, U64)
+#: Parts of the rows for each core.
+_SHARES = 4
+#: Rows of a view from one sampled block to the next: as many as a block has bits.
+SAMPLE_ROWS = 64 * BLOCK_WORDS
+
+
+@kernel
+def _mark(  # noqa: PLR0917
+    bounds: Any, address: Any, starts: Any, strides: Any, entries: Any, low: Any, high: Any, words: Any
+) -> Any:
+    """Set the bits of the rows within bounds (multiples of 64) with ``low <= empty cells < high``.
+
+    ``strides`` is empty for packed boards.
+
+    Returns:
+        -1; or the number of a row after which the rules do not allow a step.
+    """
+    bad, at, board = U64(0), U64(0), U64(0)
+    row, end = bounds
+    segment = np.searchsorted(starts, row, "right") - 1
+    while row < end:
+        entry = entry_of(U64(entries.ctypes.data), U64(segment))
+        on_tape = entries.size > 0 and word(entry, FIRST) != U64(0)
+        stop = min(starts[segment + 1], end)
+        if on_tape and row < stop:
+            at = address[segment] + row
+            board = board_at(at, entry)
+        while row < stop:
+            if on_tape:
+                empty = count_empty(board)
+                board, wrong = step_checked(board, load8(at))
+                if wrong:
+                    bad = row + U64(1)
+                at += U64(1)
+            elif strides.size == 0:
+                empty = count_empty(load64(address[segment] + (row << U64(3))))
+            else:
+                cells = address[segment] + row * strides[segment] + EXPS
+                empty = U64(16) - _filled(load64(cells)) - _filled(load64(cells + U64(8)))
+            words[row >> U64(6)] |= U64(low <= empty < high) << (row & U64(63))
+            row += U64(1)
+        segment += 1
+    return np.int64(bad) - 1
+
+
+@register_jitable
+def _filled(cells: Any) -> Any:
+    """Count the bytes that are not 0, by their high bits (Hacker's Delight, 6-1)."""
+    return popcount((((cells & _SEVENS) + _SEVENS) | cells) & ~_SEVENS)
+
+
+@kernel
+def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
+    """Count the bits set below each number."""
+    for i in range(numbers.shape[0]):
+        place, bits = numbers[i] >> U64(6), numbers[i] & U64(63)
+        count = ranks[place // U64(BLOCK_WORDS)]
+        for before in range(place // U64(BLOCK_WORDS) * U64(BLOCK_WORDS), place):
+            count += popcount(words[before])
+        if bits:
+            count += popcount(words[place] & ((U64(1) << bits) - U64(1)))
+        counts[i] = count
+
+
+def mask_empties(rows: RowMap, low: int, high: int, store: RowBuffers) -> RowMap:
+    """Restrict a map to the rows whose board has ``low <= empty cells < high``.
+
+    Reads every row's board once, in order: 28 GB for 1e9 rows, 8 GB of packed boards, or 1 GB of tape, which
+    all cores decode.
+    """
+    blocks = -(-rows.rows // (64 * BLOCK_WORDS))
+    words = np.zeros(blocks * BLOCK_WORDS, np.uint64)
+    if len(rows.board):
+        where = rows.board, rows.guide.starts, _NONE, np.empty((0, 4), U64)
+    else:
+        strides = rows.strides if len(rows.strides) else np.full(len(rows.address), rows.row_bytes, U64)
+        where = rows.address, rows.guide.starts, strides, rows.tape.segments.reshape(-1, 4)
+    edges = np.linspace(0, len(words), available_cores() * _SHARES + 1).astype(np.int64) * 64
+    edges = np.minimum(edges, rows.rows).astype(U64)
+    limits = U64(max(0, low)), U64(max(0, high))
+    shares = [(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
+    for bad in map_ordered(lambda share: _mark(share, *where, *limits, words), shares):
+        if bad >= 0:
+            store.raise_defect(rows, bad)
+    # By blocks, since counts of words would take as much memory again.
+    ranks = np.zeros(blocks + 1, U64)
+    np.cumsum(np.bitwise_count(words).reshape(blocks, BLOCK_WORDS).sum(axis=1, dtype=U64), out=ranks[1:])
+    samples = np.searchsorted(ranks, np.arange(0, int(ranks[-1]), SAMPLE_ROWS, dtype=U64), "right") - 1
+    mask = RowMask(words, ranks, np.append(samples, max(0, blocks - 1)).astype(U64))
+    run_starts = np.empty_like(rows.run_starts)
+    _count_below(rows.run_starts, words, ranks, run_starts)
+    return rows._replace(mask=mask, run_starts=run_starts)
