@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.rows.buffers import RowBuffers
     from tape2048.rows.row_map import RowMap
 
 U64 = np.uint64
@@ -242,7 +241,7 @@ def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
         counts[i] = count
 
 
-def mask_empties(rows: RowMap, low: int, high: int, store: RowBuffers) -> RowMap:
+def mask_empties(rows: RowMap, low: int, high: int, report: Callable[[RowMap, int], object]) -> RowMap:
     """Restrict a map to the rows whose board has ``low <= empty cells < high``.
 
     Reads every row's board once, in order: 28 GB for 1e9 rows, 8 GB of packed boards, or 1 GB of tape, which
@@ -261,7 +260,7 @@ def mask_empties(rows: RowMap, low: int, high: int, store: RowBuffers) -> RowMap
     shares = [(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
     for bad in map_ordered(lambda share: _mark(share, *where, *limits, words), shares):
         if bad >= 0:
-            store.raise_defect(rows, bad)
+            report(rows, bad)  # which raises the error of the tape
     # By blocks, since counts of words would take as much memory again.
     ranks = np.zeros(blocks + 1, U64)
     np.cumsum(np.bitwise_count(words).reshape(blocks, BLOCK_WORDS).sum(axis=1, dtype=U64), out=ranks[1:])

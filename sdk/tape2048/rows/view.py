@@ -79,7 +79,7 @@ class ViewTables:
             if boards is None:
                 store.check_files()
             with store.hold(np.unique(segments.session).tolist() if boards is None else []):
-                rows = mask_empties(rows, *self.phase.empties, store)
+                rows = mask_empties(rows, *self.phase.empties, store.raise_defect)
         return rows
 
     @cached_property
