@@ -13,13 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
 @pytest.mark.parametrize(
-    ("cpu_max", "cores"),
+    ("quota", "cores"),
     [
         ("max 100000", 8),
         ("150000 100000", 1),
@@ -30,27 +25,29 @@ def write(path: Path, text: str) -> Path:
     ],
 )
 def test_cores_follow_the_quota_of_version_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_max: str, cores: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    (tmp_path / "fs/a/b").mkdir(parents=True)
-    write(tmp_path / "fs/a/cpu.max", cpu_max)
-    write(tmp_path / "fs/a/b/cpu.max", "max 100000")
-    own = write(tmp_path / "cgroup", "0::/a/b\n")
-    assert available_cores(tmp_path / "fs", own) == cores
+    files = {"fs/a/cpu.max": quota, "fs/a/b/cpu.max": "max 100000", "cgroup": "0::/a/b\n"}
+    assert _cores(tmp_path, monkeypatch, files) == cores
 
 
-@pytest.mark.parametrize(("quota", "cores"), [("-1", 4), ("200000", 2), ("900000", 4)])
+@pytest.mark.parametrize(("quota", "cores"), [("-1", 8), ("200000", 2), ("900000", 8)])
 def test_cores_follow_the_quota_of_version_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    group = tmp_path / "fs/cpu,cpuacct/box"
-    group.mkdir(parents=True)
-    write(group / "cpu.cfs_quota_us", f"{quota}\n")
-    write(group / "cpu.cfs_period_us", "100000\n")
-    own = write(tmp_path / "cgroup", "5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n")
-    assert available_cores(tmp_path / "fs", own) == cores
+    box = "fs/cpu,cpuacct/box"
+    files = {f"{box}/cpu.cfs_quota_us": f"{quota}\n", f"{box}/cpu.cfs_period_us": "100000\n",
+             "cgroup": "5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n"}  # fmt: skip
+    assert _cores(tmp_path, monkeypatch, files) == cores
+
+
+def _cores(root: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> int:
+    """The cores of a process with eight in its affinity."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return available_cores(root / "fs", root / "cgroup")
 
 
 def test_cores_without_groups_are_the_affinity(tmp_path: Path) -> None:

@@ -54,9 +54,7 @@ def checkout(tmp_path: Path) -> Path:
     (sdk / "game/notes.py").write_text("WEIGHT = 1\n")
     (recorder / "game").mkdir()
     (recorder / "game/engine.py").write_text("from tape2048.game.rules import (\n    WEIGHT,\n)\n")
-    (recorder / "players/greedy.py").write_text(
-        "from tape2048.jit.compiler import cache_dir, kernel\nfrom tape2048_recorder.game import engine\n"
-    )
+    (recorder / "players/greedy.py").write_text(GREEDY)
     return sdk / "jit/compiler.py"
 
 
@@ -124,38 +122,38 @@ def test_a_base_that_cannot_be_written_means_no_cache(
 # --- states of the sources
 
 
-def change_text(checkout: Path) -> None:
-    path = checkout.parents[1] / "game/rules.py"
-    before = path.stat()
-    path.write_text("WEIGHT = 2\n")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # neither time nor size say that it changed
+RULES, PLAYERS = "sdk/tape2048/game/rules.py", "recorder/tape2048_recorder/players"
+GREEDY = "from tape2048.jit.compiler import cache_dir, kernel\nfrom tape2048_recorder.game import engine\n"
 
 
-def change_player(checkout: Path) -> None:
-    player = checkout.parents[3] / "recorder/tape2048_recorder/players/greedy.py"
-    player.write_text(player.read_text() + "WEIGHT = 3\n")
+def change(checkout: Path, path: str, text: str | None) -> None:
+    """Write or remove a file; neither its time nor, for one weight, its size say that it changed."""
+    file = checkout.parents[3] / path
+    times = (file.stat().st_atime_ns, file.stat().st_mtime_ns) if file.exists() else None
+    if text is None:
+        file.unlink()
+        return
+    file.write_text(text)
+    if times:
+        os.utime(file, ns=times)
 
 
-def add_module(checkout: Path) -> None:
-    player = checkout.parents[3] / "recorder/tape2048_recorder/players/ntuple.py"
-    player.write_text("import numba\n")
-
-
-def move_line(checkout: Path) -> None:
-    engine = checkout.parents[3] / "recorder/tape2048_recorder/game/engine.py"
-    (checkout.parents[1] / "game/rules.py").write_text("WEIGHT = 1\nWEIGHT = 1\n")
-    engine.write_text(engine.read_text().replace(" (\n    WEIGHT,\n)", " WEIGHT"))
-
-
-def drop_module(checkout: Path) -> None:
-    (checkout.parents[1] / "game/rules.py").unlink()
-
-
-@pytest.mark.parametrize("change", [change_text, change_player, add_module, move_line, drop_module])
-def test_changed_sources_get_another_directory(change: Any, checkout: Path, cache_base: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (RULES, "WEIGHT = 2\n"),
+        (RULES, None),
+        (f"{PLAYERS}/greedy.py", GREEDY + "WEIGHT = 3\n"),
+        (f"{PLAYERS}/ntuple.py", "import numba\n"),
+        ("recorder/tape2048_recorder/game/engine.py", "from tape2048.game.rules import WEIGHT\n"),
+    ],
+)
+def test_changed_sources_get_another_directory(
+    path: str, text: str | None, checkout: Path, cache_base: Path
+) -> None:
     before = load(checkout).cache_dir()
     assert load(checkout).cache_dir() == before
-    change(checkout)
+    change(checkout, path, text)
     assert load(checkout).cache_dir() != before
 
 
@@ -236,7 +234,7 @@ def test_a_state_in_use_is_not_an_old_one(checkout: Path, cache_base: Path) -> N
     for i in range(compiler.CACHE_STATES_KEPT_MAX):
         (ours.parent / f"kernels-{i}").mkdir()
         os.utime(ours.parent / f"kernels-{i}", (2 + i, 2 + i))
-    add_module(checkout)
+    change(checkout, f"{PLAYERS}/ntuple.py", "import numba\n")
     load(checkout).cache_dir()
     assert ours.exists()
 
