@@ -126,7 +126,13 @@ class TrainingDirectory:
         A failure does not end the training: ``report`` gets the first error of a series.
         """
         try:
-            _append(self.metrics, msgspec.json.encode(line) + b"\n")
+            with open_fd(self.metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
+                size = os.fstat(fd).st_size
+                try:
+                    write_all(fd, msgspec.json.encode(line) + b"\n")
+                except OSError:
+                    os.ftruncate(fd, size)
+                    raise
         except OSError as error:
             if not self._fails:
                 refused = storage_error(error, self.metrics, "writing metrics")
@@ -135,16 +141,6 @@ class TrainingDirectory:
         else:
             self._fails = False
         return not self._fails
-
-
-def _append(path: Path, line: bytes) -> None:
-    with open_fd(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
-        size = os.fstat(fd).st_size
-        try:
-            write_all(fd, line)
-        except OSError:
-            os.ftruncate(fd, size)
-            raise
 
 
 def check_same(

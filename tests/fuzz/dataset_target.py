@@ -33,8 +33,8 @@ from tape2048.datasets.directory import check_files, check_run_ends, check_whole
 from tape2048.datasets.metadata import table_of_columns
 from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import Manifest
-from tape2048.formats.manifest import parse_manifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
+from tape2048.formats.session import parse_manifest
 
 if TYPE_CHECKING:
     import random

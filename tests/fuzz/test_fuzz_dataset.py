@@ -29,7 +29,7 @@ DIRECTORIES = int(os.environ.get("FUZZ_CASES", "100000")) // 500
 pytestmark = pytest.mark.slow
 
 FILES = "tape2048.datasets.directory"
-LISTED = "tape2048.formats.manifest:file_defects"
+LISTED = "tape2048.formats.session:file_defects"
 TABLE = "tape2048.datasets.run_table"
 NPY = "tape2048.formats.npy"
 
@@ -102,10 +102,10 @@ PLANTED = {
     "an id that stands twice": Mutant(f"{TABLE}:RunTable.check_ids", "if twice.size:", "if False:"),
     "path": Mutant(LISTED, "if not is_name(name):", "if False:"),
     "a file that is longer": Mutant(
-        "tape2048.formats.manifest:file_defects", "if found > entry.bytes:", "if False:"
+        "tape2048.formats.session:file_defects", "if found > entry.bytes:", "if False:"
     ),
     "a file that is shorter": Mutant(
-        "tape2048.formats.manifest:file_defects", "if found < entry.bytes:", "if False:"
+        "tape2048.formats.session:file_defects", "if found < entry.bytes:", "if False:"
     ),
     "count": Mutant(f"{FILES}:check_whole", "if claimed != found:", "if claimed < found:"),
     "length": Mutant(f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
@@ -123,7 +123,7 @@ PLANTED = {
         f"{FILES}:check_run_ends", '(found["step_index"] != expected)', '(found["step_index"] > 99)'
     ),
     "manifest's version": Mutant(
-        "tape2048.formats.manifest:parse_manifest", "if manifest.version != version:", "if False:"
+        "tape2048.formats.session:parse_manifest", "if manifest.version != version:", "if False:"
     ),
 }
 

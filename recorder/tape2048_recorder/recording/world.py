@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tape2048.formats.manifest import finish_session
+from tape2048.formats.metadata import finish_session
 from tape2048.io import durable
 from tape2048.io.reading import load_path
 from tape2048.maintenance.removal import quarantine

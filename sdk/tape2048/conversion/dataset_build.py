@@ -47,7 +47,7 @@ from tape2048.formats.dataset_layout import (
     SkippedRun,
     SourceCount,
 )
-from tape2048.formats.manifest import flush_entry
+from tape2048.formats.metadata import flush_entry
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import FileEntry
 from tape2048.io.durable import (

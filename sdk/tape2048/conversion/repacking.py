@@ -17,7 +17,7 @@ import numpy as np
 
 from tape2048.conversion.session_runs import BLOCK_ROWS, boards_of, session_run, write_rows
 from tape2048.errors import MaintenanceError, ReplayError
-from tape2048.formats.manifest import finish_session
+from tape2048.formats.metadata import finish_session
 from tape2048.formats.session import ROWS, STEPS_NPY, TAPE
 from tape2048.io.durable import Staging, fsync_dir, rename_numbered, storage_errors
 from tape2048.maintenance.validation import check_draft, validate_session

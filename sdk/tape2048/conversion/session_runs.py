@@ -14,7 +14,7 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.errors import FieldError, ReplayError
-from tape2048.formats.manifest import finish_session
+from tape2048.formats.metadata import finish_session
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     BLOCK_DTYPE,

@@ -37,9 +37,14 @@ from tape2048.formats.dataset_layout import (
     Manifest,
     SkippedRun,
 )
-from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import SESSION_NAME, SHARD_NAME as SESSION_SHARD_NAME, STEP_DTYPES
+from tape2048.formats.session import (
+    SESSION_NAME,
+    SHARD_NAME as SESSION_SHARD_NAME,
+    STEP_DTYPES,
+    file_defects,
+    read_manifest_file,
+)
 from tape2048.io.reading import open_regular, reading
 from tape2048.runs.files import first_bytes
 

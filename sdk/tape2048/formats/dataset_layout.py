@@ -31,7 +31,6 @@ DATASET_ROW_DTYPE = np.dtype(
         ("step_index", "<u2"),
     ]
 )
-assert DATASET_ROW_DTYPE.itemsize == 32
 
 RUN_ID_MAX = 2**32 - 1
 RUN_STEPS_MAX = 2**16

@@ -1,5 +1,7 @@
 """Reader and writer of ``metadata.db``: run table, session facts and block checksums in one SQLite file.
 
+The writer also completes a new session with its manifest.
+
 The tables are those of :data:`tape2048.formats.session.SCHEMA`. SQLite's integers are signed, of 64 bits:
 ``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite); all other columns are
 counts >= 0.
@@ -19,13 +21,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048.base.text import counted, json_bytes
+from tape2048.base.text import counted, json_bytes, pretty_json
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
-from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA, TAPE_SCHEMA
+from tape2048.formats.session import (
+    BLOCK_DTYPE,
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    PACKED_SCHEMA,
+    RUN_DTYPE,
+    SCHEMA,
+    TAPE_SCHEMA,
+    FileEntry,
+    Manifest,
+)
+from tape2048.io.durable import fsync_dir, open_fd, write_file
+from tape2048.io.reading import crc32c_file
 from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -389,3 +405,31 @@ def _read_facts(
                 ) from error
             facts[key] = value
     return facts
+
+
+def finish_session(
+    directory: Path,
+    rows_files: Mapping[str, FileEntry],
+    runs: NDArray[np.void],
+    blocks: NDArray[np.void],
+    facts: dict[str, Any],
+    *,
+    start_boards: NDArray[np.uint64] | None = None,
+    anchor_rows: int | None = None,
+) -> int:
+    """Write ``metadata.db`` and the manifest of an unpublished session, and flush them and the directory."""
+    database = directory / METADATA_DB
+    write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
+    files = {**rows_files, METADATA_DB: flush_entry(database)}
+    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows))
+    write_file(directory / MANIFEST, text)
+    fsync_dir(directory)
+    return sum(entry.bytes for entry in files.values()) + len(text)
+
+
+def flush_entry(path: Path) -> FileEntry:
+    """Flush a file, and return its size and checksum; OSError of the operating system."""
+    with open_fd(path, os.O_RDONLY) as fd:
+        os.fsync(fd)
+        size = os.fstat(fd).st_size
+        return FileEntry(size, crc32c_file(fd, size, path))

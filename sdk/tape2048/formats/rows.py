@@ -41,7 +41,6 @@ ROW_DTYPE = np.dtype(
         ("step_index", "<u4"),
     ]
 )
-assert ROW_DTYPE.itemsize == 34
 
 
 class RowView(ABC):

@@ -55,13 +55,20 @@ signed integer); ``session`` has ``storage = "tape"``; ``blocks`` cover ``tape.n
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
+from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.npy import rows_header
+from tape2048.io.reading import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 FORMAT_VERSION = 1
 
@@ -79,13 +86,9 @@ SAMPLE_RATE_MAX = 2**32 - 1
 
 STEP_DTYPE = np.dtype([("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))])
 ACTION_STEP_DTYPE = np.dtype([*STEP_DTYPE.descr, ("action", "u1")])
-assert STEP_DTYPE.itemsize == 28
-assert ACTION_STEP_DTYPE.itemsize == 29
 
 #: Byte offset of the board in a row.
 EXPS_OFFSET = 12
-assert STEP_DTYPE.fields is not None
-assert STEP_DTYPE.fields["exps"][1] == EXPS_OFFSET
 
 _SIGNED_STEP_DTYPE = np.dtype([("run_id", "<i8"), *STEP_DTYPE.descr[1:]])
 _SIGNED_ACTION_STEP_DTYPE = np.dtype([("run_id", "<i8"), *ACTION_STEP_DTYPE.descr[1:]])
@@ -105,11 +108,9 @@ RUN_DTYPE = np.dtype(
         ("highest_tile", "<u4"),
     ]
 )
-assert RUN_DTYPE.itemsize == 40
 
 #: One row of ``blocks``.
 BLOCK_DTYPE = np.dtype([("first_row", "<u8"), ("rows", "<u4"), ("crc32c", "<u4")])
-assert BLOCK_DTYPE.itemsize == 16
 
 #: The tables of ``metadata.db``. ``runs.seed`` holds the 64-bit seed as SQLite's signed integer.
 SCHEMA = """
@@ -224,3 +225,66 @@ def anchors_header(rows: int, anchor_rows: int = ANCHOR_ROWS) -> bytes:
 def anchor_count(rows: int, anchor_rows: int = ANCHOR_ROWS) -> int:
     """Return the number of anchors of a tape."""
     return -(-rows // anchor_rows)
+
+
+class _Versioned(Protocol):
+    @property
+    def version(self) -> int: ...
+
+
+M = TypeVar("M", bound=_Versioned)
+
+
+def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
+    """Read a manifest; None if there is none."""
+    if not os.path.lexists(path):
+        return None
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
+        if size > bytes_max:
+            raise ManifestError(f"{size} bytes; expected at most {bytes_max}", path=path)
+        content = os.pread(fd, bytes_max, 0)
+    return parse_manifest(content, path, kind, version=version, what=what)
+
+
+def parse_manifest(
+    content: bytes, path: str | os.PathLike[str], kind: type[M], *, version: int, what: str
+) -> M:
+    """Parse a manifest; arguments and errors as for :func:`read_manifest_file`."""
+    try:
+        manifest = msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ManifestError(f"malformed: {error}", path=path) from error
+    if manifest.version != version:
+        raise ManifestError(
+            f"{what} version {manifest.version}; expected {version}",
+            path=path,
+            hint="try a newer tape2048",
+        )
+    return manifest
+
+
+def file_defects(
+    files: Mapping[str, FileEntry], directory: Path, is_name: Callable[[str], object]
+) -> Iterator[ManifestError | TruncatedError | StorageError]:
+    """Compare a manifest's files with its directory by name (those that ``is_name`` allows) and size."""
+    manifest = directory / MANIFEST
+    for name, entry in files.items():
+        if not is_name(name):
+            yield ManifestError(f"{name!r} is listed, which is not a valid file name", path=manifest)
+            continue
+        path = directory / name
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            yield ManifestError(f"{name} is listed, and missing from the directory", path=manifest)
+            continue
+        except OSError as error:
+            yield StorageError(f"cannot be read: {error.strerror or error}", path=path)
+            continue
+        message = f"has {found} bytes; the manifest says {entry.bytes}"
+        hint = "restore the directory from a copy"
+        if found < entry.bytes:
+            yield TruncatedError(message, path=path, offset=found, hint=hint)
+        if found > entry.bytes:
+            yield ManifestError(f"{name} {message}", path=manifest, hint=hint)

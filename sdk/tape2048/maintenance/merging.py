@@ -20,7 +20,7 @@ import numpy as np
 
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ChecksumError, MaintenanceError
-from tape2048.formats.manifest import finish_session
+from tape2048.formats.metadata import finish_session
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     METADATA_DB,

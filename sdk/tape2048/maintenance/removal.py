@@ -162,15 +162,6 @@ QUARANTINE = ".quarantine"
 _REASON = ".reason.json"
 
 
-class Reason(msgspec.Struct, frozen=True):
-    """The content of ``<name>.reason.json``: previous path, program, time (UTC), and findings."""
-
-    was: str
-    by: str
-    at: str
-    findings: list[dict[str, object]]
-
-
 def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) -> Path:
     """Move a directory of ``root``, which no other process uses, to the quarantine; return its new path.
 
@@ -178,13 +169,14 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
     """
     home = root / QUARANTINE
     name = path.name.lstrip(".")
-    reason = Reason(
-        was=str(path),
-        by=by,
-        at=f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
-        findings=[msgspec.to_builtins(finding) for finding in findings],
+    text = pretty_json(
+        {
+            "was": str(path),
+            "by": by,
+            "at": f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "findings": [msgspec.to_builtins(finding) for finding in findings],
+        }
     )
-    text = pretty_json(reason)
     with storage_errors(path, "moving it to the quarantine"):
         home.mkdir(exist_ok=True)
         for target in numbered(home / name):

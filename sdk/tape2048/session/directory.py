@@ -27,7 +27,6 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
-from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -43,6 +42,8 @@ from tape2048.formats.session import (
     TAPE_NPY,
     FileEntry,
     Manifest,
+    file_defects,
+    read_manifest_file,
 )
 from tape2048.io.reading import map_file, open_regular, reading
 

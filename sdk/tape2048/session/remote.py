@@ -52,9 +52,15 @@ from tape2048.errors import (
     StoreError,
     TruncatedError,
 )
-from tape2048.formats.manifest import parse_manifest
 from tape2048.formats.metadata import read_metadata
-from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
+from tape2048.formats.session import (
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    FileEntry,
+    Manifest,
+    parse_manifest,
+)
 from tape2048.io.durable import (
     Staging,
     lock_directory,
@@ -497,12 +503,9 @@ class SessionCache:
                     if each.name not in {LOCKS_DIRECTORY, _TABLES} and each.is_dir(follow_symlinks=False):
                         with contextlib.suppress(FileNotFoundError):
                             used = each.stat().st_mtime_ns
-                            yield _Entry(root != self.directory, used, Path(each.path), _bytes_in(each.path))
-
-
-def _bytes_in(directory: str) -> int:
-    with os.scandir(directory) as files:
-        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+                            path = Path(each.path)
+                            size = sum(file.lstat().st_size for file in path.iterdir())
+                            yield _Entry(root != self.directory, used, path, size)
 
 
 def _touch(path: Path) -> None:

@@ -176,6 +176,7 @@ class RemoteSession(Session):
         path = source.cache.directory / name
         rows = self._reserve(path, manifest, metadata)
         super().__init__(path, rows, metadata, manifest, "mmap", probe=False)
+        self._manifest = manifest
         self._kept: Hold | None = None
 
     def _reset(self, held: Held | None = None) -> None:
@@ -256,11 +257,6 @@ class RemoteSession(Session):
     def prefetch(self) -> None:
         """Fetch the session into the cache, without holding it."""
         self.source.cache.take(self.source.store, self.name, self._manifest)
-
-    @property
-    def _manifest(self) -> Manifest:
-        assert self.manifest is not None
-        return self.manifest
 
     def acquire(self) -> None:
         """Fetch and map the rows, until as many calls of :meth:`release`; see :class:`Hold`."""

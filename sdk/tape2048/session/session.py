@@ -300,21 +300,17 @@ class Session(RowView):
             TypeError: row numbers are not integers of one dimension.
         """
         if self.tape is not None:
-            return self._decoded(self.tape, rows)
+            from tape2048.game.rules import boards_to_exps  # loads the compiler
+
+            if isinstance(rows, slice) and rows.step in {None, 1}:
+                return boards_to_exps(self.tape.boards(*rows.indices(len(self))[:2]))
+            return boards_to_exps(self.tape.boards_at(self._row_numbers(rows)))
         if isinstance(rows, slice):
             return self.steps["exps"][rows].copy()
         # Not from the strided field, of which NumPy would first copy the whole column.
         taken = self._take(self._row_numbers(rows))
         row_bytes = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
         return np.ascontiguousarray(row_bytes[:, EXPS_OFFSET : EXPS_OFFSET + 16])
-
-    def _decoded(self, tape: Tape, rows: Rows) -> NDArray[np.uint8]:
-        from tape2048.game.rules import boards_to_exps  # loads the compiler
-
-        if isinstance(rows, slice) and rows.step in {None, 1}:
-            first, end, _ = rows.indices(len(self))
-            return boards_to_exps(tape.boards(first, end))
-        return boards_to_exps(tape.boards_at(self._row_numbers(rows)))
 
     def moves(self, rows: Rows) -> NDArray[np.uint8]:
         """Return the moves of the given rows, ``u8[n]``: 0 up, 1 down, 2 left, 3 right; a new array.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tape2048.errors import ReplayError
-from tape2048.formats.manifest import finish_session
+from tape2048.formats.metadata import finish_session
 from tape2048.formats.session import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,

@@ -33,8 +33,7 @@ from tests.mutants import Mutant, planted
 from tests.sdk.stores import fetch_session
 
 from tape2048.errors import MissingPathError, StoreError, TapeError
-from tape2048.formats.manifest import finish_session
-from tape2048.formats.metadata import read_metadata
+from tape2048.formats.metadata import finish_session, read_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.objects import Store
 from tape2048.session.remote import RemoteName, list_sessions

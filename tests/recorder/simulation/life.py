@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tape2048.errors import MissingPathError, StorageError, TapeError
-from tape2048.formats import manifest
+from tape2048.formats import metadata
 from tape2048.formats.session import FileEntry
 from tape2048.io import durable
 from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
@@ -256,7 +256,7 @@ class Life:
         files = bound(durable, os=system, Path=path_class, _renameat2=system.renameat2)
         files.try_lock = lambda fd, shared=False: True
         finish = bound(
-            manifest,
+            metadata,
             os=system,
             write_file=files.write_file,
             fsync_dir=files.fsync_dir,

@@ -375,7 +375,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tape2048.formats.manifest.write_file", refuse)
+    monkeypatch.setattr("tape2048.formats.metadata.write_file", refuse)
     with pytest.raises(errors.DiskFullError):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []

@@ -50,7 +50,7 @@ def test_every_board_of_a_game_has_its_score(seed: int) -> None:
 
 def write_games(path: Path, *, rate: int = 1, action: bool = False, engine: str = "tape2048/1") -> Path:
     """A session of three games as the recorder writes it."""
-    from tape2048.formats.manifest import finish_session
+    from tape2048.formats.metadata import finish_session
 
     dtype, runs, rows = step_dtype(record_action=action), np.zeros(3, RUN_DTYPE), []
     for at in range(3):
@@ -81,8 +81,8 @@ def write_games(path: Path, *, rate: int = 1, action: bool = False, engine: str 
 
 def forge(path: Path, run: int, **values: int) -> None:
     """Change a run's outcome and everything that would tell."""
-    from tape2048.formats.manifest import finish_session, read_manifest_file
-    from tape2048.formats.session import Manifest
+    from tape2048.formats.metadata import finish_session
+    from tape2048.formats.session import Manifest, read_manifest_file
 
     found = read_metadata(path / "metadata.db")
     runs = found.runs.copy()
