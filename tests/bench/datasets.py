@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.conversion.dataset_build import RowsWriter, build_dataset
+from tape2048.conversion.dataset_build import DatasetWriter, build_dataset
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
-from tape2048.datasets.metadata import write_runs_db
-from tape2048.datasets.run_table import RunTable
+from tape2048.datasets.run_table import RunTable, write_runs_db
 from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import RunMeta
@@ -72,7 +71,7 @@ def make_rows(directory: Path, rows: int) -> Path:
     """A data set of made-up rows, runs of :data:`RUN_STEPS`."""
     path = directory / "made"
     path.mkdir()
-    writer = RowsWriter(path, None)
+    writer = DatasetWriter(path, None)
     rng = np.random.default_rng(0)
     for first in range(0, rows, 1 << 20):
         part = np.zeros(min(1 << 20, rows - first), DATASET_ROW_DTYPE)
@@ -80,7 +79,7 @@ def make_rows(directory: Path, rows: int) -> Path:
         part["board"] = rng.integers(0, 2**63, len(part))
         part["run_id"], part["step_index"] = numbers // RUN_STEPS, numbers % RUN_STEPS
         writer.write(part.view(np.uint8))
-    writer.finish()
+    writer.finish_rows()
     steps = [RUN_STEPS] * (rows // RUN_STEPS) + ([rows % RUN_STEPS] if rows % RUN_STEPS else [])
     table = RunTable.of_metas([RunMeta(count, max_score=i % 2) for i, count in enumerate(steps)])
     write_runs_db(path / "metadata.db", table)

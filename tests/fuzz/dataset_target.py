@@ -28,9 +28,8 @@ from harness import EXTREMES, Field, Target, pick
 from set_targets import GAMES
 from tests.sdk.datasets.set_builders import dataset_rows
 
-from tape2048.datasets.dataset import DATASET_ROW_DTYPE
-from tape2048.datasets.directory import check_files, check_run_ends, check_whole
-from tape2048.datasets.metadata import table_of_columns
+from tape2048.datasets.dataset import DATASET_ROW_DTYPE, check_files, check_run_ends, check_whole
+from tape2048.datasets.run_table import table_of_columns
 from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import Manifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header

@@ -28,8 +28,8 @@ DIRECTORIES = int(os.environ.get("FUZZ_CASES", "100000")) // 500
 
 pytestmark = pytest.mark.slow
 
-FILES = "tape2048.datasets.directory"
-LISTED = "tape2048.formats.session:file_defects"
+FILES = "tape2048.datasets.dataset"
+LISTED = "tape2048.formats.manifest:file_defects"
 TABLE = "tape2048.datasets.run_table"
 NPY = "tape2048.formats.npy"
 
@@ -114,7 +114,7 @@ PLANTED = {
     "column order": Mutant(f"{NPY}:parse_header", "if fortran_order or ", "if "),
     "dimensions": Mutant(f"{NPY}:parse_header", "len(shape) != 1", "len(shape) < 1"),
     "count out of range": Mutant(
-        "tape2048.datasets.metadata:table_of_columns", "if column and not 0 <= min", "if column and not min"
+        "tape2048.datasets.run_table:table_of_columns", "if column and not 0 <= min", "if column and not min"
     ),
     "another run's rows": Mutant(
         f"{FILES}:check_run_ends", '(found["run_id"] != ids)', '(found["run_id"] > 99)'

@@ -44,8 +44,7 @@ FORMATS = {
         "FieldError FieldError BookkeepingError",
     ),
     "packdat": Expected(
-        6,
-        "MagicError VersionError TruncatedError FormatError ChecksumError FieldError BookkeepingError",
+        6, "MagicError VersionError TruncatedError FormatError ChecksumError FieldError BookkeepingError"
     ),
     "dataset": Expected(
         8,

@@ -18,7 +18,7 @@ from tape2048.errors import TruncatedError
 
 pytestmark = pytest.mark.slow
 
-FILE = "tape2048.datasets.packdat_layout"
+FILE = "tape2048.datasets.packdat"
 TABLE = "tape2048.datasets.run_table"
 
 

@@ -15,7 +15,7 @@ from tests.mutants import Mutant, planted
 
 pytestmark = pytest.mark.slow
 
-LAYOUT = "tape2048.packs.layout"
+LAYOUT = "tape2048.packs.a2pack"
 KERNELS = "tape2048.runs.a2run2_codec"
 
 #: Checks taken out, one at a time, and the format whose fuzzing has to notice.
@@ -32,25 +32,16 @@ PLANTED = {
         "a2t1",
         Mutant("tape2048.runs.a2run:parse_run", "if not math.isfinite(elapsed):", "if False:"),
     ),
-    "a2t1 version": (
-        "a2t1",
-        Mutant("tape2048.runs.a2run:parse_run", "version != VERSION", "version > 200"),
-    ),
+    "a2t1 version": ("a2t1", Mutant("tape2048.runs.a2run:parse_run", "version != VERSION", "version > 200")),
     "a2t1 byte order": ("a2t1", Mutant("tape2048.runs.a2run:parse_run", "order != 0", "order > 1")),
     "a2run2 count": (
         "a2run2",
-        Mutant(
-            "tape2048.runs.a2run2:RunV2.from_bytes",
-            "if steps != meta.steps:",
-            "if False:",
-        ),
+        Mutant("tape2048.runs.a2run2:RunV2.from_bytes", "if steps != meta.steps:", "if False:"),
     ),
     "a2run2 count before allocation": (
         "a2run2",
         Mutant(
-            "tape2048.runs.a2run2:RunV2.from_bytes",
-            "if steps * _STEP_BYTES_MIN > cursor.left:",
-            "if False:",
+            "tape2048.runs.a2run2:RunV2.from_bytes", "if steps * _STEP_BYTES_MIN > cursor.left:", "if False:"
         ),
     ),
     "a2run2 trailing bytes": (
@@ -112,10 +103,7 @@ PLANTED = {
         "a2pack",
         Mutant(f"{LAYOUT}:_read_tail", "if begin + length != footer_at:", "if begin + length > footer_at:"),
     ),
-    "a2pack data end": (
-        "a2pack",
-        Mutant(f"{LAYOUT}:_read_tail", "if data_end != footer_at:", "if False:"),
-    ),
+    "a2pack data end": ("a2pack", Mutant(f"{LAYOUT}:_read_tail", "if data_end != footer_at:", "if False:")),
     "a2pack padding": (
         "a2pack",
         Mutant("tape2048.packs.reader:PackReader._check_zeros", "if padding.any():", "if False:"),

@@ -58,16 +58,9 @@ def game(seed: int, *, with_branches: bool = True, steps_max: int = 10**9, **met
 def a2t1_bytes(run: PlainRun, **changes: int) -> bytes:
     """An A2T1 file; ``changes`` replace header fields. The checksum fits what is there."""
     engine = (run.engine or "").encode()
-    fields = {
-        "version": 1,
-        "order": 0,
-        "steps": len(run.moves),
-        "start": run.start_unix_s,
-        "elapsed": run.elapsed_s,
-        "score": run.max_score,
-        "tile": run.highest_tile,
-        "engine_len": len(engine),
-    } | changes
+    fields = {"version": 1, "order": 0, "steps": len(run.moves), "start": run.start_unix_s}
+    fields |= {"elapsed": run.elapsed_s, "score": run.max_score, "tile": run.highest_tile}
+    fields |= {"engine_len": len(engine)} | changes
     body = b"A2T1" + struct.pack("<BBIQfQIH", *fields.values()) + engine
     body += b"".join(state.to_bytes(8, "little") for state in run.states) + bytes(run.moves)
     return seal_a2t1(body)
@@ -91,35 +84,22 @@ def varint(value: int) -> bytes:
 
 def a2run2_meta(run: PlainRun, steps: int | None = None) -> bytes:
     engine = b"\0" if run.engine is None else b"\1" + varint(len(run.engine.encode())) + run.engine.encode()
-    return (
-        varint(len(run.moves) if steps is None else steps)
-        + varint(run.start_unix_s)
-        + struct.pack("<f", run.elapsed_s)
-        + varint(run.max_score)
-        + varint(run.highest_tile)
-        + engine
-    )
+    head = varint(len(run.moves) if steps is None else steps) + varint(run.start_unix_s)
+    return head + struct.pack("<f", run.elapsed_s) + varint(run.max_score) + varint(run.highest_tile) + engine
 
 
 def a2run2_step(board: int, move: int, branches: Branches) -> bytes:
     out = varint(board) + varint(move)
     if branches is None:
         return out + b"\0"
-    return (
-        out
-        + b"\1"
-        + b"".join(b"\1" if value is None else b"\0" + struct.pack("<f", value) for value in branches)
-    )
+    values = (b"\1" if value is None else b"\0" + struct.pack("<f", value) for value in branches)
+    return out + b"\1" + b"".join(values)
 
 
 def a2run2_bytes(run: PlainRun) -> bytes:
     steps = zip(run.states, run.moves, run.branches, strict=False)
-    return (
-        a2run2_meta(run)
-        + varint(len(run.moves))
-        + b"".join(a2run2_step(*step) for step in steps)
-        + varint(run.states[-1])
-    )
+    body = b"".join(a2run2_step(*step) for step in steps)
+    return a2run2_meta(run) + varint(len(run.moves)) + body + varint(run.states[-1])
 
 
 def decode_a2run2(data: bytes) -> PlainRun:
@@ -271,12 +251,8 @@ def a2pack_bytes(spec: PackSpec) -> bytes:
     header = b"A2PACK\0\0" + struct.pack("<IIQ", *head.values())
     out = (header + crc32c(header).to_bytes(4, "little") + index).ljust(begin, b"\0") + data
     stats = b"" if spec.stats is None else len(spec.stats).to_bytes(4, "little") + spec.stats
-    foot = {
-        "data_end": at,
-        "index_crc": crc32c(index),
-        "data_crc": crc32c(data) if spec.data_crc else 0,
-        "stats_offset": at if stats else 0,
-    } | spec.footer
+    foot = {"data_end": at, "index_crc": crc32c(index), "data_crc": crc32c(data) if spec.data_crc else 0}
+    foot |= {"stats_offset": at if stats else 0} | spec.footer
     footer = struct.pack("<QIIQ", *foot.values())
     return out + stats + footer + crc32c(footer).to_bytes(4, "little") + bytes(4)
 
@@ -291,31 +267,18 @@ def stats_facts(runs: list[PlainRun]) -> dict[str, Any]:
     def counted(values: list[Any]) -> dict[Any, int]:
         return {value: values.count(value) for value in sorted(set(values))}
 
-    return {
-        "count": len(runs),
-        "total_steps": sum(lengths),
-        "min_len": lengths[0],
-        "max_len": lengths[-1],
-        "mean_len": sum(lengths) / len(runs),
-        "p50_len": rank(50),
-        "p90_len": rank(90),
-        "p99_len": rank(99),
+    total = sum(lengths)
+    mean = total / len(runs)
+    values = (len(runs), total, lengths[0], lengths[-1], mean, rank(50), rank(90), rank(99))
+    return dict(zip(STATS, values, strict=True)) | {
         "highest_tile_hist": counted([run.highest_tile for run in runs]),
         "engine_counts": counted([run.engine or "" for run in runs]),
     }
 
 
 #: The fields of the reference's stats, in its order, and how postcard has them.
-STATS = {
-    "count": "u64",
-    "total_steps": "u64",
-    "min_len": "u32",
-    "max_len": "u32",
-    "mean_len": "f64",
-    "p50_len": "u32",
-    "p90_len": "u32",
-    "p99_len": "u32",
-}
+STATS = {"count": "u64", "total_steps": "u64", "min_len": "u32", "max_len": "u32", "mean_len": "f64"}
+STATS |= {"p50_len": "u32", "p90_len": "u32", "p99_len": "u32"}
 
 
 def compact_json(document: dict[str, Any]) -> bytes:

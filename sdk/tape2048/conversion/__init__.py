@@ -11,8 +11,12 @@ if TYPE_CHECKING:
         build_dataset as build_dataset,
         write_view as write_view,
     )
-    from tape2048.conversion.repacking import Repacked as Repacked, repack_session as repack_session
-    from tape2048.conversion.session_runs import session_run as session_run, write_session as write_session
+    from tape2048.conversion.session_runs import (
+        Repacked as Repacked,
+        repack_session as repack_session,
+        session_run as session_run,
+        write_session as write_session,
+    )
     from tape2048.conversion.sources import SourceRun as SourceRun, open_source as open_source
     from tape2048.conversion.targets import Converted as Converted, convert as convert
 else:

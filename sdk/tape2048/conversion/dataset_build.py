@@ -20,9 +20,8 @@ from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
 from tape2048.conversion.sources import RunSource, open_source
-from tape2048.datasets.directory import open_directory, refuse_empty
-from tape2048.datasets.metadata import write_runs_db
-from tape2048.datasets.run_table import RunTable
+from tape2048.datasets.dataset import open_directory, refuse_empty
+from tape2048.datasets.run_table import RunTable, write_runs_db
 from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.errors import (
     ChecksumError,
@@ -60,18 +59,17 @@ from tape2048.io.durable import (
     write_file,
 )
 from tape2048.io.reading import crc32c_combine, crc32c_file
-from tape2048.runs.engine_text import split_seed
-from tape2048.runs.run import check_meta
+from tape2048.runs.run import check_meta, split_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048.conversion.sources import Replayer, SourceRun
-    from tape2048.datasets.dataset import Dataset
-    from tape2048.datasets.directory import Opened, RowsFile
-    from tape2048.runs.run import Run, RunMeta
+    from tape2048.conversion.session_runs import Replayer
+    from tape2048.conversion.sources import SourceRun
+    from tape2048.datasets.dataset import Dataset, Opened, RowsFile
+    from tape2048.runs.run import RunMeta
 
     OneSource = str | os.PathLike[str] | RunSource
     Sources = OneSource | Iterable[OneSource]
@@ -147,13 +145,11 @@ def build_dataset(
     """
     target = _new_target(output)
     opened = _opened(sources, replayer, lossy=lossy)
-    with _published(target, shard_rows) as (directory, writer):
-        added = _Added(writer, first_id=0, first_row=0)
-        added.add_all(opened, workers, progress)
-        if not added.runs:
-            refuse_empty(added.skipped, target)
-        added.finish(directory, None)
-    return added.built(target)
+    with _new_dataset(target, shard_rows) as writer:
+        writer.add_all(opened, workers, progress)
+        if not writer.runs:
+            refuse_empty(writer.skipped, target)
+    return writer.built(target)
 
 
 def append_dataset(
@@ -205,15 +201,10 @@ def append_dataset(
             except NotADirectoryError:
                 raise NotASessionError("not a directory", path=target) from None
         old = open_directory(target, stack)
-        stack.enter_context(storage_errors(target, "writing it"))
-        staging = stack.enter_context(Staging(target))
-        writer = stack.enter_context(closing(_continue(old, staging.path)))
-        ids = old.table.rows["id"]
-        added = _Added(writer, int(ids.max()) + 1 if len(ids) else 0, writer.rows)
-        added.add_all(opened, workers, progress)
-        added.finish(staging.path, old)
-        staging.publish(exchange=True)
-    return added.built(target)
+        shard_rows = max(1, old.files[0].header.rows) if (old.files[0].path.parent.name == SHARDS) else None
+        writer = stack.enter_context(_new_dataset(target, shard_rows, old))
+        writer.add_all(opened, workers, progress)
+    return writer.built(target)
 
 
 def write_view(
@@ -251,18 +242,16 @@ def write_view(
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
     ends = np.cumsum(view.runs["steps"], dtype=np.int64)
-    with _published(target, shard_rows) as (directory, writer):
+    with _new_dataset(target, shard_rows) as writer:
         for first in range(0, len(view), _VIEW_ROWS):
             rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
             rows["run_id"] = np.searchsorted(ends, np.arange(first, first + len(rows)), side="right")
             writer.write(rows.view(np.uint8))
             if progress is not None:
                 progress(first + len(rows), len(view))
-        added = _Added(writer, first_id=0, first_row=0)
-        added.tables, added.runs = [view.run_table], len(view.runs)
-        added.sources = [SourceCount(str(view.paths[0]), "dataset", len(view.runs), len(view), 0)]
-        added.finish(directory, None)
-    return added.built(target)
+        writer.tables, writer.runs = [view.run_table], len(view.runs)
+        writer.sources = [SourceCount(str(view.paths[0]), "dataset", len(view.runs), len(view), 0)]
+    return writer.built(target)
 
 
 def _new_target(output: str | os.PathLike[str]) -> Path:
@@ -274,15 +263,17 @@ def _new_target(output: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def _published(target: Path, shard_rows: int | None) -> Iterator[tuple[Path, RowsWriter]]:
-    """Give a draft's directory and its writer; publish it when the block ends without an error."""
+def _new_dataset(target: Path, shard_rows: int | None, old: Opened | None = None) -> Iterator[DatasetWriter]:
+    """Give the writer of a draft; publish it, in place of ``old``, when the block ends without an error."""
     with (
         storage_errors(target, "writing it"),
         Staging(target) as staging,
-        closing(RowsWriter(staging.path, shard_rows)) as writer,
+        closing(DatasetWriter(staging.path, shard_rows, old)) as writer,
     ):
-        yield staging.path, writer
-        staging.publish()
+        writer.copy_old()
+        yield writer
+        writer.finish()
+        staging.publish(exchange=old is not None)
 
 
 def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list[RunSource]:
@@ -318,7 +309,8 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
     end = normalised = 0
     for found in runs:
         try:
-            run = _fitting(found.checked())
+            run = found.checked()
+            check_meta(run.meta, None, steps=RUN_STEPS_MAX, max_score=_U63_MAX, start_unix_s=_U63_MAX)
             size = ROW_BYTES * len(run)
             normalised += dataset_records(run, len(metas), records[end : end + size]) > 0
         except TapeError as error:
@@ -335,30 +327,67 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
     )
 
 
-def _fitting(run: Run) -> Run:
-    """Return the run if its metadata fits a data set, and raise otherwise."""
-    check_meta(run.meta)
-    if len(run) > RUN_STEPS_MAX:
-        raise FieldError(f"{len(run)} steps; a data set's step_index holds at most {RUN_STEPS_MAX}")
-    for name in ("max_score", "start_unix_s"):
-        if getattr(run.meta, name) > _U63_MAX:
-            raise FieldError(f"{name} is {getattr(run.meta, name)}; SQLite holds at most {_U63_MAX}")
-    return run
+class DatasetWriter:
+    """Writes a data set to an unpublished directory: the rows of ``old``, if any, then those of further runs.
 
+    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. ``files`` has size and
+    checksum of each finished file, by name. ``runs``, ``tables``, ``sources``, ``skipped``, ``lost`` and
+    ``normalised`` are those of the further runs. Methods raise OSError.
+    """
 
-class _Added:
-    """The runs that a build or an append has written so far; the first has the id ``first_id``."""
-
-    def __init__(self, writer: RowsWriter, first_id: int, first_row: int) -> None:
-        self.writer = writer
-        self._first_id = first_id
-        self._first_row = first_row
-        self.runs = 0
+    def __init__(self, directory: Path, shard_rows: int | None, old: Opened | None = None) -> None:
+        if shard_rows is not None and shard_rows < 1:
+            raise ValueError(f"shard_rows={shard_rows}; expected at least 1")
+        self._directory, self._shard_rows, self._old = directory, shard_rows, old
+        self._first_id = 0
+        if old is not None and len(old.table):
+            self._first_id = int(old.table.rows["id"].max()) + 1
+        self._first_row = 0
+        self._fd: int | None = None
+        self._name = ""
+        self._file_rows = self._crc = 0
+        self.rows = self.runs = self.normalised = 0
+        self.files: dict[str, FileEntry] = {}
         self.tables = [RunTable.of_metas([])]
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
         self.lost: Counter[str] = Counter()
-        self.normalised = 0
+        if shard_rows is not None:
+            (directory / SHARDS).mkdir()
+
+    def copy_old(self) -> None:
+        """Begin with the old rows: link shards, copy one ``steps.npy`` and compare its checksum."""
+        if self._old is None:
+            return
+        listed = self._old.manifest.files if self._old.manifest is not None else {}
+        for file in self._old.files:
+            entry = listed.get(str(file.path.relative_to(self._old.path)))
+            begin, end = file.header.data_offset, file.header.end_offset
+            if self._shard_rows is not None:
+                self._link(file, entry or FileEntry(end, crc32c_file(file.fd, end, file.path)))
+                continue
+            head = crc32c_file(file.fd, begin, file.path)
+            rows = crc32c_file(file.fd, end - begin, file.path, offset=begin, on_chunk=self.write)
+            found = crc32c_combine(head, rows, end - begin)
+            if entry is not None and entry.crc32c != found:
+                raise ChecksumError(
+                    f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}; nothing was appended",
+                    path=file.path,
+                    hint="restore the data set from a copy, or build it again",
+                )
+        self._first_row = self.rows
+
+    def _link(self, shard: RowsFile, entry: FileEntry) -> None:
+        """Add a finished shard of another directory, by a link if the file system can, else by a copy."""
+        name = self._next_name()
+        target = self._directory / name
+        try:
+            os.link(shard.path, target)
+        except OSError:
+            shutil.copyfile(shard.path, target)
+            fsync_path(target)
+        self.files[name] = entry
+        self.rows += shard.header.rows
 
     def add_all(
         self,
@@ -370,17 +399,15 @@ class _Added:
         total = sum(source.count for source in sources)
         done = 0
         for source in sources:
-            before = self._counts()
+            before = self.runs, self.rows, len(self.skipped), self.normalised
             for chunk in source.map(_lay_out, workers):
                 self._add(chunk)
                 done += chunk.read
                 if progress is not None:
-                    progress(done, max(done, total), self.writer.rows - self._first_row)
-            counts = (now - then for now, then in zip(self._counts(), before, strict=True))
+                    progress(done, max(done, total), self.rows - self._first_row)
+            now = self.runs, self.rows, len(self.skipped), self.normalised
+            counts = (new - old for new, old in zip(now, before, strict=True))
             self.sources.append(SourceCount(str(source.path), source.kind, *counts))
-
-    def _counts(self) -> tuple[int, int, int, int]:
-        return self.runs, self.writer.rows, len(self.skipped), self.normalised
 
     def _add(self, chunk: _Chunk) -> None:
         next_id = self._first_id + self.runs
@@ -388,135 +415,64 @@ class _Added:
         if last > RUN_ID_MAX:
             raise FieldError(f"a run would have id {last}; a row's run_id holds at most {RUN_ID_MAX}")
         chunk.records.view(DATASET_ROW_DTYPE)["run_id"] += np.uint32(next_id)
-        self.writer.write(chunk.records)
+        self.write(chunk.records)
         self.runs += len(chunk.table)
         self.tables.append(chunk.table)
         self.skipped += chunk.skipped
         self.lost += chunk.lost
         self.normalised += chunk.normalised
 
-    def finish(self, directory: Path, old: Opened | None) -> None:
-        """Write the files beside the rows, for the old runs and the new ones, and flush all files."""
-        table = RunTable.joined(self.tables).renumbered(self._first_id, self._first_row)
-        if old is not None:
-            table = RunTable.joined([old.table, table])
-        self.writer.finish()
-        database = directory / METADATA_DB
-        write_runs_db(database, table)
-        rows = self.writer.files.get(STEPS_NPY)
-        before = None if old is None else old.manifest
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        manifest = Manifest(
-            version=FORMAT_VERSION,
-            num_steps=self.writer.rows,
-            num_runs=len(table),
-            created=(before and before.created) or now,
-            updated=None if before is None else now,
-            steps_crc32c=None if rows is None else rows.crc32c,
-            files={**self.writer.files, METADATA_DB: flush_entry(database)},
-            sources=[*(before.sources if before else ()), *self.sources],
-            skipped=[*(before.skipped if before else ()), *self.skipped],
-        )
-        write_file(directory / MANIFEST, pretty_json(manifest))
-
-    def built(self, path: Path) -> Built:
-        """Return the result for the caller."""
-        rows = self.writer.rows - self._first_row
-        return Built(str(path), self.runs, rows, tuple(self.skipped), dict(self.lost), self.normalised)
-
-
-def _continue(old: Opened, directory: Path) -> RowsWriter:
-    """Make a writer in a new directory that begins with the old rows, copied or linked."""
-    sharded = old.files[0].path.parent.name == SHARDS
-    writer = RowsWriter(directory, max(1, old.files[0].header.rows) if sharded else None)
-    listed = old.manifest.files if old.manifest is not None else {}
-    try:
-        for file in old.files:
-            entry = listed.get(str(file.path.relative_to(old.path)))
-            if sharded:
-                size = file.header.end_offset
-                entry = entry or FileEntry(size, crc32c_file(file.fd, size, file.path))
-                writer.link(file.path, file.header.rows, entry)
-            else:
-                _copy_rows(file, writer, entry)
-    except BaseException:
-        writer.close()
-        raise
-    return writer
-
-
-def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> None:
-    """Copy the rows of a file, and compare its checksum with the manifest's."""
-    begin = file.header.data_offset
-    size = file.header.end_offset - begin
-    head = crc32c_file(file.fd, begin, file.path)
-    rows = crc32c_file(file.fd, size, file.path, offset=begin, on_chunk=writer.write)
-    found = crc32c_combine(head, rows, size)
-    if entry is not None and entry.crc32c != found:
-        raise ChecksumError(
-            f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}; nothing was appended",
-            path=file.path,
-            hint="restore the data set from a copy, or build it again",
-        )
-
-
-class RowsWriter:
-    """Appends rows to the files of an unpublished directory; its methods raise OSError.
-
-    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. ``files`` has size and
-    checksum of each finished file, by name.
-    """
-
-    def __init__(self, directory: Path, shard_rows: int | None) -> None:
-        if shard_rows is not None and shard_rows < 1:
-            raise ValueError(f"shard_rows={shard_rows}; expected at least 1")
-        self._directory = directory
-        self._shard_rows = shard_rows
-        self._fd: int | None = None
-        self._name = ""
-        self._file_rows = 0
-        self._crc = 0
-        self.rows = 0
-        self.files: dict[str, FileEntry] = {}
-        if shard_rows is not None:
-            (directory / SHARDS).mkdir()
-
     def write(self, records: NDArray[np.uint8]) -> None:
         """Append rows, ``u8[32 * n]``."""
         while len(records):
-            if self._fd is None:
-                self._begin()
-            assert self._fd is not None
+            fd = self._begin() if self._fd is None else self._fd
             room = len(records)
             if self._shard_rows is not None:
                 room = (self._shard_rows - self._file_rows) * ROW_BYTES
             piece = records[:room]
-            write_all(self._fd, piece.data, HEADER_BYTES + self._file_rows * ROW_BYTES)
+            write_all(fd, piece.data, HEADER_BYTES + self._file_rows * ROW_BYTES)
             self._crc = crc32c(piece.data, self._crc)
             self._file_rows += len(piece) // ROW_BYTES
             self.rows += len(piece) // ROW_BYTES
             records = records[room:]
             if self._file_rows == self._shard_rows:
-                self._end()
-
-    def link(self, shard: Path, rows: int, entry: FileEntry) -> None:
-        """Add a finished shard of another directory, by a link if the file system can, else by a copy."""
-        name = self._next_name()
-        target = self._directory / name
-        try:
-            os.link(shard, target)
-        except OSError:
-            shutil.copyfile(shard, target)
-            fsync_path(target)
-        self.files[name] = entry
-        self.rows += rows
+                self._end(fd)
 
     def finish(self) -> None:
-        """End the last file, and flush the directory of the shards."""
+        """Write the files beside the rows, for the old runs and the new ones, and flush all files."""
+        self.finish_rows()
+        table = RunTable.joined(self.tables).renumbered(self._first_id, self._first_row)
+        before = None
+        if self._old is not None:
+            table, before = RunTable.joined([self._old.table, table]), self._old.manifest
+        database = self._directory / METADATA_DB
+        write_runs_db(database, table)
+        rows = self.files.get(STEPS_NPY)
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        manifest = Manifest(
+            version=FORMAT_VERSION,
+            num_steps=self.rows,
+            num_runs=len(table),
+            created=(before and before.created) or now,
+            updated=None if before is None else now,
+            steps_crc32c=None if rows is None else rows.crc32c,
+            files={**self.files, METADATA_DB: flush_entry(database)},
+            sources=[*(before.sources if before else ()), *self.sources],
+            skipped=[*(before.skipped if before else ()), *self.skipped],
+        )
+        write_file(self._directory / MANIFEST, pretty_json(manifest))
+
+    def built(self, path: Path) -> Built:
+        """Return the result for the caller."""
+        rows = self.rows - self._first_row
+        return Built(str(path), self.runs, rows, tuple(self.skipped), dict(self.lost), self.normalised)
+
+    def finish_rows(self) -> None:
+        """End the last file of rows, and flush the directory of the shards."""
         if not self.files and self._fd is None:
             self._begin()  # a data set without rows has a file, too
         if self._fd is not None:
-            self._end()
+            self._end(self._fd)
         if self._shard_rows is not None:
             fsync_dir(self._directory / SHARDS)
 
@@ -529,18 +485,17 @@ class RowsWriter:
     def _next_name(self) -> str:
         return STEPS_NPY if self._shard_rows is None else f"{SHARDS}/steps_{len(self.files):05d}.npy"
 
-    def _begin(self) -> None:
+    def _begin(self) -> int:
         self._name = self._next_name()
-        self._fd = os.open(
-            self._directory / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(self._directory / self._name, flags, 0o644)
         self._file_rows = self._crc = 0
+        return self._fd
 
-    def _end(self) -> None:
-        assert self._fd is not None
+    def _end(self, fd: int) -> None:
         header = rows_header(DATASET_ROW_DTYPE, self._file_rows, HEADER_BYTES)
-        write_all(self._fd, header, 0)
-        os.fsync(self._fd)
+        write_all(fd, header, 0)
+        os.fsync(fd)
         self.close()
         size = self._file_rows * ROW_BYTES
         entry = FileEntry(HEADER_BYTES + size, crc32c_combine(crc32c(header), self._crc, size))

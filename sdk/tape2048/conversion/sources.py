@@ -8,11 +8,11 @@ others.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape2048.base.threads import map_ordered
-from tape2048.conversion.registry import FORMATS, SESSIONS
 from tape2048.errors import (
     MagicError,
     MaintenanceError,
@@ -21,7 +21,7 @@ from tape2048.errors import (
     ReplayError,
     TapeError,
 )
-from tape2048.formats.dataset_layout import METADATA_DB
+from tape2048.formats.dataset_layout import METADATA_DB, SkippedRun
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import STEP_DTYPES, TAPE_NPY
@@ -31,17 +31,42 @@ from tape2048.runs.files import find_run_files, first_bytes, read_run_file
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
-    from tape2048.conversion.session_runs import Play
+    from tape2048.conversion.session_runs import Play, Replayer
     from tape2048.runs.run import Run
-
-    #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
-    #: if that player is not available here.
-    Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
     #: A run, then the other fields of :class:`SourceRun`.
     RunFacts = tuple[Run, *tuple[Any, ...]]
+
+
+class RunFormat(NamedTuple):
+    """A format that holds runs."""
+
+    suffix: str  # of its files; "" for directories
+    magic: bytes = b""
+    values: bool = True  # whether it holds branch values
+    final_board: bool = True
+
+
+#: The formats that :func:`tape2048.conversion.convert` writes.
+FORMATS = {
+    "a2run": RunFormat(".a2run", b"A2T1", values=False),
+    "a2run2": RunFormat(".a2run2"),
+    "pack": RunFormat(".a2pack", b"A2PACK\0\0"),
+    "packdat": RunFormat(".dat", b"2048", final_board=False),
+    "dataset": RunFormat(""),
+    "session": RunFormat("", values=False, final_board=False),
+    "jsonl": RunFormat(".jsonl", values=False),
+    "parquet": RunFormat(".parquet", b"PAR1"),
+}
+
+#: Formats with one file for each run.
+RUN_FILES = ("a2run", "a2run2")
+
+#: Kinds of sources besides these formats: a run's file, a directory of them, a directory of sessions.
+SESSIONS = ("session", "sessions")
+
 
 #: Runs that one thread decodes together.
 JOB_RUNS = 16
@@ -74,10 +99,10 @@ class SourceRun(NamedTuple):
     error: TapeError | None = None
 
     @property
-    def failure(self) -> TapeError:
-        """The error, for a run that could not be read."""
+    def skipped(self) -> SkippedRun:
+        """Name and error of a run that could not be read."""
         assert self.error is not None
-        return self.error
+        return SkippedRun.of(self.name, self.error)
 
     @classmethod
     def attempt(cls, name: str, read: Callable[[Any], RunFacts], item: Any) -> SourceRun:
@@ -89,8 +114,9 @@ class SourceRun(NamedTuple):
 
     def checked(self) -> Run:
         """Return the run; raise the error of one that could not be read."""
-        if self.run is None:
-            raise self.failure
+        if self.error is not None:
+            raise self.error
+        assert self.run is not None
         return self.run
 
 
@@ -100,7 +126,7 @@ class RunSource:
 
     Attributes:
         path: of the source.
-        kind: a name of ``tape2048.conversion.registry.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
+        kind: a name of ``tape2048.conversion.sources.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
         count: number of runs, damaged ones included.
     """
 
@@ -162,7 +188,7 @@ def open_source(
     kind = kind_of(where)
     if kind in SESSIONS:
         return _sessions(where, kind, replayer, lossy=lossy, final_boards=final_boards)
-    return _OPENERS[kind](where, kind)
+    return _open_file(where, kind)
 
 
 def kind_of(path: Path) -> str:
@@ -205,57 +231,36 @@ def _numbered(
     return RunSource(path, kind, count, groups, read)
 
 
-def _run_files(path: Path, kind: str) -> RunSource:
+def _open_file(path: Path, kind: str) -> RunSource:
+    """Open anything but a session or a directory of them."""
+
+    def lines() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
+        for group in jsonl.line_groups(path):
+            yield [(f"{path}: line {line[0]}", line) for line in group]
+
+    source = functools.partial(RunSource, path, kind)
+    match kind:
+        case "jsonl":
+            return source(
+                jsonl.count_lines(path), lines, lambda line: (jsonl.parse_line(line[1], path, line[0]),)
+            )
+        case "parquet":
+            groups = functools.partial(parquet.row_groups, path)
+            return source(parquet.count_rows(path), groups, lambda row: (parquet.parse_row(row, path),))
+        case "pack":
+            from tape2048.packs.reader import PackReader
+
+            pack = PackReader.open(path)
+            return _numbered(path, kind, len(pack), lambda i: f"{path}: entry {i}", lambda i: (pack[i],))
+        case "packdat" | "dataset":
+            from tape2048.datasets.dataset import Dataset
+            from tape2048.datasets.packdat import DataPack
+
+            table = DataPack.load(path) if kind == "packdat" else Dataset.open(path, load="mmap")
+            ids = table.runs["id"]
+            return _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
     files = [path] if kind == "run" else find_run_files(path)
     return _numbered(path, kind, len(files), lambda i: str(files[i]), lambda i: (read_run_file(files[i]),))
-
-
-def _pack(path: Path, kind: str) -> RunSource:
-    from tape2048.packs.reader import PackReader
-
-    reader = PackReader.open(path)
-    return _numbered(path, kind, len(reader), lambda i: f"{path}: entry {i}", lambda i: (reader.decode(i),))
-
-
-def _table(path: Path, kind: str) -> RunSource:
-    from tape2048.datasets.dataset import Dataset
-    from tape2048.datasets.packdat import DataPack
-
-    opened = DataPack.load(path) if kind == "packdat" else Dataset.open(path, load="mmap")
-    runs = opened.runs
-
-    def read(i: int) -> RunFacts:
-        run, facts = opened.run_and_losses(i)
-        return run, *facts
-
-    return _numbered(path, kind, len(runs), lambda i: f"{path}: run {runs['id'][i]}", read)
-
-
-def _jsonl(path: Path, kind: str) -> RunSource:
-    def groups() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
-        for lines in jsonl.line_groups(path):
-            yield [(f"{path}: line {line[0]}", line) for line in lines]
-
-    count = jsonl.count_lines(path)
-    return RunSource(path, kind, count, groups, lambda line: (jsonl.parse_line(line[1], path, line[0]),))
-
-
-def _parquet(path: Path, kind: str) -> RunSource:
-    count = parquet.count_rows(path)
-    return RunSource(
-        path, kind, count, lambda: parquet.row_groups(path), lambda row: (parquet.parse_row(row, path),)
-    )
-
-
-_OPENERS: dict[str, Callable[[Path, str], RunSource]] = {
-    "run": _run_files,
-    "runs": _run_files,
-    "pack": _pack,
-    "packdat": _table,
-    "dataset": _table,
-    "jsonl": _jsonl,
-    "parquet": _parquet,
-}
 
 
 def _sessions(
@@ -291,6 +296,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     Raises MaintenanceError if the player is needed for moves and ``lossy`` is not set, and ReplayError if it
     is needed for boards.
     """
+    from tape2048.conversion.session_runs import player_of
     from tape2048.session.directory import check_directory, find_steps
 
     directory = check_directory(path)
@@ -298,12 +304,9 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     if steps.name == TAPE_NPY:
         return None  # which holds every move and the final boards
     facts = read_facts(directory / METADATA_DB)
-    why = "no player was given"
-    if replayer is not None:
-        try:
-            return replayer(directory, facts)
-        except ReplayError as error:
-            why = error.message
+    play, why = player_of(replayer, directory, facts)
+    if play is not None:
+        return play
     rate = facts.get("sample_rate", 1)
     if isinstance(rate, int) and rate > 1:
         raise ReplayError(

@@ -40,22 +40,36 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048.conversion.registry import FORMATS, RUN_FILES, SESSIONS
-from tape2048.conversion.sources import RunSource, SourceRun, kind_of, open_source
-from tape2048.datasets.directory import refuse_empty
+from tape2048.conversion.sources import (
+    FORMATS,
+    RUN_FILES,
+    SESSIONS,
+    RunSource,
+    SourceRun,
+    kind_of,
+    open_source,
+)
+from tape2048.datasets.dataset import refuse_empty
+from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.io.durable import Staging, new_file, storage_errors, write_all
-from tape2048.runs.engine_text import identity_of
+from tape2048.runs.a2run import write_run
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.jsonl import run_line
+from tape2048.runs.parquet import write_parquet
+from tape2048.runs.run import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tape2048.conversion.sources import Replayer
+    from tape2048.conversion.session_runs import Replayer
     from tape2048.runs.jsonl import U64
     from tape2048.runs.run import Run
 
 _NO_ENDING = "a final board that is uncertain"
+#: Branch values that the rows of these targets cannot hold.
+_NARROW = {"packdat": "beyond 16 bits", "dataset": "outside 0 to 1 (normalised)"}
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -113,7 +127,7 @@ def convert(
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
         target: a path that does not exist: a directory for ``dataset`` and ``session``, and for ``a2run`` and
             ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
-        to: one of :data:`~tape2048.conversion.registry.FORMATS`; None: by the target's extension.
+        to: one of :data:`~tape2048.conversion.sources.FORMATS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
         workers: threads that decode; None: one for each core.
@@ -156,12 +170,12 @@ def convert(
         )
     flow = _Flow(source, where, kind, lossy, workers, progress, change, packing or {}, u64)
     try:
-        count = _WRITERS[kind](flow)
+        _write(flow)
     except FieldError as error:
         if error.path is not None or flow.current is None:
             raise
         raise FieldError(f"{flow.current}: {error.message}; nothing was written", path=where) from error
-    return Converted(str(where), kind, count, dict(flow.lost), tuple(flow.skipped))
+    return Converted(str(where), kind, flow.count, dict(flow.lost), tuple(flow.skipped))
 
 
 @dataclasses.dataclass
@@ -179,6 +193,7 @@ class _Flow:
     u64: U64
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
+    count: int = 0  # of written runs
     current: str | None = None  # the run that is being written
 
     def chunks(self) -> Iterator[list[SourceRun]]:
@@ -195,16 +210,15 @@ class _Flow:
 
     def named(self) -> Iterator[tuple[str, int, Run]]:
         """Iterate over the readable runs, their names, and their numbers: a session's ids, else from 0."""
-        numbers = itertools.count()
         for found in itertools.chain.from_iterable(self.chunks()):
             if found.run is None:
-                self.skipped.append(SkippedRun.of(found.name, found.failure))
+                self.skipped.append(found.skipped)
                 continue
             self.current = found.name
-            position = next(numbers)
-            yield found.name, position if found.id is None else found.id, found.run
+            self.count += 1
+            yield found.name, self.count - 1 if found.id is None else found.id, found.run
             self.current = None
-        if not next(numbers):
+        if not self.count:
             refuse_empty(self.skipped, self.target)
 
     def runs(self) -> Iterator[Run]:
@@ -244,10 +258,8 @@ def _losses(found: SourceRun, run: Run, source: str, target: str) -> list[str]:
     if run.has_branches is not None and run.has_branches.any():
         if not holds.values:
             losses.append("branch values")
-        if target == "packdat" and not _fits_16_bits(run):
-            losses.append("branch values beyond 16 bits, or of a chosen move that was not best")
-        if target == "dataset" and not _fits_dataset(run):
-            losses.append("branch values outside 0 to 1 (normalised), or of a chosen move that was not best")
+        if target in _NARROW and not _keeps_values(run, target):
+            losses.append(f"branch values {_NARROW[target]}, or of a chosen move that was not best")
         if found.values_lost and target != "dataset":
             losses.append("chosen values that the source has lost")
     meta = run.meta
@@ -267,133 +279,83 @@ def _without_last_move(run: Run) -> Run:
     return dataclasses.replace(run, meta=meta, **parts)  # type: ignore[arg-type]
 
 
-def _fits_16_bits(run: Run) -> bool:
-    """Check that all branch values survive a pack.dat's rows."""
-    from tape2048.datasets.packdat import DataPack
-
-    assert run.branch_values is not None
-    try:
-        back = DataPack.build([run]).run(0, run.final_board)
-    except FormatError:
-        return True  # the writer refuses the run
-    if back.branch_values is None or back.branch_legal is None:
-        return False
-    mask = (back.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
-    return bool((back.branch_values == run.branch_values)[mask].all())
-
-
-def _fits_dataset(run: Run) -> bool:
-    """Check that all branch values survive a data set's rows."""
+def _keeps_values(run: Run, target: str) -> bool:
+    """Check that all branch values survive the rows of a pack.dat or of a data set."""
     from tape2048.datasets.records import dataset_records, restore_values
 
     assert run.has_branches is not None
-    records = np.empty(DATASET_ROW_DTYPE.itemsize * len(run), np.uint8)
+    assert run.branch_legal is not None
+    assert run.branch_values is not None
     try:
-        dataset_records(run, 0, records)
+        if target == "packdat":
+            back = DataPack.build([run]).run(0, run.final_board)
+            values, legal, has = back.branch_values, back.branch_legal, run.has_branches
+            if values is None or legal is None:
+                return False
+        else:
+            rows = np.empty(len(run), DATASET_ROW_DTYPE)
+            dataset_records(run, 0, rows.view(np.uint8))
+            values, legal = rows["ev_values"].copy(), rows["ev_legal"].copy()
+            has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
+            if (has != run.has_branches).any() or (legal[has] != run.branch_legal[has]).any():
+                return False
     except FormatError:
-        return True  # the writer skips the run
-    rows = records.view(DATASET_ROW_DTYPE)
-    values, legal = np.ascontiguousarray(rows["ev_values"]), np.ascontiguousarray(rows["ev_legal"])
-    has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
-    return bool(
-        (has == run.has_branches).all()
-        and (legal[has] == run.branch_legal[has]).all()  # type: ignore[index]
-        and (values[has] == run.branch_values[has]).all()  # type: ignore[index]
-    )
+        return True  # the writer refuses or skips the run
+    mask = (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    return bool((values == run.branch_values)[mask if target == "packdat" else has].all())
 
 
 def _is_run_file(where: Path, kind: str) -> bool:
     return kind in RUN_FILES and where.suffix in {FORMATS[name].suffix for name in RUN_FILES}
 
 
-def _run_files(flow: _Flow) -> int:
+def _write(flow: _Flow) -> None:
+    match flow.kind:
+        case "a2run" | "a2run2":
+            _write_run_files(flow)
+        case "pack":
+            from tape2048.packs.a2pack import PackWriter
+
+            with PackWriter(flow.target, count_hint=flow.source.count, **flow.packing) as writer:
+                for run in flow.runs():
+                    writer.add_run(run)
+        case "packdat":
+            DataPack.build(flow.runs()).save(flow.target)
+        case "dataset":
+            from tape2048.conversion.dataset_build import build_dataset
+
+            # Lays out rows on this thread, not on those that decode: the check of losses comes first.
+            chunks = ([(found.name, found) for found in chunk] for chunk in flow.chunks())
+            source = dataclasses.replace(
+                flow.source, _groups=lambda: chunks, _read=lambda found: (found.checked(), *found[2:6])
+            )
+            built = build_dataset(flow.target, [source], workers=1)
+            flow.skipped += built.skipped
+            flow.count = built.runs
+        case "session":
+            from tape2048.conversion.session_runs import write_session
+
+            write_session(flow.target, flow.runs(), {"converted_from": flow.source.kind})
+        case "jsonl":
+            with new_file(flow.target) as fd:
+                for _, number, run in flow.named():
+                    write_all(fd, run_line(run, number, flow.u64))
+        case "parquet":
+            write_parquet(flow.target, flow.runs())
+
+
+def _write_run_files(flow: _Flow) -> None:
+    write = write_run if flow.kind == "a2run" else lambda path, run: RunV2.from_run(run).save(path)
     if _is_run_file(flow.target, flow.kind):
         for run in flow.runs():
-            _write_run(flow.kind, flow.target, run)
-        return 1
-    count = 0
+            write(flow.target, run)
+        return
     taken: set[str] = set()
     with storage_errors(flow.target, "writing it"), Staging(flow.target) as staging:
-        for count, (name, number, run) in enumerate(flow.named(), start=1):
+        for name, number, run in flow.named():
             stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
             while stem in taken:
-                stem = f"{stem}-{count - 1:06d}"
+                stem = f"{stem}-{flow.count - 1:06d}"
             taken.add(stem)
-            _write_run(flow.kind, staging.path / f"{stem}{FORMATS[flow.kind].suffix}", run)
+            write(staging.path / f"{stem}{FORMATS[flow.kind].suffix}", run)
         staging.publish()
-    return count
-
-
-def _write_run(kind: str, path: Path, run: Run) -> None:
-    from tape2048.runs.a2run import write_run
-    from tape2048.runs.a2run2 import RunV2
-
-    if kind == "a2run":
-        write_run(path, run)
-    else:
-        RunV2.from_run(run).save(path)
-
-
-def _pack(flow: _Flow) -> int:
-    from tape2048.packs.writer import PackWriter
-
-    with PackWriter(flow.target, count_hint=flow.source.count, **flow.packing) as writer:
-        for run in flow.runs():
-            writer.add_run(run)
-        return len(writer)
-
-
-def _packdat(flow: _Flow) -> int:
-    from tape2048.datasets.packdat import DataPack
-
-    pack = DataPack.build(flow.runs())
-    pack.save(flow.target)
-    return len(pack.runs)
-
-
-def _dataset(flow: _Flow) -> int:
-    from tape2048.conversion.dataset_build import build_dataset
-
-    # Lays out rows on this thread, not on those that decode: the check of losses comes first.
-    chunks = ([(found.name, found) for found in chunk] for chunk in flow.chunks())
-    source = dataclasses.replace(
-        flow.source, _groups=lambda: chunks, _read=lambda found: (found.checked(), *found[2:6])
-    )
-    built = build_dataset(flow.target, [source], workers=1)
-    flow.skipped += built.skipped
-    return built.runs
-
-
-def _session(flow: _Flow) -> int:
-    from tape2048.conversion.session_runs import write_session
-
-    return write_session(flow.target, flow.runs(), {"converted_from": flow.source.kind})
-
-
-def _jsonl(flow: _Flow) -> int:
-    from tape2048.runs.jsonl import run_line
-
-    count = 0
-    with new_file(flow.target) as fd:
-        for _, number, run in flow.named():
-            write_all(fd, run_line(run, number, flow.u64))
-            count += 1
-    return count
-
-
-def _parquet(flow: _Flow) -> int:
-    from tape2048.runs.parquet import write_parquet
-
-    return write_parquet(flow.target, flow.runs())
-
-
-_WRITERS: dict[str, Callable[[_Flow], int]] = {
-    "a2run": _run_files,
-    "a2run2": _run_files,
-    "pack": _pack,
-    "packdat": _packdat,
-    "dataset": _dataset,
-    "session": _session,
-    "jsonl": _jsonl,
-    "parquet": _parquet,
-}

@@ -1,39 +1,64 @@
-"""pack.dat in memory: read, build, append and write; see :mod:`tape2048.datasets.packdat_layout`."""
+"""pack.dat: a whole data set in one file; its reader and writer.
+
+=============== ============ ======================================================================
+part            type         field
+=============== ============ ======================================================================
+header          ``4s``       magic ``2048``
+                ``u32``      version = 1
+                ``u32``      num_runs
+                ``u64``      num_steps
+                ``u64``      metadata_offset = 28 + 32 x num_steps
+each step       ``u64``      board before the move
+                ``u32``      run_id
+                ``u32``      index_in_run
+                ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
+                ``u8``       ev_mask: the moves that have a value; 0: no values
+                ``u16[4]``   ev_q: values in [0, 1] x 65535, plus 0.5, cut to whole numbers, all in float32;
+                             the chosen move's is 65535
+                ``u8[6]``    padding, written as zeros; other writers leave anything there
+each run        ``u32``      id
+                ``u32``      first_step_idx
+                ``u32``      num_steps
+                ``u64``      max_score
+                ``u32``      highest_tile
+                ``u16``      engine_len, then so many bytes of UTF-8; 0: no engine
+                ``u64``      start_time, seconds since 1970 (UTC), 0 where unknown
+                ``f32``      elapsed_s
+last 4          ``u32``      CRC-32C of everything before
+=============== ============ ======================================================================
+
+The runs are in the order of their steps and cover them. The format does not hold the board after a run's last
+move. The widths of the counts are its limits: 2**32 - 1 runs, and runs that begin before step 2**32.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from typing import TYPE_CHECKING, Self
+import struct
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from tape2048.datasets.packdat_layout import (
-    CHUNK_BYTES,
-    CRC_BYTES,
-    HEADER_BYTES,
-    LEVELS,
-    PACKDAT_STEP_DTYPE,
-    U32_MAX,
-    check_content,
-    check_fits,
-    check_steps,
-    checksum_of,
-    encode_header,
-    encode_runs,
-    parse_runs,
-    read_header,
-)
+from tape2048.base.text import counted
 from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES, TableRows, aligned_records
-from tape2048.errors import FieldError
-from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, RUN_STEPS_MAX
+from tape2048.errors import (
+    BookkeepingError,
+    FieldError,
+    FormatError,
+    MagicError,
+    TruncatedError,
+    VersionError,
+)
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, LEVELS, PACKDAT_STEP_DTYPE, RUN_STEPS_MAX
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import map_path, open_regular, read_exactly
+from tape2048.io.reading import check_crc, crc32c, map_path, open_regular, read_exactly
 from tape2048.runs.files import scan
-from tape2048.runs.run import Run, check_meta
+from tape2048.runs.run import Run, check_meta, read_engine
 from tape2048.selection import ALL
 
 if TYPE_CHECKING:
@@ -41,11 +66,182 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.datasets.packdat_layout import Header
     from tape2048.formats.npy import Load
 
-_LEVELS = np.float32(65535)
-_HALF_LEVEL = np.float32(32768) / LEVELS
+
+MAGIC = b"2048"
+VERSION = 1
+
+
+_HEADER = struct.Struct("<4sIIQQ")
+HEADER_BYTES = 28
+assert _HEADER.size == HEADER_BYTES
+_RUN_HEAD = struct.Struct("<IIIQIH")
+_RUN_TAIL = struct.Struct("<Qf")
+_RUN_BYTES_MIN = _RUN_HEAD.size + _RUN_TAIL.size
+CRC_BYTES = 4
+U32_MAX = 2**32 - 1
+_ENGINE_BYTES_MAX = 2**16 - 1
+#: Bytes that are written, or checksummed, at once.
+CHUNK_BYTES = 64 * 1024 * 1024
+#: Runs whose steps are checked together, which bounds the memory for it.
+_RUNS_AT_ONCE = 256
+
+
+class Header(NamedTuple):
+    """A file's header: its bytes and its fields."""
+
+    packed: bytes
+    runs: int
+    steps: int
+    metadata_offset: int
+
+
+def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
+    """Parse a header and compare its counts with the file's size."""
+    if head[:4] != MAGIC[: len(head)] or not head:
+        raise MagicError(f"not a pack.dat: the magic {MAGIC!r} is missing", path=path, offset=0)
+    if len(head) < HEADER_BYTES:
+        raise TruncatedError(
+            f"the file ends after {size} bytes, within the header of {HEADER_BYTES}", path=path, offset=size
+        )
+    _, version, runs, steps, metadata_offset = _HEADER.unpack(head)
+    if version != VERSION:
+        raise VersionError(f"pack.dat version {version}; expected {VERSION}", path=path, offset=4)
+    if metadata_offset != HEADER_BYTES + ROW_BYTES * steps:
+        raise FieldError(
+            f"metadata_offset is {metadata_offset}; expected {HEADER_BYTES + ROW_BYTES * steps} "
+            f"for {steps} steps",
+            path=path,
+            offset=20,
+        )
+    needed = metadata_offset + _RUN_BYTES_MIN * runs + CRC_BYTES
+    if size < needed:
+        raise TruncatedError(
+            f"the header claims {steps} steps and {runs} runs (at least {needed} bytes); the file has {size}",
+            path=path,
+            offset=size,
+        )
+    return Header(head, runs, steps, metadata_offset)
+
+
+def checksum_of(pieces: Iterable[memoryview]) -> int:
+    """Return the CRC-32C of a file's consecutive pieces."""
+    checksum = 0
+    for piece in pieces:
+        for begin in range(0, len(piece), CHUNK_BYTES):
+            checksum = crc32c(piece[begin : begin + CHUNK_BYTES], checksum)
+    return checksum
+
+
+def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> RunTable:
+    """Parse the run table, the bytes between the steps and the checksum."""
+    records: list[tuple[float, ...]] = []
+    engines: list[str | None] = []
+    at = 0
+    for _ in range(header.runs):
+        head_end = at + _RUN_HEAD.size
+        if head_end > len(content):
+            raise _runs_end(path, header, at)
+        head = _RUN_HEAD.unpack_from(content, at)
+        tail_at = head_end + head[5]
+        if tail_at + _RUN_TAIL.size > len(content):
+            raise _runs_end(path, header, at)
+        at_engine = header.metadata_offset + head_end
+        engine = read_engine(content[head_end:tail_at], path, at_engine, f" of run {head[0]}")
+        engines.append(engine or None)
+        tail = _RUN_TAIL.unpack_from(content, tail_at)
+        if not math.isfinite(tail[1]):
+            raise FieldError(
+                f"elapsed_s of run {head[0]} is {tail[1]}; expected a finite number",
+                path=path,
+                offset=header.metadata_offset + tail_at + 8,
+            )
+        records.append(head[:5] + tail)
+        at = tail_at + _RUN_TAIL.size
+    if at != len(content):
+        raise FormatError(
+            f"found {counted(len(content) - at, 'byte')} between the last run and the checksum",
+            path=path,
+            offset=header.metadata_offset + at,
+        )
+    names = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
+    return RunTable.of_columns(dict(zip(names, zip(*records, strict=True), strict=False)), engines)
+
+
+def _runs_end(path: str | os.PathLike[str], header: Header, at: int) -> FieldError:
+    return FieldError(
+        "the runs end within one: an engine's length or the number of runs is wrong",
+        path=path,
+        offset=header.metadata_offset + at,
+    )
+
+
+def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> int:
+    """Raise for the first step that is invalid or belongs to another run.
+
+    Returns:
+        The number of steps whose padding is not zero.
+    """
+    steps = records.view(PACKDAT_STEP_DTYPE)
+    padded = 0
+    lengths = table.rows["steps"].astype(np.int64)
+    for begin in range(0, len(table), _RUNS_AT_ONCE):
+        runs = table.rows[begin : begin + _RUNS_AT_ONCE]
+        if not len(runs):
+            continue
+        first = int(runs["first_row"][0])
+        counts = lengths[begin : begin + _RUNS_AT_ONCE]
+        rows = steps[first : first + int(counts.sum())]
+        numbers = np.arange(len(rows)) - np.repeat(runs["first_row"].astype(np.int64) - first, counts)
+        checks = (
+            ("run_id", rows["run_id"] != np.repeat(runs["id"], counts), BookkeepingError, 8),
+            ("index_in_run", rows["index_in_run"] != numbers, BookkeepingError, 12),
+            ("move_dir", rows["move_dir"] > 3, FieldError, 16),
+            ("ev_mask", rows["ev_mask"] > 15, FieldError, 17),
+        )
+        padded += int(rows["padding"].any(axis=1).sum())
+        for name, bad, kind, offset in checks:
+            if bad.any():
+                at = int(bad.argmax())
+                run = runs[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
+                raise kind(
+                    f"{name} of step {first + at} is {rows[name][at].tolist()}, "
+                    f"in run {run['id']} that begins at step {run['first_row']}",
+                    path=path,
+                    offset=HEADER_BYTES + ROW_BYTES * (first + at) + offset,
+                )
+    return padded
+
+
+def encode_runs(table: RunTable) -> bytes:
+    """Encode a run table."""
+    parts = []
+    for row, engine in zip(table.rows.tolist(), table.engine_names(), strict=True):
+        name = (engine or "").encode()
+        if len(name) > _ENGINE_BYTES_MAX:
+            raise FieldError(
+                f"the engine of run {row[0]} has {len(name)} bytes; expected at most {_ENGINE_BYTES_MAX}"
+            )
+        run_id, first_row, steps, max_score, tile, start, elapsed = row[:7]
+        parts += [
+            _RUN_HEAD.pack(run_id, first_row, steps, max_score, tile, len(name)),
+            name,
+            _RUN_TAIL.pack(start, elapsed),
+        ]
+    return b"".join(parts)
+
+
+def check_fits(name: str, value: int) -> None:
+    """Raise FieldError if a field of 32 bits cannot hold a value."""
+    if value > U32_MAX:
+        raise FieldError(
+            f"{name} would be {value}; pack.dat holds at most {U32_MAX} (32 bits)",
+            hint="a data set directory holds more: tape2048 dataset build",
+        )
+
+
+_ALMOST_ONE = np.float32(1 - 2**-23)
 # Rows that are converted together: 8 MB.
 _FILL_ROWS = 1 << 18
 
@@ -70,7 +266,7 @@ class DataPack(TableRows):
     """
 
     dtype = ROW_DTYPE
-    _half = np.float32(32768) / np.float32(65535)
+    _half = np.float32(32768) / LEVELS
     _mask_tells = True
     normalised = 0
     padded = 0
@@ -129,13 +325,15 @@ class DataPack(TableRows):
     def _checked(
         cls, header: Header, records: NDArray[np.uint8], tail: NDArray[np.uint8], path: str | os.PathLike[str]
     ) -> Self:
-        check_content(header, records, tail, path)
+        checksum = checksum_of([memoryview(header.packed), records.data, tail[:-CRC_BYTES].data])
+        stored = int.from_bytes(tail[-CRC_BYTES:].tobytes(), "little")
+        end = HEADER_BYTES + len(records) + len(tail) - CRC_BYTES
+        check_crc(checksum, stored, "the content", path=path, offset=end)
         table = parse_runs(tail[:-CRC_BYTES].tobytes(), header, path)
         table.check_tiles(header.steps, path)
         table.check_ids(U32_MAX, path)
-        padded = check_steps(records, table, path)
         pack = cls([records], table)
-        pack.padded = padded
+        pack.padded = check_steps(records, table, path)
         return pack
 
     @classmethod
@@ -295,11 +493,9 @@ class DataPack(TableRows):
             return self.merge([self])._file_parts()  # noqa: SLF001 - of the same class
         table, records = self._table, self._parts[0]
         check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
-        pieces = [
-            memoryview(encode_header(len(table), len(self))),
-            records.data,
-            memoryview(encode_runs(table)),
-        ]
+        check_fits("num_runs", len(table))
+        header = _HEADER.pack(MAGIC, VERSION, len(table), len(self), HEADER_BYTES + ROW_BYTES * len(self))
+        pieces = [memoryview(header), records.data, memoryview(encode_runs(table))]
         return [*pieces, memoryview(checksum_of(pieces).to_bytes(CRC_BYTES, "little"))]
 
     def __repr__(self) -> str:
@@ -314,7 +510,9 @@ class DataPack(TableRows):
         steps = records.view(PACKDAT_STEP_DTYPE)
         rows = np.empty(len(steps), ROW_DTYPE) if out is None else out
         rows["board"], rows["move"], rows["ev_legal"] = steps["board"], steps["move_dir"], steps["ev_mask"]
-        rows["ev_values"] = _values(steps)
+        has = (steps["ev_mask"][:, None] >> np.arange(4, dtype=np.uint8)) & 1
+        # At most the float32 below 1, and 0 where the mask has none.
+        rows["ev_values"] = np.minimum(steps["ev_q"].astype(np.float32) / LEVELS, _ALMOST_ONE) * has
         rows["run_id"], rows["step_index"] = steps["run_id"], steps["index_in_run"]
         return rows
 
@@ -341,12 +539,3 @@ class DataPack(TableRows):
             found["ev_legal"] = legal_masks(found["board"])
             for name in part.dtype.names or ():
                 part[name] = found[name]
-
-
-def _values(records: NDArray[np.void]) -> NDArray[np.float32]:
-    """Return branch values, ``f32[n, 4]``: at most the float32 below 1, and 0 where the mask has none."""
-    has = (records["ev_mask"][:, None] >> np.arange(4, dtype=np.uint8)) & 1
-    values = records["ev_q"].astype(np.float32) / LEVELS
-    np.minimum(values, np.float32(1 - 2**-23), out=values)
-    values *= has
-    return values

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.datasets.packdat_layout import LEVELS, PACKDAT_STEP_DTYPE
 from tape2048.errors import FieldError
-from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, LEVELS, PACKDAT_STEP_DTYPE
 from tape2048.game.rules import legal_masks
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import copy_record, find, prefetch_in, prefetch_many_in
@@ -21,7 +20,6 @@ from tape2048.runs.a2run2 import normalize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.base.guide import Guide
     from tape2048.runs.run import Run
 
 U64 = np.uint64
@@ -43,8 +41,11 @@ def _bits(masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return (masks[:, None] >> _MOVES & 1).astype(np.bool_)
 
 
-def _legal(run: Run) -> NDArray[np.uint8]:
-    """Return the legal masks of a run's boards; FieldError for a move that is not legal."""
+def _within_one(run: Run) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8], int]:
+    """Return the legal moves, values in [0, 1], the moves with a value, and the number of normalised steps.
+
+    Raise FieldError for a move that is not legal.
+    """
     masks = legal_masks(run.boards)
     bad = (run.moves > 3) | (masks >> np.minimum(run.moves, 3) & 1 == 0)
     if bad.any():
@@ -53,19 +54,14 @@ def _legal(run: Run) -> NDArray[np.uint8]:
             f"step {step}: move {run.moves[step]} is not legal on board {int(run.states[step]):#018x}",
             hint="the run's writer has other rules, or the file is damaged",
         )
-    return masks
-
-
-def _within_one(run: Run, masks: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.uint8], int]:
-    """Return a run's values in [0, 1], the moves that have one, and the number of normalised steps."""
     if run.has_branches is None or run.branch_values is None or run.branch_legal is None:
-        return np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.uint8), 0
+        return masks, np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.uint8), 0
     legal = np.where(run.has_branches, masks & run.branch_legal, 0).astype(np.uint8)
     values = np.where(_bits(legal), run.branch_values, np.float32(0))
     outside: NDArray[np.bool_] = np.logical_or.reduce(~((values >= 0) & (values <= 1)), axis=1)
     if outside.any():
         values[outside] = normalize(np.where(outside[:, None], values, 0), legal)[outside]
-    return values, legal, int(outside.sum())
+    return masks, values, legal, int(outside.sum())
 
 
 def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
@@ -74,8 +70,7 @@ def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
     Return the number of steps whose branch values were normalised, since some were outside [0, 1]; raise
     FieldError for a move that is not legal on its board, or a branch value that is not finite.
     """
-    masks = _legal(run)
-    values, _, normalised = _within_one(run, masks)
+    masks, values, _, normalised = _within_one(run)
     if run.has_branches is not None:
         steps = np.flatnonzero(run.has_branches)
         values[steps, run.moves[steps]] = 1
@@ -87,7 +82,7 @@ def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
 
 def packdat_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
     """Write the rows of a run as in a pack.dat; see :func:`dataset_records`."""
-    values, legal, normalised = _within_one(run, _legal(run))
+    _, values, legal, normalised = _within_one(run)
     steps = np.flatnonzero(legal >> run.moves & 1)
     values[steps, run.moves[steps]] = 1
     rows = out.view(PACKDAT_STEP_DTYPE)
@@ -132,8 +127,7 @@ def restore_values(
     )
     normal = (others <= (kept <= ALMOST_ONE)).all() and (lowest | highest | halves).all()
     # With both ends among the others, the chosen value may have been anything.
-    lost = highest & lowest & ~(some & halves)
-    return has, int(lost.sum()) if normal else len(steps)
+    return has, int((highest & lowest & ~(some & halves)).sum()) if normal else len(steps)
 
 
 @kernel
@@ -166,7 +160,13 @@ def gather(records: Any, rows: Any, count: Any, out: Any) -> int:
 
 
 @kernel
-def _locate(rows: Any, guide: Any, offsets: Any, out: Any) -> int:
+def locate(rows: Any, guide: Any, offsets: Any, out: Any) -> int:
+    """Locate the rows of a view, ``i64[n]``, in its source.
+
+    ``guide`` is over the rows of each span of the view; ``offsets`` lead from the view's row numbers to the
+    source's, for each span. Write the numbers in the source to ``out``; return -1, or the position of a
+    number outside the view.
+    """
     entries, starts = U64(guide.entries.ctypes.data), U64(guide.starts.ctypes.data)
     total = guide.starts[-1]
     for i in range(len(rows)):
@@ -175,16 +175,3 @@ def _locate(rows: Any, guide: Any, offsets: Any, out: Any) -> int:
             return i
         out[i] = rows[i] + offsets[find(row, entries, starts, guide.shift)]
     return -1
-
-
-def locate(
-    rows: NDArray[np.int64], guide: Guide, offsets: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], int]:
-    """Locate the rows of a view, ``i64[n]``, in its source.
-
-    ``guide`` is over the rows of each span of the view; ``offsets`` lead from the view's row numbers to the
-    source's, for each span. Return the numbers in the source, and -1, or the position of a number outside the
-    view.
-    """
-    source = np.empty(len(rows), np.int64)
-    return source, int(_locate(rows, guide, offsets, source))

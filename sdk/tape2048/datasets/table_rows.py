@@ -17,13 +17,12 @@ import numpy as np
 from tape2048.base.guide import make_guide
 from tape2048.formats.rows import row_numbers, run_ordinal
 from tape2048.jit.mix import mix64
-from tape2048.runs.engine_text import identity_of, join_seed
-from tape2048.runs.run import Run
+from tape2048.runs.run import Run, identity_of, join_seed
 from tape2048.selection import ALL, Phase, View, make_phase, player_key
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, run_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -207,7 +206,8 @@ class TableRows(View):
         """Return the rows' numbers in the source, and the position of a bad number, or -1."""
         from tape2048.datasets.records import locate
 
-        return locate(numbers, *self._guide)
+        source = np.empty(len(numbers), np.int64)
+        return source, int(locate(numbers, *self._guide, source))
 
     def source_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the rows' numbers in the source of this view: ``i64[n]``; errors as :meth:`get_batch`."""
@@ -259,7 +259,7 @@ class TableRows(View):
         """
         return self.run_and_losses(ordinal, final_board)[0]
 
-    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, tuple[bool, int]]:
+    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, bool, int]:
         """Return a run as :meth:`run`, and the uncertain parts of it.
 
         Returns:
@@ -289,7 +289,7 @@ class TableRows(View):
             meta = msgspec.structs.replace(meta, engine=join_seed(meta.engine, int(record["seed"])))
         branches = {"branch_values": values, "branch_legal": legal, "has_branches": has}
         run = Run.from_boards(boards, moves, final_board or 0, meta, **(branches if has.any() else {}))
-        return run, (certain, lost)
+        return run, certain, lost
 
     def phase(
         self,
@@ -342,8 +342,7 @@ class TableRows(View):
             edge[1:] = (inside[1:] != inside[:-1]) | (owner[1:] != owner[:-1])
             begins = np.flatnonzero(edge)
             lengths = np.diff(begins, append=len(rows))
-            kept = inside[begins]
-            found.append(_Spans(rows[begins], lengths, owner[begins]).take(kept))
+            found.append(_Spans(rows[begins], lengths, owner[begins]).take(inside[begins]))
         spans = _Spans(*(np.concatenate(column) for column in zip(*found, strict=True)))
         return self._view(self._table, self.game_phase, spans)
 
@@ -388,7 +387,11 @@ class TableRows(View):
             >>> {name: array.shape for name, array in pack.fetch([0, 3], ("tokens", "values")).items()}
             {'tokens': (2, 16), 'values': (2, 4)}
         """
-        names = check_table_fields(fields)
+        from tape2048.game.rules import boards_to_exps, legal_masks
+
+        names = (fields,) if isinstance(fields, str) else tuple(fields)
+        if not names or len(set(names)) != len(names) or not set(names) <= set(TABLE_FIELDS):
+            raise ValueError(f"fields={names!r}; expected one or more of {TABLE_FIELDS}, each once")
         if label_dtype not in {"bool", "float32"}:
             raise ValueError(f"label_dtype={label_dtype!r}; expected 'bool' or 'float32'")
         labels = run_labels(self.runs, thresholds).astype(label_dtype)
@@ -397,27 +400,17 @@ class TableRows(View):
         else:
             numbers = row_numbers(rows, len(self))
         batch = self.get_batch(numbers)
-        return {name: self._field(name, numbers, batch, labels) for name in names}
-
-    def _field(
-        self, name: str, numbers: NDArray[np.int64], batch: NDArray[np.void], labels: NDArray[Any]
-    ) -> NDArray[Any]:
-        from tape2048.game.rules import boards_to_exps, legal_masks
-
-        match name:
-            case "tokens":
-                return boards_to_exps(batch["board"])
-            case "labels":
-                return labels[self.run_index(numbers)]
-            case "legal":
-                return legal_masks(batch["board"])
-            case "row":
-                return numbers.copy()
-            case "run":
-                return self.run_index(numbers).astype(np.uint32)
-            case _:
-                column = batch[{"step": "step_index", "values": "ev_values"}.get(name, name)]
-                return column.astype(np.uint32 if name == "step" else column.dtype)
+        columns: dict[str, Callable[[], NDArray[Any]]] = {
+            "tokens": lambda: boards_to_exps(batch["board"]),
+            "labels": lambda: labels[self.run_index(numbers)],
+            "legal": lambda: legal_masks(batch["board"]),
+            "row": numbers.copy,
+            "run": lambda: self.run_index(numbers).astype(np.uint32),
+            "step": lambda: batch["step_index"].astype(np.uint32),
+            "move": batch["move"].copy,
+            "values": batch["ev_values"].copy,
+        }
+        return {name: columns[name]() for name in names}
 
     def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
         """Make a view of the runs with ``max_score`` between the two, both included."""
@@ -437,14 +430,6 @@ class TableRows(View):
         return self._of_runs(known[self.runs["engine"]])
 
 
-def check_table_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields as a tuple; raise ValueError for an unknown or repeated one, or for none."""
-    names = (fields,) if isinstance(fields, str) else tuple(fields)
-    if not names or len(set(names)) != len(names) or not set(names) <= set(TABLE_FIELDS):
-        raise ValueError(f"fields={names!r}; expected one or more of {TABLE_FIELDS}, each once")
-    return names
-
-
 def aligned_records(count: int) -> NDArray[np.uint8]:
     """Allocate records, ``u8[32 * count]``, from the start of a cache line.
 
@@ -456,9 +441,5 @@ def aligned_records(count: int) -> NDArray[np.uint8]:
 
 
 def _between(values: NDArray[Any], low: int | None, high: int | None) -> NDArray[np.bool_]:
-    mask = np.ones(len(values), np.bool_)
-    if low is not None:
-        mask &= values >= low
-    if high is not None:
-        mask &= values <= high
-    return mask
+    mask: NDArray[np.bool_] = np.ones(len(values), np.bool_)
+    return mask & (low is None or values >= low) & (high is None or values <= high)

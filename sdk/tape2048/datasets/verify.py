@@ -15,8 +15,7 @@ import numpy as np
 
 from tape2048.base.findings import Finding, Report
 from tape2048.base.threads import map_ordered
-from tape2048.datasets.dataset import Dataset
-from tape2048.datasets.directory import is_packdat, open_directory
+from tape2048.datasets.dataset import Dataset, is_packdat, open_directory
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
 from tape2048.formats.dataset_layout import METADATA_DB

@@ -73,25 +73,22 @@ def _schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in table.columns])
 
 
-def write_parquet(
-    table: Table, file: BinaryIO, compression: str, progress: Callable[[int, int], object]
-) -> None:
-    """Write a Parquet file, row group by row group."""
-    from pyarrow import parquet
-
-    with parquet.ParquetWriter(file, _schema(table), compression=compression) as writer:
-        for batch, done in _batches(table, ROW_GROUP_RECORDS):
-            writer.write_batch(batch, row_group_size=ROW_GROUP_RECORDS)
-            progress(done, table.records)
-
-
 def write_arrow(
-    table: Table, file: BinaryIO, compression: str, progress: Callable[[int, int], object]
+    table: Table, file: BinaryIO, format_: str, compression: str, progress: Callable[[int, int], object]
 ) -> None:
-    """Write an Arrow IPC file (Feather version 2), batch by batch."""
-    options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-    with pa.ipc.new_file(file, _schema(table), options=options) as writer:
-        for batch, done in _batches(table, BATCH_RECORDS):
+    """Write a Parquet file, row group by row group; or an Arrow IPC file (Feather version 2), by batches."""
+    if format_ == "parquet":
+        from pyarrow import parquet
+
+        records, sink = (
+            ROW_GROUP_RECORDS,
+            parquet.ParquetWriter(file, _schema(table), compression=compression),
+        )
+    else:
+        options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+        records, sink = BATCH_RECORDS, pa.ipc.new_file(file, _schema(table), options=options)
+    with sink as writer:
+        for batch, done in _batches(table, records):
             writer.write_batch(batch)
             progress(done, table.records)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from tape2048.base.text import valid_text
-from tape2048.formats.dataset_layout import SkippedRun
 from tape2048.rows.view import tables_of
 from tape2048.session.run_table import check_thresholds
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from tape2048.conversion.sources import RunSource
     from tape2048.corpus import Corpus
+    from tape2048.formats.dataset_layout import SkippedRun
 
 #: Exportable tables: one record for each position, or one for each game.
 TableName: TypeAlias = Literal["rows", "runs"]
@@ -68,7 +68,7 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     def row_values(first: int, last: int) -> list[NDArray[Any]]:
         corpus.check_files()
         rows = corpus[first:last]
-        runs = _runs_between(corpus.row_starts, first, last)
+        runs = corpus.run_index(slice(first, last))
         return [owners[runs], *(rows[field] for field in corpus.dtype.names or ()), *reached[runs].T]
 
     def run_values(first: int, last: int) -> list[NDArray[Any]]:
@@ -119,7 +119,7 @@ def run_file_table(
     count = sum(source.count for source in sources)
     for done, found in enumerate((found for source in sources for found in source.runs()), start=1):
         if found.run is None:
-            skipped.append(SkippedRun.of(found.name, found.failure))
+            skipped.append(found.skipped)
         else:
             names.append(found.name)
             metas.append(found.run.meta)
@@ -153,11 +153,3 @@ _RUN_COLUMNS = (
     *(Column(name, np.dtype("<u8")) for name in ("run_id", "seed")),
     *(Column(name, np.dtype("<u4")) for name in ("steps", "max_score", "highest_tile", "rows")),
 )
-
-
-def _runs_between(starts: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
-    """Return the ordinal of the run of each row ``first <= row < last``."""
-    begin = int(np.searchsorted(starts, first, "right")) - 1
-    end = int(np.searchsorted(starts, last, "left"))
-    edges: NDArray[np.int64] = np.clip(starts[begin : end + 1], first, last)
-    return np.repeat(np.arange(begin, end), edges[1:] - edges[:-1])

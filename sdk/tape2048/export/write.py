@@ -138,11 +138,10 @@ def write_table(
         raise MissingPackageError(
             f"{format} files need pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
         )
-    from tape2048.export import arrow
+    from tape2048.export.arrow import write_arrow
 
-    write = arrow.write_parquet if format == "parquet" else arrow.write_arrow
     with publishing_file(path, replace=replace) as file:
-        write(table, file, how, report)
+        write_arrow(table, file, format, how, report)
     return table.records
 
 

@@ -32,6 +32,23 @@ DATASET_ROW_DTYPE = np.dtype(
     ]
 )
 
+#: A step of a pack.dat.
+PACKDAT_STEP_DTYPE = np.dtype(
+    [
+        ("board", "<u8"),
+        ("run_id", "<u4"),
+        ("index_in_run", "<u4"),
+        ("move_dir", "u1"),
+        ("ev_mask", "u1"),
+        ("ev_q", "<u2", (4,)),
+        ("padding", "u1", (6,)),
+    ]
+)
+
+#: Values are multiples of 1 / 65535.
+LEVELS = np.float32(65535)
+assert DATASET_ROW_DTYPE.itemsize == PACKDAT_STEP_DTYPE.itemsize == 32
+
 RUN_ID_MAX = 2**32 - 1
 RUN_STEPS_MAX = 2**16
 

@@ -1,4 +1,4 @@
-"""Reader of packs; :mod:`tape2048.packs.layout` describes the format."""
+"""Reader of packs; :mod:`tape2048.packs.a2pack` describes the format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,18 @@ from tape2048.errors import BookkeepingError, FieldError, FormatError, NameTaken
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.reading import check_crc, map_path
-from tape2048.packs.compression import decompress
-from tape2048.packs.layout import COMPRESSIONS, HEADER_BYTES, INDEX_DTYPE, KINDS, read_layout
-from tape2048.packs.stats import PackStats, agrees, count_stats, parse_stats
+from tape2048.packs.a2pack import (
+    COMPRESSIONS,
+    HEADER_BYTES,
+    INDEX_DTYPE,
+    KINDS,
+    PackStats,
+    agrees,
+    count_stats,
+    decompress,
+    parse_stats,
+    read_layout,
+)
 from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX, parse_run
 from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX, RunV2
 from tape2048.runs.run import RunRows
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.packs.layout import PackLayout
+    from tape2048.packs.a2pack import PackLayout
     from tape2048.runs.jsonl import U64
 
 RunKind = Literal["v1", "v2"]
@@ -119,7 +128,7 @@ class PackReader:
             verify: check a payload's CRC-32C when it is first used.
 
         Raises:
-            FormatError: as the classes that :func:`~tape2048.packs.layout.read_layout` raises.
+            FormatError: as the classes that :func:`~tape2048.packs.a2pack.read_layout` raises.
             StorageError: the operating system could not open or map it.
         """
         return cls.from_bytes(map_path(path), path, verify=verify)

@@ -204,11 +204,7 @@ def write_run(path: str | os.PathLike[str], run: Run) -> None:
 
 
 def shard_path(
-    root: str | os.PathLike[str],
-    run: Run,
-    name: str | None = None,
-    *,
-    by: Literal["day", "uuid"] = "day",
+    root: str | os.PathLike[str], run: Run, name: str | None = None, *, by: Literal["day", "uuid"] = "day"
 ) -> Path:
     """Make a directory by day or by UUID, and return a run's path in it.
 
@@ -240,17 +236,16 @@ def shard_path(
         stem = str(uuid.UUID(stem))
         target = Path(root, stem[:2], stem[2:4])
     else:
-        target = Path(root, _day(run))
+        try:
+            day = f"{dt.datetime.fromtimestamp(run.meta.start_unix_s, dt.UTC):%Y%m%d}"
+        except (ValueError, OverflowError, OSError) as error:
+            raise FieldError(
+                f"start_unix_s is {run.meta.start_unix_s}; expected a year up to 9999"
+            ) from error
+        target = Path(root, day)
     with storage_errors(target, "making the directory"):
         for directory in (Path(root), target.parent, target):
             if not directory.is_dir():
                 directory.mkdir(exist_ok=True)
                 fsync_dir(directory.parent)
     return target / f"{stem}{SUFFIX}"
-
-
-def _day(run: Run) -> str:
-    try:
-        return f"{dt.datetime.fromtimestamp(run.meta.start_unix_s, dt.UTC):%Y%m%d}"
-    except (ValueError, OverflowError, OSError) as error:
-        raise FieldError(f"start_unix_s is {run.meta.start_unix_s}; expected a year up to 9999") from error

@@ -174,8 +174,7 @@ class RunV2(Run):
             branch_legal=np.empty(steps, np.uint8),
             has_branches=np.empty(steps, np.bool_),
         )
-        bits = run.branch_values.view(np.uint32)
-        out = (run.states, run.moves, bits, run.branch_legal, run.has_branches)
+        out = (run.states, run.moves, run.branch_values.view(np.uint32), run.branch_legal, run.has_branches)
         status, at = kernels.decode_steps(array, cursor.at, *out)
         if status != kernels.OK:
             raise _step_error(status, array, at, path)
@@ -357,9 +356,7 @@ def _read_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
     option = cursor.take(1, "the engine's option")[0]
     if option > 1:
         raise FieldError(
-            "the engine's option is neither 0 (none) nor 1 (some)",
-            path=cursor.path,
-            offset=option_at,
+            "the engine's option is neither 0 (none) nor 1 (some)", path=cursor.path, offset=option_at
         )
     engine = None
     if option:

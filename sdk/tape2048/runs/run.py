@@ -2,13 +2,22 @@
 
 A run of ``n`` moves has ``n + 1`` boards (``states``): the first one, and the one after each move and its
 spawn.
+
+A session identifies its games by player and seed; run files have no fields for these. A run from a recorded
+session carries them in its engine's text ::
+
+    tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
+
+and :func:`tape2048.conversion.session_runs.write_session` reads them back, so that a game keeps its identity
+(which splits hash) through every format.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +32,46 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from numpy.typing import ArrayLike, NDArray
+
+
+_IDENTITY = re.compile(
+    r"(?P<engine>.*?) ?\bplayer_sha256=(?P<player>[0-9a-f]{64}) seed=(?P<seed>0|[1-9][0-9]{0,19})", re.DOTALL
+)
+
+
+class Identity(NamedTuple):
+    """A game's player and seed, and the rest of its engine's text."""
+
+    engine: str
+    player_sha256: str
+    seed: int
+
+
+def engine_text(engine: str, player_sha256: str, seed: int) -> str:
+    """Return an engine's text that carries a game's identity; :func:`identity_of` reads it."""
+    return f"{engine} player_sha256={player_sha256} seed={seed}".lstrip()
+
+
+def identity_of(engine: str | None) -> Identity | None:
+    """Return the identity that an engine's text carries, or None."""
+    match = _IDENTITY.fullmatch(engine) if engine is not None else None
+    if match is None or int(match["seed"]) >= 2**64:
+        return None
+    return Identity(match["engine"], match["player"], int(match["seed"]))
+
+
+def split_seed(engine: str | None) -> tuple[str | None, int | None]:
+    """Split the seed off an engine's text; thousands of runs share the rest."""
+    if engine is None or identity_of(engine) is None:
+        return engine, None
+    text, _, seed = engine.rpartition(" seed=")
+    return text, int(seed)
+
+
+def join_seed(engine: str | None, seed: int | None) -> str | None:
+    """Undo :func:`split_seed`."""
+    return engine if seed is None else f"{engine} seed={seed}"
+
 
 #: The largest values that fit every run format's fields.
 _UNSIGNED_MAX = {
@@ -60,12 +109,17 @@ class RunMeta(msgspec.Struct, frozen=True):
     engine: str | None = None
 
 
-def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> None:
-    """Raise unless the fields of every run format can hold the metadata."""
-    for name, highest in _UNSIGNED_MAX.items():
+def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **highest: int) -> None:
+    """Raise unless the fields of every run format can hold the metadata; ``highest`` are narrower limits.
+
+    Raises:
+        FieldError: a count does not fit its field, ``elapsed_s`` is not a finite float32, or ``engine`` is
+            not valid Unicode. It names ``path``.
+    """
+    for name, limit in (_UNSIGNED_MAX | highest).items():
         value = getattr(meta, name)
-        if not isinstance(value, int | np.integer) or not 0 <= value <= highest:
-            raise FieldError(f"{name} is {value!r}; expected a whole number from 0 to {highest}", path=path)
+        if not isinstance(value, int | np.integer) or not 0 <= value <= limit:
+            raise FieldError(f"{name} is {value!r}; expected a whole number from 0 to {limit}", path=path)
     try:
         fits = math.isfinite(meta.elapsed_s) and abs(meta.elapsed_s) <= _FLOAT32_MAX
     except (TypeError, OverflowError):  # not a number, or too large for a float

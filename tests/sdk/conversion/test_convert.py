@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tape2048.conversion.dataset_build import append_dataset, build_dataset
-from tape2048.conversion.registry import FORMATS
 from tape2048.conversion.session_runs import NO_CHOICE, NO_LAST_MOVE, session_run, write_session
-from tape2048.conversion.sources import kind_of, open_source
+from tape2048.conversion.sources import FORMATS, kind_of, open_source
 from tape2048.conversion.targets import convert, target_of
 from tape2048.datasets.dataset import Dataset
 from tape2048.errors import (
@@ -98,8 +97,7 @@ def recorded(tmp_path: Path) -> Path:
 
 def record(path: Path, player: str, count: int) -> Path:
     from tape2048.game.rules import exps_to_boards
-    from tape2048.runs.engine_text import engine_text
-    from tape2048.runs.run import Run as OneRun, RunMeta
+    from tape2048.runs.run import Run as OneRun, RunMeta, engine_text
 
     buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)
     ids = np.arange(count, dtype=np.uint64)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from tape2048.conversion import repack_session, repacking, session_run, session_runs, write_session
+from tape2048.conversion import repack_session, session_run, session_runs, write_session
 from tape2048.errors import FormatError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import read_metadata
 from tape2048.game import last_boards
@@ -40,9 +40,8 @@ def replayer(_path: Path, facts: Mapping[str, Any]) -> Play:
 
 @pytest.fixture(params=[1, 300, 1 << 18], ids=["game by game", "small pieces", "one piece"])
 def piece_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repacking, "_PIECE_ROWS", request.param)
-    for module in (repacking, session_runs):
-        monkeypatch.setattr(module, "BLOCK_ROWS", max(90, request.param))
+    monkeypatch.setattr(session_runs, "_PIECE_ROWS", request.param)
+    monkeypatch.setattr(session_runs, "BLOCK_ROWS", max(90, request.param))
 
 
 @pytest.mark.usefixtures("piece_rows")
@@ -125,8 +124,8 @@ def test_other_rows_are_not_published(tmp_path: Path, monkeypatch: pytest.Monkey
     def write_other(draft: Path, *_: object) -> int:
         return repacking_write(draft, Session.open(other), lambda *_: None)
 
-    repacking_write = repacking._write_rows
-    monkeypatch.setattr(repacking, "_write_rows", write_other)
+    repacking_write = session_runs._tape_as_rows
+    monkeypatch.setattr(session_runs, "_tape_as_rows", write_other)
     with pytest.raises(MaintenanceError, match="does not hold the same rows"):
         repack_session(tape, tmp_path / "out", "rows")
     assert not any((tmp_path / "out").iterdir())

@@ -28,29 +28,17 @@ GAMES = (
 
 SEED_SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
-    id INTEGER PRIMARY KEY,
-    first_step_idx INTEGER NOT NULL,
-    num_steps INTEGER NOT NULL,
-    max_score INTEGER NOT NULL,
-    highest_tile INTEGER NOT NULL,
-    engine TEXT,
-    start_time INTEGER,
-    elapsed_s REAL
+    id INTEGER PRIMARY KEY, first_step_idx INTEGER NOT NULL, num_steps INTEGER NOT NULL,
+    max_score INTEGER NOT NULL, highest_tile INTEGER NOT NULL, engine TEXT, start_time INTEGER, elapsed_s REAL
 );
 CREATE INDEX IF NOT EXISTS idx_score ON runs(max_score);
 CREATE INDEX IF NOT EXISTS idx_steps ON runs(num_steps);
 """
 
 ROW = np.dtype(
-    [
-        ("board", "<u8"),
-        ("move", "u1"),
-        ("ev_legal", "u1"),
-        ("ev_values", "<f4", (4,)),
-        ("run_id", "<u4"),
-        ("step_index", "<u2"),
-    ]
-)
+    [("board", "<u8"), ("move", "u1"), ("ev_legal", "u1"), ("ev_values", "<f4", (4,)), ("run_id", "<u4"),
+     ("step_index", "<u2")]
+)  # fmt: skip
 
 
 def legal_bits(board: int) -> int:
@@ -102,19 +90,10 @@ def packdat_step(run: PlainRun, run_id: int, i: int) -> bytes:
 
 def packdat_run(run: PlainRun, run_id: int, first_step: int, changes: dict[str, Any]) -> bytes:
     engine = (run.engine or "").encode()
-    fields = {
-        "id": run_id,
-        "first": first_step,
-        "steps": len(run.moves),
-        "score": run.max_score,
-        "tile": run.highest_tile,
-        "engine_len": len(engine),
-    } | changes
-    return (
-        struct.pack("<IIIQIH", *fields.values())
-        + engine
-        + struct.pack("<Qf", run.start_unix_s, run.elapsed_s)
-    )
+    fields = {"id": run_id, "first": first_step, "steps": len(run.moves), "score": run.max_score}
+    fields |= {"tile": run.highest_tile, "engine_len": len(engine)} | changes
+    tail = struct.pack("<Qf", run.start_unix_s, run.elapsed_s)
+    return struct.pack("<IIIQIH", *fields.values()) + engine + tail
 
 
 def packdat_bytes(
@@ -213,8 +192,5 @@ def write_runs(directory: Path, runs: Sequence[PlainRun] = GAMES) -> Path:
 
 def tree(directory: Path) -> dict[str, bytes]:
     """Every file below a directory, by its path there."""
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}

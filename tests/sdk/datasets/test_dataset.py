@@ -14,11 +14,9 @@ from crc32c import crc32c
 from hypothesis import given, settings, strategies as st
 
 from tape2048 import Session, sessions
-from tape2048.conversion import dataset_build as build_module
 from tape2048.conversion.dataset_build import append_dataset, build_dataset, write_view
 from tape2048.conversion.sources import open_source
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
-from tape2048.datasets.metadata import read_runs_db
 from tape2048.datasets.verify import verify_dataset
 from tape2048.errors import (
     BookkeepingError,
@@ -131,24 +129,11 @@ class TestBuild:
         (runs / "zz.a2run").write_bytes(b"A2T1")
         result = build_dataset(tmp_path / "ds", [runs])
         np.testing.assert_array_equal(np.load(tmp_path / "ds/steps.npy"), dataset_rows())
-        assert [skipped.run for skipped in result.skipped] == [
-            str(runs / "000x.a2run2"),
-            str(runs / "zz.a2run"),
+        assert [one.run for one in result.skipped] == [
+            str(runs / name) for name in ("000x.a2run2", "zz.a2run")
         ]
-        assert (
-            json.loads((tmp_path / "ds/manifest.json").read_text())["skipped"][1]["error"] == "TruncatedError"
-        )
-
-    def test_too_long_runs_are_left_out(
-        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A run that is too long is named, and the others are built."""
-        monkeypatch.setattr(build_module, "RUN_STEPS_MAX", 30)
-        result = build_dataset(tmp_path / "ds", [runs])
-        assert (result.runs, result.steps) == (2, 42)
-        assert "002.a2run2" in result.skipped[0].run
-        assert "45 steps" in result.skipped[0].message
-        assert verify_dataset(tmp_path / "ds").ok
+        manifest = json.loads((tmp_path / "ds/manifest.json").read_text())
+        assert manifest["skipped"][1]["error"] == "TruncatedError"
 
     def test_65536_steps_fit_and_one_more_does_not(self, tmp_path: Path) -> None:
         from tape2048.runs.a2run import write_run
@@ -163,6 +148,8 @@ class TestBuild:
             write_run(tmp_path / f"runs/{name}.a2run", Run(states[: steps + 1], moves, RunMeta(steps)))
         result = build_dataset(tmp_path / "ds", [tmp_path / "runs"])
         assert (result.runs, result.steps) == (1, 2**16)
+        assert "b.a2run" in result.skipped[0].run
+        assert "steps is 65537" in result.skipped[0].message
         assert Dataset(tmp_path / "ds")[2**16 - 1]["step_index"] == 2**16 - 1
 
     def test_branch_values_are_normalised(self, tmp_path: Path) -> None:
@@ -409,7 +396,7 @@ class TestOpen:
         self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The reader has the old metadata when the directory is exchanged: it has to begin again."""
-        from tape2048.datasets import directory as files
+        from tape2048.datasets import dataset as files
 
         read = files.read_runs_db
         times = 0
@@ -429,7 +416,7 @@ class TestOpen:
         assert times == 2
 
     def test_exchanged_for_ever(self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tape2048.datasets import directory as files
+        from tape2048.datasets import dataset as files
 
         read = files.read_runs_db
 
@@ -450,7 +437,7 @@ class TestRuns:
 
         opened = Dataset(built)
         for number, file in enumerate(sorted(runs.iterdir())):
-            run, (certain, lost) = opened.run_and_losses(number)
+            run, certain, lost = opened.run_and_losses(number)
             original = read_run_file(file)
             assert certain
             assert run.meta == original.meta
@@ -491,7 +478,7 @@ class TestRuns:
         opened = Dataset(write_dataset(tmp_path / "ds", games))
         known = 0
         for number, played in enumerate(games):
-            run, (certain, _) = opened.run_and_losses(number)
+            run, certain, _ = opened.run_and_losses(number)
             if certain:
                 assert run.final_board == played.states[-1]
                 known += 1
@@ -534,31 +521,6 @@ def _spawn(played: Any) -> int:
 
 
 class TestBadRows:
-    @pytest.mark.parametrize("load", ["ram", "mmap"])
-    def test_every_truncation(self, built: Path, load: Any) -> None:
-        data = (built / "steps.npy").read_bytes()
-        (built / "manifest.json").unlink()
-        for length in [*range(0, 300, 3), *range(300, len(data), 19), len(data) - 1]:
-            (built / "steps.npy").write_bytes(data[:length])
-            with pytest.raises((TruncatedError, NpyError)):
-                Dataset(built, load)
-
-    def test_every_flipped_bit_of_the_header(self, built: Path) -> None:
-        data = (built / "steps.npy").read_bytes()
-        (built / "manifest.json").unlink()
-        refused = 0
-        for at in range(256):
-            changed = bytearray(data)
-            changed[at] ^= 1 << at % 8
-            (built / "steps.npy").write_bytes(changed)
-            try:
-                opened = Dataset(built)
-            except FormatError:
-                refused += 1
-            else:  # other white space, say
-                np.testing.assert_array_equal(opened.steps, dataset_rows())
-        assert refused > 200
-
     def test_trailing_bytes(self, built: Path) -> None:
         with (built / "steps.npy").open("ab") as file:
             file.write(b"\0")
@@ -660,20 +622,6 @@ class TestBadMetadata:
             with pytest.raises(SchemaError):
                 Dataset(built)
 
-    def test_flipped_bytes_are_refused_or_harmless(self, built: Path) -> None:
-        (built / "manifest.json").unlink()
-        data = (built / "metadata.db").read_bytes()
-        rng = np.random.default_rng(3)
-        for at in [*range(100), *rng.integers(100, len(data), 300).tolist()]:
-            changed = bytearray(data)
-            changed[at] ^= int(rng.integers(1, 256))
-            (built / "metadata.db").write_bytes(changed)
-            try:
-                table = read_runs_db(built / "metadata.db")
-            except TapeError:
-                continue
-            assert len(table) <= 100
-
     def test_a_writer_in_the_middle(self, built: Path) -> None:
         with closing(sqlite3.connect(built / "metadata.db")) as database:
             database.execute("BEGIN EXCLUSIVE")
@@ -683,38 +631,20 @@ class TestBadMetadata:
 
 class TestBadManifest:
     @pytest.mark.parametrize(
-        ("content", "error"),
+        "content",
         [
-            (b"", ManifestError),
-            (b"\xff", ManifestError),
-            (b"[1]", ManifestError),
-            (b"[" * 10_000, ManifestError),
-            (b'{"version": 2, "num_steps": 87, "num_runs": 3}', ManifestError),
-            (b'{"version": 1, "num_steps": 86, "num_runs": 3}', ManifestError),
-            (b'{"version": 1, "num_steps": 87, "num_runs": 4}', ManifestError),
-            (b'{"version": 1, "num_steps": "87", "num_runs": 3}', ManifestError),
-            (
-                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"x":{"bytes":1,"crc32c":0}}}',
-                ManifestError,
-            ),
-            (
-                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"../x":{"bytes":1,"crc32c":0}}}',
-                ManifestError,
-            ),
-            (
-                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"steps.npy":{"bytes":1,"crc32c":0}}}',
-                ManifestError,
-            ),
-            (
-                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"steps.npy":{"bytes":99999,"crc32c":0}}}',
-                TruncatedError,
-            ),
+            *[b"", b"\xff", b"[1]", b"[" * 10_000],
+            *[{"version": 2}, {"num_steps": 86}, {"num_runs": 4}, {"num_steps": "87"}],
+            *[{"files": {name: {"bytes": 1, "crc32c": 0}}} for name in ("x", "../x", "steps.npy")],
+            {"files": {"steps.npy": {"bytes": 99999, "crc32c": 0}}},
         ],
     )
-    def test_content(self, tmp_path: Path, content: bytes, error: type[TapeError]) -> None:
+    def test_content(self, tmp_path: Path, content: bytes | dict[str, Any]) -> None:
         path = write_dataset(tmp_path / "ds")
+        if not isinstance(content, bytes):
+            content = json.dumps({"version": 1, "num_steps": 87, "num_runs": 3} | content).encode()
         (path / "manifest.json").write_bytes(content)
-        with pytest.raises(error):
+        with pytest.raises(TruncatedError if b"99999" in content else ManifestError):
             Dataset(path)
 
 

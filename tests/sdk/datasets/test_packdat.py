@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import random
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tape2048.conversion.sources import open_source
-from tape2048.datasets import packdat_layout as module
+from tape2048.datasets import packdat as module
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import (
     BookkeepingError,
@@ -300,26 +298,10 @@ class TestFilters:
         assert path.read_bytes() == packdat_bytes(GAMES[1:])
 
 
-#: The whole number takes a minute; the suite takes a sample.
-CASES = 200_000 if os.environ.get("FULL_FUZZ") == "1" else 10_000
-
 SMALL = packdat_bytes((game(1, steps_max=2, engine="é"), game(2, steps_max=1, engine=None)))
 
 
 class TestBadInput:
-    def test_every_truncation(self, path: Path) -> None:
-        for length in range(len(SMALL)):
-            with pytest.raises((TruncatedError, MagicError, ChecksumError)):
-                load(path, SMALL[:length])
-
-    def test_every_flipped_bit(self) -> None:
-        for at in range(len(SMALL)):
-            for bit in range(8):
-                data = bytearray(SMALL)
-                data[at] ^= 1 << bit
-                with pytest.raises(FormatError):
-                    DataPack.from_bytes(data)
-
     def test_bytes_at_the_end(self, path: Path) -> None:
         with pytest.raises(ChecksumError):
             load(path, SMALL + b"\0")
@@ -398,24 +380,3 @@ class TestBadInput:
         for data in (b"", b"A2T1", b"\x93NUMPY", b"2047" + SMALL[4:]):
             with pytest.raises(MagicError):
                 load(path, data)
-
-    def test_structured_changes(self) -> None:
-        """Fields are changed and the checksum made right again: what loads has to save to the same bytes."""
-        rng = random.Random(7)
-        ends = [0, 1, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]
-        good = 0
-        for _ in range(CASES):
-            body = bytearray(SMALL[:-4])
-            for _ in range(rng.randint(1, 2)):
-                width = rng.choice([1, 2, 4, 8])
-                at = rng.randrange(len(body) - width)
-                value = rng.choice(ends) if rng.random() < 0.5 else rng.randrange(2**64)
-                body[at : at + width] = (value % 2 ** (8 * width)).to_bytes(width, "little")
-            data = seal(bytes(body))
-            try:
-                pack = DataPack.from_bytes(data)
-            except FormatError:
-                continue
-            good += 1
-            assert pack.to_bytes() == data
-        assert CASES // 20 < good < CASES // 2, "boards, scores and values may be anything; little else may"

@@ -67,8 +67,8 @@ class TestDataset:
         """A run whose values are not normalised keeps none of the chosen ones."""
         build_dataset(tmp_path / "ds", write(tmp_path / "runs", played(KEPT), played(NORMALISED[:1])))
         opened = Dataset(tmp_path / "ds")
-        assert opened.run_and_losses(0)[1][1] == len(KEPT)
-        run, (_, lost) = opened.run_and_losses(1)
+        assert opened.run_and_losses(0)[2] == len(KEPT)
+        run, _, lost = opened.run_and_losses(1)
         assert lost == 0
         np.testing.assert_array_equal(run.branch_values[0], np.float32([0, 0, ALMOST_ONE, 0.5]))
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from ..tapes import as_rows, games_on_tape, write_tape
 from .set_builders import GAMES, packdat_bytes, write_dataset
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BOARDS = np.array([board for run in GAMES for board in run.states[:-1]], np.uint64)
@@ -28,84 +29,61 @@ def boards(*numbers: int) -> np.ndarray:
     return np.array([board for i in numbers for board in GAMES[i].states[:-1]], np.uint64)
 
 
-def a_run(path: Path) -> Sample:
-    return Sample(RunV2.from_bytes(a2run2_bytes(GAMES[2])), boards(2))
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
 
 
-def a_mapped_run(path: Path) -> Sample:
-    (path / "r.a2run").write_bytes(a2t1_bytes(GAMES[2]))
-    return Sample(read_run(path / "r.a2run"), boards(2))
-
-
-def a_pack(path: Path) -> Sample:
+def packed(path: Path) -> Path:
     with PackWriter(path / "x.a2pack") as writer:
         for run in GAMES:
             writer.add(a2run2_bytes(run))
-    return Sample(PackReader.open(path / "x.a2pack").rows(), BOARDS)
+    return path / "x.a2pack"
 
 
-def a_data_pack(path: Path) -> Sample:
-    (path / "pack.dat").write_bytes(packdat_bytes())
-    return Sample(DataPack.load(path / "pack.dat"), BOARDS)
+def data_pack(path: Path, load: Any = "ram") -> DataPack:
+    return DataPack.load(written(path / "pack.dat", packdat_bytes()), load)
 
 
-def a_mapped_data_pack(path: Path) -> Sample:
-    (path / "pack.dat").write_bytes(packdat_bytes())
-    return Sample(DataPack.load(path / "pack.dat", load="mmap"), BOARDS)
+def dataset(path: Path, load: Any = "ram", **how: Any) -> Dataset:
+    return Dataset.open(write_dataset(path / "ds", **how), load)
 
 
-def a_view_of_a_data_pack(path: Path) -> Sample:
-    (path / "pack.dat").write_bytes(packdat_bytes())
-    return Sample(DataPack.load(path / "pack.dat").filter_by_highest_tile(max_tile=64), boards(0, 1))
+def two_datasets(path: Path, load: Any = "ram", shard_rows: int | None = None) -> Dataset:
+    return Dataset.open([write_dataset(path / "a"), write_dataset(path / "b", shard_rows=shard_rows)], load)
 
 
-def a_dataset(path: Path) -> Sample:
-    return Sample(Dataset.open(write_dataset(path / "ds")), BOARDS)
+TAPE_GAMES = games_on_tape(1, 2)
+SOURCES: dict[str, Callable[[Path], Sample]] = {
+    "run": lambda path: Sample(RunV2.from_bytes(a2run2_bytes(GAMES[2])), boards(2)),
+    "mapped run": lambda path: Sample(read_run(written(path / "r", a2t1_bytes(GAMES[2])), "mmap"), boards(2)),
+    "pack": lambda path: Sample(PackReader.open(packed(path)).rows(), BOARDS),
+    "pack.dat": lambda path: Sample(data_pack(path), BOARDS),
+    "mapped pack.dat": lambda path: Sample(data_pack(path, "mmap"), BOARDS),
+    "view of a pack.dat": lambda path: Sample(
+        data_pack(path).filter_by_highest_tile(max_tile=64), boards(0, 1)
+    ),
+    "data set": lambda path: Sample(dataset(path), BOARDS),
+    "mapped data set": lambda path: Sample(dataset(path, "mmap"), BOARDS),
+    "mapped shards": lambda path: Sample(dataset(path, "mmap", shard_rows=13), BOARDS),
+    "two data sets": lambda path: Sample(two_datasets(path), np.concatenate([BOARDS, BOARDS])),
+    "view of data sets": lambda path: Sample(
+        two_datasets(path, "mmap", 40).filter_by_engine("other é", None), boards(1, 2, 1, 2)
+    ),
+    "session": lambda path: Sample(Session.open(write_ours(path / "s")), boards_of(rows_of(Spec()))),
+    "session on tape": lambda path: Sample(
+        Session.open(write_tape(path / "s", TAPE_GAMES)), TAPE_GAMES.boards, as_rows(TAPE_GAMES)
+    ),
+    "foreign session": lambda path: Sample(
+        Session.open(write_foreign(path / "s", Spec(interleaved=True))),
+        boards_of(rows_of(Spec(interleaved=True))),
+    ),
+}
 
 
-def a_mapped_dataset(path: Path) -> Sample:
-    return Sample(Dataset.open(write_dataset(path / "ds"), load="mmap"), BOARDS)
-
-
-def a_mapped_dataset_in_shards(path: Path) -> Sample:
-    return Sample(Dataset.open(write_dataset(path / "ds", shard_rows=13), load="mmap"), BOARDS)
-
-
-def several_datasets(path: Path) -> Sample:
-    sets = [write_dataset(path / name) for name in ("a", "b")]
-    return Sample(Dataset.open(sets), np.concatenate([BOARDS, BOARDS]))
-
-
-def a_view_of_a_dataset(path: Path) -> Sample:
-    whole = Dataset.open([write_dataset(path / "a"), write_dataset(path / "b", shard_rows=40)], load="mmap")
-    return Sample(whole.filter_by_engine("other é", None), np.concatenate([boards(1, 2), boards(1, 2)]))
-
-
-def a_session(path: Path) -> Sample:
-    return Sample(Session.open(write_ours(path / "s")), boards_of(rows_of(Spec())))
-
-
-def a_session_on_tape(path: Path) -> Sample:
-    games = games_on_tape(1, 2)
-    return Sample(Session.open(write_tape(path / "s", games)), games.boards, as_rows(games))
-
-
-def a_foreign_session(path: Path) -> Sample:
-    spec = Spec(interleaved=True)
-    return Sample(Session.open(write_foreign(path / "s", spec)), boards_of(rows_of(spec)))
-
-
-SOURCES = (
-    a_run, a_mapped_run, a_pack, a_data_pack, a_mapped_data_pack, a_view_of_a_data_pack, a_dataset,
-    a_mapped_dataset, a_mapped_dataset_in_shards, several_datasets, a_view_of_a_dataset, a_session,
-    a_session_on_tape, a_foreign_session,
-)  # fmt: skip
-
-
-@pytest.fixture(params=SOURCES, ids=[make.__name__ for make in SOURCES])
+@pytest.fixture(params=SOURCES)
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
-    made: Sample = request.param(tmp_path)
-    return made
+    return SOURCES[request.param](tmp_path)
 
 
 class TestContract(RowSourceContract):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from tape2048.conversion import open_source
 from tape2048.corpus import Corpus
 from tape2048.errors import DiskFullError, MissingPackageError, NameTakenError
-from tape2048.export import table as _tables, write
+from tape2048.export import write
 from tape2048.export.table import make_table, run_file_table
 from tape2048.export.write import COMPRESSIONS, default_path
 from tape2048.packs import pack_directory
@@ -163,14 +162,6 @@ def test_stretches_of_nothing(corpus: Corpus, records: int) -> None:
 
     with pytest.raises(ValueError, match=f"records={records}; expected at least 1"):
         record_batches(corpus, records=records)
-
-
-@given(first=st.integers(0, 27), count=st.integers(1, 28))
-def test_rows_know_their_runs(first: int, count: int) -> None:
-    sizes = [game.steps for game in (*GAMES, *OTHER_GAMES)]
-    last = min(28, first + count)
-    found = _tables._runs_between(np.cumsum([0, *sizes]), first, last)
-    assert found.tolist() == np.repeat(np.arange(len(sizes)), sizes)[first:last].tolist()
 
 
 def test_a_view_gives_its_own_rows_and_runs(corpus: Corpus, tmp_path: Path) -> None:

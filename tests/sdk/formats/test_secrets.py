@@ -74,7 +74,7 @@ def test_sources(tmp_path: Path, suffix: str, kind: str) -> None:
     path = tmp_path / f"x{suffix}"
     path.write_bytes(SECRETS[kind])
     try:
-        errors = [found.failure for found in open_source(path).runs()]
+        errors = [found.error for found in open_source(path).runs()]
     except TapeError as error:
         errors = [error]
     assert errors

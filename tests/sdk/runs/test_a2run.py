@@ -25,14 +25,8 @@ GAME = build.game(5, steps_max=9, engine="engine ü")
 
 
 def run_of(plain: build.PlainRun) -> Run:
-    meta = RunMeta(
-        len(plain.moves),
-        plain.start_unix_s,
-        plain.elapsed_s,
-        plain.max_score,
-        plain.highest_tile,
-        plain.engine or None,
-    )
+    facts = plain.start_unix_s, plain.elapsed_s, plain.max_score, plain.highest_tile, plain.engine or None
+    meta = RunMeta(len(plain.moves), *facts)
     return Run(np.array(plain.states, np.uint64), np.array(plain.moves, np.uint8), meta)
 
 
@@ -95,18 +89,10 @@ class TestReadAndWrite:
     @pytest.mark.parametrize(
         "change",
         [
-            {"engine": "e" * 65536},
-            {"start_unix_s": 2**64},
-            {"max_score": -1},
-            {"highest_tile": 2**32},
-            {"elapsed_s": float("nan")},
-            {"elapsed_s": 1e39},
-            {"elapsed_s": 10**400},
-            {"elapsed_s": "1"},
-            {"start_unix_s": 1.5},
-            {"highest_tile": "8192"},
-            {"engine": 5},
-            {"engine": "\ud800"},
+            *[{"engine": value} for value in ("e" * 65536, 5, "\ud800")],
+            *[{"elapsed_s": value} for value in (float("nan"), 1e39, 10**400, "1")],
+            *({"start_unix_s": 2**64}, {"start_unix_s": 1.5}, {"max_score": -1}),
+            *({"highest_tile": 2**32}, {"highest_tile": "8192"}),
         ],
     )
     def test_facts_that_do_not_fit_are_refused(self, change: dict[str, object], tmp_path: Path) -> None:
@@ -127,21 +113,6 @@ def _fields(meta: RunMeta) -> dict[str, object]:
 
 
 class TestBadInput:
-    def test_truncation_at_every_byte(self) -> None:
-        data = build.a2t1_bytes(GAME)
-        for size in range(len(data)):
-            with pytest.raises(errors.TruncatedError if size else errors.MagicError):
-                parse(data[:size])
-
-    def test_a_flip_of_every_bit(self) -> None:
-        data = bytearray(build.a2t1_bytes(GAME))
-        for at in range(len(data)):
-            for bit in range(8):
-                data[at] ^= 1 << bit
-                with pytest.raises(errors.FormatError):
-                    parse(bytes(data))
-                data[at] ^= 1 << bit
-
     @pytest.mark.parametrize(
         ("changes", "error"),
         [
@@ -183,14 +154,11 @@ class TestBadInput:
             parse(build.seal_a2t1(bytes(data)))
         assert caught.value.offset == 38
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-    def test_a_time_that_is_not_finite(self, value: float) -> None:
-        with pytest.raises(errors.FieldError, match="elapsed_s"):
-            parse(build.a2t1_bytes(dataclasses.replace(GAME, elapsed_s=value)))
-
-    def test_a_signalling_nan(self) -> None:
+    @pytest.mark.parametrize("bits", [0x7FC00000, 0x7F800001, 0x7F800000, 0xFF800000])
+    def test_a_time_that_is_not_finite(self, bits: int) -> None:
+        """NaN, a signalling one, and both infinities."""
         data = bytearray(build.a2t1_bytes(GAME)[:-4])
-        data[18:22] = struct.pack("<I", 0x7F800001)
+        data[18:22] = struct.pack("<I", bits)
         with pytest.raises(errors.FieldError, match="elapsed_s"):
             parse(build.seal_a2t1(bytes(data)))
 

@@ -13,7 +13,7 @@ from tests import reference
 from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors, sessions
-from tape2048.conversion import repacking
+from tape2048.conversion import session_runs
 from tape2048.maintenance import validate_session
 from tape2048.session.locks import make_readers_lock
 from tape2048_tools.cli import run
@@ -251,7 +251,7 @@ def test_failed_check_keeps_the_original(
     def refuse(*_: object) -> None:
         raise errors.MaintenanceError("it does not pass")
 
-    monkeypatch.setattr(repacking, check, refuse)
+    monkeypatch.setattr(session_runs, check, refuse)
     done = tape("repack", path, "--storage", "tape", "--remove")
     assert done.code == 1
     assert done.out.startswith("MaintenanceError: it does not pass\n  hint: ")

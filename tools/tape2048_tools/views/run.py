@@ -92,18 +92,12 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
         table = (Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)).runs
         position = _choose(table["id"], table["max_score"], table["steps"], run_id, which)
         (read,) = islice(open_source(path, lossy=True).runs(workers=1), position, position + 1)
-        run, facts = _run_of(read), {"run": int(table["id"][position])}
+        run, facts = read.checked(), {"run": int(table["id"][position])}
     else:
         read, position = _search(open_source(path, lossy=True), run_id, which)
-        run, facts = _run_of(read), {"run": position}
+        run, facts = read.checked(), {"run": position}
         facts |= {"path": read.name} if kind == "runs" else {}
     return ChosenRun(run, facts, np.arange(len(run) + 1))
-
-
-def _run_of(found: SourceRun) -> Run:
-    if found.run is None:
-        raise found.failure
-    return found.run
 
 
 def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRun, int]:

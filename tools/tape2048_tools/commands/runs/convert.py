@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048.conversion.registry import FORMATS, RUN_FILES
+from tape2048.conversion.sources import FORMATS, RUN_FILES
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,

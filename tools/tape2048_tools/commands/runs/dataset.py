@@ -10,8 +10,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.conversion.dataset_build import append_dataset, build_dataset, write_view
-from tape2048.datasets.dataset import Dataset
-from tape2048.datasets.directory import is_packdat
+from tape2048.datasets.dataset import Dataset, is_packdat
 from tape2048.errors import EmptyCorpusError, NotASessionError
 from tape2048.io.reading import reading
 from tape2048_tools.commands.runs.convert import LOSSY, WRITING, complain_missing
@@ -137,7 +136,20 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 
     The time is proportional to the runs; no rows are read.
     """
-    document = _stats(Dataset.open(dataset, load="mmap"))
+    opened = Dataset.open(dataset, load="mmap")
+    manifest, path = opened.manifests[0], opened.paths[0]
+    document: dict[str, Any] = {
+        "path": str(path),
+        "rows": len(opened),
+        "runs": len(opened.runs),
+        "bytes": sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file()),
+        "created": manifest.created if manifest else None,
+        "updated": manifest.updated if manifest else None,
+        **distribution(opened.runs),
+        "engines": Counter(name or "" for name in opened.run_table.engine_names()),
+        "sources": msgspec.to_builtins(manifest.sources) if manifest else [],
+        "skipped": msgspec.to_builtins(manifest.skipped) if manifest else [],
+    }
     print_result(document, lambda: _stats_parts(document), as_json=as_json)
 
 
@@ -229,24 +241,6 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
             where = "" if found.path is None else f"{found.path}: "
             print_human(finding(found.error, f"{where}{found.message}", found.hint))
     exit_on_findings(not all(report.ok for report in reports))
-
-
-def _stats(dataset: Dataset) -> dict[str, Any]:
-    runs = dataset.runs
-    manifest = dataset.manifests[0]
-    path = dataset.paths[0]
-    return {
-        "path": str(path),
-        "rows": len(dataset),
-        "runs": len(runs),
-        "bytes": sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file()),
-        "created": manifest.created if manifest else None,
-        "updated": manifest.updated if manifest else None,
-        **distribution(runs),
-        "engines": Counter(name or "" for name in dataset.run_table.engine_names()),
-        "sources": msgspec.to_builtins(manifest.sources) if manifest else [],
-        "skipped": msgspec.to_builtins(manifest.skipped) if manifest else [],
-    }
 
 
 def _stats_parts(document: dict[str, Any]) -> list[RenderableType]:

@@ -12,12 +12,12 @@ from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.conversion.sources import kind_of, open_source
 from tape2048.conversion.targets import convert
-from tape2048.datasets.directory import is_packdat
+from tape2048.datasets.dataset import is_packdat
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FormatError
 from tape2048.formats.dataset_layout import SkippedRun
+from tape2048.packs.a2pack import pack_directory
 from tape2048.packs.reader import PackReader
-from tape2048.packs.writer import pack_directory
 from tape2048_tools.commands.runs.convert import LOSSY, U64, WRITING, complain_missing, skipped_documents
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tape2048.packs.stats import PackStats
     from tape2048.runs.run import Run
 
 EXIT_INVALID = 2
@@ -125,7 +124,12 @@ def pack(
     complain_missing(lost, skipped)
     stats, size = PackReader.open(output).stats, output.stat().st_size
     left_out = skipped_documents(skipped, "path")
-    document = {"path": str(output), "bytes": size, "stats": _document(stats), "left_out": left_out}
+    document = {
+        "path": str(output),
+        "bytes": size,
+        "stats": msgspec.structs.asdict(stats),
+        "left_out": left_out,
+    }
     counts = f"{counted(stats.count, 'run')}, {counted(stats.total_steps, 'step')}, {size:,} bytes"
     print_result(document, lambda: [f"{printable(output)}: {counts}"], as_json=as_json)
     exit_on_findings(skipped)
@@ -186,7 +190,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
 @json_option()
 def stats(*, packfile: Path, as_json: bool) -> None:
     """Show the statistics of a pack: lengths, highest tiles, engines."""
-    found = _document(PackReader.open(packfile).stats)
+    found = msgspec.structs.asdict(PackReader.open(packfile).stats)
     print_result(found, lambda: [columns(_shown(found))], as_json=as_json)
 
 
@@ -270,7 +274,7 @@ def append(
             if found.run is not None:
                 yield found.run
             else:
-                skipped.append(SkippedRun.of(found.name, found.failure))
+                skipped.append(found.skipped)
 
     with progress_bar(f"reading {source.name}", quiet=quiet) as progress:
         rows.append(runs(progress))
@@ -331,7 +335,7 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     facts: dict[str, Any]
     if isinstance(opened, DataPack):
         run: Run
-        run, (certain, _) = opened.run_and_losses(index)
+        run, certain, _ = opened.run_and_losses(index)
         row = opened.runs[index]
         facts = {"kind": "packdat", "id": int(row["id"]), "first_step_idx": int(row["first_row"])}
         facts["final_board_certain"] = certain
@@ -339,11 +343,6 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
         run, facts = opened.decode(index), opened.info(index)._asdict()
     document = {"index": index, **facts, **run_document(run)}
     print_result(document, lambda: run_parts(run, document), as_json=as_json)
-
-
-def _document(found: PackStats) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.structs.asdict(found)
-    return document
 
 
 def _numbers(text: str, count: int) -> list[int]:

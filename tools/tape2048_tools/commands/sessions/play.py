@@ -187,7 +187,7 @@ def play(
 def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     """Load a critic, and have it judge a game."""
     from tape2048.critic.facts import PlayedBy, strangers
-    from tape2048.runs.engine_text import identity_of
+    from tape2048.runs.run import identity_of
     from tape2048_tools.viewer.games import Judges
     from tape2048_tools.views.screens import CriticView, view_of
 

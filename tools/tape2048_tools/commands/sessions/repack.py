@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048.conversion.repacking import Repacked
+    from tape2048.conversion.session_runs import Repacked
     from tape2048.formats.session import Storage
 
 
@@ -182,7 +182,7 @@ def repack(
 
 
 def _repack(path: Path, out: Path, storage: Storage, *, lossy: bool, progress: Any = None) -> Repacked:
-    from tape2048.conversion.repacking import repack_session
+    from tape2048.conversion.session_runs import repack_session
     from tape2048_recorder.replay.replay import replayer
 
     return repack_session(path, out, storage, replayer=replayer, lossy=lossy, progress=progress)
