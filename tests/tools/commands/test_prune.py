@@ -399,11 +399,9 @@ def test_the_plan_is_that_of_the_rules() -> None:
                 return draw.choice([None, draw.randrange(1, top)])
 
             return RetentionLimits(
-                max_age_s=maybe(14),
-                max_sessions=maybe(12),
-                max_total_mb=maybe(20),
+                max_age_s=maybe(14), max_sessions=maybe(12), max_total_mb=maybe(20),
                 keep_last=draw.randrange(3),
-            )
+            )  # fmt: skip
 
         retention = Retention(limits(), {tag: limits() for tag in "ab" if draw.random() < 0.5})
         held = {session.name for session in found if draw.random() < 0.2}

@@ -63,11 +63,8 @@ def test_text_has_facts_settings_and_the_best_board(tape: Tape, session: Path) -
     assert ["16384", "1", "25%", "25%", "#" * 40] in lines
     assert ["8192", "2", "50%", "55%"] in lines
     assert lines[-4:] == [
-        ["16384", ".", ".", "."],
-        [".", "16", ".", "."],
-        [".", ".", ".", "."],
-        [".", ".", ".", "."],
-    ]
+        ["16384", ".", ".", "."], [".", "16", ".", "."], [".", ".", ".", "."], [".", ".", ".", "."],
+    ]  # fmt: skip
 
 
 def test_seed_is_shown_unsigned(tape: Tape, session: Path) -> None:
@@ -234,11 +231,8 @@ def test_only_broken_sessions_is_no_table(tape: Tape, root: Path) -> None:
 def test_what_others_wrote_is_listed(tape: Tape, foreign: Path) -> None:
     (found,) = tape("list", foreign.parent, "--json").json["sessions"]
     assert (found["rows"], found["games"], found["mean_score"], found["recovered"]) == (
-        100,
-        2,
-        100_000.0,
-        None,
-    )
+        100, 2, 100_000.0, None,
+    )  # fmt: skip
 
 
 def test_a_session_without_games_has_no_mean(tape: Tape, empty_session: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from tape2048_tools.viewer.collection import Entry, Games
 
+    # A game of the sample: its number, its boards u64[n], and the highest exponent so far at each.
+    _Read = tuple[int, NDArray[np.uint64], NDArray[np.uint8]]
+
 #: Bins of histograms and points of curves.
 BINS = 48
 _POINTS = 120
@@ -31,14 +34,6 @@ _FIRST_TILE = 256
 SAMPLE_GAMES = 48
 
 _MOVES = 4
-
-
-class _Read(NamedTuple):
-    """A game of the sample: its number, its boards ``u64[n]``, and the highest exponent so far at each."""
-
-    number: int
-    states: NDArray[np.uint64]
-    highest: NDArray[np.uint8]
 
 
 #: Exponents of tiles in a run table of 32-bit numbers.
@@ -193,7 +188,7 @@ def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> di
                     at = np.searchsorted(highest, exp)
                     firsts.setdefault(exp, []).append(int(at if game.numbers is None else game.numbers[at]))
                 made += np.bincount(game.moves, minlength=256)[:_MOVES]
-                read.append(_Read(number, game.states, highest))
+                read.append((number, game.states, highest))
         except (TapeError, OSError) as error:
             unread.append(str(error))
     return {
@@ -217,16 +212,16 @@ def _predictions(games: Games, read: Sequence[_Read], judges: Judges) -> dict[st
     """
     try:
         tiles = judges.critic.thresholds
-        owners = np.unique(games["session"][[one.number for one in read]]).tolist() if read else []
+        owners = np.unique(games["session"][[number for number, _, _ in read]]).tolist() if read else []
         found = []
         for column, tile in enumerate(tiles):
             for half in (False, True):
                 boards, reached = [], 0
-                for one in read:
-                    at = int(np.searchsorted(one.highest, tile.bit_length() - 2)) if half else 0
-                    if at < len(one.highest):
-                        boards.append(one.states[at])
-                        reached += int(games["highest_tile"][one.number]) >= tile
+                for number, states, highest in read:
+                    at = int(np.searchsorted(highest, tile.bit_length() - 2)) if half else 0
+                    if at < len(highest):
+                        boards.append(states[at])
+                        reached += int(games["highest_tile"][number]) >= tile
                 if boards:
                     predicted = float(require_opinion(judges, np.array(boards))[:, column].mean())
                     share = wilson(reached, len(boards))._asdict()
