@@ -196,7 +196,8 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         size = _size(session)
         before = self.member
         if (name := self._shipped.get(session.name)) is None:
-            name = self._shipped[session.name] = put_session(self._store, session, lease_label(before.lease))
+            name = put_session(self._store, session, lease_label(before.lease))
+            self._shipped[session.name] = name
             if before.last != name:
                 after = msgspec.structs.replace(
                     before,

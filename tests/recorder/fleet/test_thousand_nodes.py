@@ -39,7 +39,7 @@ from tape2048.io.objects import Store
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import sessions
 from tape2048_recorder.config import NUMBER_BITS, RecorderConfig
-from tape2048_recorder.fleet import agent as agents, overview, plan, spool
+from tape2048_recorder.fleet import agent as agents, plan, spool
 from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper
 from tape2048_recorder.fleet.plan import create_fleet, read_plan
 from tape2048_recorder.fleet.spool import Spool
@@ -426,7 +426,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def run(keeps: str, nodes: int, seed: int) -> Fleet:
         roots.append(tempfile.mkdtemp(prefix="fleet-", dir="/dev/shm"))
         fleet = Fleet(Path(roots[-1]), keeps, nodes, seed)
-        for module in (agents, overview, plan):
+        for module in (agents, plan):
             monkeypatch.setattr(module, "time", fleet.world.time)
         # Few leases, so that nodes meet in them; and deaths between the steps of a shipment.
         monkeypatch.setattr(plan, "LEASE_MAX", 4 * nodes)
