@@ -119,7 +119,7 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.critic.score": ("numba", "numpy", "rich", "torch"),
     "tape2048_tools.commands.critic.ask": ("numba", "numpy", "rich", "torch"),
     "tape2048.critic.config": ("numba", "rich", "torch"),
-    "tape2048.critic.ntuple.training": ("rich", "click", "torch"),
+    "tape2048.critic.ntuple.critic": ("rich", "click", "torch"),
     "tape2048_recorder.evaluation.rollouts": ("rich", "click", "torch"),
     "tape2048.critic.metrics": ("rich", "torch", "sklearn"),
     "tape2048_tools.commands.critic.embed": ("numba", "numpy", "rich", "torch"),

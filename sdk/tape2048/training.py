@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -37,13 +37,22 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
 
-P_contra = TypeVar("P_contra", contravariant=True)
+
+class TrainingProgress(NamedTuple):
+    """How far a training of any kind is."""
+
+    unit: str  # what is counted: steps, games or moves
+    done: int  # units learned from
+    of: int  # units in all
+    per_s: float  # units a second; 0 where that is not known yet
+    elapsed_s: float
+    figures: dict[str, Any]  # by name, as lines of metrics and documents have them
 
 
-class TrainingView(Protocol[P_contra]):
+class TrainingView(Protocol):
     """Shows a training to the user."""
 
-    def progress(self, progress: P_contra) -> None:
+    def progress(self, progress: TrainingProgress) -> None:
         """Show the progress; called after every step or twice a second."""
 
     def event(self, message: str) -> None:

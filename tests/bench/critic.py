@@ -62,7 +62,7 @@ def training_figures(
     root: Path, directory: Path, *, steps: int, rounds: int, config: CriticConfig
 ) -> list[Figure]:
     """Rows a second and data-wait share of the training loop, tokens and embeddings in turns."""
-    from tape2048.torch.training.run import train_critic
+    from tape2048.torch.training import train_critic
 
     waits: dict[str, list[float]] = {"tokens": [], "embeddings": []}
     rates: dict[str, list[float]] = {"tokens": [], "embeddings": []}

@@ -29,8 +29,7 @@ from tape2048_recorder.players.registry import make_player
 from .figures import Figure, machine, median_of, report
 
 if TYPE_CHECKING:
-    from tape2048.critic.ntuple.critic import CriticTables
-    from tape2048.critic.ntuple.training import Games
+    from tape2048.critic.ntuple.critic import CriticTables, Games
 
 LEARNED_TARGET, JUDGED_TARGET = 2e6, 3e6
 _JUDGED = 1_000_000

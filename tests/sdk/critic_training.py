@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.critic.config import CriticConfig
-from tape2048.torch.training.run import train_critic
+from tape2048.torch.training import train_critic
 
 if TYPE_CHECKING:
-    from tape2048.torch.training.run import Progress
+    from tape2048.training import TrainingProgress
 
 
 class Paced:
@@ -31,7 +31,7 @@ class Paced:
     def event(self, message: str) -> None:
         pass
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: TrainingProgress) -> None:
         sys.stdout.write("step\n")
         sys.stdout.flush()
         sys.stdin.readline()

@@ -162,10 +162,8 @@ def _rows_per_run(info: CriticFacts, runs: int, asked: int | None, rows_max: int
     """Return the maximum of rows of each game, as in the training if none is asked for; None: all."""
     trained: Any = info.training.get("per_run", _PER_RUN) if info.training else _PER_RUN
     per_run = (trained if isinstance(trained, int) else 0) if asked is None else asked
-    if rows_max:
-        bound = max(1, rows_max // runs)
-        per_run = min(per_run or bound, bound)
-    return per_run or None
+    bound = max(1, rows_max // runs) if rows_max else per_run
+    return min(per_run or bound, bound) or None
 
 
 def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
@@ -264,8 +262,7 @@ _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
 
 def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
     """Return the whole examination as a document for JSON."""
-    found: dict[str, Any] = msgspec.to_builtins(evaluation)
-    return {**about, "evaluation": found}
+    return {**about, "evaluation": msgspec.to_builtins(evaluation)}
 
 
 def csv_text(evaluation: Evaluation) -> str:

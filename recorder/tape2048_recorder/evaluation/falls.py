@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048.critic.ntuple.training import Games
+from tape2048.critic.ntuple.critic import Games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.rows.buffers import open_sessions

@@ -12,7 +12,7 @@ import numpy as np
 
 from tape2048.base.resources import ram_available
 from tape2048.critic.facts import PlayedBy
-from tape2048.critic.ntuple.training import Games, GameSource, split_games
+from tape2048.critic.ntuple.critic import Games, GameSource, split_games
 from tape2048.errors import ConfigError
 from tape2048.session.run_table import exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded

@@ -48,7 +48,7 @@ from tape2048.io.safetensors import decode, encode
 from tape2048.ntuple.lookup import SYMMETRIES
 from tape2048.ntuple.network import Network, places_of, save_network, stage_begins
 from tape2048.session.run_table import REACH_TILES
-from tape2048.training import TrainingDirectory, check_same
+from tape2048.training import TrainingDirectory, TrainingProgress, check_same
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
@@ -93,25 +93,8 @@ _TICK_S = 0.5
 #: The share of E and A that a new stage starts with: it keeps the rates |E| / A, with a short memory.
 _COHERENCE_KEPT = 0.1
 
-#: Games of the means in :class:`Progress`.
+#: The last new games, of which the figures of the progress are means.
 WINDOW_GAMES = 1000
-
-
-class Progress(NamedTuple):
-    """State of a training; means are over the last :data:`WINDOW_GAMES` new games.
-
-    ``goals`` counts the games that reached their goal.
-    """
-
-    moves: int
-    games: int
-    elapsed_s: float
-    moves_per_s: float
-    mean_score: float
-    reach: dict[int, float]
-    mean_error: float
-    goals: int
-    stages: list[StageTally]
 
 
 class StageTally(NamedTuple):
@@ -197,7 +180,7 @@ class Trainer:
         }
         return Network(self.layout, table, self._scales, facts)
 
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingProgress:
         """Return the state of the training."""
         with self._lock:
             scores, highest = np.array(self._window or [(np.nan, 0)]).T
@@ -210,17 +193,19 @@ class Trainer:
         reach = {tile: float((highest >= tile.bit_length() - 1).mean()) for tile in REACH_TILES}
         counts = self._counts
         tallies = np.sum([lane.tallies for lane in self._lanes], axis=0)[[LEARNED, BEGUN, ENTERED]].T
-        return Progress(
-            counts.moves,
-            counts.games,
-            self.elapsed_s,
-            moves_per_s,
-            float(scores.mean()),
-            reach,
-            error,
-            sum(int(lane.state[GOALS]) for lane in self._lanes),
-            [StageTally(*tally) for tally in tallies.tolist()],
-        )
+        elapsed_s = self.elapsed_s
+        figures = {
+            "moves": counts.moves,
+            "games": counts.games,
+            "elapsed_s": elapsed_s,
+            "moves_per_s": moves_per_s,
+            "mean_score": float(scores.mean()),
+            "reach": reach,
+            "mean_error": error,
+            "goals": sum(int(lane.state[GOALS]) for lane in self._lanes),  # games that reached theirs
+            "stages": [StageTally(*tally) for tally in tallies.tolist()],
+        }
+        return TrainingProgress("moves", counts.moves, self.config.moves, moves_per_s, elapsed_s, figures)
 
     def learn(
         self, moves: int, *, stop: threading.Event | None = None, tick: Callable[[], None] | None = None
@@ -418,7 +403,7 @@ class Trainer:
 def run_training(
     config: TrainingConfig,
     directory: Path,
-    view: TrainingView[Progress],
+    view: TrainingView,
     stop: threading.Event,
     hurry: Callable[[], bool] = lambda: False,
 ) -> Trainer:
@@ -481,7 +466,7 @@ def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _
 class _Metrics:
     """Shows progress, and writes it to the metrics file."""
 
-    def __init__(self, trainer: Trainer, files: TrainingDirectory, view: TrainingView[Progress]) -> None:
+    def __init__(self, trainer: Trainer, files: TrainingDirectory, view: TrainingView) -> None:
         self._trainer = trainer
         self._files = files
         self._view = view
@@ -500,5 +485,5 @@ class _Metrics:
         if self._trainer.moves == self._noted:
             return
         progress = self._trainer.progress()
-        if self._files.append_metrics(progress._asdict(), self._view.event):
-            self._noted = progress.moves
+        if self._files.append_metrics(progress.figures, self._view.event):
+            self._noted = progress.done

@@ -98,10 +98,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     seed: Annotated[
         int,
         about(
-            "decides first parameters, order and chance",
-            why="a training can be repeated",
-            le=2**63 - 1,
-            ge=0,
+            "decides first parameters, order and chance", why="a training can be repeated", le=2**63 - 1, ge=0
         ),
     ] = 1
 
@@ -226,8 +223,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         ),
     ] = "outcome"
     teacher: Annotated[
-        str,
-        about("the n-tuple critic (`critic train --kind ntuple`) of `targets`", why="outcomes need none"),
+        str, about("the n-tuple critic (`critic train --kind ntuple`) of `targets`", why="outcomes need none")
     ] = ""
     batch_rows: Annotated[
         Count,
@@ -360,41 +356,36 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError for settings that are valid one by one and contradict each other."""
         super().check()
-        if self.tower_dim % self.tower_heads:
-            raise ConfigError(
-                f"tower_dim: found {self.tower_dim}, expected a multiple of tower_heads ({self.tower_heads})"
-            )
-        if self.learning_rate > _LEARNING_RATE_MAX:
-            raise ConfigError(
-                f"learning_rate: found {self.learning_rate:g}, expected at most {_LEARNING_RATE_MAX:g}"
-            )
-        if self.pool_sessions is not None and self.pool_rows is None:
-            raise ConfigError(f"pool_sessions: found {self.pool_sessions}, expected pool_rows beside it")
-        for name in ("dropout", "tower_dropout"):
-            if getattr(self, name) >= 1:
-                raise ConfigError(f"{name}: found {getattr(self, name)}, expected below 1")
-        self._check_weights()
-        if not 0 <= self.teacher_share <= 1:
-            raise ConfigError(f"targets: found {self.targets}, expected a share from 0 to 1: mix:0.3")
-        if bool(self.teacher_share) != bool(self.teacher) or (self.teacher and self.use_embeddings):
-            raise ConfigError(
-                f"targets: found {self.targets} with teacher = {self.teacher!r} and "
-                f"use_embeddings = {str(self.use_embeddings).lower()}, expected a teacher for td and mix, "
-                "none for outcome, and boards for it",
-            )
-
-    def _check_weights(self) -> None:
         try:
-            weights = self.weights
+            weights = self.weights or (1.0,) * len(self.tiles)
         except ValueError as error:
             raise ConfigError(f"pos_weight: found {self.pos_weight!r}, expected numbers ({error})") from error
-        if weights is not None and (
-            len(weights) != len(self.tiles) or not all(0 < w < 1e12 for w in weights)
-        ):
-            raise ConfigError(
-                f"pos_weight: found {self.pos_weight!r}, "
-                f"expected a positive number for each of {counted(len(self.tiles), 'threshold')}"
-            )
+        share, tiles = self.teacher_share, counted(len(self.tiles), "threshold")
+        checks = (
+            (
+                "tower_dim",
+                self.tower_dim % self.tower_heads == 0,
+                f"a multiple of tower_heads ({self.tower_heads})",
+            ),
+            ("learning_rate", self.learning_rate <= _LEARNING_RATE_MAX, f"at most {_LEARNING_RATE_MAX:g}"),
+            ("pool_sessions", self.pool_sessions is None or self.pool_rows, "pool_rows beside it"),
+            ("dropout", self.dropout < 1, "below 1"),
+            ("tower_dropout", self.tower_dropout < 1, "below 1"),
+            (
+                "pos_weight",
+                len(weights) == len(self.tiles) and all(0 < w < 1e12 for w in weights),
+                f"a positive number for each of {tiles}",
+            ),
+            ("targets", 0 <= share <= 1, "a share from 0 to 1: mix:0.3"),
+            (
+                "targets",
+                bool(share) == bool(self.teacher) and not (self.teacher and self.use_embeddings),
+                "a teacher for td and mix, none for outcome, and boards for it (not use_embeddings)",
+            ),
+        )
+        for name, holds, expected in checks:
+            if not holds:
+                raise ConfigError(f"{name}: found {getattr(self, name)!r}, expected {expected}")
 
 
 class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
@@ -461,8 +452,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         ),
     ] = 0.1
     epochs: Annotated[
-        Count,
-        about("passes over the games; the rate falls to 0 over them", why="more than 12 gave little"),
+        Count, about("passes over the games; the rate falls to 0 over them", why="more than 12 gave little")
     ] = 12
     patience: Annotated[
         Count | None,

@@ -34,7 +34,6 @@ from tape2048.critic.metrics import (
     brier_score,
     calibration_error,
     certain,
-    descending,
     estimate,
     ranking,
     ratio,
@@ -131,15 +130,9 @@ def take_sample(
 Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.uint32]"], "NDArray[Any]"]
 
 
-def nothing(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:  # noqa: ARG001
-    """Give all boards the same score, which calibration turns into the prevalence."""
-    return np.zeros(len(boards))
-
-
 def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
     """Give each board the exponent of its highest tile."""
-    highest: NDArray[np.uint8] = boards_to_exps(boards).max(axis=1, initial=0)
-    return highest
+    return np.asarray(boards_to_exps(boards).max(axis=1, initial=0))
 
 
 def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -152,8 +145,7 @@ def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArr
     exps = boards_to_exps(boards).astype(np.int64)
     values = np.where(exps > 0, np.int64(1) << exps, 0)
     fours = values.sum(axis=1) // 2 - (steps.astype(np.int64) + 2)
-    score: NDArray[np.int64] = ((exps - 1) * values).sum(axis=1) - 4 * fours
-    return score
+    return np.asarray(((exps - 1) * values).sum(axis=1) - 4 * fours)
 
 
 def calibrate(
@@ -165,8 +157,7 @@ def calibrate(
     """Turn scores into probabilities by isotonic regression (Zadrozny and Elkan 2002)."""
     fitted = load_isotonic()(y_min=0.0, y_max=1.0, out_of_bounds="clip")
     fitted.fit(scores.astype(np.float64), labels.astype(np.float64), sample_weight=weights)
-    probabilities: NDArray[np.float64] = fitted.predict(of.astype(np.float64))
-    return probabilities
+    return np.asarray(fitted.predict(of.astype(np.float64)))
 
 
 def load_isotonic() -> Any:
@@ -348,21 +339,31 @@ def evaluate(
         if each is not None:
             tables_of(each)
     tiles = tuple(critic.thresholds)
-    predictors: dict[str, Baseline] = {PREVALENCE: nothing, TILE: highest_tile, **(baselines or {})}
+    predictors: dict[str, Baseline] = {
+        PREVALENCE: lambda boards, _: np.zeros(len(boards)),  # the same score, which is calibrated to it
+        TILE: highest_tile,
+        **(baselines or {}),
+    }
     report = progress or (lambda *_: None)
     how: Any = {"baselines": predictors, "per_run": per_run}
     sample = take_sample(corpus, critic, seed=seed, progress=partial(report, "rows"), **how)
     calibrated: dict[str, NDArray[np.float64]] = {}
     if train is not None:
         learned = take_sample(train, None, seed=seed + 1, progress=partial(report, "training rows"), **how)
-        calibrated = _calibrated(sample, learned, tiles)
+        known = [(learned.highest >= tile)[learned.runs] for tile in tiles]
+        for name, of in sample.baselines.items():
+            scores, counts = learned.baselines[name], learned.row_weights
+            calibrated[name] = np.stack([calibrate(scores, labels, of, counts) for labels in known], axis=1)
     weights = RunBootstrap(len(sample.highest), replicates, seed).weights
     weights *= sample.weights[:, None]
     answer = None
     if oracle is not None:
-        answer = _ask(
-            oracle, sample, weights, positions=positions, seed=seed, progress=partial(report, "rollouts")
-        )
+        count = len(sample.runs)
+        drawn = np.random.default_rng(seed).choice(count, min(positions, count), replace=False, shuffle=False)
+        rows = np.sort(drawn)
+        runs, of_runs = np.unique(sample.runs[rows], return_inverse=True)
+        rollouts = oracle.ask(sample.boards[rows], progress=partial(report, "rollouts"))
+        answer = Answer(oracle, sample, rows, of_runs, weights[runs], rollouts)
     stages = list(_stages(sample, by))
     evaluator = _Evaluator(sample, tiles, _predictors(sample, tiles, calibrated), weights, answer)
     jobs = [(stage, at) for stage in stages for at in range(len(tiles))]
@@ -390,27 +391,22 @@ def evaluate(
 
 
 def _stages(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
-    yield Stage(ALL, "all rows"), np.ones(len(sample.runs), np.bool_)
+    steps = sample.steps
+    yield Stage(ALL, "all rows"), np.ones(len(steps), np.bool_)
     if by == "moves":
-        yield from _thirds(sample)
+        ends = np.quantile(steps, [1 / 3, 2 / 3], method="inverted_cdf", weights=sample.row_weights)
+        bounds = [-1, *ends.astype(np.int64).tolist(), int(steps.max())]
+        for name, (before, last) in zip(("early", "middle", "late"), pairwise(bounds), strict=True):
+            about = f"moves {before + 1:,} to {last:,}" if before < last else "no moves"
+            yield Stage(name, about), (before < steps) & (steps <= last)
     elif by == "progress":
-        ends = np.array([1 / 3, 2 / 3])
-        third = np.searchsorted(ends, sample.steps / sample.lengths[sample.runs], "right")
+        third = np.searchsorted([1 / 3, 2 / 3], steps / sample.lengths[sample.runs], "right")
         for number, name in enumerate(("first third", "second third", "last third")):
             yield Stage(name, "of each game's moves; only known when it has ended"), third == number
     else:
         for exponent in np.unique(sample.tiles).tolist():
             yield Stage(str(1 << exponent), "highest tile on the board"), sample.tiles == exponent
     yield Stage(UNDECIDED, "rows whose board does not have the tile yet"), None
-
-
-def _thirds(sample: Sample) -> Iterator[_Stage]:
-    steps = sample.steps
-    ends = np.quantile(steps, [1 / 3, 2 / 3], method="inverted_cdf", weights=sample.row_weights)
-    bounds = [-1, *ends.astype(np.int64).tolist(), int(steps.max())]
-    for name, (before, last) in zip(("early", "middle", "late"), pairwise(bounds), strict=True):
-        about = f"moves {before + 1:,} to {last:,}" if before < last else "no moves"
-        yield Stage(name, about), (before < steps) & (steps <= last)
 
 
 class _Predictor(NamedTuple):
@@ -430,19 +426,11 @@ def _predictors(
             f"the critic gave {own.shape} for {counted(len(sample.runs), 'board')} and "
             f"{counted(len(tiles), 'threshold')}"
         )
-    found = {CRITIC: _Predictor(list(own.T), [descending(column) for column in own.T], own)}
+    orders = [np.argsort(column)[::-1] for column in own.T]
+    found = {CRITIC: _Predictor(list(own.T), orders, own)}
     for name, scores in sample.baselines.items():
-        count = len(tiles)
-        found[name] = _Predictor([scores] * count, [descending(scores)] * count, calibrated.get(name))
-    return found
-
-
-def _calibrated(sample: Sample, learned: Sample, tiles: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-    found = {}
-    for name, scores in sample.baselines.items():
-        known, weights = learned.baselines[name], learned.row_weights
-        labels = ((learned.highest >= tile)[learned.runs] for tile in tiles)
-        found[name] = np.stack([calibrate(known, column, scores, weights) for column in labels], axis=1)
+        order = np.argsort(scores)[::-1]
+        found[name] = _Predictor([scores] * len(tiles), [order] * len(tiles), calibrated.get(name))
     return found
 
 
@@ -464,6 +452,10 @@ class _Evaluator(NamedTuple):
         labels = run_labels[sample.runs]
         positive = int(run_labels[runs].sum())
         enough = min(positive, len(runs) - positive) >= INTERVAL_RUNS_MIN
+        note = "no rows"
+        if len(runs):
+            few = "" if positive in {0, len(runs)} else ": too few of a kind for an interval"
+            note = f"{positive:,} positive runs of {len(runs):,}{few}"
         scores: dict[str, Scores] = {}
         first = None
         for name, predictor in self.predictors.items() if len(runs) else ():
@@ -498,7 +490,7 @@ class _Evaluator(NamedTuple):
             prevalence=float(np.average(labels[chosen], weights=sample.row_weights[chosen]))
             if len(runs)
             else None,
-            note=_note(len(runs), positive),
+            note=None if enough else note,
             scores=scores,
         )
 
@@ -509,15 +501,6 @@ class _Evaluator(NamedTuple):
         return ReliabilityCurve(self.tiles[at], bins.listed())
 
 
-def _note(runs: int, positive: int) -> str | None:
-    if runs == 0:
-        return "no rows"
-    if min(positive, runs - positive) >= INTERVAL_RUNS_MIN:
-        return None
-    few = "" if positive in {0, runs} else ": too few of a kind for an interval"
-    return f"{positive:,} positive runs of {runs:,}{few}"
-
-
 # ----- rollouts
 
 #: Most points of a :class:`TruthCurve`, a uniform part of the positions.
@@ -525,7 +508,7 @@ POINTS_MAX = 400
 
 
 class Answer(NamedTuple):
-    """Positions of a sample and their rollouts; from :func:`ask`."""
+    """Positions of a sample and their rollouts."""
 
     oracle: Oracle
     sample: Sample
@@ -576,21 +559,3 @@ class Answer(NamedTuple):
             reliability(predicted, shares, self.runs, self.weights).listed(),
             list(zip(predicted[points].tolist(), shares[points].tolist(), strict=True)),
         )
-
-
-def _ask(
-    oracle: Oracle,
-    sample: Sample,
-    weights: NDArray[np.float32],
-    *,
-    positions: int,
-    seed: int,
-    progress: Callable[[int, int], object],
-) -> Answer:
-    """Ask an oracle for a uniform part of a sample, of at most so many positions."""
-    count = len(sample.runs)
-    drawn = np.random.default_rng(seed).choice(count, min(positions, count), replace=False, shuffle=False)
-    rows = np.sort(drawn)
-    runs, of_runs = np.unique(sample.runs[rows], return_inverse=True)
-    rollouts = oracle.ask(sample.boards[rows], progress=progress)
-    return Answer(oracle, sample, rows, of_runs, weights[runs], rollouts)

@@ -93,12 +93,11 @@ def players_of(corpus: Corpus) -> list[PlayedBy]:
 
 
 def _named(meta: dict[str, Any]) -> str:
+    """Return a session's player with its parameters; empty where the session does not name it."""
     name, config = meta.get("player"), meta.get("config")
     args = config.get("player_args") if isinstance(config, dict) else None
-    if not isinstance(name, str):
-        return ""
     given = ",".join(f"{key}={value}" for key, value in args.items()) if isinstance(args, dict) else ""
-    return f"{name}:{given}" if given else name
+    return "" if not isinstance(name, str) else f"{name}:{given}" if given else name
 
 
 def training_facts(
@@ -121,13 +120,9 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
     from tape2048.corpus import Corpus
 
     corpus = Corpus.open(
-        config.data,
-        where=config.where or None,
-        load=load,
-        cache=config.cache or None,
-        cache_max_mb=config.cache_max_mb,
-        progress=False,
-    )
+        config.data, config.where or None, load=load, cache=config.cache or None,
+        cache_max_mb=config.cache_max_mb, progress=False,
+    )  # fmt: skip
     players = players_of(corpus)
     if len(players) > 1 and not config.mixed_players:
         raise ConfigError(

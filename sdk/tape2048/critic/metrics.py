@@ -137,11 +137,9 @@ def ranking(
         >>> ranking(*rows, RunBootstrap(3, replicates=0).weights).auroc
         array([1.])
     """
-    from tape2048.critic.metrics import LANES, rank_weighted
-
     values, labels, owners = _checked(scores, labels, runs, weights)
     if order is None:
-        order = descending(values)
+        order = np.argsort(values)[::-1]
     elif len(order) and not 0 <= order.min() <= order.max() < len(values):
         raise ValueError(f"an order with rows up to {order.max()}; there are {len(values)}")
     ordered = values[order]
@@ -158,11 +156,6 @@ def ranking(
         rank_weighted(in_order, truths, last_of_tie, block, out)
         found[:, first : first + lanes] = out[:, :lanes]
     return Ranking(found[0], found[1])
-
-
-def descending(scores: NDArray[Any]) -> NDArray[np.int64]:
-    """Sort rows by score, highest first: ``i64[N]``; the order of equal scores is undefined."""
-    return np.argsort(scores)[::-1]
 
 
 def brier_score(
@@ -282,8 +275,7 @@ def calibration_error(bins: Bins) -> NDArray[np.float64]:
         array([0.25])
     """
     gaps = np.abs(np.nan_to_num(bins.predicted) - np.nan_to_num(bins.observed))
-    error: NDArray[np.float64] = (bins.share * gaps).sum(axis=0)
-    return error
+    return np.asarray((bins.share * gaps).sum(axis=0))
 
 
 def estimate(values: NDArray[np.float64], *, interval: bool = True) -> Estimate | None:
@@ -343,10 +335,8 @@ def weighted(sums: Sequence[NDArray[Any]], weights: Floats) -> list[NDArray[np.f
 
 def ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[np.float64]:
     """Divide; NaN where ``below`` is 0."""
-    quotient: NDArray[np.float64] = np.divide(
-        above, below, out=np.full(np.broadcast(above, below).shape, np.nan), where=below > 0
-    )
-    return quotient
+    nowhere = np.full(np.broadcast(above, below).shape, np.nan)
+    return np.asarray(np.divide(above, below, out=nowhere, where=below > 0))
 
 
 #: Weightings processed together. Measured for 1,000 of them over 1e6 rows of 200 runs, in seconds of CPU:

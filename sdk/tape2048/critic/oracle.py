@@ -50,6 +50,7 @@ from tape2048.errors import FormatError, StorageError
 from tape2048.io.durable import replace_file, storage_errors
 from tape2048.io.reading import read_path
 from tape2048.io.safetensors import decode, encode
+from tape2048.jit.compiler import cache_base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,12 +79,7 @@ class Play(Protocol):
     """Plays rollouts; ``play_rollouts`` of the recorder's ``players`` with a player, rollouts and a seed."""
 
     def __call__(
-        self,
-        boards: NDArray[np.uint64],
-        /,
-        *,
-        first: int,
-        progress: Callable[[int, int], object] | None,
+        self, boards: NDArray[np.uint64], /, *, first: int, progress: Callable[[int, int], object] | None
     ) -> NDArray[np.uint16]:
         """Return counts ``u16[n, 16]`` of positions ``u64[n]``, the first of which has the number ``first``.
 
@@ -103,8 +99,7 @@ class Rollouts(NamedTuple):
         exponent = tile.bit_length() - 1
         if exponent >= EXPONENTS:  # no board has it
             return np.zeros(len(self.counts))
-        shares: NDArray[np.float64] = self.counts[:, exponent] / self.rollouts
-        return shares
+        return np.asarray(self.counts[:, exponent] / self.rollouts)
 
 
 class Oracle(NamedTuple):
@@ -192,10 +187,7 @@ class Oracle(NamedTuple):
 
 
 def _default_directory() -> Path:
-    from tape2048.jit.compiler import cache_base
-
-    base = cache_base()
-    if base is None:
+    if (base := cache_base()) is None:
         raise StorageError(
             "found no directory for rollouts: there is neither a home nor XDG_CACHE_HOME",
             hint="set XDG_CACHE_HOME to a directory",

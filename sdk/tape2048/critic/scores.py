@@ -26,19 +26,24 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
+from tape2048.conversion.sources import kind_of, open_source
+from tape2048.corpus import Corpus
+from tape2048.critic.facts import check_embeddings
+from tape2048.datasets.dataset import Dataset
+from tape2048.datasets.packdat import DataPack
 from tape2048.errors import ColumnError, NameTakenError
 from tape2048.formats.npy import rows_header
+from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import new_file, replace_file, write_all
 from tape2048.io.reading import map_path, read_path
+from tape2048.session.session import open_embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from tape2048.corpus import Corpus
     from tape2048.critic.facts import Critic
-    from tape2048.session.session import Session
 
 VERSION = 1
 #: Boards scored at a time.
@@ -225,77 +230,51 @@ def _sidecar(path: Path) -> Path:
 def _open(
     path: Path, critic: Critic, tower_sha256: str | None, progress: Callable[[int, int], object] | None
 ) -> _Boards:
-    from tape2048.conversion.sources import kind_of
-
-    kind = kind_of(path)
-    if kind in {"session", "sessions"}:
-        return _of_sessions(path, kind, critic, tower_sha256)
-    if critic.needs_embeddings:
+    kind, identity = kind_of(path), None
+    if critic.needs_embeddings and kind not in {"session", "sessions"}:
         raise ColumnError(
             f"this critic takes embeddings, and a source of kind {kind} has none", path=path,
             hint="name the critic's tower (--tower), and it takes boards",
         )  # fmt: skip
-    return _of_table(path, kind) if kind in {"dataset", "packdat"} else _of_runs(path, kind, progress)
+    source: Any
+    read: Callable[[slice], NDArray[Any]]
+    if kind in {"session", "sessions"}:
+        # A corpus orders rows run by run; the rows of one session keep the order of its file, in which a
+        # foreign session may interleave runs.
+        corpus = Corpus.open(path, load="mmap", progress=False)
+        source, identity = corpus if kind == "sessions" else corpus.sessions[0], corpus.identity
+        if not critic.needs_embeddings:
+            read = lambda rows: exps_to_boards(source.tokens(rows))  # noqa: E731
+        else:
+            check_embeddings(corpus, tower_sha256 or "")
+            if source is corpus:
+                read = lambda rows: corpus.fetch(rows, ("embeddings",))["embeddings"]  # noqa: E731
+            else:
+                read = open_embeddings(source).values.__getitem__
+    elif kind in {"dataset", "packdat"}:
+        source = Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)
+        read = lambda rows: np.ascontiguousarray(  # noqa: E731
+            source.get_batch(np.arange(rows.start, rows.stop))["board"], np.uint64
+        )
+    else:
+        runs: list[RunRows] = []
+        return _Boards(kind, None, None, _of_runs(path, runs, progress), runs)
+    firsts = range(0, len(source), BATCH_ROWS)
+    pieces = (read(slice(first, min(first + BATCH_ROWS, len(source)))) for first in firsts)
+    return _Boards(kind, identity, len(source), pieces)
 
 
-def _of_sessions(path: Path, kind: str, critic: Critic, tower_sha256: str | None) -> _Boards:
-    from tape2048.corpus import Corpus
-    from tape2048.critic.facts import check_embeddings
-    from tape2048.game.rules import exps_to_boards
-
-    # A corpus orders rows run by run; the rows of one session keep the order of its file, in which a foreign
-    # session may interleave runs.
-    corpus = Corpus.open(path, load="mmap", progress=False)
-    source: Corpus | Session = corpus if kind == "sessions" else corpus.sessions[0]
-    if critic.needs_embeddings:
-        check_embeddings(corpus, tower_sha256 or "")
-        return _Boards(kind, corpus.identity, len(source), _embeddings(corpus, source))
-    pieces = (exps_to_boards(source.tokens(rows)) for rows in _slices(len(source)))
-    return _Boards(kind, corpus.identity, len(source), pieces)
-
-
-def _slices(rows: int) -> Iterator[slice]:
-    return (slice(first, min(first + BATCH_ROWS, rows)) for first in range(0, rows, BATCH_ROWS))
-
-
-def _embeddings(corpus: Any, source: Any) -> Iterator[NDArray[np.uint16]]:
-    from tape2048.session.session import open_embeddings
-
-    values = None if source is corpus else open_embeddings(source).values
-    for rows in _slices(len(source)):
-        yield corpus.fetch(rows, ("embeddings",))["embeddings"] if values is None else values[rows]
-
-
-def _of_table(path: Path, kind: str) -> _Boards:
-    from tape2048.datasets.dataset import Dataset
-    from tape2048.datasets.packdat import DataPack
-
-    source: Any = Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)
-
-    def pieces() -> Iterator[NDArray[np.uint64]]:
-        for rows in _slices(len(source)):
-            batch = source.get_batch(np.arange(rows.start, rows.stop))
-            yield np.ascontiguousarray(batch["board"], np.uint64)
-
-    return _Boards(kind, None, len(source), pieces())
-
-
-def _of_runs(path: Path, kind: str, progress: Callable[[int, int], object] | None) -> _Boards:
-    from tape2048.conversion.sources import open_source
-
-    source = open_source(path)
-    runs: list[RunRows] = []
-
-    def pieces() -> Iterator[NDArray[np.uint64]]:
-        rows = 0
-        for found in source.runs():
-            steps = 0 if found.run is None else len(found.run)
-            error = None if found.error is None else f"{type(found.error).__name__}: {found.error}"
-            runs.append(RunRows(found.name, rows, steps, error))
-            rows += steps
-            if found.run is not None:
-                yield np.array(found.run.boards, np.uint64)
-            if progress is not None:
-                progress(len(runs), max(source.count, len(runs)))
-
-    return _Boards(kind, None, None, pieces(), runs)
+def _of_runs(
+    path: Path, runs: list[RunRows], progress: Callable[[int, int], object] | None
+) -> Iterator[NDArray[np.uint64]]:
+    """Yield the boards of the readable runs of a source, and note all runs."""
+    source, rows = open_source(path), 0
+    for found in source.runs():
+        steps = 0 if found.run is None else len(found.run)
+        error = None if found.error is None else f"{type(found.error).__name__}: {found.error}"
+        runs.append(RunRows(found.name, rows, steps, error))
+        rows += steps
+        if found.run is not None:
+            yield np.array(found.run.boards, np.uint64)
+        if progress is not None:
+            progress(len(runs), max(source.count, len(runs)))

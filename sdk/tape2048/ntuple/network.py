@@ -124,7 +124,7 @@ class NetworkLayout:
         Raises:
             ConfigError: an invalid or repeated tuple or stage.
         """
-        parsed = tuple(parse_tuple(text) for text in tuples)
+        parsed = tuple(map(parse_tuple, tuples))
         if not parsed or len(set(parsed)) < len(parsed):
             raise ConfigError(f"found tuples {list(tuples)}, expected at least one, each once")
         return cls(parsed, check_sums(stages, "stages"))
@@ -219,11 +219,10 @@ class Network:
 
     def values(self, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
         """Return the values of afterstates ``u64[n]`` as ``f32[n]``, in points of score."""
-        out = np.empty(len(boards), dtype=np.float32)
         # Imported here, so that a network's path can be checked without loading the compiler.
         from tape2048.ntuple.lookup import fill_values
 
-        placed = place(self.layout, self.table, self.scales)
+        out, placed = np.empty(len(boards), dtype=np.float32), place(self.layout, self.table, self.scales)
         fill_values(*placed, np.ascontiguousarray(boards, dtype=U64), out)
         return out
 
@@ -575,11 +574,9 @@ def _pairs(layout: NetworkLayout) -> tuple[list[tuple[int, int]], list[int]]:
     pairs, singles = [], []
     while left:
         a = left.pop(0)
-        size = len(layout.tuples[a])
-        fitting = (
-            b for b in left if len(layout.tuples[b]) == size and len(_shared(layout, a, b)) == size - 1
-        )
-        b = next(fitting, None)
+        cells = set(layout.tuples[a])
+        alike = (b for b in left if len(layout.tuples[b]) == len(cells))
+        b = next((b for b in alike if len(cells & set(layout.tuples[b])) == len(cells) - 1), None)
         if b is None:
             singles.append(a)
         else:
@@ -588,13 +585,9 @@ def _pairs(layout: NetworkLayout) -> tuple[list[tuple[int, int]], list[int]]:
     return pairs, singles
 
 
-def _shared(layout: NetworkLayout, a: int, b: int) -> set[int]:
-    return set(layout.tuples[a]) & set(layout.tuples[b])
-
-
 def _order(layout: NetworkLayout, t: int, tuples: tuple[int, ...]) -> list[int]:
     """Order a tuple's cells: last the cell that it does not share with the other tuple of its pair."""
-    shared = _shared(layout, tuples[0], tuples[-1])
+    shared = set(layout.tuples[tuples[0]]) & set(layout.tuples[tuples[-1]])
     return sorted(layout.tuples[t], key=lambda cell: (cell not in shared, cell))
 
 

@@ -32,23 +32,21 @@ from tape2048.critic.facts import CriticFacts
 from tape2048.errors import ColumnError, MissingPathError, ModelError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.run_table import check_thresholds
-from tape2048.torch.support import (
-    by_prefix,
-    load_state,
-    pick_device,
-    publish_directory,
-    read_tensors,
-    tensor_bytes,
-)
 from tape2048.torch.tower import (
     CRITIC_JSON,
     MODEL,
     Pooling,
     TowerConfig,
     build_tower,
+    by_prefix,
+    load_state,
     make_tower,
     open_tower,
+    pick_device,
+    publish_directory,
     read_json,
+    read_tensors,
+    tensor_bytes,
 )
 
 if TYPE_CHECKING:
@@ -132,9 +130,10 @@ class CriticHead(nn.Module):
         Weights of the last layer become 0. So training does not begin by learning the prevalence, and the
         probability of a threshold that no game reached stays near 0.
         """
-        logits = [_logit(share) for share in shares]
-        if len(logits) != len(self.thresholds):
-            raise ValueError(f"{len(logits)} shares; expected {len(self.thresholds)}")
+        if len(shares) != len(self.thresholds) or not all(0 <= share <= 1 for share in shares):
+            raise ValueError(f"shares {list(shares)}; expected {len(self.thresholds)} from 0 to 1")
+        found = torch.logit(torch.tensor(shares, dtype=torch.float64))
+        logits = found.clamp(-_PRIOR_LOGIT_MAX, _PRIOR_LOGIT_MAX).tolist()
         self.last.weight.zero_()
         if self.ordered:
             falls = [max(a - b, 1e-3) for a, b in itertools.pairwise(logits)]
@@ -163,13 +162,6 @@ class CriticHead(nn.Module):
             raise ValueError(f"weights {list(weights)}; expected {len(self.thresholds)} positive numbers")
         shift = torch.tensor([math.log(w) for w in weights], dtype=torch.float64)
         self.last.bias.sub_(shift.to(self.last.bias))
-
-
-def _logit(share: float) -> float:
-    if not 0 <= share <= 1:
-        raise ValueError(f"share {share}; expected 0 to 1")
-    logit = torch.logit(torch.tensor(share, dtype=torch.float64)).item()
-    return min(max(logit, -_PRIOR_LOGIT_MAX), _PRIOR_LOGIT_MAX)
 
 
 VERSION = 2
@@ -301,7 +293,11 @@ class TorchCritic:
             raise ModelError(
                 f"found tensors {sorted(foreign)}, expected head.* or tower.*", path=directory / MODEL
             )
-        head = _make_head(info, parts["head"], directory)
+        what = "the head's parameters and sizes disagree"
+        arguments = msgspec.structs.asdict(info.head)
+        head = load_state(
+            lambda: CriticHead(thresholds=info.thresholds, **arguments), parts["head"], what, directory
+        )
         module: nn.Module | None = None
         if info.kind == "tokens":
             module = _own_tower(info, parts["tower"], directory, tower)
@@ -360,7 +356,14 @@ class TorchCritic:
         Raises:
             ColumnError: vectors of another width.
         """
-        tensor = x if isinstance(x, torch.Tensor) else _as_vectors(x)
+        if isinstance(x, torch.Tensor):
+            tensor = x
+        elif x.dtype == np.uint16:
+            # Torch warns of read-only memory.
+            bits = np.require(x, requirements=("C", "W")).view(np.int16)
+            tensor = torch.from_numpy(bits).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(np.ascontiguousarray(x, np.float32))
         if tensor.ndim != 2 or tensor.shape[1] != self.head.in_dim:
             raise ColumnError(
                 f"found embeddings of shape {list(tensor.shape)}, expected [N, {self.head.in_dim}]",
@@ -378,14 +381,6 @@ class TorchCritic:
             # Vectorised and single elements may differ in the last bit of the sigmoid.
             np.minimum.accumulate(found, axis=1, out=found)
         return found
-
-
-def _as_vectors(x: NDArray[Any]) -> torch.Tensor:
-    rows = np.ascontiguousarray(x)
-    if rows.dtype == np.uint16:
-        rows = rows if rows.flags.writeable else rows.copy()  # torch warns of read-only memory
-        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(rows.astype(np.float32))
 
 
 def _read_info(directory: Path) -> CriticInfo:
@@ -410,16 +405,6 @@ def _read_info(directory: Path) -> CriticInfo:
     return info
 
 
-def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path) -> CriticHead:
-    sizes = info.head
-    what = "the head's parameters and sizes disagree"
-    try:
-        head = CriticHead(sizes.in_dim, info.thresholds, sizes.hidden, sizes.dropout, ordered=sizes.ordered)
-    except ValueError as error:
-        raise ModelError(f"{what}: {error}", path=directory) from error
-    return load_state(head, tensors, what, directory)
-
-
 def _own_tower(
     info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path, tower: str | os.PathLike[str] | None
 ) -> nn.Module:
@@ -433,4 +418,4 @@ def _own_tower(
             hint=f"if you trust that code, name it: tower={info.tower.factory!r}",
         )  # fmt: skip
     module = make_tower(os.fspath(tower))
-    return load_state(module, tensors, f"the tower of {tower} has other parameters", directory)
+    return load_state(lambda: module, tensors, f"the tower of {tower} has other parameters", directory)

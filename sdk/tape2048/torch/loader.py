@@ -39,7 +39,7 @@ from tape2048.datasets.table_rows import TABLE_FIELDS, TableRows
 from tape2048.errors import ConfigError
 from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.torch.support import pick_device
+from tape2048.torch.tower import pick_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

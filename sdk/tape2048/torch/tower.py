@@ -1,4 +1,4 @@
-"""Towers: encoders from boards to vectors, built-in and foreign.
+"""Towers: encoders from boards to vectors, built-in and foreign; and the devices and files of models.
 
 A tower maps tokens ``u8[B, 16]`` to vectors ``[B, D]``, or to states ``[B, n, D]``, which are then pooled
 (``mean`` over n, or ``cls``: the first). The built-in tower is a transformer encoder over the 16 cells. Its
@@ -16,31 +16,27 @@ their tower: of the checkpoint's bytes, or else of the module's parameters.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
 import re
+import shutil
+from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 import torch
 from torch import nn
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError
+from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError, NameTakenError
+from tape2048.io.durable import Staging, fsync_path, storage_errors, write_file
 from tape2048.io.reading import map_path, read_path
-from tape2048.torch.support import (
-    by_prefix,
-    content_sha256,
-    load_state,
-    publish_directory,
-    read_tensors,
-    tensor_bytes,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 TOWER_JSON = "config.json"
 CRITIC_JSON = "critic.json"
@@ -53,6 +49,7 @@ KINDS = 16
 Pooling = Literal["mean", "cls"]
 
 S = TypeVar("S", bound=msgspec.Struct)
+M = TypeVar("M", bound=nn.Module)
 
 _FACTORY = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 
@@ -134,8 +131,7 @@ class Tower(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return vectors ``f32[B, D]`` of exponents ``[B, 16]`` of any integer type, each at most 15."""
-        states = self.encoder(self.kind(tokens.long()) + self.position)
-        return pool(states, "mean")
+        return pool(self.encoder(self.kind(tokens.long()) + self.position), "mean")
 
 
 class _Pooled(nn.Module):
@@ -171,8 +167,6 @@ class OpenTower(NamedTuple):
     module: nn.Module  # maps `u8[B, 16]` to `f32[B, D]`
     sha256: str  # 64 hexadecimal digits
     pooling: Pooling  # of its states
-    config: TowerConfig | None = None  # of a built-in tower, else None
-    factory: str | None = None  # of a foreign tower, else None
 
 
 def is_factory(spec: str) -> bool:
@@ -208,7 +202,7 @@ def make_tower(factory: str) -> nn.Module:
 
 
 def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool = False) -> None:
-    """Write a tower's directory; see :func:`tape2048.torch.support.publish_directory`."""
+    """Write a tower's directory; see :func:`tape2048.torch.tower.publish_directory`."""
     files = {TOWER_JSON: pretty_json(tower.config), MODEL: tensor_bytes(tower.state_dict())}
     publish_directory(directory, files, replace=replace)
 
@@ -222,12 +216,7 @@ def tower_sha256(tower: nn.Module) -> str:
 
 def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> Tower:
     """Make a tower with these parameters; raise ModelError where they do not match the sizes."""
-    what = "the tower's parameters and sizes disagree"
-    try:
-        tower = Tower(config)
-    except ConfigError as error:
-        raise ModelError(f"{what}: {error}", path=path) from error
-    return load_state(tower, tensors, what, path)
+    return load_state(lambda: Tower(config), tensors, "the tower's parameters and sizes disagree", path)
 
 
 def _open_directory(path: Path) -> OpenTower:
@@ -241,12 +230,21 @@ def _open_directory(path: Path) -> OpenTower:
     if (path / TOWER_JSON).exists():
         config, tensors = read_json(path / TOWER_JSON, TowerConfig), read_tensors(path / MODEL)
     elif (path / CRITIC_JSON).exists():
-        config, sha256 = _tower_in_critic(path / CRITIC_JSON)
-        tensors = by_prefix(read_tensors(path / MODEL, sha256))["tower"]
+        found = read_json(path / CRITIC_JSON, _CriticWithTower)
+        if found.kind != "tokens" or found.tower is None or found.tower.config is None:
+            raise ModelError(
+                "this critic has no built-in tower: it was trained on embeddings, or with a foreign tower",
+                path=path / CRITIC_JSON,
+                hint="name the tower that made its embeddings",
+            )
+        config, tensors = (
+            found.tower.config,
+            by_prefix(read_tensors(path / MODEL, found.model_sha256))["tower"],
+        )
     else:
         raise ModelError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
     tower = build_tower(config, tensors, path)
-    return OpenTower(tower.eval(), tower_sha256(tower), "mean", config=config)
+    return OpenTower(tower.eval(), tower_sha256(tower), "mean")
 
 
 class _TowerOfCritic(msgspec.Struct):
@@ -257,18 +255,6 @@ class _CriticWithTower(msgspec.Struct):
     kind: str
     tower: _TowerOfCritic | None = None
     model_sha256: str = ""
-
-
-def _tower_in_critic(path: Path) -> tuple[TowerConfig, str]:
-    """Read the sizes of a critic's tower, and the SHA-256 of its model's file."""
-    found = read_json(path, _CriticWithTower)
-    if found.kind != "tokens" or found.tower is None or found.tower.config is None:
-        raise ModelError(
-            "this critic contains no built-in tower: it was trained on embeddings, or with a foreign tower",
-            path=path,
-            hint="name the tower that made its embeddings",
-        )
-    return found.tower.config, found.model_sha256
 
 
 def read_json(path: Path, kind: type[S]) -> S:
@@ -291,7 +277,7 @@ def _open_factory(spec: str, checkpoint: str | os.PathLike[str] | None, pooling:
             f"{spec} has neither a checkpoint nor parameters, which would identify it",
             hint="name its checkpoint",
         )
-    return OpenTower(_Pooled(inner, pooling).eval(), sha256, pooling, factory=spec)
+    return OpenTower(_Pooled(inner, pooling).eval(), sha256, pooling)
 
 
 def _call_factory(spec: str, checkpoint: str | None) -> Any:
@@ -317,3 +303,143 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
     if not callable(made):
         raise ConfigError(f"{spec}({checkpoint!r}) gave a {type(made).__name__}, expected a callable")
     return made
+
+
+# --- devices, packages and files of models
+
+_HINT = "pip install 'tape2048[critic]'"
+
+
+def require(package: str, what: str, hint: str = _HINT) -> Any:
+    """Import a package of an extra; raise MissingPackageError where it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} needs {package.partition('.')[0]}, which cannot be imported ({error})", hint=hint
+        ) from error
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of this name; ``"auto"`` is CUDA if available, else the CPU; raise ConfigError."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = None
+    with contextlib.suppress(RuntimeError):
+        device = torch.device(name)
+    if device is None or device.type not in {"cpu", "cuda"}:
+        raise ConfigError(
+            f"found the device {name!r}, expected auto, cpu, cuda or cuda:N",
+            hint="Name an available device, or auto. `tape2048 doctor` lists them.",
+        )
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            build = torch.version.cuda or "none: a build for the CPU alone"
+            raise ConfigError(
+                f"found the device {name!r}, expected one of {count} CUDA devices (PyTorch's CUDA: {build})",
+                hint="the device cpu is always available; pytorch.org has other builds",
+            )
+    return device
+
+
+def local_device(name: str) -> torch.device:
+    """Return a device as :func:`pick_device`; of several CUDA devices, that of ``$LOCAL_RANK``."""
+    chosen = pick_device(name)
+    if str(chosen) == "cuda" and os.environ.get("LOCAL_RANK"):
+        return pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    return chosen
+
+
+def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Encode tensors as a safetensors file, deterministically."""
+    safetensors = require("safetensors.torch", "writing a model")
+    # Cloned, since the format refuses tensors that share memory, as tied weights do.
+    ready = {name: tensors[name].detach().cpu().clone().contiguous() for name in sorted(tensors)}
+    return cast("bytes", safetensors.save(ready))
+
+
+def read_tensors(path: Path, sha256: str = "") -> dict[str, torch.Tensor]:
+    """Read a safetensors file; raise ModelError unless it is whole and has this SHA-256 (if any)."""
+    if not path.exists():
+        raise ModelError(f"no {path.name}: not a complete directory of a model", path=path.parent)
+    data = read_path(path).tobytes()
+    tensors = parse_tensors(data, path)
+    found = hashlib.sha256(data).hexdigest()
+    if sha256 and found != sha256:
+        raise ModelError(f"SHA-256 {found}, and critic.json says {sha256}: bytes changed", path=path)
+    return tensors
+
+
+def load_state(make: Callable[[], M], tensors: Mapping[str, torch.Tensor], what: str, path: Path) -> M:
+    """Make a module with these parameters; raise ModelError, of ``what``, for bad sizes or parameters."""
+    try:
+        module = make()
+        module.load_state_dict(dict(tensors))
+    except (RuntimeError, ValueError, ConfigError) as error:
+        raise ModelError(f"{what}: {error}", path=path) from error
+    return module
+
+
+def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
+    """Parse a safetensors file; raise ModelError where it is malformed."""
+    safetensors = require("safetensors.torch", "reading a model")
+    try:
+        return cast("dict[str, torch.Tensor]", safetensors.load(data))
+    except Exception as error:  # SafetensorError, and other classes for a malformed header
+        raise ModelError(f"not a safetensors file: {error}", path=path) from error
+
+
+def by_prefix(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Group tensors by the part of their names before the first dot; keys are the rest."""
+    parts: defaultdict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        prefix, _, rest = name.partition(".")
+        parts[prefix][rest] = tensor
+    return parts
+
+
+def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return SHA-256 (hex) of a text and of tensors by name, type, shape and elements."""
+    digest = hashlib.sha256(about)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return digest.hexdigest()
+
+
+def publish_directory(
+    path: str | os.PathLike[str], files: Mapping[str, bytes], *, replace: bool = False
+) -> None:
+    """Write a directory of files in one step."""
+    target = Path(os.path.abspath(path))
+    with storage_errors(target, "writing it"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        there = os.path.lexists(target)
+        if there and not (replace and target.is_dir()):
+            raise NameTakenError("the name is taken; nothing was replaced", path=target)
+        others = _others(target, set(files)) if there else []
+        with Staging(target) as staging:
+            for name, content in files.items():
+                write_file(staging.path / name, content)
+            for other in others:
+                with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+                    shutil.copy2(other, staging.path / other.name, follow_symlinks=False)
+                    fsync_path(staging.path / other.name)
+            staging.publish(exchange=there)
+
+
+def _others(directory: Path, names: set[str]) -> list[Path]:
+    """Return the files of a former version that are not in ``names``."""
+    there = {entry.name: entry for entry in os.scandir(directory)}
+    others = sorted(there.keys() - names)
+    former = names <= there.keys()
+    in_the_way = [name for name in others if not (former and there[name].is_file(follow_symlinks=False))]
+    if in_the_way:
+        raise NameTakenError(
+            f"the directory has {in_the_way[0]} in it; nothing was replaced",
+            path=directory,
+            hint="move this file, or choose another name",
+        )
+    return [directory / name for name in others]

@@ -17,7 +17,7 @@ from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import players_of
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
-from tape2048.critic.ntuple.training import Games, GameSource, read_games
+from tape2048.critic.ntuple.critic import Games, GameSource, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048_recorder.evaluation import rollouts
 from tape2048_recorder.evaluation.rollouts import play_games, play_rollouts, played_games, rollout_seeds

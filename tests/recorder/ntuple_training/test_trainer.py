@@ -21,6 +21,7 @@ from tests.recorder.disks import files_end_at, unsaid
 from tests.recorder.processes import PATIENCE_S, environment
 from tests.sdk.builders import open_files
 
+from tape2048 import training as directories
 from tape2048.base import resources
 from tape2048.errors import (
     BusyError,
@@ -32,7 +33,6 @@ from tape2048.errors import (
     StorageError,
     TruncatedError,
 )
-from tape2048.io import training_directory
 from tape2048.io.safetensors import decode, encode
 from tape2048.ntuple.lookup import fill_values
 from tape2048.ntuple.network import load_network
@@ -56,7 +56,7 @@ from tape2048_recorder.ntuple_training.trainer import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tape2048_recorder.ntuple_training.trainer import Progress
+    from tape2048.training import TrainingProgress
 
 SMALL = {
     "tuples": "0123 0145",
@@ -88,9 +88,9 @@ class Seen:
 
     def __init__(self) -> None:
         self.events: list[str] = []
-        self.seen: list[Progress] = []
+        self.seen: list[TrainingProgress] = []
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: TrainingProgress) -> None:
         self.seen.append(progress)
 
     def event(self, message: str) -> None:
@@ -107,12 +107,12 @@ def test_learning_plays_better() -> None:
     trainer.learn(600_000)
     late = trainer.progress()
     assert trainer.done
-    assert late.mean_score > 1.5 * early.mean_score > 1500
-    assert late.moves >= 600_000
-    assert late.games > early.games > 0
-    assert late.moves_per_s > 0
-    assert late.mean_error > 0
-    assert late.elapsed_s > early.elapsed_s > 0
+    assert late.figures["mean_score"] > 1.5 * early.figures["mean_score"] > 1500
+    assert late.figures["moves"] >= 600_000
+    assert late.figures["games"] > early.figures["games"] > 0
+    assert late.figures["moves_per_s"] > 0
+    assert late.figures["mean_error"] > 0
+    assert late.figures["elapsed_s"] > early.figures["elapsed_s"] > 0
 
 
 def test_the_rate_falls_to_nothing_over_the_last_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,9 +245,14 @@ def test_moves_are_chosen_by_the_values_of_the_network(monkeypatch: pytest.Monke
 
 def test_progress_before_anything_is_known() -> None:
     progress = Trainer(small()).progress()
-    assert (progress.moves, progress.games, progress.moves_per_s, progress.mean_error) == (0, 0, 0, 0)
-    assert np.isnan(progress.mean_score)
-    assert set(progress.reach.values()) == {0.0}
+    assert (
+        progress.figures["moves"],
+        progress.figures["games"],
+        progress.figures["moves_per_s"],
+        progress.figures["mean_error"],
+    ) == (0, 0, 0, 0)
+    assert np.isnan(progress.figures["mean_score"])
+    assert set(progress.figures["reach"].values()) == {0.0}
 
 
 def test_it_ends_at_the_configured_number_of_moves() -> None:
@@ -426,17 +431,19 @@ def test_going_on_is_going_through(tmp_path: Path, pause: int, changes: dict[str
 def test_pools_balance_the_stages() -> None:
     trainer = Trainer(small(**POOLS))
     trainer.learn(40_000)
-    assert not any(tally.begun or tally.entered for tally in trainer.progress().stages), "not yet split"
+    assert not any(tally.begun or tally.entered for tally in trainer.progress().figures["stages"]), (
+        "not yet split"
+    )
     trainer.learn(10**9)
     progress = trainer.progress()
-    learned = [tally.learned for tally in progress.stages]
+    learned = [tally.learned for tally in progress.figures["stages"]]
     assert sum(learned) == pytest.approx(60_000, rel=0.05), "since the stages split"
     assert max(learned) < 2 * min(learned), "but for games that go on into the last one"
-    assert all(tally.entered for tally in progress.stages[1:])
-    assert all(tally.begun for tally in progress.stages[1:3])
-    assert progress.stages[0][1:] == (0, 0)
-    assert progress.goals > 0
-    assert progress.reach[2048] == 0
+    assert all(tally.entered for tally in progress.figures["stages"][1:])
+    assert all(tally.begun for tally in progress.figures["stages"][1:3])
+    assert progress.figures["stages"][0][1:] == (0, 0)
+    assert progress.figures["goals"] > 0
+    assert progress.figures["reach"][2048] == 0
 
 
 def test_added_stages_start_from_old_ones(tmp_path: Path) -> None:
@@ -451,7 +458,7 @@ def test_added_stages_start_from_old_ones(tmp_path: Path) -> None:
     assert more.moves == trainer.moves
     more.learn(10**9)
     assert more.done
-    assert all(tally.learned for tally in more.progress().stages)
+    assert all(tally.learned for tally in more.progress().figures["stages"])
     for stages in ("64", "64 128", ""):
         with pytest.raises(ConfigError, match="stages = '64 256', not"):
             Trainer.resume(tmp_path / CHECKPOINT, small(stages=stages))
@@ -582,7 +589,7 @@ def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [line["moves"] for line in lines] == sorted(line["moves"] for line in lines)
     assert lines[-1]["moves"] == trainer.moves
     assert set(lines[-1]["reach"]) == {"2048", "4096", "8192", "16384", "32768"}
-    assert set(lines[-1]) == set(trainer.progress()._fields)
+    assert set(lines[-1]) == set(trainer.progress().figures)
     assert view.seen
     assert f"checkpoint at {trainer.moves:,} moves" in view.events
 
@@ -713,7 +720,7 @@ def test_a_full_disk_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pyte
     """No room for the second to fourth of ten checkpoints, nor for half a line of metrics meanwhile."""
     saved: list[int] = []
     dues: list[float] = []
-    save, write = Trainer.save_checkpoint, training_directory.write_all
+    save, write = Trainer.save_checkpoint, directories.write_all
 
     def is_full() -> bool:
         return 1 <= len(saved) < 4
@@ -735,7 +742,7 @@ def test_a_full_disk_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pyte
         metrics.tick()
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save_where_there_is_room)
-    monkeypatch.setattr(training_directory, "write_all", write_a_part)
+    monkeypatch.setattr(directories, "write_all", write_a_part)
     monkeypatch.setattr(trainer_module, "_learn_until", learn_a_tenth)
     monkeypatch.setattr(trainer_module, "METRICS_INTERVAL_S", 0.0)
     view = Seen()

@@ -17,7 +17,7 @@ from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import run_training
 
 if TYPE_CHECKING:
-    from tape2048_recorder.ntuple_training.trainer import Progress
+    from tape2048.training import TrainingProgress
 
 
 class Lines:
@@ -26,8 +26,8 @@ class Lines:
     def __init__(self) -> None:
         self._begun = False
 
-    def progress(self, progress: Progress) -> None:
-        if progress.moves and not self._begun:
+    def progress(self, progress: TrainingProgress) -> None:
+        if progress.figures["moves"] and not self._begun:
             self._begun = True
             self.event("learning has begun")
 

@@ -21,7 +21,6 @@ from tape2048.critic.evaluation import (
     calibrate,
     evaluate,
     highest_tile,
-    nothing,
     score_so_far,
 )
 from tape2048.critic.metrics import calibration_error, reliability
@@ -375,11 +374,10 @@ def test_the_score_so_far_is_the_games(seed: int) -> None:
     assert found.tolist() == scores
 
 
-def test_the_highest_tile_and_nothing() -> None:
+def test_the_highest_tile() -> None:
     boards = np.array([0, 0x1, 0xF00000000000000A, 0x0123456789ABCDE0], np.uint64)
     steps = np.zeros(4, np.uint32)
     assert highest_tile(boards, steps).tolist() == [0, 1, 15, 14]
-    assert nothing(boards, steps).tolist() == [0, 0, 0, 0]
 
 
 def test_calibration_is_monotone() -> None:

@@ -15,13 +15,7 @@ from tape2048.critic.facts import SplitInfo
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import fsync_path
 from tape2048.torch import TorchCritic
-from tape2048.torch.critic import (
-    CriticHead,
-    CriticInfo,
-    HeadInfo,
-    TowerInfo,
-    save_critic,
-)
+from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.embedding import bf16_bits
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256
 

@@ -23,9 +23,16 @@ pytest.importorskip("safetensors")
 
 from tape2048.maintenance import validate_session  # noqa: E402 - after the skip
 from tape2048.session.session import open_embeddings  # noqa: E402
-from tape2048.torch import embedding_job  # noqa: E402
-from tape2048.torch.embedding import Embedded, bf16_bits, embed_rows, embed_session  # noqa: E402
-from tape2048.torch.embedding_job import PARTIAL, EmbeddingDraft, EmbeddingPlan  # noqa: E402
+from tape2048.torch import embedding  # noqa: E402
+from tape2048.torch.embedding import (  # noqa: E402
+    PARTIAL,
+    Embedded,
+    EmbeddingDraft,
+    EmbeddingPlan,
+    bf16_bits,
+    embed_rows,
+    embed_session,
+)
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
 
 from ..builders import NAME, Spec, write_foreign  # noqa: E402
@@ -270,7 +277,7 @@ def test_a_crash_between_the_two_files(
         raise CrashError
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedding_job, "replace_file", crash)
+        patch.setattr(embedding, "replace_file", crash)
         with pytest.raises(CrashError):
             embed_session(session, tower, chunk_rows=CHUNK)
     assert (session.path / "embeddings.bf16.npy").exists()
@@ -394,7 +401,7 @@ def test_without_room_nothing_is_begun(
     tower = open_tower(towers[0])
     with monkeypatch.context() as patch:
         full = shutil._ntuple_diskusage(10**6, 10**6, 1000)
-        patch.setattr(embedding_job.shutil, "disk_usage", lambda _: full)
+        patch.setattr(embedding.shutil, "disk_usage", lambda _: full)
         with pytest.raises(errors.DiskFullError, match="1,000 bytes are free"):
             embed_session(session, tower, chunk_rows=CHUNK)
 
@@ -407,7 +414,7 @@ def test_without_room_nothing_is_begun(
         embed_session(session, tower, chunk_rows=CHUNK, progress=crash)
     values = (session.path / PARTIAL / "values.npy").stat()
     full = shutil._ntuple_diskusage(10**6, 10**6, max(0, values.st_size - 512 * values.st_blocks))
-    monkeypatch.setattr(embedding_job.shutil, "disk_usage", lambda _: full)
+    monkeypatch.setattr(embedding.shutil, "disk_usage", lambda _: full)
     assert embed_session(session, tower).rows_made == ROWS - 4 * CHUNK
 
 
@@ -424,7 +431,7 @@ def test_lost_values_are_not_published(tmp_path: Path, from_call: int) -> None:
     plan = EmbeddingPlan(model_sha="a", pooling="mean", width=4, rows=1, steps_crc32c=0, chunk_rows=1)
     with EmbeddingDraft(tmp_path, plan) as draft:
         draft.write(0, np.full((1, 4), 7, dtype=np.uint16))
-        values = tmp_path / PARTIAL / embedding_job._VALUES
+        values = tmp_path / PARTIAL / embedding._VALUES
         with unsaid(values, from_call=from_call), pytest.raises(errors.StorageError):
             draft.publish()
         assert draft.publish() is None

@@ -20,7 +20,7 @@ from tape2048.errors import ConfigError
 from tape2048.io.objects import open_store
 from tape2048.jit.compiler import cache_dir
 from tape2048.session.remote import put_session
-from tape2048.torch.training.run import train_critic
+from tape2048.torch.training import train_critic
 
 from ..critics import config, lines, make_games
 

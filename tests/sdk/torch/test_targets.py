@@ -15,8 +15,8 @@ from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo
 from tape2048.game.rules import exps_to_boards
 from tape2048.ntuple.network import NetworkLayout
 from tape2048.torch import TorchCritic
-from tape2048.torch.training.data import Targets
-from tape2048.torch.training.run import train_critic
+from tape2048.torch.model import Targets
+from tape2048.torch.training import train_critic
 
 from ..builders import Game, Spec, write_ours
 from ..critics import TILES, Seen, config, make_games

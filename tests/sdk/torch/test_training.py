@@ -23,16 +23,21 @@ from tape2048 import Corpus, errors
 from tape2048.critic.facts import SplitInfo
 from tape2048.io.durable import replace_file
 from tape2048.session.session import Session
-from tape2048.torch import TorchCritic
+from tape2048.torch import TorchCritic, training
 from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.embedding import embed_session
-from tape2048.torch.support import read_tensors, tensor_bytes
-from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256
-from tape2048.torch.training import run as training
-from tape2048.torch.training.model import learning_rate, split_of_tower
-from tape2048.torch.training.ranks import Ranks
-from tape2048.torch.training.run import Validation, auroc, train_critic
-from tape2048.training import CHECKPOINT
+from tape2048.torch.model import learning_rate, split_of_tower
+from tape2048.torch.tower import (
+    Tower,
+    TowerConfig,
+    open_tower,
+    read_tensors,
+    save_tower,
+    tensor_bytes,
+    tower_sha256,
+)
+from tape2048.torch.training import Ranks, Validation, auroc, train_critic
+from tape2048.training import CHECKPOINT, TrainingProgress
 
 from ..critics import TILES, CrashError, Seen, config, lines, make_games, make_uneven
 
@@ -218,7 +223,7 @@ def test_stopped_it_goes_on_to_the_last_digit(games: Path, trained: Path, tmp_pa
     out = tmp_path / "critic"
     asked = iter([False] * 10 + [True])
     first = train_critic(whole(games, out), stop=lambda: next(asked))
-    assert (first.ended, first.progress.step) == (None, 11)
+    assert (first.ended, first.progress.done) == (None, 11)
     train_critic(whole(games, out, checkpoint_steps=1, loader_threads=0))
     check_same(out, trained)
 
@@ -277,7 +282,7 @@ def test_one_training_to_a_directory(games: Path, tmp_path: Path) -> None:
         def event(self, message: str) -> None:
             pass
 
-        def progress(self, progress: training.Progress) -> None:
+        def progress(self, progress: TrainingProgress) -> None:
             with pytest.raises(errors.BusyError):
                 train_critic(config(games, tmp_path / "critic"))
             raise CrashError
@@ -391,7 +396,7 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(training, "validate", lambda *_: Validation(next(losses), {}, 1))
     done = train_critic(config(games, tmp_path / "critic", eval_steps=2, patience=2))
     assert done.ended == "no better for 2 validations"
-    assert (done.progress.step, done.progress.best_step) == (8, 4)
+    assert (done.progress.done, done.progress.figures["best_step"]) == (8, 4)
     assert TorchCritic.load(tmp_path / "critic/best", "cpu").info.step == 4
     assert TorchCritic.load(tmp_path / "critic/last", "cpu").info.step == 8
     again = train_critic(config(games, tmp_path / "critic", eval_steps=2, patience=2))

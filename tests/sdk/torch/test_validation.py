@@ -14,7 +14,7 @@ from tape2048.session.session import Session
 from tape2048.torch import CriticLoader
 from tape2048.torch.embedding import embed_session
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower
-from tape2048.torch.training.run import auroc, train_critic, validate
+from tape2048.torch.training import auroc, train_critic, validate
 
 from ..critics import TILES, config, make_games, make_uneven
 

@@ -17,6 +17,7 @@ from tests.sdk.critics import make_games
 
 from tape2048 import errors
 from tape2048.critic.config import CriticConfig
+from tape2048.training import TrainingProgress
 from tape2048_tools.options.critic import EXAMPLES, example_toml, load_critic_config
 
 if TYPE_CHECKING:
@@ -268,6 +269,9 @@ def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
     save_tower(here / "tower", Tower(TowerConfig(dim=4, layers=1, heads=1, ffn=4)))
     (here / "nothing").mkdir()
     assert tape("embed", "nothing", "--tower", "tower").code == errors.EmptyCorpusError.exit_code
+    beside = tape("embed", "nothing", "selfplay", "--tower", "tower", "--dry-run")
+    assert beside.code == 0
+    assert "skipped nothing: no sessions are in it" in beside.err
     assert tape("embed", "nowhere", "--tower", "tower").code == errors.MissingPathError.exit_code
     missing = tape("embed", "selfplay", "--tower", "tower", "--device", "cuda:77")
     assert missing.code == errors.ConfigError.exit_code
@@ -278,13 +282,9 @@ def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
 
 
 def progress(**changes: Any) -> Any:
-    pytest.importorskip("torch")
-    from tape2048.torch.training.run import Progress
-
-    made = Progress(
-        120, 1000, 1.2, 0.34567, 4321.0, 0.012, 1e-3, 0.31, {"8192": 0.91, "32768": None}, 100, 65.0
-    )
-    return made._replace(**changes)
+    found = {"epoch": 1.2, "loss": 0.34567, "rows_per_s": 4321.0, "data_wait": 0.012, "val_loss": 0.31}
+    found |= {"val_auroc": {"8192": 0.91, "32768": None}, "best_step": 100, **changes}
+    return TrainingProgress("steps", 120, 1000, found["rows_per_s"] / 1024, 65.0, found)
 
 
 def test_the_panel_tells_how_it_stands() -> None:

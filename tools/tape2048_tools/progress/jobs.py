@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any, Self
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.critic.config import CriticConfig, NTupleCriticConfig
-    from tape2048.critic.ntuple.training import GameSource, NTupleProgress, TrainedNTuple
-    from tape2048.torch.training.run import Progress as CriticProgress, Trained
+    from tape2048.critic.ntuple.critic import GameSource, TrainedNTuple
+    from tape2048.torch.training import Trained
+    from tape2048.training import TrainingProgress
     from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.ntuple_training.config import TrainingConfig
-    from tape2048_recorder.ntuple_training.trainer import Progress as PlayerProgress
     from tape2048_recorder.status.report import Level, Status, Summary
 
 _SESSIONS_SHOWN = 8
@@ -164,34 +163,35 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
 _STOPPED = "stopped; the same command resumes it"
 
 
+def _panel(
+    title: str, details: Callable[[dict[str, Any]], dict[str, Any]], *, quiet: bool = False
+) -> ProgressPanel:
+    """Open the panel of a training; ``details`` are the rate, the facts and the trend of its figures."""
+
+    def describe(made: TrainingProgress) -> Progress:
+        shown = Progress("learned", made.done, made.of, made.unit, "training", elapsed_s=made.elapsed_s)
+        left_s = max(made.of - made.done, 0) / made.per_s if made.per_s else None
+        return shown._replace(left_s=left_s, **details(made.figures))
+
+    return open_panel(title, quiet=quiet, describe=describe)
+
+
 # --- a torch critic
 
 
 def critic_panel(config: CriticConfig, *, quiet: bool = False) -> ProgressPanel:
     """Open the panel of ``critic train``; with ``quiet`` it shows errors only."""
-    step_rows = config.batch_rows * int(os.environ.get("WORLD_SIZE") or 1)
 
-    def describe(progress: CriticProgress) -> Progress:
-        facts = {"epoch": [f"{progress.epoch:.2f}"], "loss": [f"{progress.loss:.5f}"]}
-        if progress.val_loss is not None:
-            best = f"best at step {number(progress.best_step)}"
-            facts["validation"] = [f"loss {progress.val_loss:.5f}", best]
-            facts["AUROC"] = _auroc(progress.val_auroc)
-        rows = (progress.steps - progress.step) * step_rows
-        return Progress(
-            "learned",
-            progress.step,
-            progress.steps,
-            "steps",
-            state="training",
-            rate=[f"{rate(progress.rows_per_s)} rows/s", f"{share(progress.data_wait)} waiting for data"],
-            elapsed_s=progress.elapsed_s,
-            left_s=rows / progress.rows_per_s if progress.rows_per_s else None,
-            facts=facts,
-            trend=("loss", progress.loss),
-        )
+    def details(found: dict[str, Any]) -> dict[str, Any]:
+        facts = {"epoch": [f"{found['epoch']:.2f}"], "loss": [f"{found['loss']:.5f}"]}
+        if found["val_loss"] is not None:
+            best = f"best at step {number(found['best_step'])}"
+            facts["validation"] = [f"loss {found['val_loss']:.5f}", best]
+            facts["AUROC"] = _auroc(found["val_auroc"])
+        speed = [f"{rate(found['rows_per_s'])} rows/s", f"{share(found['data_wait'])} waiting for data"]
+        return {"rate": speed, "facts": facts, "trend": ("loss", found["loss"])}
 
-    return open_panel(f"tape2048 critic train: {config.out}", quiet=quiet, describe=describe)
+    return _panel(f"tape2048 critic train: {config.out}", details, quiet=quiet)
 
 
 def _auroc(found: dict[str, float | None]) -> list[str]:
@@ -200,29 +200,27 @@ def _auroc(found: dict[str, float | None]) -> list[str]:
 
 def critic_document(trained: Trained) -> dict[str, Any]:
     """Return the result of a critic's training as a document."""
-    progress = trained.progress
+    found = trained.progress.figures
     return {
         "ended": trained.ended or "stopped",
-        "step": progress.step,
-        "steps": progress.steps,
+        "step": found["step"],
+        "steps": found["steps"],
         "best": None if trained.best is None else str(trained.best),
-        "best_step": progress.best_step,
+        "best_step": found["best_step"],
         **trained.best_metrics,
         "parts": {name: {"rows": rows, "runs": runs} for name, (rows, runs) in trained.counts.items()},
-        "rows_per_s": progress.rows_per_s,
-        "data_wait": progress.data_wait,
-        "elapsed_s": progress.elapsed_s,
+        **{name: found[name] for name in ("rows_per_s", "data_wait", "elapsed_s")},
     }
 
 
 def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableType]:
     """Return the result of a critic's training, and the commands to try next, as text."""
-    progress = trained.progress
+    found = trained.progress.figures
     facts: dict[str, Any] = {
         "ended": trained.ended or _STOPPED,
-        "learned": f"step {number(progress.step)} of {number(progress.steps)}, "
-        f"{duration(progress.elapsed_s)}, {rate(progress.rows_per_s)} rows/s, "
-        f"{share(progress.data_wait)} waiting for data",
+        "learned": f"step {number(found['step'])} of {number(found['steps'])}, "
+        f"{duration(found['elapsed_s'])}, {rate(found['rows_per_s'])} rows/s, "
+        f"{share(found['data_wait'])} waiting for data",
         "parts": ", ".join(
             f"{name} {counted(runs, 'game')} ({counted(rows, 'row')} an epoch)"
             for name, (rows, runs) in trained.counts.items()
@@ -231,7 +229,7 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
     if trained.best is None:
         return [columns(facts)]
     best = near(str(trained.best))
-    facts["best"] = f"{best}, of step {number(progress.best_step)}"
+    facts["best"] = f"{best}, of step {number(found['best_step'])}"
     facts["validation"] = f"loss {trained.best_metrics['val_loss']:.5f}"
     facts["AUROC"] = "   ".join(_auroc(trained.best_metrics["val_auroc"]))
     following = f"\nNext:\n  tape2048 critic eval {best} {near(config.data)}"
@@ -246,7 +244,7 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
 def open_games(config: NTupleCriticConfig) -> GameSource:
     """Return the games of a training: those of its sessions, or those that its player plays now."""
     if config.games is None:
-        from tape2048.critic.ntuple.training import corpus_games
+        from tape2048.critic.ntuple.critic import corpus_games
 
         with progress_bar("reading", unit="boards") as progress:
             return corpus_games(config, progress)
@@ -261,47 +259,37 @@ def open_games(config: NTupleCriticConfig) -> GameSource:
 def ntuple_critic_panel(config: NTupleCriticConfig) -> ProgressPanel:
     """Open the panel of ``critic train --kind ntuple``."""
 
-    def describe(progress: NTupleProgress) -> Progress:
-        speed = progress.rows_per_s * progress.games / max(progress.rows, 1)
-        facts = {"epoch": [f"{progress.epoch} of {progress.epochs}"]}
-        if progress.loss is not None:
-            facts["validation"] = [f"log loss {progress.loss:.5f}", f"best {progress.best_loss:.5f}"]
-        return Progress(
-            "learned",
-            progress.games,
-            progress.games_in_all,
-            "games",
-            state="training",
-            rate=[f"{rate(progress.rows_per_s)} boards/s", counted(config.thread_count, "thread")],
-            elapsed_s=progress.elapsed_s,
-            left_s=(progress.games_in_all - progress.games) / speed if speed else None,
-            facts=facts,
-        )
+    def details(found: dict[str, Any]) -> dict[str, Any]:
+        facts = {"epoch": [f"{found['epoch']} of {found['epochs']}"]}
+        if found["loss"] is not None:
+            facts["validation"] = [f"log loss {found['loss']:.5f}", f"best {found['best_loss']:.5f}"]
+        speed = [f"{rate(found['rows_per_s'])} boards/s", counted(config.thread_count, "thread")]
+        return {"rate": speed, "facts": facts}
 
-    return open_panel(f"tape2048 critic train --kind ntuple: {config.out}", describe=describe)
+    return _panel(f"tape2048 critic train --kind ntuple: {config.out}", details)
 
 
 def ntuple_critic_document(trained: TrainedNTuple) -> dict[str, Any]:
     """Return the result of an n-tuple critic's training as a document."""
     best = trained.best and str(trained.best)
-    return {**trained.progress._asdict(), "done": trained.done, "early": trained.early, "best": best}
+    return {**trained.progress.figures, "done": trained.done, "early": trained.early, "best": best}
 
 
 def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) -> list[RenderableType]:
     """Return the result of an n-tuple critic's training, and the commands to try next, as text."""
-    progress = trained.progress
+    found = trained.progress.figures
     ended = "all passes are made" if not trained.early else "no lower loss for so many passes"
-    speed = f"{duration(progress.elapsed_s)}, {rate(progress.rows_per_s)} boards/s"
+    speed = f"{duration(found['elapsed_s'])}, {rate(found['rows_per_s'])} boards/s"
     facts: dict[str, Any] = {
         "ended": ended if trained.done else _STOPPED,
-        "learned": f"{number(progress.games)} games in {progress.epoch} passes, "
-        f"{number(progress.rows)} boards, {speed}",
+        "learned": f"{number(found['games'])} games in {found['epoch']} passes, "
+        f"{number(found['rows'])} boards, {speed}",
     }
-    if trained.best is None or progress.best_loss is None:
+    if trained.best is None or found["best_loss"] is None:
         return [columns(facts)]
     best = near(str(trained.best))
     facts["best"] = f"{best}, {number(trained.best.stat().st_size)} bytes"
-    facts["validation"] = f"log loss {progress.best_loss:.5f} over boards and tiles"
+    facts["validation"] = f"log loss {found['best_loss']:.5f} over boards and tiles"
     following = (
         f"\nNext:\n  tape2048 critic eval {best} {near(config.data)} --oracle 48\n"
         f"  tape2048 critic ask --critic {best} 0x0123456789abcdef"
@@ -315,43 +303,34 @@ def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) ->
 def player_panel(config: TrainingConfig, out: str) -> ProgressPanel:
     """Open the panel of ``train-player``, which writes to ``out``."""
 
-    def describe(progress: PlayerProgress) -> Progress:
-        moves, speed = config.moves, progress.moves_per_s
-        facts = {}
-        if not math.isnan(progress.mean_score):
+    def details(found: dict[str, Any]) -> dict[str, Any]:
+        speed, score, facts = found["moves_per_s"], found["mean_score"], {}
+        if not math.isnan(score):
             facts = {
-                "games": [number(progress.games)],
-                "score": [f"mean {number(progress.mean_score)}"],
-                "reach": reach_words(progress.reach),
+                "games": [number(found["games"])],
+                "score": [f"mean {number(score)}"],
+                "reach": reach_words(found["reach"]),
             }
         first = f"{rate(speed)} moves/s" if speed else "kernels compile at their first use"
-        return Progress(
-            "learned",
-            progress.moves,
-            moves,
-            "moves",
-            state="training" if speed else "getting ready",
-            rate=[first, counted(config.thread_count, "thread")],
-            elapsed_s=progress.elapsed_s,
-            left_s=max(moves - progress.moves, 0) / speed if speed else None,
-            facts=facts,
-            trend=("score", progress.mean_score),
-        )
+        state = "training" if speed else "getting ready"
+        words = [first, counted(config.thread_count, "thread")]
+        return {"state": state, "rate": words, "facts": facts, "trend": ("score", score)}
 
-    return open_panel(f"tape2048 train-player: {out}", describe=describe)
+    return _panel(f"tape2048 train-player: {out}", details)
 
 
 def player_summary(
-    progress: PlayerProgress, *, done: bool, network: Path | None, curve: Path | None
+    progress: TrainingProgress, *, done: bool, network: Path | None, curve: Path | None
 ) -> list[RenderableType]:
     """Return the result, and the commands to try next, as text; ``network`` is None if none was written."""
-    has_games = not math.isnan(progress.mean_score)
+    found = progress.figures
+    score = found["mean_score"]
     facts: dict[str, Any] = {
         "ended": "all moves are learned" if done else _STOPPED,
-        "moves": f"{number(progress.moves)} in {duration(progress.elapsed_s)}",
-        "games": number(progress.games),
-        "score": f"mean {number(progress.mean_score)} while learning, 1-ply" if has_games else "-",
-        "reach": "   ".join(reach_words(progress.reach)) if has_games else "-",
+        "moves": f"{number(progress.done)} in {duration(progress.elapsed_s)}",
+        "games": number(found["games"]),
+        "score": "-" if math.isnan(score) else f"mean {number(score)} while learning, 1-ply",
+        "reach": "-" if math.isnan(score) else "   ".join(reach_words(found["reach"])),
     }
     following = ""
     if network is not None:

@@ -6,7 +6,7 @@ from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
     from tape2048.critic.config import NTupleCriticConfig as NTupleCriticConfig
-    from tape2048.critic.ntuple.training import (
+    from tape2048.critic.ntuple.critic import (
         corpus_games as corpus_games,
         train_ntuple_critic as train_ntuple_critic,
     )

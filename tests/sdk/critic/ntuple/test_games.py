@@ -9,8 +9,8 @@ import pytest
 
 from tape2048 import Corpus
 from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo, doubts, players_of, strangers
-from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, training
-from tape2048.critic.ntuple.training import Games, read_games, split_games
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training
+from tape2048.critic.ntuple.critic import Games, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
 from tape2048.selection import parts_of_hashes, parts_of_seeds, run_hash

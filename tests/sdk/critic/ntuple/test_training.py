@@ -11,15 +11,9 @@ from tests.sdk.builders import names
 
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
-from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic, training
-from tape2048.critic.ntuple.training import Games
-from tape2048.errors import (
-    BusyError,
-    ConfigError,
-    StateError,
-    StorageError,
-    TrainingError,
-)
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training, train_ntuple_critic
+from tape2048.critic.ntuple.critic import Games
+from tape2048.errors import BusyError, ConfigError, StateError, StorageError, TrainingError
 from tape2048.io.safetensors import decode, encode
 from tape2048.training import TrainingDirectory
 
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.critic.ntuple.training import GameSource, TrainedNTuple
+    from tape2048.critic.ntuple.critic import GameSource, TrainedNTuple
 
 SETTINGS = {
     "thresholds": "4096 8192", "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 3, "threads": 1,
@@ -109,8 +103,8 @@ def test_a_training_writes_critic_and_metrics(
     assert [line["epoch"] for line in metrics] == [1, 2, 3]
     assert [line["games"] for line in metrics] == [source.train_games * epoch for epoch in (1, 2, 3)]
     assert metrics[-1]["rows"] == 3 * len(next(source.chunks(0)).boards)
-    assert trained.progress.best_loss == min(line["loss"] for line in metrics)
-    assert view.seen[-1].games == view.seen[-1].games_in_all
+    assert trained.progress.figures["best_loss"] == min(line["loss"] for line in metrics)
+    assert view.seen[-1].done == view.seen[-1].of
     info = NTupleCritic.load(out / "best.critic").info
     corpus = Corpus.open(root)
     assert (info.thresholds, info.corpus_hash, info.where) == ([4096, 8192], corpus.identity, "")
@@ -119,7 +113,7 @@ def test_a_training_writes_critic_and_metrics(
     assert info.training["kind"] == "ntuple"
     assert info.training["tuples"] == "0123 0145"
     # Of the last pass, whether or not an earlier one was better.
-    assert info.metrics["loss"] == trained.progress.loss == metrics[-1]["loss"]
+    assert info.metrics["loss"] == trained.progress.figures["loss"] == metrics[-1]["loss"]
     assert info.step == metrics[-1]["games"]
 
 
@@ -130,7 +124,9 @@ def test_the_loss_is_of_held_out_games(source: GameSource, whole: tuple[Path, Tr
     highest = np.repeat(source.val.highest, np.diff(source.val.starts))
     truth = highest[:, None] >= [12, 13]
     loss = -np.where(truth, np.log(p), np.log1p(-p)).mean()
-    assert loss == pytest.approx(trained.progress.loss, abs=0.005)  # the file's weights are rounded
+    assert loss == pytest.approx(
+        trained.progress.figures["loss"], abs=0.005
+    )  # the file's weights are rounded
     plain = truth.mean(axis=0)
     guessed = -(plain * np.log(plain) + (1 - plain) * np.log(1 - plain)).mean()
     assert loss < 0.8 * guessed
@@ -151,7 +147,7 @@ def test_a_stopped_training_goes_on_to_the_last_bit(
     if not trained.done:
         assert (out / "checkpoint.safetensors").exists()
         trained = train_ntuple_critic(config(root), source, out, view)
-        assert f"going on from {view.seen[0].games - 16:,} games" in view.events[0]
+        assert f"going on from {view.seen[0].done - 16:,} games" in view.events[0]
     assert trained.done
     assert files(out) == files(whole[0])
 
@@ -221,10 +217,10 @@ def test_a_finished_training_does_nothing_again(
     view = Seen()
     again = train_ntuple_critic(config(root), source, out, view)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()} == before
-    assert (again.done, again.best, again.progress.best_loss) == (
+    assert (again.done, again.best, again.progress.figures["best_loss"]) == (
         True,
         out / "best.critic",
-        trained.progress.best_loss,
+        trained.progress.figures["best_loss"],
     )
     assert view.seen == []
 
@@ -235,7 +231,7 @@ def test_what_does_not_decide_the_result_may_change(
     train_ntuple_critic(config(root), source, tmp_path, stop=after(3))
     changed = config(root, threads=2, checkpoint_s=7.0, weight_step=0.5, prune_below=0.1)
     trained = train_ntuple_critic(changed, source, tmp_path)
-    assert trained.progress.loss == pytest.approx(whole[1].progress.loss, rel=0.1)
+    assert trained.progress.figures["loss"] == pytest.approx(whole[1].progress.figures["loss"], rel=0.1)
     critic = NTupleCritic.load(tmp_path / "best.critic")
     assert critic.step == 0.5
 
@@ -324,11 +320,11 @@ def test_patience_ends_a_training(
     monkeypatch.setattr(training._Trainer, "validate", lambda self: losses[self.state.epoch - 1])
     settings = config(root, epochs=5, patience=2)
     trained = train_ntuple_critic(settings, source, tmp_path)
-    assert (trained.done, trained.early, trained.progress.epoch) == (True, True, 4)
-    assert (trained.progress.loss, trained.progress.best_loss) == (0.41, 0.4)
+    assert (trained.done, trained.early, trained.progress.figures["epoch"]) == (True, True, 4)
+    assert (trained.progress.figures["loss"], trained.progress.figures["best_loss"]) == (0.41, 0.4)
     assert NTupleCritic.load(tmp_path / "best.critic").info.step == 2 * source.train_games
     again = train_ntuple_critic(settings, source, tmp_path)
-    assert (again.early, again.progress.epoch) == (True, 4)
+    assert (again.early, again.progress.figures["epoch"]) == (True, 4)
 
 
 def test_without_patience_the_last_pass_counts(
@@ -337,7 +333,11 @@ def test_without_patience_the_last_pass_counts(
     losses = [0.4, 0.3, 0.5]
     monkeypatch.setattr(training._Trainer, "validate", lambda self: losses[self.state.epoch - 1])
     trained = train_ntuple_critic(config(root), source, tmp_path)
-    assert (trained.early, trained.progress.best_loss, trained.progress.loss) == (False, 0.3, 0.5)
+    assert (trained.early, trained.progress.figures["best_loss"], trained.progress.figures["loss"]) == (
+        False,
+        0.3,
+        0.5,
+    )
     assert NTupleCritic.load(tmp_path / "best.critic").info.step == 3 * source.train_games
 
 
@@ -364,7 +364,7 @@ def test_prune_below_replaces_rare_weights(
 
 def test_the_highest_rate_learns_no_nonsense(root: Path, source: GameSource, tmp_path: Path) -> None:
     trained = train_ntuple_critic(config(root, learning_rate=100, epochs=1), source, tmp_path)
-    assert math.isfinite(trained.progress.loss or math.nan)
+    assert math.isfinite(trained.progress.figures["loss"] or math.nan)
     assert np.isfinite(NTupleCritic.load(tmp_path / "best.critic")(source.val.boards)).all()
 
 

@@ -41,13 +41,13 @@ def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device:
     BOARD is packed, as in runs (0x and 16 exponents in hexadecimal, top left first; or a decimal number), or
     16 tiles, row by row, 0 for an empty cell.
     """
+    import numpy as np
+
     from tape2048_tools.options.critic import open_critic
     from tape2048_tools.terminal.output import columns, print_result
     from tape2048_tools.views.run import exps_of
 
     packed = [_packed(text) for text in boards]
-    import numpy as np
-
     loaded = open_critic(critic, device, tower)
     found = loaded(np.array(packed, np.uint64))
     document = {

@@ -22,7 +22,7 @@ from tape2048_tools.terminal.click_extras import (
     tower,
 )
 from tape2048_tools.terminal.display import duration, number, size
-from tape2048_tools.terminal.output import print_result, printable, table
+from tape2048_tools.terminal.output import complain, print_result, printable, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,12 +94,12 @@ def command(
     import msgspec
 
     from tape2048.batches.batches import launched_ranks
-    from tape2048.errors import error_class
+    from tape2048.errors import EmptyCorpusError, error_class
     from tape2048.session.session import Session
-    from tape2048.torch.support import local_device
+    from tape2048.torch.tower import local_device
     from tape2048_tools.commands.jobs import failure
     from tape2048_tools.sessions.jobs import Job, run_job
-    from tape2048_tools.sessions.summary import expand_all
+    from tape2048_tools.sessions.summary import expand_sources
 
     if engine and share:
         raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")
@@ -111,7 +111,15 @@ def command(
     _opened.cache_clear()
     opened = _opened(how["tower"], threads, how["directory"])
     chosen = local_device(device)
-    found = [path.absolute() for path in expand_all(sources)]
+    found: list[Path] = []
+    for source in sources:
+        inside = [path.absolute() for path in expand_sources(source, may_be_empty=True)]
+        found += inside
+        if not inside:
+            complain(f"skipped {printable(source)}: no sessions are in it")
+    if not found:
+        names = ", ".join(map(str, sources))
+        raise EmptyCorpusError(f"no sessions in {names}", hint="tape2048 record writes some")
     if dry_run:
         sessions = [Session.open(path) for path in found]
         _print_plan(sessions, opened, device=chosen, batch_rows=batch_rows, shares=share[1], as_json=as_json)
@@ -171,7 +179,7 @@ def _embed(
     """Embed a session, which then has the vectors itself."""
     from tape2048.session.session import Session
     from tape2048.torch.embedding import embed_session
-    from tape2048.torch.support import local_device
+    from tape2048.torch.tower import local_device
 
     session, opened = Session.open(path), _opened(tower, threads, directory)
     begin = time.monotonic()

@@ -88,16 +88,21 @@ def command(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
     from tape2048.critic.evaluation import load_isotonic
+    from tape2048.errors import NameTakenError, StorageError
+    from tape2048.io.durable import publishing_file
     from tape2048_tools.critic_report import csv_text, document, examine, read_curves, summary
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     load_isotonic()  # it is needed after minutes, and may be missing
-    if html is not None:
-        _check_report(html, force=force)
+    if html is not None:  # checked at once, not after minutes
+        if html.exists() and not force:
+            hint = "--force replaces it"
+            raise NameTakenError("the report exists; nothing was replaced", path=html, hint=hint)
+        if not html.absolute().parent.is_dir():
+            raise StorageError("no such directory", path=html.absolute().parent)
     evaluation, about = examine(critic, [root], **how)
     found = document(evaluation, about)
     if html is not None:
-        from tape2048.io.durable import publishing_file
         from tape2048_tools.viewer.report import one_file
 
         shown = {"examination": found, "curves": read_curves(critic)}
@@ -110,13 +115,3 @@ def command(
         print_text(csv_text(evaluation))
     else:
         print_human(*summary(evaluation, about))
-
-
-def _check_report(html: Path, *, force: bool) -> None:
-    """Check at once, not after minutes, that the report can be written."""
-    from tape2048.errors import NameTakenError, StorageError
-
-    if html.exists() and not force:
-        raise NameTakenError("the report exists; nothing was replaced", path=html, hint="--force replaces it")
-    if not html.absolute().parent.is_dir():
-        raise StorageError("no such directory", path=html.absolute().parent)

@@ -76,7 +76,9 @@ def command(
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     import msgspec
 
+    from tape2048 import Corpus
     from tape2048.base.text import counted
+    from tape2048.critic.facts import players_of, strangers
     from tape2048.critic.scores import write_scores
     from tape2048_tools.progress.panel import progress_bar
     from tape2048_tools.terminal.output import complain, print_result, printable
@@ -94,9 +96,6 @@ def command(
             progress=progress,
         )
     if info.source_kind in {"session", "sessions"}:
-        from tape2048 import Corpus
-        from tape2048.critic.facts import players_of, strangers
-
         for player in strangers(loaded.info, players_of(Corpus.open(source, load="mmap", progress=False))):
             complain(f"the critic judges another player: these are games of {player}")
     failed = [run for run in info.runs or () if run.error is not None]
@@ -120,7 +119,7 @@ def _as_job(critic: Path, source: Path, out: Path, tower: str | None, device: st
     loaded, tower_sha256 = _opened(path, device, tower)
     on = None
     if loaded.kind != "ntuple":
-        from tape2048.torch.support import local_device
+        from tape2048.torch.tower import local_device
 
         on = local_device(device).type
     job = Job(

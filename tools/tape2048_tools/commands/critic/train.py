@@ -81,7 +81,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
         refuse_missing(Path(config.data))  # before torch, which takes seconds to import
     require_torch()
     sys.path.append(str(Path.cwd()))  # for the module of module:factory
-    from tape2048.torch.training.run import train_critic
+    from tape2048.torch.training import train_critic
     from tape2048_tools.progress.jobs import critic_document, critic_panel, critic_summary
 
     first = os.environ.get("RANK", "0") == "0"
@@ -109,12 +109,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
 @json_option("Print one JSON document at the end.")
 def _ntuple(
-    *,
-    config_path: Path | None,
-    preset: str | None,
-    print_config: bool,
-    as_json: bool,
-    **flags: Any,
+    *, config_path: Path | None, preset: str | None, print_config: bool, as_json: bool, **flags: Any
 ) -> None:
     """Train an n-tuple critic by temporal differences: minutes on a CPU, without PyTorch.
 
@@ -131,7 +126,7 @@ def _ntuple(
         return
     if config.games is None and not is_url(config.data):
         refuse_missing(Path(config.data))
-    from tape2048.critic.ntuple.training import train_ntuple_critic
+    from tape2048.critic.ntuple.critic import train_ntuple_critic
     from tape2048_tools.progress.jobs import (
         ntuple_critic_document,
         ntuple_critic_panel,

@@ -76,7 +76,7 @@ def command(
     progress, done = trainer.progress(), trainer.done
     files = {"network": network and str(network), "curve": curve and str(curve)}
     print_result(
-        {**progress._asdict(), "done": done, **files},
+        {**progress.figures, "done": done, **files},
         lambda: player_summary(progress, done=done, network=network, curve=curve),
         as_json=as_json,
     )

@@ -33,45 +33,175 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import datetime as dt
 import hashlib
 import math
 import os
+import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
+from tape2048.batches.batches import launched_ranks
 from tape2048.critic.facts import doubts, training_facts
 from tape2048.critic.metrics import ranking
-from tape2048.errors import ConfigError, ModelError, StateError, TrainingError
+from tape2048.errors import ConfigError, ModelError, StateError, TapeError, TrainingError
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import read_path
+from tape2048.torch import model as models
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
-from tape2048.torch.support import by_prefix, content_sha256, parse_tensors, require, tensor_bytes
-from tape2048.torch.training import model as models
-from tape2048.torch.training.data import Targets, bad_batch, open_alike
-from tape2048.torch.training.ranks import Ranks, joined
-from tape2048.training import SilentView, TrainingDirectory, check_same
+from tape2048.torch.tower import (
+    by_prefix,
+    content_sha256,
+    local_device,
+    parse_tensors,
+    require,
+    tensor_bytes,
+)
+from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, check_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from tape2048.critic.config import CriticConfig
     from tape2048.torch.loader import CriticLoader
-    from tape2048.torch.training.data import TrainingData
     from tape2048.training import TrainingView
 
     Batch: TypeAlias = dict[str, torch.Tensor]
     _Note: TypeAlias = Callable[[str, int, dict[str, Any]], None]
 
+T = TypeVar("T")
+
+#: The longest that ranks wait for each other.
+_PATIENCE = dt.timedelta(hours=3)
+
+#: Differences that an error names.
+_NAMED = 5
+
+
+class Ranks(NamedTuple):
+    """This process's rank, the number of ranks, and this process's device."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes files and shows progress."""
+        return self.rank == 0
+
+    def mean(self, value: float) -> float:
+        """Return the mean over the ranks."""
+        if self.world_size == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total / self.world_size)
+
+    def any(self, flag: bool) -> bool:  # noqa: FBT001 - the only argument
+        """Return whether the flag is true on any rank."""
+        if self.world_size == 1:
+            return flag
+        found = torch.tensor([float(flag)], device=self.device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return bool(found.item())
+
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors of all ranks, which have one shape and type, in order, in CPU memory."""
+        if self.world_size == 1:
+            return [values.cpu()]
+        mine = values.to(self.device).contiguous()
+        found = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(found, mine)
+        return [tensor.cpu() for tensor in found]
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what ``make`` returns on rank 0, on all ranks; it can be pickled."""
+        if self.world_size == 1:
+            return make()
+        told: list[Any] = [None, None]
+        failed = None
+        if self.first:
+            try:
+                told[0] = make()
+            except TapeError as error:
+                failed, told[1] = error, str(error)
+        dist.broadcast_object_list(told, src=0, device=self.device)
+        if failed is not None:
+            raise failed
+        if told[1] is not None:
+            raise ConfigError(f"rank 0 cannot begin: {told[1]}")
+        return cast("T", told[0])
+
+    def check_alike(self, facts: Mapping[str, Mapping[str, str]], failed: TapeError | None) -> None:
+        """Compare what this rank is about to do with the other ranks; without a difference, return.
+
+        Unlike ranks would make other numbers of steps, and wait for each other without end.
+        """
+        if self.world_size == 1:
+            return
+        mine = platform.node(), {kind: dict(values) for kind, values in facts.items()}, failed and str(failed)
+        all_of: list[Any] = [None] * self.world_size
+        dist.all_gather_object(all_of, mine)
+        if failed is not None:
+            return
+        host, first, _ = all_of[0]
+        for rank, (node, found, error) in enumerate(all_of):
+            if error is not None:
+                raise ConfigError(f"rank {rank} on {node} cannot begin: {error}")
+            differences = [line for kind in first for line in _differences(kind, found[kind], first[kind])]
+            if differences:
+                more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+                raise ConfigError(
+                    f"rank {rank} on {node} is unlike rank 0 on {host}: "
+                    f"{'; '.join(differences[:_NAMED])}{more}",
+                    hint="give each rank the same sessions and settings, such as the address of one store",
+                )
+
+
+def _differences(kind: str, found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    lines = [f"{kind} {name}, which rank 0 lacks" for name in found.keys() - expected.keys()]
+    lines += [f"no {kind} {name}" for name in expected.keys() - found.keys()]
+    both = sorted(found.keys() & expected.keys())
+    pairs = [(name, found[name], expected[name]) for name in both if found[name] != expected[name]]
+    return sorted(lines + [f"{kind} {name} is {a:.40}, not {b:.40}" for name, a, b in pairs])
+
+
+@contextlib.contextmanager
+def joined(device: str) -> Iterator[Ranks]:
+    """Join the process group of ``$RANK`` and ``$WORLD_SIZE``: gloo on CPUs, NCCL on CUDA.
+
+    With the devices ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
+    """
+    rank, world_size = launched_ranks()
+    chosen = local_device(device)
+    if world_size == 1:
+        yield Ranks(0, 1, chosen)
+        return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    mine = not dist.is_initialized()
+    if mine:
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
+    try:
+        yield Ranks(rank, world_size, chosen)
+    finally:
+        if mine:
+            dist.destroy_process_group()
+
+
+# --- the checkpoint
 
 VERSION = 2
 
@@ -109,9 +239,8 @@ def write_checkpoint(
     tensors |= generators
     tensors["state"] = torch.frombuffer(bytearray(msgspec.json.encode(state)), dtype=torch.uint8)
     tensors["sha256"] = _sha256_of(tensors)
-    content = tensor_bytes(tensors)
     with publishing_file(path, replace=True) as file:
-        file.write(content)
+        file.write(tensor_bytes(tensors))
 
 
 def load_checkpoint(  # noqa: PLR0917
@@ -145,7 +274,12 @@ def load_checkpoint(  # noqa: PLR0917
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
     except (RuntimeError, ValueError) as error:
         raise StateError(f"the parameters are of other sizes: {error}", path=path) from error
-    set_rng_state(parts["rng"], ranks)
+    # This rank's generators; those that are not in the checkpoint keep their state.
+    cpu, cuda = (parts["rng"].get(f"{kind}.{ranks.rank}") for kind in ("cpu", "cuda"))
+    if cpu is not None:
+        torch.set_rng_state(cpu)
+    if cuda is not None and ranks.device.type == "cuda":
+        torch.cuda.set_rng_state(cuda, ranks.device)
     return state
 
 
@@ -173,36 +307,11 @@ def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
     return found
 
 
-def set_rng_state(states: dict[str, torch.Tensor], ranks: Ranks) -> None:
-    """Set this rank's generators; those that are not in the checkpoint keep their state."""
-    cpu, cuda = states.get(f"cpu.{ranks.rank}"), states.get(f"cuda.{ranks.rank}")
-    if cpu is not None:
-        torch.set_rng_state(cpu)
-    if cuda is not None and ranks.device.type == "cuda":
-        torch.cuda.set_rng_state(cuda, ranks.device)
-
-
-class Progress(NamedTuple):
-    """The progress of a training."""
-
-    step: int  # number of optimizer steps made
-    steps: int  # maximum number of optimizer steps
-    epoch: float  # from 0, with a fraction
-    loss: float  # mean of the last steps
-    rows_per_s: float  # speed of all ranks between lines of metrics
-    data_wait: float  # share of that time that was spent waiting for batches
-    learning_rate: float  # of the last step
-    val_loss: float | None  # of the last validation, None before the first one
-    val_auroc: dict[str, float | None]  # likewise, by threshold
-    best_step: int  # of the lowest validation loss
-    elapsed_s: float  # over all starts
-
-
 class Trained(NamedTuple):
     """The end of a training."""
 
     ended: str | None  # reason: all steps made, or no better for so long; None if it was stopped before
-    progress: Progress
+    progress: TrainingProgress
     best: Path | None  # the directory of the best critic, None before the first validation
     best_metrics: dict[str, Any]  # metrics of the best critic
     counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part of the split
@@ -356,7 +465,7 @@ def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.f
 
 
 def train_critic(
-    config: CriticConfig, view: TrainingView[Progress] | None = None, stop: Callable[[], bool] = lambda: False
+    config: CriticConfig, view: TrainingView | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Trained:
     """Train in ``config.out`` until all steps are made, early stopping ends it, or ``stop()`` is true.
 
@@ -408,14 +517,14 @@ def _threads(config: CriticConfig) -> Iterator[None]:
 
 class _Trainer:
     def __init__(
-        self, config: CriticConfig, directory: TrainingDirectory, ranks: Ranks, view: TrainingView[Progress]
+        self, config: CriticConfig, directory: TrainingDirectory, ranks: Ranks, view: TrainingView
     ) -> None:
         self.config = config
         self.directory = directory
         self.ranks = ranks
         self.view = view if ranks.first else SilentView()
-        self.data: TrainingData = open_alike(config, ranks)
-        self._targets = Targets(config, self.data.players)
+        self.data: models.TrainingData = models.open_alike(config, ranks)
+        self._targets = models.Targets(config, self.data.players)
         # All ranks draw the same parameters, and different dropout.
         torch.manual_seed(config.seed)
         self.model = models.make_model(config, self.data).to(ranks.device)
@@ -567,7 +676,7 @@ class _Trainer:
             raise self._diverged(
                 f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its "
                 f"gradient {norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
-                + bad_batch(self.data, "train", epoch, index)
+                + models.bad_batch(self.data, "train", epoch, index)
             )
         self._loss = float(values[-1, 0])
         self.state.loss_sum += float(values[:, 0].double().sum())
@@ -582,9 +691,9 @@ class _Trainer:
         self.state.loss_sum, self.state.loss_steps = 0.0, 0
         self._clock.lap()
         digits = {"epoch": 6, "rows_per_s": 1, "data_wait": 5, "elapsed_s": 3}
-        progress = self._progress()
-        rounded = {name: round(getattr(progress, name), count) for name, count in digits.items()}
-        self._write("train", {"loss": progress.loss, "learning_rate": progress.learning_rate, **rounded})
+        found = self._progress().figures
+        rounded = {name: round(found[name], count) for name, count in digits.items()}
+        self._write("train", {"loss": found["loss"], "learning_rate": found["learning_rate"], **rounded})
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self.ranks.first:
@@ -603,7 +712,7 @@ class _Trainer:
             # A NaN would be neither the best loss nor ever beaten.
             where = "on another rank"
             if found.bad_batch is not None:
-                rows = bad_batch(self.data, "val", 0, found.bad_batch)
+                rows = models.bad_batch(self.data, "val", 0, found.bad_batch)
                 where = f"batch {found.bad_batch}, rank {self.ranks.rank}, which has {rows}"
             raise self._diverged(f"at step {self.state.step} the validation loss is {found.loss}: {where}")
         self._val = found
@@ -654,19 +763,21 @@ class _Trainer:
             self.state.elapsed_s = self._clock.elapsed_s
             write_checkpoint(self.directory.checkpoint, self.state, self.model, self.optimizer, generators)
 
-    def _progress(self) -> Progress:
-        state = self.state
+    def _progress(self) -> TrainingProgress:
+        state, elapsed_s = self.state, self._clock.elapsed_s  # over all starts
         rows_per_s, data_wait = self._clock.rates
-        return Progress(
-            step=state.step,
-            steps=self.steps,
-            epoch=state.step / self.steps_per_epoch,
-            loss=self._loss,
-            rows_per_s=rows_per_s,
-            data_wait=data_wait,
-            learning_rate=models.learning_rate(self.config, max(0, state.step - 1), self.steps),
-            val_loss=None if self._val is None else self._val.loss,
-            val_auroc={} if self._val is None else self._val.auroc,
-            best_step=state.best_step,
-            elapsed_s=self._clock.elapsed_s,
-        )
+        figures = {
+            "step": state.step,
+            "steps": self.steps,
+            "epoch": state.step / self.steps_per_epoch,
+            "loss": self._loss,  # mean of the last steps
+            "rows_per_s": rows_per_s,  # of all ranks between lines of metrics
+            "data_wait": data_wait,  # share of that time that was spent waiting for batches
+            "learning_rate": models.learning_rate(self.config, max(0, state.step - 1), self.steps),
+            "val_loss": None if self._val is None else self._val.loss,  # of the last validation
+            "val_auroc": {} if self._val is None else self._val.auroc,  # by threshold
+            "best_step": state.best_step,
+            "elapsed_s": elapsed_s,
+        }
+        per_s = rows_per_s / (self.config.batch_rows * self.ranks.world_size)
+        return TrainingProgress("steps", state.step, self.steps, per_s, elapsed_s, figures)
