@@ -6,8 +6,9 @@ import contextlib
 import os
 import platform
 import time
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -23,24 +24,126 @@ from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.config import config_sha256, effective
-from tape2048_recorder.daemon.daemon import Daemon
+from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameState, Instance, Ledger, ProgressFile
-from tape2048_recorder.daemon.service import Reload, Service
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import LiveWeights, Playing
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
-from tape2048_recorder.recording.partial import Facts
+from tape2048_recorder.recording.partial import Facts, utc_text
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.report import Reporter, Summary
+from tape2048_recorder.status.metrics import Metrics
+from tape2048_recorder.status.notify import Manager
+from tape2048_recorder.status.report import Process, Reporter, Snapshot, Status, StatusFile, Summary
 from tape2048_recorder.status.signals import Signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
 
     from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.status.report import Level
+
+
+#: Interval of writing the status file, without a change of state.
+STATUS_FILE_S = 1.0
+
+
+class Service:
+    """The reporter of one life, which also updates the service manager, the status file and the metrics.
+
+    Each update follows from the status that the daemon makes twice a second; a failed one does not stop the
+    recording, nor does a view that can no longer write.
+    """
+
+    def __init__(
+        self,
+        view: Reporter,
+        config: RecorderConfig,
+        path: Path,
+        env: Mapping[str, str],
+        lost: Callable[[], StorageError | None] = lambda: None,
+    ) -> None:
+        self.manager = Manager(env)
+        self._view = view
+        self.config = config
+        self._started_at = utc_text(time.time())
+        process = Process.of(os.getpid())
+        assert process is not None
+        self._process = process
+        self._metrics = Metrics(config, lambda text: self.event("warning", text))
+        self._file = StatusFile(path)
+        self._lost = lost
+        self._file_fails = False
+        self._next = 0.0
+        self._last = Status(state="starting", workers=config.worker_count)
+
+    def __enter__(self) -> Self:
+        self._tell(self._last)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failure = str(error) or kind.__name__ if error is not None and kind is not None else None
+        last = msgspec.structs.replace(
+            self._last,
+            state="stopped",
+            ending=True,
+            why=failure or self._last.why,
+            error=failure,
+            steps_per_s=0.0,
+        )
+        self._tell(last)
+        if self._lost() is None:
+            self._file.close()
+        self._metrics.close()
+        self.manager.close()
+
+    def event(self, level: Level, message: str) -> None:
+        """Pass an event to the view."""
+        with contextlib.suppress(OSError):  # a closed or full log: tried again each time
+            self._view.event(level, message)
+
+    def status(self, make_status: Callable[[], Status]) -> None:
+        """Pass the status on, and write its file when it is due."""
+        status = make_status()
+        with contextlib.suppress(OSError):
+            self._view.status(lambda: status)
+        self.manager.status(status, self.config.rotate_steps)
+        before, self._last = self._last, status
+        now = time.monotonic()
+        key = attrgetter("state", "ending", "rotation")
+        if key(before) != key(status) or now >= self._next:
+            self._next = now + STATUS_FILE_S
+            self._tell(status)
+
+    def _tell(self, status: Status) -> None:
+        snapshot = Snapshot(
+            version=__version__,
+            process=self._process,
+            host=platform.node(),
+            instance=self.config.instance,
+            started_at=self._started_at,
+            config=effective(self.config),
+            config_sha256=config_sha256(self.config),
+            written_at=time.time(),
+            monotonic_s=time.monotonic(),
+            status=status,
+        )
+        self._metrics.show(snapshot)
+        if self._lost() is not None:
+            return
+        try:
+            self._file.write(snapshot)
+        except (OSError, StorageError) as error:
+            if not self._file_fails:
+                self.event("warning", f"the status file cannot be written: {error}")
+            self._file_fails = True
+        else:
+            self._file_fails = False
 
 
 def run(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.status.report import Level, Status
 
-    from .materials import Prepared
+    from .materials import Blocks, Prepared
 
 #: The columns of a run that its game decides, wherever its rows lie.
 OUTCOME = ("id", "seed", "steps", "max_score", "highest_tile")
@@ -142,7 +142,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, ...]]:
 
 def assert_holds(
     root: Path,
-    blocks: list[Prepared],
+    blocks: Blocks,
     *,
     confirmed: Iterable[int],
     confirming: Iterable[int],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .disks import tmpfs
-from .materials import Prepared, play_blocks, save_blocks
+from .materials import Blocks, play_blocks, save_blocks
 from .processes import Recorders
 
 if TYPE_CHECKING:
@@ -21,32 +21,32 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def row_blocks() -> list[Prepared]:
+def row_blocks() -> Blocks:
     """Six blocks of three random games each, played by the recorder's own loop."""
     return play_blocks(6, 3)
 
 
 @pytest.fixture(scope="session")
-def blocks(row_blocks: list[Prepared]) -> list[Prepared]:
+def blocks(row_blocks: Blocks) -> Blocks:
     """The blocks of most tests: rows."""
     return row_blocks
 
 
 @pytest.fixture(scope="session")
-def blocks_file(row_blocks: list[Prepared], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def blocks_file(row_blocks: Blocks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("blocks") / "blocks.npz"
     save_blocks(path, row_blocks)
     return path
 
 
 @pytest.fixture(scope="session")
-def tape_blocks() -> list[Prepared]:
+def tape_blocks() -> Blocks:
     """The same games on tape."""
     return play_blocks(6, 3, "tape")
 
 
 @pytest.fixture(scope="session")
-def tape_blocks_file(tape_blocks: list[Prepared], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tape_blocks_file(tape_blocks: Blocks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tape-blocks") / "blocks.npz"
     save_blocks(path, tape_blocks)
     return path

@@ -74,7 +74,10 @@ class Prepared(NamedTuple):
         return first_row
 
 
-def play_blocks(count: int, games_each: int, storage: str = "rows") -> list[Prepared]:
+Blocks = list[Prepared]
+
+
+def play_blocks(count: int, games_each: int, storage: str = "rows") -> Blocks:
     """Blocks of random games, played by the recorder's own loop."""
     from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
     from tape2048_recorder.game.rng import game_seeds
@@ -97,7 +100,7 @@ def play_blocks(count: int, games_each: int, storage: str = "rows") -> list[Prep
     return blocks
 
 
-def save_blocks(path: Path, blocks: list[Prepared]) -> None:
+def save_blocks(path: Path, blocks: Blocks) -> None:
     np.savez(
         path,
         data=np.frombuffer(b"".join(block.data for block in blocks), dtype=np.uint8),
@@ -108,7 +111,7 @@ def save_blocks(path: Path, blocks: list[Prepared]) -> None:
     )
 
 
-def load_blocks(path: Path) -> list[Prepared]:
+def load_blocks(path: Path) -> Blocks:
     with np.load(path, allow_pickle=False) as file:
         data, rows, runs, counts = (file[name] for name in ("data", "rows", "runs", "counts"))
         storage = str(file["storage"])
@@ -144,7 +147,7 @@ def make_facts(**changes: object) -> Facts:
     return Facts(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def leave(root: Path, blocks: list[Prepared], numbers: Iterable[int], serial: int = 1) -> PartialSession:
+def leave(root: Path, blocks: Blocks, numbers: Iterable[int], serial: int = 1) -> PartialSession:
     """A session as a killed recorder leaves it, with these blocks confirmed."""
     session = PartialSession(root, make_facts(storage=blocks[0].storage), serial)
     for number in numbers:

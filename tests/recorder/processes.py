@@ -21,6 +21,8 @@ from tape2048_recorder.ipc.protocol import WORKER_MODULE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tape2048.errors import TapeError
+
     Said = dict[str, Any]
     Condition = Callable[[Said], Any]
 
@@ -129,6 +131,11 @@ class Recorder:
             assert "recorder_process.py" not in self.stderr, self.stderr
         return code
 
+    def stop(self) -> None:
+        """Ask for the end, and wait for it."""
+        self.signal(signal.SIGTERM)
+        assert self.end() == 0
+
     @property
     def summary(self) -> Said:
         """The summary that it returned."""
@@ -178,10 +185,23 @@ class Recorders:
         self._started.append(recorder)
         return recorder
 
-    def run(self, **options: Any) -> Recorder:
-        """Start one, and wait for its end."""
+    def start_recording(self, **options: Any) -> Recorder:
+        """Start one, and wait until rows are recorded."""
         recorder = self.start(**options)
-        recorder.end()
+        recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+        return recorder
+
+    def run(self, **options: Any) -> Recorder:
+        """Start one, and wait for its end, which is no error."""
+        recorder = self.start(**options)
+        assert recorder.end() == 0, recorder.said[-2:]
+        return recorder
+
+    def fail(self, expected: type[TapeError], /, **options: Any) -> Recorder:
+        """Start one, and wait for its end with this error."""
+        recorder = self.start(**options)
+        assert recorder.end() == expected.exit_code
+        assert recorder.error["error"] == expected.__name__
         return recorder
 
     def __enter__(self) -> Self:

@@ -37,7 +37,7 @@ from .processes import environment, run_traced
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .materials import Prepared
+    from .materials import Blocks
 
 FULL = os.environ.get("FULL_SWEEP") == "1"
 SERVERS = 2
@@ -174,7 +174,7 @@ class Stage:
         names = [name for name in self.calls() if name not in OTHER] if FULL else CHANGING
         return self.points("signal=KILL", names)
 
-    def check(self, point: Point, blocks: list[Prepared]) -> str | None:
+    def check(self, point: Point, blocks: Blocks) -> str | None:
         """Disturb one call; returns what does not hold afterwards, or None."""
         with self._root() as (server, root):
             answer = server.play(self._scene, root, point.strace, self._mutants)
@@ -191,7 +191,7 @@ class Stage:
             alive = sessions(root) if self._scene == "rotation" else []
             return self._problem(str(point), answer, root, blocks, alive)
 
-    def check_twice(self, point: Point, again: Point, blocks: list[Prepared]) -> str | None:
+    def check_twice(self, point: Point, again: Point, blocks: Blocks) -> str | None:
         """Kill the recorder at one call, and the recovery at another one (if it gets that far)."""
         with self._root() as (server, root):
             answer = server.play(self._scene, root, point.strace)
@@ -200,7 +200,7 @@ class Stage:
             return self._problem(f"{point}, {again}", answer, root, blocks, alive)
 
     def _problem(
-        self, where: str, answer: dict[str, Any], root: Path, blocks: list[Prepared], alive: list[Path]
+        self, where: str, answer: dict[str, Any], root: Path, blocks: Blocks, alive: list[Path]
     ) -> str | None:
         confirmed = {*self._safe, *answer["confirmed"]}
         confirming = {*self._safe, *answer["confirming"]}
@@ -210,16 +210,16 @@ class Stage:
             return f"{where}: {error!r}"
         return None
 
-    def sweep(self, points: list[Point], blocks: list[Prepared]) -> list[str]:
+    def sweep(self, points: list[Point], blocks: Blocks) -> list[str]:
         """What does not hold, after each of the points."""
         assert points
         return self._map(lambda point: self.check(point, blocks), points)
 
-    def sweep_pairs(self, pairs: list[tuple[Point, Point]], blocks: list[Prepared]) -> list[str]:
+    def sweep_pairs(self, pairs: list[tuple[Point, Point]], blocks: Blocks) -> list[str]:
         assert pairs
         return self._map(lambda pair: self.check_twice(*pair, blocks), pairs)
 
-    def first_problem(self, points: list[Point], blocks: list[Prepared]) -> str | None:
+    def first_problem(self, points: list[Point], blocks: Blocks) -> str | None:
         """The first thing found that does not hold."""
         for first in range(0, len(points), 2 * SERVERS):
             if problems := self.sweep(points[first : first + 2 * SERVERS], blocks):
@@ -272,7 +272,7 @@ def rotation(servers: list[Server], fast_dir: Path) -> Stage:
 
 
 @pytest.fixture
-def recovery(servers: list[Server], fast_dir: Path, blocks: list[Prepared]) -> Stage:
+def recovery(servers: list[Server], fast_dir: Path, blocks: Blocks) -> Stage:
     template = fast_dir / "recovery"
     template.mkdir()
     return Stage(servers, fast_dir, "recovery", template, safe=leave_behind(template, blocks))
@@ -286,13 +286,13 @@ def tape_rotation(tape_servers: list[Server], fast_dir: Path) -> Stage:
 
 
 @pytest.fixture
-def tape_recovery(tape_servers: list[Server], fast_dir: Path, tape_blocks: list[Prepared]) -> Stage:
+def tape_recovery(tape_servers: list[Server], fast_dir: Path, tape_blocks: Blocks) -> Stage:
     template = fast_dir / "recovery"
     template.mkdir()
     return Stage(tape_servers, fast_dir, "recovery", template, safe=leave_behind(template, tape_blocks))
 
 
-def leave_behind(root: Path, blocks: list[Prepared]) -> tuple[int, ...]:
+def leave_behind(root: Path, blocks: Blocks) -> tuple[int, ...]:
     """What a recorder can leave when it is killed, all at once. Returns the confirmed blocks' numbers."""
     facts = make_facts(storage=blocks[0].storage)
     first = PartialSession(root, facts, 1)  # a hole in the middle, and a record torn by a crash
@@ -325,11 +325,11 @@ def test_what_the_sweep_sees(rotation: Stage) -> None:
     assert calls["ftruncate"] >= 2
 
 
-def test_killed_at_each_call_of_a_rotation(rotation: Stage, blocks: list[Prepared]) -> None:
+def test_killed_at_each_call_of_a_rotation(rotation: Stage, blocks: Blocks) -> None:
     assert rotation.sweep(rotation.kills(), blocks) == []
 
 
-def test_killed_at_each_call_of_a_recovery(recovery: Stage, blocks: list[Prepared]) -> None:
+def test_killed_at_each_call_of_a_recovery(recovery: Stage, blocks: Blocks) -> None:
     assert recovery.sweep(recovery.kills(), blocks) == []
 
 
@@ -338,17 +338,17 @@ def some(points: list[Point], count: int) -> list[Point]:
     return points if FULL else points[:: -(-len(points) // count)]
 
 
-def test_killed_at_calls_of_a_rotation_on_tape(tape_rotation: Stage, tape_blocks: list[Prepared]) -> None:
+def test_killed_at_calls_of_a_rotation_on_tape(tape_rotation: Stage, tape_blocks: Blocks) -> None:
     assert tape_rotation.sweep(some(tape_rotation.kills(), 36), tape_blocks) == []
 
 
-def test_killed_at_calls_of_a_recovery_of_tapes(tape_recovery: Stage, tape_blocks: list[Prepared]) -> None:
+def test_killed_at_calls_of_a_recovery_of_tapes(tape_recovery: Stage, tape_blocks: Blocks) -> None:
     assert tape_recovery.sweep(some(tape_recovery.kills(), 24), tape_blocks) == []
 
 
 @pytest.mark.parametrize(("code", "names"), [("ENOSPC", FILLING), ("EIO", REACHING)])
 def test_calls_of_a_rotation_on_tape_fail(
-    tape_rotation: Stage, tape_blocks: list[Prepared], code: str, names: tuple[str, ...]
+    tape_rotation: Stage, tape_blocks: Blocks, code: str, names: tuple[str, ...]
 ) -> None:
     points = tape_rotation.points(f"error={code}", names)
     assert tape_rotation.sweep(some(points, 16), tape_blocks) == []
@@ -356,13 +356,13 @@ def test_calls_of_a_rotation_on_tape_fail(
 
 @pytest.mark.parametrize(("code", "names"), [("ENOSPC", FILLING), ("EIO", REACHING)])
 def test_calls_of_a_recovery_of_tapes_fail(
-    tape_recovery: Stage, tape_blocks: list[Prepared], code: str, names: tuple[str, ...]
+    tape_recovery: Stage, tape_blocks: Blocks, code: str, names: tuple[str, ...]
 ) -> None:
     points = tape_recovery.points(f"error={code}", names)
     assert tape_recovery.sweep(some(points, 16), tape_blocks) == []
 
 
-def test_killed_and_killed_again(rotation: Stage, recovery: Stage, blocks: list[Prepared]) -> None:
+def test_killed_and_killed_again(rotation: Stage, recovery: Stage, blocks: Blocks) -> None:
     first = rotation.points("signal=KILL", ("fsync", "unlinkat", "rmdir"))
     second = recovery.points("signal=KILL", ("fsync", "rename", "renameat2", "ftruncate", "unlinkat"))
     pairs = list(itertools.product(first, second))
@@ -370,16 +370,14 @@ def test_killed_and_killed_again(rotation: Stage, recovery: Stage, blocks: list[
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for_ever"])
-def test_no_room_at_each_call_of_a_rotation(rotation: Stage, blocks: list[Prepared], for_ever: bool) -> None:
+def test_no_room_at_each_call_of_a_rotation(rotation: Stage, blocks: Blocks, for_ever: bool) -> None:
     for code in ("ENOSPC", "EDQUOT") if FULL else ("ENOSPC",):
         points = rotation.points(f"error={code}", FILLING, for_ever=for_ever)
         assert rotation.sweep(points, blocks) == []
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for_ever"])
-def test_a_broken_device_at_each_call_of_a_rotation(
-    rotation: Stage, blocks: list[Prepared], for_ever: bool
-) -> None:
+def test_a_broken_device_at_each_call_of_a_rotation(rotation: Stage, blocks: Blocks, for_ever: bool) -> None:
     points = rotation.points("error=EIO", REACHING, for_ever=for_ever)
     assert rotation.sweep(points if FULL or not for_ever else points[::3], blocks) == []
 
@@ -388,13 +386,13 @@ def test_a_broken_device_at_each_call_of_a_rotation(
     ("code", "names"), [("ENOSPC", FILLING), ("EIO", REACHING)], ids=["no_room", "broken"]
 )
 def test_each_call_of_a_recovery_fails(
-    recovery: Stage, blocks: list[Prepared], code: str, names: tuple[str, ...]
+    recovery: Stage, blocks: Blocks, code: str, names: tuple[str, ...]
 ) -> None:
     for for_ever in (False, True) if FULL else (False,):
         assert recovery.sweep(recovery.points(f"error={code}", names, for_ever=for_ever), blocks) == []
 
 
-def test_a_failed_flush_is_never_retried(rotation: Stage, blocks: list[Prepared]) -> None:
+def test_a_failed_flush_is_never_retried(rotation: Stage, blocks: Blocks) -> None:
     """The second flush would report success for pages that the kernel has dropped."""
     # (What is in compaction.tmp is a new file each time.)
     flushed = re.compile(
@@ -527,7 +525,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_sweep_finds_a_mutant(rotation: Stage, blocks: list[Prepared], name: str) -> None:
+def test_the_sweep_finds_a_mutant(rotation: Stage, blocks: Blocks, name: str) -> None:
     points = rotation.points("signal=KILL", ("rename", "renameat2", "unlinkat", "rmdir", "write", "fsync"))
     where, old, new = MUTANTS[name]
     with rotation.mutated(Mutant(f"tape2048_recorder.recording.{where}", old, new)):

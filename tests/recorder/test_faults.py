@@ -106,8 +106,7 @@ def wait_for_games(recorder: Recorder) -> dict[str, Any]:
 def test_sigterm_drains(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(seed=SEED, **CALM)
     wait_for_games(recorder)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert recorder.summary["reason"] == "SIGTERM was received"
     assert recorder.summary["games_dropped"] == 0
     assert_sessions_valid(root)
@@ -128,8 +127,7 @@ def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
     recorder.wait_for_event("finishing the games in play, at most 3600 s")
     workers = recorder.workers
     assert len(workers) == 1
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0  # the test's patience ends long before the hour that was allowed
+    recorder.stop()  # the test's patience ends long before the hour that was allowed
     assert recorder.events("warning") == ["SIGTERM again: ending the workers, publishing what is confirmed"]
     assert recorder.summary["games_dropped"] >= 1  # and those that were handed out and not begun
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
@@ -152,8 +150,7 @@ def test_unfinished_games_are_dropped_and_counted(recorders: Recorders, root: Pa
     slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 300.0}}
     recorder = recorders.start(**slow, drain_timeout_s=0.2)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0  # within a slice of play: the test's patience ends before they are killed
+    recorder.stop()  # within a slice of play: the test's patience ends before they are killed
     assert (recorder.summary["games"], recorder.summary["games_dropped"]) == (0, 1)
     assert_every_game_accounted_for(root)
 
@@ -161,8 +158,7 @@ def test_unfinished_games_are_dropped_and_counted(recorders: Recorders, root: Pa
 def test_the_drain_finishes_games_and_starts_none(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(**SLOW, drain_timeout_s=3600)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert recorder.summary["games_dropped"] == 0
     assert 1 <= recorder.summary["games"] < 8, "the worker was given eight"
     assert_every_game_accounted_for(root)
@@ -175,8 +171,7 @@ def test_a_stopped_worker_does_not_stop_the_drain(recorders: Recorders, root: Pa
     stopped = recorder.workers[0]
     kill(stopped, signal.SIGSTOP)
     begin = time.monotonic()
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert time.monotonic() - begin > 0.8, "the drain's time and the grace"
     assert any(
         f"pid {stopped}) ended while draining: killed by SIGKILL" in event
@@ -191,8 +186,7 @@ def test_the_next_start_continues_the_games(recorders: Recorders, root: Path) ->
     for _ in range(2):
         recorder = recorders.start(workers=2, seed=SEED, **CALM)
         wait_for_games(recorder)
-        recorder.signal(signal.SIGTERM)
-        assert recorder.end() == 0
+        recorder.stop()
         assert_every_game_accounted_for(root)
     last = recorders.run(seed=SEED, max_games=50, **CALM)
     assert last.summary["games"] == 50
@@ -211,7 +205,6 @@ LIMITS = {
 def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: str) -> None:
     value, settings = LIMITS[name]
     recorder = recorders.run(workers=2, **{name: value}, **settings)
-    assert recorder.process.returncode == 0
     assert recorder.summary["reason"].startswith(f"{name} = {value:g} was reached")
     assert_sessions_valid(root)
     summary = recorder.summary
@@ -227,9 +220,7 @@ def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: s
 
 
 def test_a_limit_before_the_first_move_is_an_error(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.run(max_ram_mb=1, **CALM)
-    assert recorder.process.returncode == StartError.exit_code
-    assert recorder.error["error"] == "StartError"
+    recorder = recorders.fail(StartError, max_ram_mb=1, **CALM)
     assert recorder.error["message"].startswith(f"{root}: nothing was recorded: max_ram_mb = 1 was reached")
     assert not sessions(root)
 
@@ -256,7 +247,6 @@ def test_the_time_of_play_counts_from_the_first_move(recorders: Recorders, tmp_p
     )
     player = f"python:{tmp_path}/late.py:make"
     recorder = recorders.run(player=player, lanes=16, workers=1, max_wall_s=0.5)
-    assert recorder.process.returncode == 0, recorder.said[-2:]
     summary = recorder.summary
     assert summary["games"] > 0
     assert summary["first_step_s"] > 2
@@ -266,8 +256,7 @@ def test_the_time_of_play_counts_from_the_first_move(recorders: Recorders, tmp_p
 def test_rotate_s_rotates(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(rotate_s=0.2, rotate_steps=10**9, **CALM)
     recorder.wait_for_status(lambda status: status["sessions"] >= 3)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert_sessions_valid(root)
     assert len(sessions(root)) == len(recorder.summary["sessions"]) >= 3
 
@@ -293,8 +282,7 @@ def assert_workers_end(recorder: Recorder) -> None:
 @pytest.mark.parametrize("pace", [CALM, FAST, TAPE], ids=["calm", "fast", "tape"])
 def test_killed_at_any_moment(recorders: Recorders, root: Path, pace: dict[str, Any]) -> None:
     before = shared_memory()
-    recorder = recorders.start(workers=2, seed=SEED, rotate_steps=5_000, **pace)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(workers=2, seed=SEED, rotate_steps=5_000, **pace)
     time.sleep(random.Random(str(pace)).uniform(0, 0.15))
     assert len(recorder.workers) == 2
     recorder.signal(signal.SIGKILL)
@@ -326,7 +314,6 @@ def test_the_next_start_publishes_leftovers(recorders: Recorders, root: Path) ->
     confirmed = confirmed_now(root)
     assert not sessions(root)
     again = recorders.run(seed=SEED, max_games=500, hooks=hooks, **CALM)
-    assert again.process.returncode == 0
     assert [Path(path).name for path in again.summary["recovered"]] == [sessions(root)[0].name]
     assert any("from a killed recorder" in event for event in again.events("warning"))
     assert_sessions_valid(root)
@@ -381,7 +368,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, ...
     """Games as one worker records them when nothing goes wrong: outcome to rows."""
     root = tmp_path_factory.mktemp("undisturbed")
     with Recorders(root) as recorders:
-        assert recorders.run(workers=1, seed=SEED, max_games=GAMES).process.returncode == 0
+        recorders.run(workers=1, seed=SEED, max_games=GAMES)
     return {run.outcome: run.data for run in published_runs(root)}
 
 
@@ -389,7 +376,6 @@ def test_two_workers_record_what_one_does(
     recorders: Recorders, root: Path, undisturbed: dict[tuple[int, ...], bytes]
 ) -> None:
     recorder = recorders.run(workers=2, seed=SEED, max_games=GAMES)
-    assert recorder.process.returncode == 0
     assert len(undisturbed) == recorder.summary["games"] == GAMES
     assert {run.outcome: run.data for run in published_runs(root)} == undisturbed
 
@@ -397,8 +383,7 @@ def test_two_workers_record_what_one_does(
 def test_a_tape_has_the_games_of_the_rows(
     recorders: Recorders, root: Path, undisturbed: dict[tuple[int, ...], bytes]
 ) -> None:
-    recorder = recorders.run(workers=2, seed=SEED, max_games=GAMES, storage="tape")
-    assert recorder.process.returncode == 0
+    recorders.run(workers=2, seed=SEED, max_games=GAMES, storage="tape")
     assert_sessions_valid(root)
     runs = {run.outcome: run for run in published_runs(root)}
     assert runs.keys() == undisturbed.keys()
@@ -420,7 +405,6 @@ def test_a_failing_worker_is_replaced_without_a_trace(
     recorder = recorders.run(
         workers=2, seed=SEED, max_games=GAMES, hooks=only_workers_see(tmp_path, "sitecustomize", code)
     )
-    assert recorder.process.returncode == 0
     warnings = recorder.events("warning")
     assert sum(said in warning for warning in warnings) == 1, warnings
     assert_sessions_valid(root)
@@ -475,12 +459,15 @@ def test_a_failed_replacement_is_tried_again(
     recorder = recorders.run(
         workers=2, seed=SEED, max_games=GAMES, hooks=only_workers_see(tmp_path, "sitecustomize", code)
     )
-    assert recorder.process.returncode == 0
     killed, failed = recorder.events("warning")
     assert "killed by SIGKILL" in killed
     assert "MemoryError: for a while" in failed
     assert "another starts in" in failed
     assert {run.outcome: run.data for run in published_runs(root)} == undisturbed
+
+
+#: A module that a worker cannot import.
+BROKEN = "raise ImportError('broken on purpose')"
 
 
 def only_workers_see(directory: Path, module: str, code: str) -> dict[str, str]:
@@ -492,21 +479,13 @@ def only_workers_see(directory: Path, module: str, code: str) -> dict[str, str]:
 def test_a_worker_that_cannot_load_its_player_ends_it(
     recorders: Recorders, root: Path, tmp_path: Path
 ) -> None:
-    recorder = recorders.run(
-        hooks=only_workers_see(tmp_path, "numba", "raise ImportError('broken on purpose')")
-    )
-    assert recorder.process.returncode == StartError.exit_code
-    assert recorder.error["error"] == "StartError"
+    recorder = recorders.fail(StartError, hooks=only_workers_see(tmp_path, "numba", BROKEN))
     assert "broken on purpose" in recorder.error["message"]
     assert not recorder.workers
 
 
 def test_workers_that_die_at_once_end_it(recorders: Recorders, root: Path, tmp_path: Path) -> None:
-    recorder = recorders.run(
-        hooks=only_workers_see(tmp_path, "crc32c", "raise ImportError('broken on purpose')")
-    )
-    assert recorder.process.returncode == RecorderError.exit_code
-    assert recorder.error["error"] == "RecorderError"
+    recorder = recorders.fail(RecorderError, hooks=only_workers_see(tmp_path, "crc32c", BROKEN))
     assert "exit status 1" in recorder.error["message"]
     assert "broken on purpose" in recorder.stderr
     assert recorder.error["message"].endswith("ended: exit status 1"), "nobody plays its games again"
@@ -546,8 +525,7 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
 
     (small_disk / "ballast").unlink()
     recorder.wait_for_event("recording again")
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert recorder.count("paused") == 1
     assert recorder.count("recording again") == 1
     assert not recorder.events("error")
@@ -571,8 +549,7 @@ def test_sigterm_while_the_disk_is_full(recorders: Recorders, small_disk: Path) 
     assert len(confirmed) > 1000
 
     (small_disk / "ballast").unlink()
-    again = recorders.run(**settings, max_games=100)
-    assert again.process.returncode == 0
+    recorders.run(**settings, max_games=100)
     assert_sessions_valid(out_dir)
     assert not partials(out_dir)
     ids = published_ids(out_dir)
@@ -595,8 +572,7 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
 @pytest.mark.parametrize("what", ["the journal", "rows"])
 def test_failed_writes_are_repeated(recorders: Recorders, root: Path, what: str) -> None:
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
-    recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
     pids = [recorder.pid] if what == "the journal" else recorder.workers
     with limited(pids, resource.RLIMIT_FSIZE, 500):
         said = recorder.wait_for_event("paused: ")
@@ -605,8 +581,7 @@ def test_failed_writes_are_repeated(recorders: Recorders, root: Path, what: str)
         assert recorder.count("paused") == 1
         rows = recorder.next_status()["recorded_rows"]
     recorder.wait_for_event("recording again")
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert recorder.summary["rows"] > rows
     assert recorder.count("paused") == 1
     assert_sessions_valid(root)
@@ -615,16 +590,14 @@ def test_failed_writes_are_repeated(recorders: Recorders, root: Path, what: str)
 
 def test_no_free_descriptor_pauses_like_a_full_disk(recorders: Recorders, root: Path) -> None:
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
-    recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
     with limited([recorder.pid], resource.RLIMIT_NOFILE, 3):
         recorder.signal(signal.SIGUSR1)
         assert "Too many open files" in recorder.wait_for_event("paused: ")
         time.sleep(1.5)  # it is tried again, and refused; so is the next session's directory
         assert recorder.count("paused: ") == 1
     recorder.wait_for_event("recording again")
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert_sessions_valid(root)
     assert_every_game_accounted_for(root)
     shells = [list(path.iterdir()) for path in partials(root)]  # of what was published meanwhile
@@ -646,8 +619,7 @@ def test_metrics_clients_take_no_descriptors(recorders: Recorders, root: Path) -
             visitor.sendall(b"GET /metrics HTTP/1.1\r\n")
         published = recorder.count("published ")
         recorder.wait_for(lambda _: recorder.count("published ") > published + 3)
-        recorder.signal(signal.SIGTERM)
-        assert recorder.end() == 0
+        recorder.stop()
     assert recorder.count("paused: ") == 0
     assert_every_game_accounted_for(root)
 
@@ -663,8 +635,7 @@ def test_finished_games_that_find_no_room_are_an_error(
         "slow_publisher:GO": str(tmp_path / "go"),
     }
     settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
-    recorder = recorders.start(**settings, **CALM, hooks=hooks)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(**settings, **CALM, hooks=hooks)
     pids = [recorder.pid] if what == "the journal" else recorder.workers
     with limited(pids, resource.RLIMIT_FSIZE, 500):
         recorder.wait_for_event("paused: ")
@@ -684,8 +655,7 @@ def test_finished_games_that_find_no_room_are_an_error(
 
 
 def test_a_worker_that_cannot_restart_is_tried_later(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(seed=SEED, rotate_steps=10**9, **CALM)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, **CALM)
     (worker,) = recorder.workers
     descriptors = len(list(Path(f"/proc/{recorder.pid}/fd").iterdir()))
     with limited([recorder.pid], resource.RLIMIT_NOFILE, descriptors - 1):
@@ -693,8 +663,7 @@ def test_a_worker_that_cannot_restart_is_tried_later(recorders: Recorders, root:
         recorder.wait_for_event("could not be started: Too many open files")
         games = recorder.next_status()["games"]
     recorder.wait_for_status(lambda status: status["games"] > games)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert_sessions_valid(root)
     assert_every_game_accounted_for(root)
 
@@ -709,8 +678,7 @@ def block_memory(root: Path) -> Path:
 
 def test_unwritable_progress_ends_it_before_a_repeat(recorders: Recorders, root: Path) -> None:
     hooks = {"tape2048_recorder.daemon.instance:IDS_AHEAD": 64}
-    recorder = recorders.start(seed=SEED, hooks=hooks, **CALM)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(seed=SEED, hooks=hooks, **CALM)
     saved = block_memory(root)
     assert recorder.end() == StorageError.exit_code
     assert "writing the instance's progress" in recorder.error["message"]
@@ -721,11 +689,9 @@ def test_unwritable_progress_ends_it_before_a_repeat(recorders: Recorders, root:
 
 
 def test_unwritable_progress_at_the_end_is_a_warning(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(seed=SEED, **CALM)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(seed=SEED, **CALM)
     saved = block_memory(root)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     warning = recorder.events("warning")[-1]
     assert "writing the instance's progress failed" in warning
     assert "the next start with this seed skips some games" in warning
@@ -735,8 +701,7 @@ def test_unwritable_progress_at_the_end_is_a_warning(recorders: Recorders, root:
 
 
 def test_too_little_room_to_begin(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.run(min_free_mb=10**9)
-    assert recorder.process.returncode == DiskFullError.exit_code
+    recorder = recorders.fail(DiskFullError, min_free_mb=10**9)
     assert "min_free_mb = 1000000000" in recorder.error["message"]
 
 
@@ -746,9 +711,7 @@ def test_a_disk_that_cannot_be_written(recorders: Recorders, tmp_path: Path) -> 
     with tmpfs(path, 1):
         subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
         for out_dir in (path, path / "below"):
-            recorder = recorders.run(out_dir=str(out_dir))
-            assert recorder.process.returncode == StorageError.exit_code
-            assert recorder.error["error"] == "StorageError"
+            recorder = recorders.fail(StorageError, out_dir=str(out_dir))
             assert "Read-only file system" in recorder.error["message"]
             assert recorder.error["hint"]
 
@@ -756,8 +719,7 @@ def test_a_disk_that_cannot_be_written(recorders: Recorders, tmp_path: Path) -> 
 def test_an_out_dir_that_is_a_file(recorders: Recorders, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for out_dir in (tmp_path / "file", tmp_path / "file" / "below"):
-        recorder = recorders.run(out_dir=str(out_dir))
-        assert recorder.process.returncode == StorageError.exit_code
+        recorder = recorders.fail(StorageError, out_dir=str(out_dir))
         assert recorder.error["message"] == f"{out_dir}: found a file, expected a directory"
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -767,8 +729,7 @@ def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
         "tape2048_recorder.daemon.daemon:FLOWING_S": 0.3,
         "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
     }
-    recorder = recorders.start(rotate_steps=10**9, drain_timeout_s=0.3, hooks=hooks, **CALM)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(rotate_steps=10**9, drain_timeout_s=0.3, hooks=hooks, **CALM)
     root.rename(root.with_name("elsewhere"))
     assert "No such file or directory" in recorder.wait_for_event("paused: ")
     root.with_name("elsewhere").rename(root)  # an unmounted disk can come back
@@ -782,8 +743,7 @@ def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
 @pytest.mark.parametrize("what", ["all of it", "its lock"])
 def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path, what: str) -> None:
     """Or it would record without a lock, and another one would play the same games into the same place."""
-    recorder = recorders.start(seed=SEED, rotate_steps=10**9, **CALM)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, **CALM)
     if what == "all of it":
         root.rename(root.with_name("elsewhere"))
         root.mkdir()
@@ -797,8 +757,7 @@ def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path,
         return
     assert not partials(root)
     ids = published_ids(root)
-    again = recorders.run(seed=SEED, max_games=100, **CALM)
-    assert again.process.returncode == 0
+    recorders.run(seed=SEED, max_games=100, **CALM)
     both = published_ids(root)
     assert len(set(both)) == len(both) == len(ids) + 100
 
@@ -807,18 +766,13 @@ def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path,
 
 
 def test_a_second_recorder_is_refused_unless_renamed(recorders: Recorders, root: Path) -> None:
-    first = recorders.start(seed=SEED, workers=1, **CALM)
-    first.wait_for_status(lambda status: status["recorded_rows"] > 0)
-    second = recorders.run(seed=SEED, **CALM)
-    assert second.process.returncode == BusyError.exit_code
-    assert second.error["error"] == "BusyError"
+    first = recorders.start_recording(seed=SEED, workers=1, **CALM)
+    second = recorders.fail(BusyError, seed=SEED, **CALM)
     assert f"the recorder with pid {first.pid} holds this directory" in second.error["message"]
     other = recorders.run(
         seed=SEED + 1, instance="other", workers=1, max_games=100, rotate_steps=1_500, **CALM
     )
-    assert other.process.returncode == 0
-    first.signal(signal.SIGTERM)
-    assert first.end() == 0
+    first.stop()
     assert not partials(root)
     assert_sessions_valid(root)
     by_instance = Counter(meta_of(path)["instance"] for path in sessions(root))
@@ -840,8 +794,7 @@ def test_memory_stays_flat(recorders: Recorders, root: Path) -> None:
     for _ in range(40):
         time.sleep(0.06)
         samples.append([resident_mb(pid) for pid in pids])
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     middle, end = np.median(samples[10:20], axis=0), np.median(samples[30:], axis=0)
     assert (end - middle < 8).all(), f"resident MB in the middle {middle}, at the end {end}"
     assert np.max(samples) < block_rows * STEP_DTYPE.itemsize / 1e6 + 250

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from tape2048.errors import StartError
 from tape2048.io.durable import write_file
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.session.session import Session, sessions
@@ -59,14 +59,11 @@ def test_leases_of_a_seed_merge_without_id_clashes(fast_dir: Path, storage: str)
 def test_a_recorder_continues_within_its_lease(recorders: Recorders, root: Path) -> None:
     first = 7 << NUMBER_BITS
     settings: dict[str, Any] = {"seed": SEED, "lease": 7, "player": "expectimax", "sample_rate": 20}
-    recorder = recorders.start(**settings)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder = recorders.start_recording(**settings)
+    recorder.stop()
     ended = ids_of(root)
     assert ended[0] == first
-    recorder = recorders.start(**settings)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(**settings)
     recorder.process.kill()
     recorder.process.wait()
     recorders.run(**settings, max_games=20)
@@ -86,8 +83,7 @@ def test_a_used_up_lease_ends_the_recorder(recorders: Recorders, root: Path) -> 
     assert recorder.summary["reason"] == "lease 3 is used up: no id is left"
     assert recorder.summary["games"] == 40
     assert ids_of(root) == [*range(end - 50, end - 47), *range(end - 37, end)]
-    again = recorders.run(seed=SEED, lease=3)
-    assert again.process.returncode == 47
+    again = recorders.fail(StartError, seed=SEED, lease=3)
     assert "lease 3 is used up" in again.error["message"]
     assert again.error["hint"] == "give it another --lease"
     assert recorders.run(seed=SEED, lease=4, max_games=5).summary["games"] == 5, "the next one is whole"
@@ -118,7 +114,6 @@ def test_a_full_spool_pauses_it(recorders: Recorders, root: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     wait_until(lambda: recorder.count("paused: the spool is full") == 3)
-    recorder.signal(signal.SIGTERM)  # a drain writes what has been played
-    assert recorder.end() == 0
+    recorder.stop()  # a drain writes what has been played
     assert recorder.count("paused: the spool is full") == 3
     assert_sessions_valid(root)

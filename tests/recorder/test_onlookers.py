@@ -20,7 +20,7 @@ import pytest
 
 from tape2048.errors import StartError, StorageError
 from tape2048_recorder.config import RecorderConfig
-from tape2048_recorder.daemon.service import Service
+from tape2048_recorder.recorder import Service
 from tape2048_recorder.status.report import judge, read_snapshot, status_path
 from tape2048_recorder.status.signals import Signals
 
@@ -170,8 +170,7 @@ def test_nohup_holds(recorders: Recorders, root: Path) -> None:
     games = recorder.wait_for_status(lambda status: status["games"] > 0)["games"]
     recorder.signal(signal.SIGHUP)
     recorder.wait_for_status(lambda status: status["games"] > games)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert recorder.summary["reason"] == "SIGTERM was received"
 
 

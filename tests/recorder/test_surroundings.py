@@ -31,8 +31,7 @@ def test_a_clock_that_runs_backwards(recorders: Recorders, root: Path) -> None:
     begin = time.monotonic()
     recorder = recorders.start(**settings, rotate_steps=10**9, seed=3, hooks=hooks)
     recorder.wait_for_status(lambda status: status["sessions"] >= 4)
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     took = time.monotonic() - begin
     statuses = [said["status"]["elapsed_s"] for said in recorder.said if "status" in said]
     assert statuses == sorted(statuses)
@@ -105,8 +104,7 @@ def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Pa
         assert recorder.error["hint"]
 
         disk.power_up()
-        again = recorders.run(**settings, max_games=20)
-        assert again.process.returncode == 0
+        recorders.run(**settings, max_games=20)
         assert before <= {path.name for path in sessions(out_dir)}
         assert_sessions_valid(out_dir)
         assert not partials(out_dir)
@@ -137,6 +135,5 @@ def test_a_signal_before_its_handlers_is_kept(recorders: Recorders, number: sign
     recorder = recorders.run(
         hooks={"import:early_signal": True, "early_signal:NUMBER": int(number)}, max_games=10
     )
-    assert recorder.process.returncode == 0
     expected = "max_games = 10 was reached" if number == signal.SIGUSR1 else f"{number.name} was received"
     assert recorder.summary["reason"] == expected

@@ -5,6 +5,9 @@ Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in
 SIGUSR2, hurries: workers are killed, and committed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
 settings, or drains where there is nothing to reload from (a terminal that closes). The daemon reports through
 a :class:`~tape2048_recorder.status.report.Reporter`; it neither logs nor exits.
+
+On a reload, limits and intervals may change. The player's settings, and those that claim the directory, stay
+until the next start. A file that is unreadable or invalid changes nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from tape2048.errors import (
     error_class,
 )
 from tape2048.formats.session import RUN_DTYPE
+from tape2048.settings.fields import settings_of
 from tape2048_recorder.config import row_bytes
 from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
@@ -56,11 +60,10 @@ from tape2048_recorder.status.report import Counts, Reporter, Rotation, State, S
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.daemon.instance import Ledger, ProgressFile
-    from tape2048_recorder.daemon.service import Reload
     from tape2048_recorder.daemon.supervisor import Supervisor, Worker
     from tape2048_recorder.daemon.weights import Playing
     from tape2048_recorder.recording.publish import Outcome
@@ -86,6 +89,30 @@ RATE_WINDOW_S = 10.0
 
 #: Kinds of pauses, as metrics label them, by the beginnings of their reasons.
 _PAUSES = {DISK_FULL: "disk_full", DISK_SLOW: "disk_slow", SPOOL_FULL: "spool_full"}
+
+#: The settings that may change while the recorder runs.
+LIVE = frozenset(
+    {
+        "max_games",
+        "max_steps",
+        "max_wall_s",
+        "max_ram_mb",
+        "max_disk_mb",
+        "spool_max_mb",
+        "min_free_mb",
+        "rotate_steps",
+        "rotate_s",
+        "flush_s",
+        "block_rows",
+        "drain_timeout_s",
+        "worker_silence_s",
+        "log_interval_s",
+        "log_level",
+    }
+)
+
+#: Shortest time between two reloads.
+RELOAD_S = 1.0
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -143,6 +170,65 @@ class Rotations:
             published = outcome.published
             path = None if published is None or published.path is None else str(published.path)
             self._finish(path, None if outcome.error is None else str(outcome.error))
+
+
+def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderConfig, list[str], list[str]]:
+    """Merge the live settings of ``wanted`` into the running ones."""
+    differ = [name for name in settings_of(type(running)) if getattr(running, name) != getattr(wanted, name)]
+    changed = [name for name in differ if name in LIVE]
+    after = msgspec.structs.replace(running, **{name: getattr(wanted, name) for name in changed})
+    return after, changed, [name for name in differ if name not in LIVE]
+
+
+@dataclasses.dataclass(eq=False)
+class Reload:
+    """Reads the settings again on request, at most once a second."""
+
+    load: Callable[[], RecorderConfig]
+    reporter: Reporter
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    changed: Callable[[RecorderConfig], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._asked = False
+        self._next = float("-inf")
+
+    def ask(self, *, ending: bool = False) -> None:
+        """Request a reload; a recorder that is ``ending`` refuses it."""
+        if ending:
+            self.reporter.event("warning", "reload: nothing is changed: the recorder is ending")
+        else:
+            self._asked = True
+
+    def due(self, now: float) -> bool:
+        """Whether a reload is due (``now``: ``time.monotonic``)."""
+        return self._asked and now >= self._next
+
+    def read(self, running: RecorderConfig, now: float) -> RecorderConfig:
+        """Read the settings; return those in effect from now on."""
+        self._asked = False
+        self._next = now + RELOAD_S
+
+        def shown(name: str, config: RecorderConfig) -> str:
+            return settings_of(type(running))[name].show(getattr(config, name))
+
+        with self.around():
+            try:
+                wanted = self.load()
+            except TapeError as error:
+                hint = "" if error.hint is None else f" ({error.hint})"
+                self.reporter.event("error", f"reload: nothing is changed: {error}{hint}")
+                return running
+            after, changed, refused = merged(running, wanted)
+            self.changed(after)
+            for name in refused:
+                stays = f"reload: {name} stays {shown(name, running)}"
+                self.reporter.event("warning", f"{stays}; {shown(name, wanted)} needs a restart")
+            news = [f"{name} = {shown(name, wanted)} (was {shown(name, running)})" for name in changed]
+            self.reporter.event(
+                "info", f"reload: {', '.join(news) or 'nothing that may change now has changed'}"
+            )
+        return after
 
 
 def error_of(message: Crashed, *, first: bool) -> TapeError | None:
@@ -585,14 +671,6 @@ class Daemon:
         played_ns = int(slots["played_ns"].sum())
         return min(int(slots["model_ns"].sum()) / played_ns, 1.0) if played_ns else None
 
-    def _steps_per_s(self, now: float, steps: int) -> float:
-        """Return the rate over the last seconds; call it at even intervals."""
-        self._rate.append((now, steps))
-        while now - self._rate[0][0] > RATE_WINDOW_S:
-            self._rate.popleft()
-        then, before = self._rate[0]
-        return (steps - before) / (now - then) if now > then else 0.0
-
     def status(self) -> Status:
         """Return the present status."""
         now, workers, slots = self.world.now, self.supervisor.workers, self.supervisor.shared.slots
@@ -602,7 +680,11 @@ class Daemon:
         if state == "recording" and not ready:
             state, why = "starting", why or self._compiling
         steps = int(slots["steps"].sum())
-        steps_per_s = self._steps_per_s(now, steps)
+        self._rate.append((now, steps))  # of even intervals
+        while now - self._rate[0][0] > RATE_WINDOW_S:
+            self._rate.popleft()
+        then, before = self._rate[0]
+        steps_per_s = (steps - before) / (now - then) if now > then else 0.0
         bytes_per_s = steps_per_s * row_bytes(self.config) / self.config.sample_rate
         free = disk_full_s = None
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ same.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from typing import TYPE_CHECKING
@@ -81,26 +82,22 @@ class Instance:
             world.make_readers_lock(out_dir)
             world.files.fsync_dir(out_dir)
             self._fd = world.files.open_owned(self._lock_path, os.O_RDWR | os.O_CREAT)
-        try:
-            self._lock(out_dir, name)
+        with contextlib.ExitStack() as stack:
+            stack.callback(world.os.close, self._fd)
+            if not world.files.try_lock(self._fd):
+                holder = world.os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
+                raise BusyError(
+                    f"the recorder with pid {holder} holds this directory as instance {name!r}",
+                    path=out_dir,
+                    hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
+                )
+            with storage_errors(self._lock_path, "writing the lock file"):
+                world.os.ftruncate(self._fd, 0)
+                world.files.write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
             with storage_errors(directory, "removing what a killed recorder left"):
                 for draft in directory.glob(f".{self.state_path.name}.*.tmp"):
                     draft.unlink(missing_ok=True)
-        except BaseException:
-            world.os.close(self._fd)
-            raise
-
-    def _lock(self, out_dir: Path, name: str) -> None:
-        if not self._world.files.try_lock(self._fd):
-            holder = self._world.os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
-            raise BusyError(
-                f"the recorder with pid {holder} holds this directory as instance {name!r}",
-                path=out_dir,
-                hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
-            )
-        with storage_errors(self._lock_path, "writing the lock file"):
-            self._world.os.ftruncate(self._fd, 0)
-            self._world.files.write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
+            stack.pop_all()  # from here on close() releases the lock
 
     def lost(self) -> StorageError | None:
         """Return the error of a lock that no longer excludes others; None while it does.

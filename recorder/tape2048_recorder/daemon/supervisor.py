@@ -72,30 +72,29 @@ ABORT_S = 5.0
 LOOK_S_MAX = 1.0
 
 
+@dataclasses.dataclass(eq=False)
 class Worker:
     """A worker's place: its process, and the work that it holds."""
 
+    index: int
+    process: subprocess.Popen[bytes] | None = None
+    ready: bool = False
+    #: Whether a block of this place was ever confirmed: then a worker could start here before.
+    has_recorded: bool = False
+    said_bye: bool = False
+    start_at: float = 0.0
+    backoff_s: float = BACKOFF_FIRST_S
+    last_error: str | None = None
+    #: Its reserved rows, until they are confirmed.
+    range: Range | None = None
+    #: The rows that it wants to write, while it waits for a range.
+    waiting_rows: int | None = None
+    #: The weights that played them.
+    waiting_generation: int = 0
+    #: A written block, while the journal cannot take its record.
+    unconfirmed: Written | None = None
     #: The socket of its process, or of the last one.
-    channel: Channel
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.process: subprocess.Popen[bytes] | None = None
-        self.ready = False
-        #: Whether a block of this place was ever confirmed: then a worker could start here before.
-        self.has_recorded = False
-        self.said_bye = False
-        self.start_at = 0.0
-        self.backoff_s = BACKOFF_FIRST_S
-        self.last_error: str | None = None
-        #: Its reserved rows, until they are confirmed.
-        self.range: Range | None = None
-        #: The rows that it wants to write, while it waits for a range.
-        self.waiting_rows: int | None = None
-        #: The weights that played them.
-        self.waiting_generation = 0
-        #: A written block, while the journal cannot take its record.
-        self.unconfirmed: Written | None = None
+    channel: Channel = dataclasses.field(init=False)
 
     @property
     def alive(self) -> bool:

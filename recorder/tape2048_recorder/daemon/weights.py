@@ -291,21 +291,17 @@ class Playing:
         oldest = int(self._supervisor.shared.slots["oldest"].min())
         recording.retire(oldest)
         if look:
-            self._refuse_fatal(self._live)
+            busy = self._supervisor.shared.slots["busy"]
+            for worker in self._supervisor.workers:
+                if not worker.alive and busy[worker.index] == LOADS:
+                    busy[worker.index] = 0
+                    generation = self._offered[worker.index]
+                    self._died[generation] += 1
+                    if self._died[generation] == LOADERS_MAX and generation > self._live.proven.generation:
+                        why = f"{LOADERS_MAX} workers ended while they loaded it"
+                        self._live.on_message(WeightsRefused(generation, why))
             self._live.tick(now, oldest)
             self._supervisor.weights = self._live.proven
-
-    def _refuse_fatal(self, live: LiveWeights) -> None:
-        """Refuse weights that end the processes that load them."""
-        busy = self._supervisor.shared.slots["busy"]
-        for worker in self._supervisor.workers:
-            if not worker.alive and busy[worker.index] == LOADS:
-                busy[worker.index] = 0
-                generation = self._offered[worker.index]
-                self._died[generation] += 1
-                if self._died[generation] == LOADERS_MAX and generation > live.proven.generation:
-                    why = f"{LOADERS_MAX} workers ended while they loaded it"
-                    live.on_message(WeightsRefused(generation, why))
 
     def close(self) -> None:
         """Remove the copies of the weights, after the workers' end."""

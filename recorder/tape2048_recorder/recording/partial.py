@@ -113,8 +113,7 @@ class Journal:
 
     def __init__(self, path: Path, row_bytes: int, world: World = REAL) -> None:
         self._world = world
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = world.os.open(path, flags, 0o644)
+        self._fd = world.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             world.files.write_all(self._fd, _HEADER.pack(_MAGIC, row_bytes))
             world.os.fsync(self._fd)  # records without it could not be read
@@ -271,7 +270,6 @@ class PartialSession:
         self.serial = serial
         self.file = facts.file
         self.rows_confirmed = 0
-        self.runs_confirmed = 0
         self.rows_reserved = 0
         #: Row ranges that are reserved and neither confirmed nor released: their rows, by first row.
         self.writing: dict[int, int] = {}
@@ -341,7 +339,6 @@ class PartialSession:
         del self.writing[written.first_row]
         self.blocks.append(block)
         self.rows_confirmed += written.rows
-        self.runs_confirmed += len(runs)
         return block
 
     def release(self, first_row: int) -> None:

@@ -99,8 +99,8 @@ class Published(NamedTuple):
     @property
     def contents(self) -> str:
         """A description of its size."""
-        what = f"{counted(self.runs, 'game')}, {counted(self.rows, 'row')}"
-        return f"{what}, {self.bytes / 10**6:,.1f} MB"
+        megabytes = f"{self.bytes / 10**6:,.1f} MB"
+        return f"{counted(self.runs, 'game')}, {counted(self.rows, 'row')}, {megabytes}"
 
 
 def publish_steps(
@@ -211,7 +211,11 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World =
     found = []
     for partial in partials:
         try:
-            published = recover(out_dir, partial, ended_at=_last_written(world, partial), world=world)
+            try:
+                ended_at = utc_text((stage_of(partial) / JOURNAL).stat().st_mtime)
+            except (OSError, OverflowError, ValueError):  # a time that no calendar has
+                ended_at = utc_text(world.time.time())
+            published = recover(out_dir, partial, ended_at=ended_at, world=world)
         except Exception as error:  # noqa: BLE001 - whatever a crafted one leads to, the others are recovered
             _give_up(world, out_dir, partial, error, reporter)
             continue
@@ -238,13 +242,6 @@ def _give_up(world: World, out_dir: Path, partial: Path, error: Exception, repor
         except TapeError as refused:
             why = f" ({refused.message})"
     reporter.event("error", f"not recovered, {where}: {error}{why}")
-
-
-def _last_written(world: World, partial: Path) -> str:
-    try:
-        return utc_text((stage_of(partial) / JOURNAL).stat().st_mtime)
-    except (OSError, OverflowError, ValueError):  # a time that no calendar has
-        return utc_text(world.time.time())
 
 
 def _has_holes(blocks: list[Block]) -> bool:

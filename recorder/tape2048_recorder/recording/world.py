@@ -79,13 +79,6 @@ class Files(Protocol):
     def write_file(self, path: AnyPath, data: ReadableBuffer, /) -> None: ...
 
 
-class Steps(Protocol):
-    """Steps beside the daemon's loop; ``wake`` ends the present or next wait, ``join`` awaits the end."""
-
-    def wake(self) -> None: ...
-    def join(self) -> None: ...
-
-
 def at_once(steps: Generator[float, None, T]) -> T:
     """Take all steps of a job without a wait."""
     while True:
@@ -96,7 +89,7 @@ def at_once(steps: Generator[float, None, T]) -> T:
 
 
 class Background:
-    """Takes steps in a separate thread.
+    """Takes steps in a separate thread; ``wake`` ends the present or next wait, ``join`` awaits the end.
 
     ``steps`` yields the seconds to wait before its next step, unless it is woken: 0 for none, infinity for
     a wait until it is woken.
@@ -128,7 +121,7 @@ class World:
     popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
     selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector
     load_path: Callable[[Path], Any] = load_path
-    background: Callable[[str, Iterator[float]], Steps] = Background
+    background: Callable[[str, Iterator[float]], Background] = Background
     finish_session: Callable[..., int] = finish_session
     validate: Callable[[Path], Any] = validate_session
     quarantine: Callable[..., Path] = quarantine

@@ -145,7 +145,11 @@ class BatchWorker(Worker):
         for table in self._tables:
             if now - self._finished_at.get(table.generation, now) >= self._slot["flush_s"][0]:
                 self.flush(table)
-        self._end_retired()
+        for table in [table for table in self._tables[:-1] if not table.playing]:  # the last game has ended
+            self.flush(table)
+            self._model_ns += table.model_ns
+            self._tables.remove(table)
+            self._slot["oldest"] = self._tables[0].generation
         self._slot["played_ns"] += np.uint64((time.monotonic() - begin) * 1e9)
         return more
 
@@ -184,14 +188,6 @@ class BatchWorker(Worker):
             table.give(*self._tables[-1].retire())
             self._tables.append(table)
             return
-
-    def _end_retired(self) -> None:
-        """Drop tables whose last game has ended."""
-        for table in [table for table in self._tables[:-1] if not table.playing]:
-            self.flush(table)
-            self._model_ns += table.model_ns
-            self._tables.remove(table)
-            self._slot["oldest"] = self._tables[0].generation
 
 
 class _Practice:

@@ -116,18 +116,14 @@ class Worker:
                 self._play_slice()
             elif self._asked:
                 self._settle()
+            elif self._more_games and len(buffer.runs) == RUNS_MAX:
+                self._flush()
             elif self._more_games:
-                self._get_games()
+                self._take(self._answer_to(Ask(self._games_wanted())))
             else:
                 break
         self._flush_all()
         self._channel.send(Bye(int(buffer.in_play), self._finished_dropped))
-
-    def _get_games(self) -> None:
-        if len(self._buffer.runs) == RUNS_MAX:
-            self._flush()
-            return
-        self._take(self._answer_to(Ask(self._games_wanted())))
 
     def _note_progress(self) -> None:
         """Note the time, in which the daemon sees that this worker does not hang."""

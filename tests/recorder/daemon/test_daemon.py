@@ -20,10 +20,10 @@ from tape2048_recorder.daemon.daemon import (
     ROOM_GRACE_S,
     TICK_S,
     Daemon,
+    Reload,
     error_of,
     resident_bytes,
 )
-from tape2048_recorder.daemon.service import Reload
 from tape2048_recorder.daemon.weights import Playing
 from tape2048_recorder.ipc.protocol import DRAIN, Crashed, NoRoom, Ready
 

@@ -218,8 +218,7 @@ def test_stop_now_waits_for_no_game(recorders: Recorders, root: Path) -> None:
 
 
 def test_a_killed_recorder_is_stale_and_cannot_be_told(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(workers=1, sample_rate=100)
-    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    recorder = recorders.start_recording(workers=1, sample_rate=100)
     with Running(root, "default") as running:
         kill(recorder.pid)
         recorder.end()

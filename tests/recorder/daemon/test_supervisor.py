@@ -21,9 +21,11 @@ from tape2048_recorder.recording.world import REAL, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Supervise = Callable[..., Supervisor]
+
 
 @pytest.fixture
-def supervise() -> Iterator[Callable[..., Supervisor]]:
+def supervise() -> Iterator[Supervise]:
     made: list[Supervisor] = []
 
     def make(config: RecorderConfig, world: World = REAL) -> Supervisor:
@@ -36,9 +38,7 @@ def supervise() -> Iterator[Callable[..., Supervisor]]:
 
 
 @pytest.mark.parametrize(("workers", "deaths"), [(1, 8), (2, 8), (64, 192)])
-def test_one_cause_may_take_every_worker_once(
-    supervise: Callable[..., Supervisor], workers: int, deaths: int
-) -> None:
+def test_one_cause_may_take_every_worker_once(supervise: Supervise, workers: int, deaths: int) -> None:
     supervisor = supervise(RecorderConfig(workers=workers))
     for death in range(deaths):
         assert not supervisor.is_hopeless
@@ -48,9 +48,7 @@ def test_one_cause_may_take_every_worker_once(
     assert not supervisor.is_hopeless
 
 
-def test_blocks_fit_a_session_in_size_and_age(
-    supervise: Callable[..., Supervisor],
-) -> None:
+def test_blocks_fit_a_session_in_size_and_age(supervise: Supervise) -> None:
     config = RecorderConfig(workers=2, block_rows=5_000, rotate_steps=10_000, flush_s=9.0)
     supervisor = supervise(config)
     slots = supervisor.shared.slots
@@ -61,9 +59,7 @@ def test_blocks_fit_a_session_in_size_and_age(
     assert (slots["block_rows"].tolist(), slots["flush_s"].tolist()) == ([5_000] * 2, [9.0] * 2)
 
 
-def test_a_worker_inherits_nothing_from_another(
-    supervise: Callable[..., Supervisor],
-) -> None:
+def test_a_worker_inherits_nothing_from_another(supervise: Supervise) -> None:
     """It would have its patience, drain, write at once, or be waited for as one that has said goodbye."""
     popen = subprocess.Popen
     how: dict[str, Any] = {}
@@ -117,9 +113,7 @@ def test_how_a_process_ended_in_words() -> None:
     ]  # fmt: skip
 
 
-def test_answering_a_dead_worker_is_no_error(
-    supervise: Callable[..., Supervisor],
-) -> None:
+def test_answering_a_dead_worker_is_no_error(supervise: Supervise) -> None:
     worker = supervise(RecorderConfig(workers=1)).workers[0]
     ours, theirs = socket.socketpair()
     theirs.close()
@@ -128,9 +122,7 @@ def test_answering_a_dead_worker_is_no_error(
     ours.close()
 
 
-def test_each_death_doubles_the_backoff_up_to_a_limit(
-    supervise: Callable[..., Supervisor],
-) -> None:
+def test_each_death_doubles_the_backoff_up_to_a_limit(supervise: Supervise) -> None:
     supervisor = supervise(RecorderConfig(workers=2))
     worker, other = supervisor.workers
     waits = []

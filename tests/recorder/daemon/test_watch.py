@@ -76,6 +76,11 @@ class World:
             self.now += step
             self.watch.look(self.now, SILENCE_S)
 
+    def stays_quiet(self, seconds: float) -> bool:
+        """Whether nothing is sent to the worker in this time."""
+        self.pass_time(seconds)
+        return not self.signals
+
     @property
     def signals(self) -> list[int]:
         assert self.place.process is not None
@@ -101,8 +106,7 @@ def test_a_worker_that_makes_progress_is_left_alone(world: World) -> None:
 
 
 def test_a_silent_worker_is_aborted_then_killed(world: World) -> None:
-    world.pass_time(SILENCE_S - 0.5)
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S - 0.5)
     world.pass_time(1)
     # A stopped process hears of SIGABRT when it goes on.
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
@@ -122,8 +126,7 @@ def test_a_silent_worker_is_aborted_then_killed(world: World) -> None:
 def test_its_successor_begins_anew(world: World) -> None:
     world.pass_time(SILENCE_S + 1)
     world.place.process, world.place.ready = Process(), False
-    world.pass_time(SILENCE_S * 3)
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S * 3)
     assert world.watch.overdue == 0
 
 
@@ -131,8 +134,7 @@ def test_its_successor_begins_anew(world: World) -> None:
 def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
     world = World()
     world.place.ready = how != "compiles"
-    world.pass_time(START_S - 5)
-    assert world.signals == []
+    assert world.stays_quiet(START_S - 5)
     world.pass_time(10)
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
@@ -142,14 +144,12 @@ def test_each_part_of_a_start_and_a_block_has_a_limit() -> None:
     world.place.ready = False
     world.pass_time(START_S - 5)  # it compiles
     world.place.ready = True
-    world.pass_time(START_S - 5)  # its first slice
-    assert world.signals == []
+    assert world.stays_quiet(START_S - 5)  # its first slice
     world.beat()
     world.place.range = Range(1, "x", 0)
     world.pass_time(SILENCE_S * WRITING_FACTOR - 1)
     world.place.range = None  # the block is confirmed, and the end of the next slice is not noted yet
-    world.pass_time(SILENCE_S - 1)
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S - 1)
     world.pass_time(2)
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
@@ -164,12 +164,10 @@ def test_a_start_has_at_least_the_limit_of_a_slice() -> None:
 
 def test_loading_a_model_has_a_longer_limit(world: World) -> None:
     world.slots["busy"] = LOADS
-    world.pass_time(START_S - 5)
-    assert world.signals == []
+    assert world.stays_quiet(START_S - 5)
     world.beat()
     world.slots["busy"] = 0
-    world.pass_time(SILENCE_S - 1)
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S - 1)
     world.slots["busy"] = LOADS
     world.pass_time(START_S + 3)
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
@@ -182,8 +180,7 @@ def test_a_slow_start_is_not_counted_as_silence() -> None:
     world.pass_time(START_S - 5)
     world.place.ready = True
     world.slots["steps"] += 1
-    world.pass_time(SILENCE_S - 1)
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S - 1)
     world.pass_time(2)
     assert world.signals
 
@@ -191,26 +188,22 @@ def test_a_slow_start_is_not_counted_as_silence() -> None:
 @pytest.mark.parametrize("what", ["waiting_rows", "unconfirmed"])
 def test_one_that_waits_for_the_daemon_is_not_silent(world: World, what: str) -> None:
     setattr(world.place, what, True)
-    world.pass_time(SILENCE_S * 20)
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S * 20)
     setattr(world.place, what, None)
-    world.pass_time(SILENCE_S - 1)  # counted from now
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S - 1)  # counted from now
 
 
 def test_one_that_is_through_and_does_not_end_is_ended(world: World) -> None:
     world.pass_time(SILENCE_S - 1)
     world.place.said_bye = True
-    world.pass_time(SILENCE_S - 1)  # counted from now
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S - 1)  # counted from now
     world.pass_time(2)
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
 
 def test_writing_may_take_ten_times_as_long(world: World) -> None:
     world.place.range = Range(1, "x", 0)
-    world.pass_time(SILENCE_S * WRITING_FACTOR - 1)
-    assert world.signals == []
+    assert world.stays_quiet(SILENCE_S * WRITING_FACTOR - 1)
     world.pass_time(2)
     assert world.signals
 
@@ -257,6 +250,5 @@ def test_a_stopped_worker_is_replaced(recorders: Recorders, root: Path) -> None:
     assert "Fatal Python error: Aborted" in recorder.stderr
     assert "workers/loop.py" in recorder.stderr
     assert not Path(f"/proc/{stopped}").exists()
-    recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
+    recorder.stop()
     assert_sessions_valid(root)

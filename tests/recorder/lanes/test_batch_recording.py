@@ -102,9 +102,10 @@ def test_workers_and_lanes_change_no_game(tmp_path: Path) -> None:
 
 def test_a_late_failure_costs_no_finished_game(recorders: Recorders, fast_dir: Path) -> None:
     settings = {"after": 1_000_000}
-    recorder = recorders.run(player=f"{PLAYER}:failing", player_args=settings, seed=7, workers=1, lanes=256)
+    recorder = recorders.fail(
+        PlayerError, player=f"{PLAYER}:failing", player_args=settings, seed=7, workers=1, lanes=256
+    )
     assert recorder.error["error"] == PlayerError.__name__
-    assert recorder.process.returncode == PlayerError.exit_code
     assert "batched.py:failing" in recorder.error["message"]
     assert "0x" in recorder.error["message"]
     assert not recorder.events("warning", "error"), "the error says it all"
@@ -136,9 +137,8 @@ def test_a_finished_worker_that_hangs_is_ended(recorders: Recorders, how: str) -
 
 
 def test_a_factory_that_is_none_is_named(recorders: Recorders, fast_dir: Path) -> None:
-    recorder = recorders.run(player="python:no.such.module:make", workers=1)
+    recorder = recorders.fail(StartError, player="python:no.such.module:make", workers=1)
     assert recorder.error["error"] == StartError.__name__
-    assert recorder.process.returncode == StartError.exit_code
     assert "no.such.module" in recorder.error["message"]
     assert "PYTHONPATH" in recorder.error["hint"]
     assert sessions(fast_dir) == []
@@ -265,8 +265,7 @@ def test_each_answer_of_a_model_is_a_sign_of_life() -> None:
 
 def test_what_a_player_says_need_not_be_text(recorders: Recorders, tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text("def make():\n    raise ValueError('a file called \\udcff')\n")
-    recorder = recorders.run(player=f"python:{tmp_path}/odd.py:make", seed=7, workers=1, lanes=2)
-    assert recorder.error["error"] == PlayerError.__name__
+    recorder = recorders.fail(PlayerError, player=f"python:{tmp_path}/odd.py:make", workers=1, lanes=2)
     assert r"a file called \udcff" in recorder.error["message"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import struct
 import tracemalloc
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.recording.partial import PartialSession
 
-    from ..materials import Prepared
+    from ..checks import Listener
+    from ..materials import Blocks
 
 
-def assert_only_this_is_put_away(
-    root: Path, session: PartialSession, blocks: list[Prepared], why: str
-) -> None:
+def assert_only_this_is_put_away(root: Path, session: PartialSession, blocks: Blocks, why: str) -> None:
     """A crafted session is put away; one beside it is recovered, and no other file changes."""
     theirs = root / "20250101T000000Z_model=theirs"
     if not theirs.exists():
@@ -70,14 +70,14 @@ FACTS_OF_NO_RECORDER = {
 
 
 @pytest.mark.parametrize("case", FACTS_OF_NO_RECORDER)
-def test_facts_that_no_recorder_writes(root: Path, blocks: list[Prepared], case: str) -> None:
+def test_facts_that_no_recorder_writes(root: Path, blocks: Blocks, case: str) -> None:
     changes, why = FACTS_OF_NO_RECORDER[case]
     session = leave(root, blocks, range(2))
     (session.path / FACTS).write_bytes(msgspec.json.encode(make_facts(**changes)))
     assert_only_this_is_put_away(root, session, blocks, why)
 
 
-def test_nested_facts(root: Path, blocks: list[Prepared]) -> None:
+def test_nested_facts(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     text = msgspec.json.encode(make_facts())
     nested = b'{"player":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -85,7 +85,7 @@ def test_nested_facts(root: Path, blocks: list[Prepared]) -> None:
     assert_only_this_is_put_away(root, session, blocks, "")
 
 
-def test_facts_without_end(root: Path, blocks: list[Prepared]) -> None:
+def test_facts_without_end(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     os.truncate(session.path / FACTS, 1 << 44)
     assert_only_this_is_put_away(root, session, blocks, "no whole facts")
@@ -100,26 +100,9 @@ def link_session(session: PartialSession, theirs: Path) -> None:
     (session.path / STAGED).symlink_to(theirs)
 
 
-def link_compaction(session: PartialSession, theirs: Path) -> None:
-    (session.path / "compacted-1").symlink_to(theirs.parent / theirs.name)
-
-
-def link_file(name: str) -> Callable[[PartialSession, Path], None]:
-    def link(session: PartialSession, theirs: Path) -> None:
-        (session.path / name).rename(theirs / "file")
-        (session.path / name).symlink_to(theirs / "file")
-
-    return link
-
-
-def link_rows_hard(session: PartialSession, theirs: Path) -> None:
-    (theirs / "steps.npy").hardlink_to(session.steps_path)
-
-
-def link_all(session: PartialSession, theirs: Path) -> None:
-    moved = theirs / "moved"
-    session.path.rename(moved)
-    session.path.symlink_to(moved)
+def link_file(name: str, session: PartialSession, theirs: Path) -> None:
+    (session.path / name).rename(theirs / "file")
+    (session.path / name).symlink_to(theirs / "file")
 
 
 def put_fifo(session: PartialSession, theirs: Path) -> None:
@@ -127,48 +110,29 @@ def put_fifo(session: PartialSession, theirs: Path) -> None:
     os.mkfifo(session.path / JOURNAL)
 
 
-def put_file_as_compaction(session: PartialSession, theirs: Path) -> None:
-    (session.path / "compacted-1").touch()
+CRAFTS: dict[str, Callable[[PartialSession, Path], object]] = {
+    "a linked session": link_session,
+    "a linked compaction": lambda session, theirs: (session.path / "compacted-1").symlink_to(theirs),
+    "a linked journal": functools.partial(link_file, JOURNAL),
+    "linked facts": functools.partial(link_file, FACTS),
+    "linked rows": functools.partial(link_file, "session/steps.npy"),
+    "rows with two names": lambda session, theirs: (theirs / "rows").hardlink_to(session.steps_path),
+    "a link": lambda session, theirs: session.path.symlink_to(session.path.rename(theirs / "moved")),
+    "a pipe": put_fifo,
+    "a file as compaction": lambda session, _: (session.path / "compacted-1").touch(),
+    "a compaction with a name": lambda session, _: (session.path / "compacted-x").mkdir(),
+    "a directory beside the rows": lambda session, _: (session.path / STAGED / "metadata.db").mkdir(),
+    "a file": lambda session, theirs: (session.path.rename(theirs / "moved"), session.path.touch()),
+}
 
 
-def put_named_compaction(session: PartialSession, theirs: Path) -> None:
-    (session.path / "compacted-x").mkdir()
-
-
-def put_directory_beside_the_rows(session: PartialSession, theirs: Path) -> None:
-    (session.path / STAGED / "metadata.db").mkdir()
-
-
-def put_file(session: PartialSession, theirs: Path) -> None:
-    session.path.rename(theirs / "moved")
-    session.path.write_bytes(b"no directory")
-
-
-@pytest.mark.parametrize(
-    "craft",
-    [
-        link_session,
-        link_compaction,
-        link_file(JOURNAL),
-        link_file(FACTS),
-        link_file("session/steps.npy"),
-        link_rows_hard,
-        link_all,
-        put_fifo,
-        put_file_as_compaction,
-        put_named_compaction,
-        put_directory_beside_the_rows,
-        put_file,
-    ],
-)
-def test_files_that_no_recorder_makes(
-    root: Path, blocks: list[Prepared], craft: Callable[[PartialSession, Path], None]
-) -> None:
+@pytest.mark.parametrize("case", CRAFTS)
+def test_files_that_no_recorder_makes(root: Path, blocks: Blocks, case: str) -> None:
     session = leave(root, blocks, range(2))
     theirs = root / "20250101T000000Z_model=theirs"
     theirs.mkdir()
     (theirs / "embeddings.bf16.npy").write_bytes(b"long work")
-    craft(session, theirs)
+    CRAFTS[case](session, theirs)
     assert_only_this_is_put_away(root, session, blocks, "expected")
 
 
@@ -188,33 +152,32 @@ def append(session: PartialSession, *records: bytes) -> None:
         file.write(b"".join(records))
 
 
-@pytest.mark.parametrize(("first_row", "rows"), [(2**64 - 1, 5), (2**63, 2**32 - 1), (5_000, 2**32 - 1)])
-def test_a_block_past_the_end_of_the_file(
-    root: Path, blocks: list[Prepared], first_row: int, rows: int
-) -> None:
-    session = leave(root, blocks, range(2))
-    append(session, record(first_row, rows, 0, [rows]))
+def recover_in_pieces(root: Path) -> tuple[list[Path], Listener]:
+    """Recover with little memory, whatever sizes the journal claims."""
     tracemalloc.start()
-    found, listener = recover(root)
+    result = recover(root)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    assert peak < 64 << 20
+    return result
+
+
+@pytest.mark.parametrize(("first_row", "rows"), [(2**64 - 1, 5), (2**63, 2**32 - 1), (5_000, 2**32 - 1)])
+def test_a_block_past_the_end_of_the_file(root: Path, blocks: Blocks, first_row: int, rows: int) -> None:
+    session = leave(root, blocks, range(2))
+    append(session, record(first_row, rows, 0, [rows]))
+    found, listener = recover_in_pieces(root)
     assert found == [root / NAME]
     assert listener.messages("error") == [f"{session.path.name}: {rows:,} rows did not match checksums"]
-    assert peak < 64 << 20
 
 
-def test_a_block_of_any_size_is_read_in_pieces(root: Path, blocks: list[Prepared]) -> None:
+def test_a_block_of_any_size_is_read_in_pieces(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     first_row = blocks[0].rows + blocks[1].rows
     rows = 4_000_000
     os.truncate(session.steps_path, STEPS_HEADER_BYTES + (first_row + rows) * ROW_BYTES)
     append(session, record(first_row, rows, 1, [rows]))
-    tracemalloc.start()
-    found, _ = recover(root)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found == [root / NAME]
-    assert peak < 64 << 20
+    assert recover_in_pieces(root)[0] == [root / NAME]
 
 
 @pytest.mark.parametrize(
@@ -223,21 +186,21 @@ def test_a_block_of_any_size_is_read_in_pieces(root: Path, blocks: list[Prepared
     ids=["a wrong sum", "no run", "no row", "an overlap", "a run without rows"],
 )
 def test_blocks_that_no_recorder_confirms(
-    root: Path, blocks: list[Prepared], first_row: int, rows: int, rows_of_runs: list[int]
+    root: Path, blocks: Blocks, first_row: int, rows: int, rows_of_runs: list[int]
 ) -> None:
     session = leave(root, blocks, range(2))
     append(session, record(first_row, rows, 0, rows_of_runs))
     assert_only_this_is_put_away(root, session, blocks, "expected")
 
 
-def test_a_journal_without_end(root: Path, blocks: list[Prepared]) -> None:
+def test_a_journal_without_end(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     os.truncate(session.path / JOURNAL, 1 << 42)
     found, _ = recover(root)
     assert found == [root / NAME]
 
 
-def test_a_time_that_no_calendar_has(root: Path, blocks: list[Prepared]) -> None:
+def test_a_time_that_no_calendar_has(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     os.utime(session.path / JOURNAL, (1 << 40, 1 << 40))
     found, listener = recover(root)
@@ -246,9 +209,7 @@ def test_a_time_that_no_calendar_has(root: Path, blocks: list[Prepared]) -> None
 
 
 @pytest.mark.parametrize(("name", "by"), [("max_score", 4), ("max_score", -4), ("highest_tile", 0)])
-def test_an_outcome_that_the_boards_do_not_have(
-    root: Path, blocks: list[Prepared], name: str, by: int
-) -> None:
+def test_an_outcome_that_the_boards_do_not_have(root: Path, blocks: Blocks, name: str, by: int) -> None:
     run = blocks[1].runs[1]  # a view
     right = int(run[name])
     run[name] = right + by if by else right * 2
@@ -266,7 +227,7 @@ def test_an_outcome_that_the_boards_do_not_have(
     "error", [ZeroDivisionError("a defect"), RecursionError("too deep"), ValueError("NUL")]
 )
 def test_a_failure_of_one_does_not_keep_the_others(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, error: Exception
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     session = leave(root, blocks, range(2))
     fail_for(session, monkeypatch, error)
@@ -275,7 +236,7 @@ def test_a_failure_of_one_does_not_keep_the_others(
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError("no memory")])
 def test_a_device_error_does_not_condemn_the_bytes(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, error: Exception
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     session = leave(root, blocks, range(2))
     leave(root, blocks, [5], serial=2)

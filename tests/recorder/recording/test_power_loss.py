@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ..materials import Prepared
+    from ..materials import Blocks
 
 pytestmark = pytest.mark.root
 
@@ -58,7 +58,7 @@ class Powered:
         yield
         self._mutants = []
 
-    def check(self, point: Point, blocks: list[Prepared], scene: str = "rotation") -> str | None:
+    def check(self, point: Point, blocks: Blocks, scene: str = "rotation") -> str | None:
         """Lose the power at one call; returns what does not hold afterwards, or None."""
         self._count += 1
         root = self._disk.mount_point / f"root-{self._count}"
@@ -76,7 +76,7 @@ class Powered:
         return None
 
     @staticmethod
-    def _assert_holds(root: Path, answer: dict[str, list[int]], blocks: list[Prepared]) -> bool:
+    def _assert_holds(root: Path, answer: dict[str, list[int]], blocks: Blocks) -> bool:
         """Check it all; returns whether anything was recovered."""
         recovered, listener = recover(root)
         wrong = [said for said in listener.messages("error") if MAY_BE_SAID not in said]
@@ -115,7 +115,7 @@ def storage(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def blocks(storage: str, row_blocks: list[Prepared], tape_blocks: list[Prepared]) -> list[Prepared]:
+def blocks(storage: str, row_blocks: Blocks, tape_blocks: Blocks) -> Blocks:
     return tape_blocks if storage == "tape" else row_blocks
 
 
@@ -149,14 +149,14 @@ def powered(request: pytest.FixtureRequest, server: Server, fast_dir: Path) -> I
         disk.unmount()
 
 
-def test_the_power_fails_at_each_call(powered: Powered, points: list[Point], blocks: list[Prepared]) -> None:
+def test_the_power_fails_at_each_call(powered: Powered, points: list[Point], blocks: Blocks) -> None:
     chosen = points if FULL else points[:: len(points) // 6]
     assert len(points) > 100
     assert [problem for point in chosen if (problem := powered.check(point, blocks)) is not None] == []
 
 
 def test_committed_blocks_on_the_disk_are_recovered(
-    powered: Powered, server: Server, tmp_path: Path, blocks: list[Prepared]
+    powered: Powered, server: Server, tmp_path: Path, blocks: Blocks
 ) -> None:
     points = points_of("slow_rotation", server, tmp_path)
     calls = Counter(point.call for point in points)
@@ -185,9 +185,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_sweep_finds_a_mutant(
-    powered: Powered, points: list[Point], blocks: list[Prepared], name: str
-) -> None:
+def test_the_sweep_finds_a_mutant(powered: Powered, points: list[Point], blocks: Blocks, name: str) -> None:
     mutant, said = MUTANTS[name]
     if name.startswith("anchors") and blocks[0].storage != "tape":
         pytest.skip("rows have no anchors")

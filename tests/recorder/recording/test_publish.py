@@ -34,18 +34,27 @@ from ..checks import (
     snapshot,
 )
 from ..disks import files_end_at
-from ..materials import ENDED_AT, NAME, STARTED_AT, Prepared, make_facts, publish
+from ..materials import ENDED_AT, NAME, STARTED_AT, Blocks, Prepared, make_facts, publish
 from ..processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tape2048_recorder.recording.publish import Published
     from tape2048_recorder.recording.world import World
 
 
-def begin(root: Path, serial: int = 1, **facts: object) -> PartialSession:
-    return PartialSession(root, make_facts(**facts), serial)
+def begin(
+    root: Path, blocks: Iterable[Prepared] = (), serial: int = 1, *, hole: int = 0, **facts: object
+) -> PartialSession:
+    """A session with these blocks recorded, behind a hole of some rows."""
+    session = PartialSession(root, make_facts(**facts), serial)
+    first = session.reserve(hole) if hole else None
+    for block in blocks:
+        block.record(session)
+    if first is not None:
+        session.release(first)
+    return session
 
 
 def finish(root: Path, session: PartialSession) -> Published:
@@ -53,17 +62,15 @@ def finish(root: Path, session: PartialSession) -> Published:
     return publish(root, session, flush=session.flush)
 
 
-def assert_published(root: Path, blocks: list[Prepared]) -> None:
+def assert_published(root: Path, blocks: Blocks) -> None:
     """These blocks' games, and no others, stand in the sessions of a directory that holds nothing else."""
     assert_sessions_valid(root)
     assert not partials(root)
     assert {run.outcome: run.data for run in published_runs(root)} == dict(expected_runs(blocks).values())
 
 
-def test_what_was_confirmed_is_published(root: Path, blocks: list[Prepared]) -> None:
-    session = begin(root)
-    for block in blocks:
-        block.record(session)
+def test_what_was_confirmed_is_published(root: Path, blocks: Blocks) -> None:
+    session = begin(root, blocks)
     published = finish(root, session)
     assert_published(root, blocks)
     path = root / NAME
@@ -77,7 +84,7 @@ def test_what_was_confirmed_is_published(root: Path, blocks: list[Prepared]) -> 
     assert (meta["rows"], meta["runs"], meta["player_sha256"]) == (rows, 18, "ab" * 32)
 
 
-def test_blocks_confirmed_in_any_order(root: Path, blocks: list[Prepared]) -> None:
+def test_blocks_confirmed_in_any_order(root: Path, blocks: Blocks) -> None:
     session = begin(root)
     rows = [session.reserve(block.rows) for block in blocks]
     for number in (3, 0, 5, 1, 4, 2):
@@ -91,7 +98,7 @@ def test_blocks_confirmed_in_any_order(root: Path, blocks: list[Prepared]) -> No
 
 @pytest.mark.parametrize("has_hole", [False, True])
 def test_everything_is_flushed_in_order(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, has_hole: bool
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch, has_hole: bool
 ) -> None:
     session = begin(root)
     if has_hole:
@@ -112,19 +119,16 @@ def test_everything_is_flushed_in_order(
     assert removed == [(session.path, root)]
 
 
-def test_publishing_leaves_no_descriptor(root: Path, blocks: list[Prepared]) -> None:
+def test_publishing_leaves_no_descriptor(root: Path, blocks: Blocks) -> None:
     before = descriptors()
-    session = begin(root)
-    hole = session.reserve(blocks[0].rows)
-    blocks[1].record(session)
-    session.release(hole)
+    session = begin(root, [blocks[1]], hole=blocks[0].rows)
     finish(root, session)
     session.close()
     assert descriptors() == before
 
 
 @pytest.mark.parametrize("holes", [{0}, {1}, {0, 3}, {1, 2}, {4}], ids=str)
-def test_holes_are_closed(root: Path, blocks: list[Prepared], holes: set[int]) -> None:
+def test_holes_are_closed(root: Path, blocks: Blocks, holes: set[int]) -> None:
     session = begin(root)
     rows = [session.reserve(block.rows) for block in blocks]
     for number in set(range(6)) - holes:
@@ -137,9 +141,8 @@ def test_holes_are_closed(root: Path, blocks: list[Prepared], holes: set[int]) -
     assert_published(root, [block for number, block in enumerate(blocks) if number not in holes])
 
 
-def test_a_released_range_at_the_end_is_reused(root: Path, blocks: list[Prepared]) -> None:
-    session = begin(root)
-    blocks[0].record(session)
+def test_a_released_range_at_the_end_is_reused(root: Path, blocks: Blocks) -> None:
+    session = begin(root, [blocks[0]])
     first = session.reserve(blocks[1].rows)
     blocks[1].put(session, first)  # its worker dies here
     session.release(first)
@@ -151,9 +154,8 @@ def test_a_released_range_at_the_end_is_reused(root: Path, blocks: list[Prepared
     assert (root / NAME / "steps.npy").stat().st_ino == inode, "nothing was copied"
 
 
-def test_rows_behind_the_last_block_are_cut_off(root: Path, blocks: list[Prepared]) -> None:
-    session = begin(root)
-    blocks[0].record(session)
+def test_rows_behind_the_last_block_are_cut_off(root: Path, blocks: Blocks) -> None:
+    session = begin(root, [blocks[0]])
     blocks[1].put(session, session.reserve(blocks[1].rows))
     session.release(blocks[0].rows)
     finish(root, session)
@@ -166,7 +168,7 @@ def test_nothing_confirmed_leaves_nothing(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_changed_blocks_are_left_out_and_counted(root: Path, blocks: list[Prepared]) -> None:
+def test_changed_blocks_are_left_out_and_counted(root: Path, blocks: Blocks) -> None:
     session = begin(root)
     hole = session.reserve(blocks[0].rows)
     rows = [block.record(session) for block in blocks[1:4]]
@@ -178,17 +180,14 @@ def test_changed_blocks_are_left_out_and_counted(root: Path, blocks: list[Prepar
     assert_published(root, [blocks[1], blocks[3]])
 
 
-def test_nothing_intact_leaves_nothing(root: Path, blocks: list[Prepared]) -> None:
-    session = begin(root)
-    hole = session.reserve(blocks[0].rows)
-    blocks[1].record(session)
-    session.release(hole)
+def test_nothing_intact_leaves_nothing(root: Path, blocks: Blocks) -> None:
+    session = begin(root, [blocks[1]], hole=blocks[0].rows)
     os.truncate(session.steps_path, 1000)
     assert finish(root, session) == (None, 0, 0, 0, False, blocks[1].rows)
     assert list(root.iterdir()) == []
 
 
-def test_rows_with_their_moves(root: Path, blocks: list[Prepared]) -> None:
+def test_rows_with_their_moves(root: Path, blocks: Blocks) -> None:
     rows = np.frombuffer(blocks[0].data, dtype=STEP_DTYPE)
     with_moves = np.zeros(len(rows), dtype=ACTION_STEP_DTYPE)
     for name in STEP_DTYPE.names or ():
@@ -202,11 +201,10 @@ def test_rows_with_their_moves(root: Path, blocks: list[Prepared]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["session", "empty directory", "file", "dangling link"])
-def test_a_name_that_is_taken_gets_a_counter(root: Path, blocks: list[Prepared], kind: str) -> None:
+def test_a_name_that_is_taken_gets_a_counter(root: Path, blocks: Blocks, kind: str) -> None:
     match kind:
         case "session":
-            session = begin(root)
-            blocks[0].record(session)
+            session = begin(root, [blocks[0]])
             finish(root, session)
         case "empty directory":
             (root / NAME).mkdir()
@@ -218,17 +216,16 @@ def test_a_name_that_is_taken_gets_a_counter(root: Path, blocks: list[Prepared],
     before = snapshot(root)
     paths = []
     for block in blocks[1:4]:
-        session = begin(root)
-        block.record(session)
+        session = begin(root, [block])
         paths.append(finish(root, session).path)
     assert paths == [root / f"{NAME}-2", root / f"{NAME}-4", root / f"{NAME}-5"]
     after = snapshot(root)
     assert {path: after[path] for path in before} == before, "what stood there was touched"
 
 
-def test_sessions_of_one_second_get_different_names(root: Path, blocks: list[Prepared]) -> None:
-    open_ones = [begin(root, serial) for serial in range(3)]
-    open_ones.append(begin(root, 3, instance="other"))
+def test_sessions_of_one_second_get_different_names(root: Path, blocks: Blocks) -> None:
+    open_ones = [begin(root, serial=serial) for serial in range(3)]
+    open_ones.append(begin(root, serial=3, instance="other"))
     for session, block in zip(open_ones, blocks, strict=False):
         block.record(session)
     assert len({session.path for session in open_ones}) == 4
@@ -268,7 +265,7 @@ def test_facts_are_read_back(root: Path) -> None:
     session.journal.close()
 
 
-def test_a_block_that_was_not_given_out_is_refused(root: Path, blocks: list[Prepared]) -> None:
+def test_a_block_that_was_not_given_out_is_refused(root: Path, blocks: Blocks) -> None:
     session = begin(root)
     first = session.reserve(blocks[0].rows)
     written = blocks[0].written(1, first)
@@ -284,7 +281,7 @@ def test_a_block_that_was_not_given_out_is_refused(root: Path, blocks: list[Prep
     session.journal.close()
 
 
-def test_a_confirmation_that_fails_may_be_tried_again(root: Path, blocks: list[Prepared]) -> None:
+def test_a_confirmation_that_fails_may_be_tried_again(root: Path, blocks: Blocks) -> None:
     session = begin(root)
     first = session.reserve(blocks[0].rows)
     blocks[0].put(session, first)
@@ -300,11 +297,8 @@ def test_a_confirmation_that_fails_may_be_tried_again(root: Path, blocks: list[P
 # --- trying again
 
 
-def test_publishing_again_after_it_failed(root: Path, blocks: list[Prepared]) -> None:
-    session = begin(root)
-    hole = session.reserve(10)
-    blocks[1].record(session)
-    session.release(hole)
+def test_publishing_again_after_it_failed(root: Path, blocks: Blocks) -> None:
+    session = begin(root, [blocks[1]], hole=10)
     session.journal.close()
     size = session.steps_path.stat().st_size
     assert size < 20_000, "metadata.db is larger"
@@ -320,10 +314,8 @@ def test_publishing_again_after_it_failed(root: Path, blocks: list[Prepared]) ->
     assert_published(root, blocks[1:2])
 
 
-def test_rows_that_failed_to_flush_are_rewritten(root: Path, blocks: list[Prepared]) -> None:
-    session = begin(root)
-    for block in blocks[:3]:
-        block.record(session)
+def test_rows_that_failed_to_flush_are_rewritten(root: Path, blocks: Blocks) -> None:
+    session = begin(root, blocks[:3])
     (session.path / "fsync-failed").touch()  # what a failed flush leaves; the crash sweep makes it fail
     inode = session.steps_path.stat().st_ino
     finish(root, session)
@@ -345,7 +337,7 @@ def failing_once(patch: pytest.MonkeyPatch, name: str, code: int) -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_rows_of_which_a_write_failed_are_read_back(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, is_lost: bool
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     session = begin(root)
     rows = [block.record(session) for block in blocks[:3]]
@@ -362,11 +354,10 @@ def test_rows_of_which_a_write_failed_are_read_back(
 
 
 def test_the_mark_is_set_before_the_flush(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells of them once: on a full disk, a killed recorder would leave rows that nobody doubts."""
-    session = begin(root)
-    blocks[0].record(session)
+    session = begin(root, [blocks[0]])
     asked: list[bool] = []
 
     def refuse(path: Path) -> None:
@@ -386,10 +377,9 @@ def test_the_mark_is_set_before_the_flush(
 
 
 def test_a_failed_write_is_remembered_by_the_next_try(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = begin(root)
-    blocks[0].record(session)
+    session = begin(root, [blocks[0]])
     inode = session.steps_path.stat().st_ino
     failing_once(monkeypatch, "fsync", errno.EIO)
     with files_end_at(200), pytest.raises(StorageError, match="too large"):
@@ -401,7 +391,7 @@ def test_a_failed_write_is_remembered_by_the_next_try(
 
 
 def test_the_flushed_descriptor_is_older_than_the_rows(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[tuple[bool, str]] = []
     opened: set[int] = set()
@@ -415,8 +405,7 @@ def test_the_flushed_descriptor_is_older_than_the_rows(
         opened.add(fd := real_open(path, *args, **options))
         return fd
 
-    session = begin(root)
-    blocks[0].record(session)
+    session = begin(root, [blocks[0]])
     monkeypatch.setattr(os, "open", note_open)
     monkeypatch.setattr(os, "fsync", note)
     finish(root, session)
@@ -437,12 +426,9 @@ def thread(root: Path) -> Iterator[Publisher]:
     publisher.close()
 
 
-def test_the_thread_publishes_in_the_order_of_closing(
-    root: Path, blocks: list[Prepared], thread: Publisher
-) -> None:
+def test_the_thread_publishes_in_the_order_of_closing(root: Path, blocks: Blocks, thread: Publisher) -> None:
     for serial, block in enumerate(blocks):
-        session = begin(root, serial)
-        block.record(session)
+        session = begin(root, [block], serial=serial)
         thread.submit(session)
     outcomes = []
     while thread.pending:
@@ -452,10 +438,8 @@ def test_the_thread_publishes_in_the_order_of_closing(
     assert_published(root, blocks)
 
 
-def test_the_thread_survives_what_cannot_be_published(
-    root: Path, blocks: list[Prepared], thread: Publisher
-) -> None:
-    gone, whole = begin(root, 1), begin(root, 2)
+def test_the_thread_survives_what_cannot_be_published(root: Path, blocks: Blocks, thread: Publisher) -> None:
+    gone, whole = begin(root, serial=1), begin(root, serial=2)
     blocks[0].record(gone)
     blocks[1].record(whole)
     gone.path.rename(root / "elsewhere")
@@ -470,9 +454,9 @@ def test_the_thread_survives_what_cannot_be_published(
 
 
 def test_the_thread_survives_what_nobody_expected(
-    root: Path, blocks: list[Prepared], thread: Publisher, monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, thread: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, whole = begin(root, 1), begin(root, 2)
+    bad, whole = begin(root, serial=1), begin(root, serial=2)
     blocks[0].record(bad)
     blocks[1].record(whole)
     real = publisher.publish_steps
@@ -492,10 +476,9 @@ def test_the_thread_survives_what_nobody_expected(
 
 
 def test_a_journal_that_cannot_be_closed_is_ignored(
-    root: Path, blocks: list[Prepared], thread: Publisher, monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, thread: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = begin(root)
-    blocks[0].record(session)
+    session = begin(root, [blocks[0]])
     close = session.journal.close
 
     def refuse() -> None:
@@ -512,13 +495,12 @@ def test_a_journal_that_cannot_be_closed_is_ignored(
 
 @pytest.mark.root
 def test_the_thread_tries_again_while_the_disk_is_full(
-    small_disk: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+    small_disk: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "RETRY_S", 0.05)
     thread = Publisher(small_disk)
     try:
-        session = begin(small_disk)
-        blocks[0].record(session)
+        session = begin(small_disk, [blocks[0]])
         fill(small_disk / "more")
         thread.submit(session)
         wait_until(lambda: len(thread._outcomes) >= 2)
@@ -531,8 +513,7 @@ def test_the_thread_tries_again_while_the_disk_is_full(
         (small_disk / "ballast").unlink()
         assert_published(small_disk, blocks[:1])
 
-        session = begin(small_disk)
-        blocks[1].record(session)
+        session = begin(small_disk, [blocks[1]])
         fill(small_disk / "more")
         thread.submit(session)
         thread.give_up()
@@ -545,7 +526,7 @@ def test_the_thread_tries_again_while_the_disk_is_full(
 
 
 def test_the_thread_waits_for_a_free_descriptor(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Visitors, or other processes of the machine, take them at any moment, and give them back."""
     monkeypatch.setattr(publisher, "RETRY_S", 0.0)
@@ -553,8 +534,7 @@ def test_the_thread_waits_for_a_free_descriptor(
     refused = []
     for free in range(12):
         with contextlib.closing(Publisher(root)) as thread:
-            session = begin(root, free)
-            blocks[free % 6].record(session)
+            session = begin(root, [blocks[free % 6]], serial=free)
             session.close()
             session.journal.close()
             monkeypatch.setattr(session.journal, "close", lambda: None)
@@ -578,10 +558,9 @@ def test_the_thread_waits_for_a_free_descriptor(
 
 
 def test_it_is_published_once_without_descriptors(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = begin(root)
-    blocks[0].record(session)
+    session = begin(root, [blocks[0]])
     synced: list[bool] = []
 
     def refuse(path: Path) -> None:
@@ -610,10 +589,9 @@ def fill(path: Path) -> None:
         os.close(fd)
 
 
-def test_closing_the_thread_waits_for_what_it_does(root: Path, blocks: list[Prepared]) -> None:
+def test_closing_the_thread_waits_for_what_it_does(root: Path, blocks: Blocks) -> None:
     thread = Publisher(root)
-    session = begin(root)
-    blocks[0].record(session)
+    session = begin(root, [blocks[0]])
     thread.submit(session)
     thread.close()
     assert_published(root, blocks[:1])

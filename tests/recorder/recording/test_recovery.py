@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from ..materials import Prepared
+    from ..materials import Blocks
 
 
 @pytest.fixture(params=["row_blocks", "tape_blocks"], ids=["rows", "tape"])
-def blocks(request: pytest.FixtureRequest) -> list[Prepared]:
+def blocks(request: pytest.FixtureRequest) -> Blocks:
     """Blocks of rows, and the same games on tape."""
-    found: list[Prepared] = request.getfixturevalue(request.param)
+    found: Blocks = request.getfixturevalue(request.param)
     return found
 
 
-def assert_recovers(root: Path, blocks: list[Prepared], numbers: Iterable[int]) -> None:
+def assert_recovers(root: Path, blocks: Blocks, numbers: Iterable[int]) -> None:
     """Exactly these blocks are published."""
     numbers = set(numbers)
     assert_holds(root, blocks, confirmed=numbers, confirming=numbers, published_alive=())
@@ -51,7 +51,7 @@ def test_nothing_left_is_nothing_to_do(root: Path) -> None:
     assert (found, listener.events) == ([], [])
 
 
-def test_a_session_that_was_being_written(root: Path, blocks: list[Prepared]) -> None:
+def test_a_session_that_was_being_written(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(4))
     os.utime(session.path / JOURNAL, (1_700_000_000, 1_700_000_000))
     found, listener = recover(root)
@@ -62,7 +62,7 @@ def test_a_session_that_was_being_written(root: Path, blocks: list[Prepared]) ->
     assert_holds(root, blocks, confirmed=range(4), confirming=range(4), published_alive=())
 
 
-def test_several_sessions(root: Path, blocks: list[Prepared]) -> None:
+def test_several_sessions(root: Path, blocks: Blocks) -> None:
     for number in range(3):
         leave(root, blocks, [2 * number, 2 * number + 1], serial=number)
     assert_recovers(root, blocks, range(6))
@@ -73,7 +73,7 @@ def test_several_sessions(root: Path, blocks: list[Prepared]) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format_version": 1}'])
-def test_killed_while_it_began(root: Path, blocks: list[Prepared], content: bytes) -> None:
+def test_killed_while_it_began(root: Path, blocks: Blocks, content: bytes) -> None:
     session = leave(root, blocks, [])
     (session.path / FACTS).write_bytes(content)
     assert_recovers(root, blocks, [])
@@ -81,7 +81,7 @@ def test_killed_while_it_began(root: Path, blocks: list[Prepared], content: byte
 
 
 @pytest.mark.parametrize("gone", [[FACTS], [JOURNAL], [FACTS, JOURNAL], [FACTS, JOURNAL, "rows"]], ids=str)
-def test_killed_while_it_began_without_files(root: Path, blocks: list[Prepared], gone: list[str]) -> None:
+def test_killed_while_it_began_without_files(root: Path, blocks: Blocks, gone: list[str]) -> None:
     session = leave(root, blocks, [])
     for name in gone:
         (session.steps_path if name == "rows" else session.path / name).unlink()
@@ -89,7 +89,7 @@ def test_killed_while_it_began_without_files(root: Path, blocks: list[Prepared],
     assert not sessions(root)
 
 
-def test_nothing_was_confirmed(root: Path, blocks: list[Prepared]) -> None:
+def test_nothing_was_confirmed(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, [])
     blocks[0].put(session, 0)
     assert_recovers(root, blocks, [])
@@ -99,7 +99,7 @@ def test_nothing_was_confirmed(root: Path, blocks: list[Prepared]) -> None:
 @pytest.mark.parametrize(
     "names", [[], ["manifest.json"], ["metadata.db", "metadata.db-journal", "manifest.json"]]
 )
-def test_killed_while_it_was_published(root: Path, blocks: list[Prepared], names: list[str]) -> None:
+def test_killed_while_it_was_published(root: Path, blocks: Blocks, names: list[str]) -> None:
     session = leave(root, blocks, range(3))
     for name in names:
         (session.path / STAGED / name).write_bytes(b"half")
@@ -108,7 +108,7 @@ def test_killed_while_it_was_published(root: Path, blocks: list[Prepared], names
     assert_recovers(root, blocks, range(3))
 
 
-def test_published_and_its_shell_left(root: Path, blocks: list[Prepared]) -> None:
+def test_published_and_its_shell_left(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(3))
     shell = root / "shell"
     shutil.copytree(session.path, shell, ignore=shutil.ignore_patterns(STAGED))
@@ -118,7 +118,7 @@ def test_published_and_its_shell_left(root: Path, blocks: list[Prepared]) -> Non
     assert_holds(root, blocks, confirmed=range(3), confirming=range(3), published_alive=alive)
 
 
-def test_moved_twice(root: Path, blocks: list[Prepared]) -> None:
+def test_moved_twice(root: Path, blocks: Blocks) -> None:
     session = PartialSession(root, make_facts(storage=blocks[0].storage), 1)
     hole = session.reserve(100)
     smallest = sorted(range(6), key=lambda number: blocks[number].rows)[:2]
@@ -152,7 +152,7 @@ def corrupt(steps: Path, row: int) -> None:
         opened.write(bytes([byte ^ 1]))
 
 
-def assert_a_bad_block_is_left_out(root: Path, blocks: list[Prepared]) -> None:
+def assert_a_bad_block_is_left_out(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(4))
     corrupt(session.steps_path, blocks[0].rows + 5)
     found, listener = recover(root)
@@ -162,7 +162,7 @@ def assert_a_bad_block_is_left_out(root: Path, blocks: list[Prepared]) -> None:
     assert_recovers(root, blocks, [0, 2, 3])
 
 
-def test_a_block_that_changed_is_left_out_and_counted(root: Path, blocks: list[Prepared]) -> None:
+def test_a_block_that_changed_is_left_out_and_counted(root: Path, blocks: Blocks) -> None:
     assert_a_bad_block_is_left_out(root, blocks)
 
 
@@ -174,7 +174,7 @@ CARELESS = {
 
 
 @pytest.mark.parametrize("name", CARELESS)
-def test_a_careless_recovery_would_be_noticed(root: Path, blocks: list[Prepared], name: str) -> None:
+def test_a_careless_recovery_would_be_noticed(root: Path, blocks: Blocks, name: str) -> None:
     where, old, new = CARELESS[name]
     with (
         planted(Mutant(f"tape2048_recorder.recording.{where}", old, new)),
@@ -183,7 +183,7 @@ def test_a_careless_recovery_would_be_noticed(root: Path, blocks: list[Prepared]
         assert_a_bad_block_is_left_out(root, blocks)
 
 
-def test_rows_that_were_never_written(root: Path, blocks: list[Prepared]) -> None:
+def test_rows_that_were_never_written(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(4))
     os.truncate(session.steps_path, blocks[0].file.at(blocks[0].rows + blocks[1].rows) + 40)
     _, listener = recover(root)
@@ -192,7 +192,7 @@ def test_rows_that_were_never_written(root: Path, blocks: list[Prepared]) -> Non
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_nothing_intact(root: Path, blocks: list[Prepared], is_removed: bool) -> None:
+def test_nothing_intact(root: Path, blocks: Blocks, is_removed: bool) -> None:
     session = leave(root, blocks, range(2))
     if is_removed:  # by a recovery that was killed while it removed what was left
         session.steps_path.unlink()
@@ -206,7 +206,7 @@ def test_nothing_intact(root: Path, blocks: list[Prepared], is_removed: bool) ->
     assert_recovers(root, blocks, [])
 
 
-def test_a_journal_that_was_cut_off(root: Path, blocks: list[Prepared], tmp_path: Path) -> None:
+def test_a_journal_that_was_cut_off(root: Path, blocks: Blocks, tmp_path: Path) -> None:
     session = leave(root, blocks, range(4))
     template = tmp_path / "template"
     shutil.copytree(session.path, template)
@@ -224,7 +224,7 @@ def test_a_journal_that_was_cut_off(root: Path, blocks: list[Prepared], tmp_path
         assert_recovers(root, blocks, range(max(0, cut - 16) // record))
 
 
-def test_rows_that_failed_to_flush_are_rewritten(root: Path, blocks: list[Prepared]) -> None:
+def test_rows_that_failed_to_flush_are_rewritten(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     (session.path / "fsync-failed").touch()
     inode = session.steps_path.stat().st_ino
@@ -264,7 +264,7 @@ def assert_put_away(root: Path, session: PartialSession, why: str) -> None:
     assert sessions(root) == []
 
 
-def test_facts_that_are_lost(root: Path, blocks: list[Prepared]) -> None:
+def test_facts_that_are_lost(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     (session.path / FACTS).write_bytes(b"\0" * 400)
     rows = session.steps_path.read_bytes()
@@ -277,13 +277,13 @@ def test_facts_that_are_lost(root: Path, blocks: list[Prepared]) -> None:
     assert (root / ".quarantine" / f"{away.name}-2").is_dir()
 
 
-def test_a_journal_of_something_else(root: Path, blocks: list[Prepared]) -> None:
+def test_a_journal_of_something_else(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     (session.path / JOURNAL).write_bytes(b"\0" * 400)
     assert_put_away(root, session, "not a journal: the magic")
 
 
-def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: list[Prepared]) -> None:
+def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: Blocks) -> None:
     """Runs and rows that disagree, under checksums that hold: a bug of the recorder, say."""
     session = PartialSession(root, make_facts(storage=blocks[0].storage), 1)
     # Rows on tape do not carry their run's id, and a row of steps.npy not its game's score.
@@ -300,7 +300,7 @@ def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: list[
 
 
 def test_unreadable_facts_are_tried_again(
-    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = leave(root, blocks, range(2))
 
@@ -329,9 +329,7 @@ def assert_left_alone_while_unsaid(
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ELOOP])
 @pytest.mark.parametrize("name", [STAGED, "fsync-failed"])
-def test_a_device_error_is_not_a_missing_file(
-    root: Path, blocks: list[Prepared], name: str, code: int
-) -> None:
+def test_a_device_error_is_not_a_missing_file(root: Path, blocks: Blocks, name: str, code: int) -> None:
     session = leave(root, blocks, range(2))
     if name != STAGED:
         (session.path / name).touch()
@@ -342,7 +340,7 @@ def test_a_device_error_is_not_a_missing_file(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_unreadable_last_check_is_tried_again(root: Path, blocks: list[Prepared], times: int) -> None:
+def test_an_unreadable_last_check_is_tried_again(root: Path, blocks: Blocks, times: int) -> None:
     session = leave(root, blocks, range(2))
     damaged, unread = Finding("ChecksumError", "it differs"), Finding("StorageError", "Input/output error")
     looks = []
@@ -363,7 +361,7 @@ def test_an_unreadable_last_check_is_tried_again(root: Path, blocks: list[Prepar
     assert_recovers(root, blocks, range(2))
 
 
-def test_an_unreadable_journal_is_not_empty(root: Path, blocks: list[Prepared]) -> None:
+def test_an_unreadable_journal_is_not_empty(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     facts = (session.path / FACTS).read_bytes()
     (session.path / FACTS).write_bytes(b"")
@@ -372,7 +370,7 @@ def test_an_unreadable_journal_is_not_empty(root: Path, blocks: list[Prepared]) 
     assert_recovers(root, blocks, range(2))
 
 
-def test_an_unlisted_directory_is_not_empty(root: Path, blocks: list[Prepared]) -> None:
+def test_an_unlisted_directory_is_not_empty(root: Path, blocks: Blocks) -> None:
     """Of a session that is published, blocks that were moved before are not published once more."""
     session = leave(root, blocks, range(2))
     (session.path / "fsync-failed").touch()
@@ -387,7 +385,7 @@ def test_an_unlisted_directory_is_not_empty(root: Path, blocks: list[Prepared]) 
     assert_holds(root, blocks, confirmed=range(2), confirming=range(2), published_alive=alive)
 
 
-def test_an_unlisted_out_dir_is_not_empty(root: Path, blocks: list[Prepared]) -> None:
+def test_an_unlisted_out_dir_is_not_empty(root: Path, blocks: Blocks) -> None:
     leave(root, blocks, range(2))
     refused = unsaid(root, "listdir", "scandir", code=errno.EACCES)
     with refused, pytest.raises(StorageError, match="looking for unfinished sessions"):
@@ -395,13 +393,13 @@ def test_an_unlisted_out_dir_is_not_empty(root: Path, blocks: list[Prepared]) ->
     assert_recovers(root, blocks, range(2))
 
 
-def test_a_journal_that_is_gone(root: Path, blocks: list[Prepared]) -> None:
+def test_a_journal_that_is_gone(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     (session.path / JOURNAL).unlink()
     assert_left_alone(root, session, "No such file or directory")
 
 
-def test_an_invalid_leftover_does_not_block_the_others(root: Path, blocks: list[Prepared]) -> None:
+def test_an_invalid_leftover_does_not_block_the_others(root: Path, blocks: Blocks) -> None:
     bad = leave(root, blocks, [0])
     leave(root, blocks, [1, 2], serial=2)
     (bad.path / FACTS).write_bytes(b"\0" * 400)
@@ -413,7 +411,7 @@ def test_an_invalid_leftover_does_not_block_the_others(root: Path, blocks: list[
     assert {run.outcome[0] for run in published_runs(root)} == {*blocks[1].ids, *blocks[2].ids}
 
 
-def test_what_is_not_its_own_is_not_touched(root: Path, blocks: list[Prepared]) -> None:
+def test_what_is_not_its_own_is_not_touched(root: Path, blocks: Blocks) -> None:
     other = PartialSession(root, make_facts(storage=blocks[0].storage, instance="other"), 1)
     blocks[0].record(other)
     other.journal.close()
@@ -428,7 +426,7 @@ def test_what_is_not_its_own_is_not_touched(root: Path, blocks: list[Prepared]) 
     assert len(found) == 1
 
 
-def test_runs_keep_their_rows_when_blocks_move(root: Path, blocks: list[Prepared]) -> None:
+def test_runs_keep_their_rows_when_blocks_move(root: Path, blocks: Blocks) -> None:
     session = PartialSession(root, make_facts(storage=blocks[0].storage), 1)
     rows = [session.reserve(block.rows) for block in blocks]
     for number in (5, 1, 3):

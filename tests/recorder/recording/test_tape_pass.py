@@ -29,7 +29,7 @@ from tape2048_recorder.recording.publish import decode_games
 from tape2048_recorder.recording.world import REAL, at_once
 
 from ..checks import published_runs
-from ..materials import Prepared, make_facts, publish
+from ..materials import Blocks, Prepared, make_facts, publish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def written(root: Path, blocks: list[Prepared]) -> PartialSession:
+def written(root: Path, blocks: Blocks) -> PartialSession:
     """A partial session on tape with these blocks."""
     session = PartialSession(root, make_facts(storage="tape"), 1)
     for block in blocks:
@@ -60,7 +60,7 @@ def decoded(session: PartialSession) -> tuple[NDArray[np.uint64], bytes]:
     return starts, content
 
 
-def boards_of(blocks: list[Prepared]) -> NDArray[np.uint64]:
+def boards_of(blocks: Blocks) -> NDArray[np.uint64]:
     """The boards of blocks of rows."""
     rows = np.concatenate([np.frombuffer(block.data, STEP_DTYPE) for block in blocks])
     return exps_to_boards(rows["exps"])
@@ -73,7 +73,7 @@ def changed(block: Prepared, at: int, byte: int) -> Prepared:
 
 
 def test_a_published_tape_holds_the_games_of_the_rows(
-    root: Path, blocks: list[Prepared], tape_blocks: list[Prepared]
+    root: Path, blocks: Blocks, tape_blocks: Blocks
 ) -> None:
     session = written(root, tape_blocks)
     published = publish(root, session)
@@ -93,7 +93,7 @@ def test_a_published_tape_holds_the_games_of_the_rows(
 
 @pytest.mark.parametrize("rows", [1, 130, 999, 1 << 17])
 def test_pieces_of_any_size_give_the_same_anchors(
-    root: Path, tape_blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, rows: int
+    root: Path, tape_blocks: Blocks, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     session = written(root, tape_blocks)
     whole, content = decoded(session)
@@ -106,7 +106,7 @@ def test_pieces_of_any_size_give_the_same_anchors(
 
 
 @pytest.mark.parametrize("field", ["steps", "max_score", "highest_tile"])
-def test_a_wrong_report_is_not_published(root: Path, tape_blocks: list[Prepared], field: str) -> None:
+def test_a_wrong_report_is_not_published(root: Path, tape_blocks: Blocks, field: str) -> None:
     runs = tape_blocks[1].runs.copy()
     runs[field][2] += 4
     session = written(root, [tape_blocks[0], tape_blocks[1]._replace(runs=runs), tape_blocks[2]])
@@ -117,7 +117,7 @@ def test_a_wrong_report_is_not_published(root: Path, tape_blocks: list[Prepared]
     assert session.steps_path.exists(), "the blocks stay"
 
 
-def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: list[Prepared]) -> None:
+def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: Blocks) -> None:
     runs = tape_blocks[0].runs.copy()
     runs["seed"][1] += 1
     session = written(root, [tape_blocks[0]._replace(runs=runs)])
@@ -131,7 +131,7 @@ def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: list[P
     ids=["first", "middle", "last tile elsewhere"],
 )
 def test_a_wrong_byte_is_not_published(
-    root: Path, tape_blocks: list[Prepared], at: int, bits: int, kind: type[FormatError]
+    root: Path, tape_blocks: Blocks, at: int, bits: int, kind: type[FormatError]
 ) -> None:
     block = tape_blocks[1]
     step = at % int(block.runs["rows"][1])
@@ -143,7 +143,7 @@ def test_a_wrong_byte_is_not_published(
     assert sessions(root) == []
 
 
-def test_a_tape_that_ends_too_early_is_named(root: Path, tape_blocks: list[Prepared]) -> None:
+def test_a_tape_that_ends_too_early_is_named(root: Path, tape_blocks: Blocks) -> None:
     session = written(root, tape_blocks[:2])
     size = session.steps_path.stat().st_size
     os.truncate(session.steps_path, size - 1)
@@ -152,7 +152,7 @@ def test_a_tape_that_ends_too_early_is_named(root: Path, tape_blocks: list[Prepa
     assert caught.value.offset == size - 1
 
 
-def test_runs_that_leave_a_gap_are_refused(root: Path, tape_blocks: list[Prepared]) -> None:
+def test_runs_that_leave_a_gap_are_refused(root: Path, tape_blocks: Blocks) -> None:
     session = written(root, tape_blocks[:2])
     with pytest.raises(BookkeepingError, match="one after the other"):
         at_once(decode_games(REAL, session.steps_path.parent, runs_of(session)[[0, 2]]))

@@ -22,8 +22,8 @@ from tape2048.formats.session import FileEntry
 from tape2048.io import durable
 from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
 from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.daemon.daemon import Reload
 from tape2048_recorder.daemon.instance import Instance
-from tape2048_recorder.daemon.service import Reload
 from tape2048_recorder.daemon.supervisor import WRITING_FACTOR
 from tape2048_recorder.ipc.protocol import WorkerSpec
 from tape2048_recorder.recorder import _run

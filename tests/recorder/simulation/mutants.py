@@ -37,7 +37,7 @@ MUTANTS = {
     ),
     "holes stay": Mutant(f"{_RECORDING}.publish:_has_holes", "return any(", "return False and any("),
     "a lost reload": Mutant(
-        f"{_DAEMON}.service:Reload.due",
+        f"{_DAEMON}.daemon:Reload.due",
         "return self._asked and now >= self._next",
         "asked, self._asked = self._asked, False\n    return asked and now >= self._next",
     ),
