@@ -14,12 +14,7 @@ import msgspec
 
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
-from tape2048.errors import (
-    DiskFullError,
-    RecorderError,
-    StartError,
-    StorageError,
-)
+from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory

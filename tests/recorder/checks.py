@@ -117,6 +117,12 @@ def assert_sessions_valid(root: Path) -> None:
         assert report.checksums
 
 
+def assert_all_published(root: Path) -> None:
+    """Every session is valid, and none is unfinished."""
+    assert_sessions_valid(root)
+    assert not partials(root)
+
+
 def recover(root: Path, instance: str = "default", world: World = REAL) -> tuple[list[Path], Listener]:
     """What the next start does with a directory before it plays, under the instance's lock."""
     listener = Listener()

@@ -19,18 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import (
-    BusyError,
-    DiskFullError,
-    RecorderError,
-    StartError,
-    StorageError,
-)
+from tape2048.errors import BusyError, DiskFullError, RecorderError, StartError, StorageError
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.game.rng import game_seeds
 
 from .checks import (
+    assert_all_published,
     assert_recovers_all_that_was_confirmed,
     assert_sessions_valid,
     confirmed_now,
@@ -109,8 +104,7 @@ def test_sigterm_drains(recorders: Recorders, root: Path) -> None:
     recorder.stop()
     assert recorder.summary["reason"] == "SIGTERM was received"
     assert recorder.summary["games_dropped"] == 0
-    assert_sessions_valid(root)
-    assert not partials(root)
+    assert_all_published(root)
     runs = run_table(root)
     assert_contiguous([int(run_id) for run_id in runs["id"]])
     assert recorder.summary["games"] == len(runs)
@@ -529,8 +523,7 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
     assert recorder.count("paused") == 1
     assert recorder.count("recording again") == 1
     assert not recorder.events("error")
-    assert_sessions_valid(out_dir)
-    assert not partials(out_dir)
+    assert_all_published(out_dir)
     assert len(published_ids(out_dir)) == recorder.summary["games"]
     assert_every_game_accounted_for(out_dir)
 
@@ -550,8 +543,7 @@ def test_sigterm_while_the_disk_is_full(recorders: Recorders, small_disk: Path) 
 
     (small_disk / "ballast").unlink()
     recorders.run(**settings, max_games=100)
-    assert_sessions_valid(out_dir)
-    assert not partials(out_dir)
+    assert_all_published(out_dir)
     ids = published_ids(out_dir)
     assert set(confirmed) <= set(ids)
     assert len(set(ids)) == len(ids) == len(confirmed) + 100
@@ -649,8 +641,7 @@ def test_finished_games_that_find_no_room_are_an_error(
     assert "found no room before the drain's time was up" in recorder.error["message"]
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
     assert recorder.count("ended while draining: killed") == (what == "the journal")
-    assert_sessions_valid(root)
-    assert not partials(root)
+    assert_all_published(root)
     assert_every_game_accounted_for(root)
 
 
@@ -682,8 +673,7 @@ def test_unwritable_progress_ends_it_before_a_repeat(recorders: Recorders, root:
     saved = block_memory(root)
     assert recorder.end() == StorageError.exit_code
     assert "writing the instance's progress" in recorder.error["message"]
-    assert_sessions_valid(root)
-    assert not partials(root)
+    assert_all_published(root)
     state = json.loads(saved.read_bytes())
     assert max(published_ids(root)) < state["next_id"]
 
@@ -773,8 +763,7 @@ def test_a_second_recorder_is_refused_unless_renamed(recorders: Recorders, root:
         seed=SEED + 1, instance="other", workers=1, max_games=100, rotate_steps=1_500, **CALM
     )
     first.stop()
-    assert not partials(root)
-    assert_sessions_valid(root)
+    assert_all_published(root)
     by_instance = Counter(meta_of(path)["instance"] for path in sessions(root))
     assert by_instance == {"default": len(first.summary["sessions"]), "other": len(other.summary["sessions"])}
     seeds = run_table(root)["seed"]

@@ -24,7 +24,7 @@ from tape2048_recorder.recorder import Service
 from tape2048_recorder.status.report import judge, read_snapshot, status_path
 from tape2048_recorder.status.signals import Signals
 
-from .checks import assert_sessions_valid, partials, run_table
+from .checks import assert_all_published, run_table
 from .processes import PATIENCE_S, environment, wait_until, workers_of
 from .statuses import status_now
 
@@ -75,8 +75,7 @@ def games_recorded(root: Path) -> int:
 
 def assert_ended_well(root: Path, why: str) -> None:
     assert len(run_table(root)) > 0
-    assert_sessions_valid(root)
-    assert not partials(root)
+    assert_all_published(root)
     last = read_snapshot(root, "default")
     assert judge(last).text.startswith("stopped ")
     assert last.status.why == f"{why} was received"

@@ -560,18 +560,18 @@ class Daemon:
 
     def limit_met(self, *, elapsed_s: float, disk_bytes: int) -> str | None:
         """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
-        rows, config = self.tally.rows, self.config
-        if rows >= (config.max_steps or math.inf):
-            return f"max_steps = {config.max_steps} was reached ({counted(rows, 'row')})"
-        if elapsed_s >= (config.max_wall_s or math.inf):
-            return f"max_wall_s = {config.max_wall_s:g} was reached"
+        rows = self.tally.rows
+        if rows >= (self.config.max_steps or math.inf):
+            return f"max_steps = {self.config.max_steps} was reached ({counted(rows, 'row')})"
+        if elapsed_s >= (self.config.max_wall_s or math.inf):
+            return f"max_wall_s = {self.config.max_wall_s:g} was reached"
         megabytes = disk_bytes / MEGABYTE
-        if megabytes >= (config.max_disk_mb or math.inf):
-            return f"max_disk_mb = {config.max_disk_mb} was reached ({megabytes:.0f} MB of sessions)"
-        if config.max_ram_mb is not None:
+        if megabytes >= (self.config.max_disk_mb or math.inf):
+            return f"max_disk_mb = {self.config.max_disk_mb} was reached ({megabytes:.0f} MB of sessions)"
+        if self.config.max_ram_mb is not None:
             megabytes = resident_bytes([os.getpid(), *self.supervisor.pids]) / MEGABYTE
-            if megabytes >= config.max_ram_mb:
-                return f"max_ram_mb = {config.max_ram_mb} was reached ({megabytes:.0f} MB resident)"
+            if megabytes >= self.config.max_ram_mb:
+                return f"max_ram_mb = {self.config.max_ram_mb} was reached ({megabytes:.0f} MB resident)"
         return None
 
     def stop(self, reason: str) -> None:

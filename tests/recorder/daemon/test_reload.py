@@ -176,30 +176,38 @@ protocol.Channel.send = lingering_send
 """
 
 
+@contextlib.contextmanager
+def recording(config: Path, root: Path, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """`tape2048 record` without a terminal, and its log."""
+    log = config.with_name("log")
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tape2048_tools.cli", "record", "--config", config, "--out-dir", root],
+            env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process, log
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.slow
 def test_a_higher_limit_restarts_finished_workers(root: Path, tmp_path: Path) -> None:
     """Also where it comes between the last game and the end of the last worker."""
     (tmp_path / "sitecustomize.py").write_text(LINGERING.format(there=str(tmp_path)))
-    env = environment()
-    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+    more = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}"}
     config = tmp_path / "recorder.toml"
     text = 'player = "greedy"\nworkers = 2\nmin_free_mb = 0\nmax_games = {}\n'
     config.write_text(text.format(10))
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tape2048_tools.cli", "record", "--config", config, "--out-dir", root],
-            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    try:
+    with recording(config, root, **more) as (process, log):
         wait_until(lambda: len(list(tmp_path.glob("bye-*"))) == 2)
         config.write_text(text.format(500))
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "max_games = 500 (was 10)" in (tmp_path / "log").read_text())
+        wait_until(lambda: "max_games = 500 (was 10)" in log.read_text())
         (tmp_path / "go").touch()
         assert process.wait(PATIENCE_S / 2) == 0
-    finally:
-        process.kill()
-        process.wait()
     assert len(list(tmp_path.glob("bye-*"))) == 4
     assert sorted(run_table(root)["id"]) == list(range(500))
 
@@ -211,28 +219,18 @@ def test_workers_follow_a_new_rotation(root: Path, tmp_path: Path, player: str) 
     config = tmp_path / "recorder.toml"
     text = f'player = "{player}"\nworkers = 1\nmin_free_mb = 0\nblock_rows = 4_000_000\nflush_s = 1_000\n'
     config.write_text(text)
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tape2048_tools.cli", "record", "--config", config, "--out-dir", root],
-            env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-        )  # fmt: skip
-
-    def follow(settings: str) -> None:
-        config.write_text(text + settings)
-        process.send_signal(signal.SIGHUP)
 
     def rows() -> list[int]:
         return [len(Session.open(path).steps) for path in sessions(root)]
 
-    try:
-        wait_until(lambda: "recording" in (tmp_path / "log").read_text())
-        follow("rotate_s = 0.2\n")
+    with recording(config, root) as (process, log):
+        wait_until(lambda: "recording" in log.read_text())
+        config.write_text(f"{text}rotate_s = 0.2\n")
+        process.send_signal(signal.SIGHUP)
         wait_until(lambda: len(rows()) >= 2)
-        follow("rotate_steps = 3_000\n")
+        config.write_text(f"{text}rotate_steps = 3_000\n")
+        process.send_signal(signal.SIGHUP)
         wait_until(lambda: any(3_000 <= count < 10_000 for count in rows()[2:]))
         process.terminate()
         assert process.wait(PATIENCE_S / 2) == 0
-    finally:
-        process.kill()
-        process.wait()
     assert_sessions_valid(root)

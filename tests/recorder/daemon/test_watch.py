@@ -76,6 +76,11 @@ class World:
             self.now += step
             self.watch.look(self.now, SILENCE_S)
 
+    def aborts(self, seconds: float) -> bool:
+        """Whether the worker is aborted in this time, and continued: a stopped process then hears of it."""
+        self.pass_time(seconds)
+        return self.signals == [signal.SIGABRT, signal.SIGCONT]
+
     def stays_quiet(self, seconds: float) -> bool:
         """Whether nothing is sent to the worker in this time."""
         self.pass_time(seconds)
@@ -107,9 +112,7 @@ def test_a_worker_that_makes_progress_is_left_alone(world: World) -> None:
 
 def test_a_silent_worker_is_aborted_then_killed(world: World) -> None:
     assert world.stays_quiet(SILENCE_S - 0.5)
-    world.pass_time(1)
-    # A stopped process hears of SIGABRT when it goes on.
-    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+    assert world.aborts(1)
     assert (world.watch.overdue, world.watch.ended) == (1, 1)
     assert "worker 0" in world.warnings[0]
     assert "no progress for 10 s" in world.warnings[0]
@@ -135,8 +138,7 @@ def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
     world = World()
     world.place.ready = how != "compiles"
     assert world.stays_quiet(START_S - 5)
-    world.pass_time(10)
-    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+    assert world.aborts(10)
 
 
 def test_each_part_of_a_start_and_a_block_has_a_limit() -> None:
@@ -150,8 +152,7 @@ def test_each_part_of_a_start_and_a_block_has_a_limit() -> None:
     world.pass_time(SILENCE_S * WRITING_FACTOR - 1)
     world.place.range = None  # the block is confirmed, and the end of the next slice is not noted yet
     assert world.stays_quiet(SILENCE_S - 1)
-    world.pass_time(2)
-    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+    assert world.aborts(2)
 
 
 def test_a_start_has_at_least_the_limit_of_a_slice() -> None:
@@ -169,8 +170,7 @@ def test_loading_a_model_has_a_longer_limit(world: World) -> None:
     world.slots["busy"] = 0
     assert world.stays_quiet(SILENCE_S - 1)
     world.slots["busy"] = LOADS
-    world.pass_time(START_S + 3)
-    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+    assert world.aborts(START_S + 3)
 
 
 def test_a_slow_start_is_not_counted_as_silence() -> None:
@@ -181,8 +181,7 @@ def test_a_slow_start_is_not_counted_as_silence() -> None:
     world.place.ready = True
     world.slots["steps"] += 1
     assert world.stays_quiet(SILENCE_S - 1)
-    world.pass_time(2)
-    assert world.signals
+    assert world.aborts(2)
 
 
 @pytest.mark.parametrize("what", ["waiting_rows", "unconfirmed"])
@@ -197,15 +196,13 @@ def test_one_that_is_through_and_does_not_end_is_ended(world: World) -> None:
     world.pass_time(SILENCE_S - 1)
     world.place.said_bye = True
     assert world.stays_quiet(SILENCE_S - 1)  # counted from now
-    world.pass_time(2)
-    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+    assert world.aborts(2)
 
 
 def test_writing_may_take_ten_times_as_long(world: World) -> None:
     world.place.range = Range(1, "x", 0)
     assert world.stays_quiet(SILENCE_S * WRITING_FACTOR - 1)
-    world.pass_time(2)
-    assert world.signals
+    assert world.aborts(2)
 
 
 def test_a_daemon_that_was_stopped_blames_nobody(world: World) -> None:

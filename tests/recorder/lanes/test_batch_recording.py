@@ -20,7 +20,7 @@ from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay.replay import replay_session
 from tape2048_recorder.workers.batch_loop import BatchWorker
 
-from ..checks import assert_sessions_valid, meta_of, partials, published_runs
+from ..checks import assert_all_published, assert_sessions_valid, meta_of, published_runs
 from ..processes import Recorders, kill, wait_until
 from . import batched
 from .tables import Games, make_table, play, play_out
@@ -109,8 +109,7 @@ def test_a_late_failure_costs_no_finished_game(recorders: Recorders, fast_dir: P
     assert "batched.py:failing" in recorder.error["message"]
     assert "0x" in recorder.error["message"]
     assert not recorder.events("warning", "error"), "the error says it all"
-    assert not partials(fast_dir)
-    assert_sessions_valid(fast_dir)
+    assert_all_published(fast_dir)
     # The same here, without a recorder: what had ended when it raised, and what was in play.
     games, player = Games(100_000), batched.failing(**settings)
     make_table(player, Games(256), lanes=256).warm_up()

@@ -24,6 +24,7 @@ from tape2048_recorder.recording.partial import PartialSession, read_facts
 from tape2048_recorder.recording.publish import Publisher
 
 from ..checks import (
+    assert_all_published,
     assert_sessions_valid,
     descriptors,
     expected_runs,
@@ -64,8 +65,7 @@ def finish(root: Path, session: PartialSession) -> Published:
 
 def assert_published(root: Path, blocks: Blocks) -> None:
     """These blocks' games, and no others, stand in the sessions of a directory that holds nothing else."""
-    assert_sessions_valid(root)
-    assert not partials(root)
+    assert_all_published(root)
     assert {run.outcome: run.data for run in published_runs(root)} == dict(expected_runs(blocks).values())
 
 

@@ -271,9 +271,7 @@ class Life:
         return World(
             os=system,
             time=any_of(
-                monotonic=lambda: self.now,
-                monotonic_ns=self.clock_ns,
-                time=lambda: self.now + self._wall_s,
+                monotonic=lambda: self.now, monotonic_ns=self.clock_ns, time=lambda: self.now + self._wall_s
             ),
             rmtree=remove_tree,
             socketpair=simulated(self._socketpair),

@@ -43,9 +43,7 @@ MUTANTS = {
     ),
     "a double rotation": Mutant(f"{_DAEMON}.daemon:Rotations.tick", "self._flushing.clear()", "pass"),
     "a rotation that is done too early": Mutant(
-        f"{_RECORDING}.recording:Recording.close_open",
-        "[*self._closing, *self._publishing]",
-        "self._closing",
+        f"{_RECORDING}.recording:Recording.close_open", "[*self._closing, *self._publishing]", "self._closing"
     ),
     "a missed death": Mutant(
         f"{_DAEMON}.daemon:Daemon._on_death", "self.recording.release(worker.range)", "pass"
