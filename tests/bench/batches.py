@@ -132,7 +132,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     """Whole rows, and tokens with labels in shuffled order, against the floor and NumPy."""
     corpus = corpus_in_memory(rows, GAME_ROWS)
     records = np.empty(batch, corpus.dtype)
-    gatherer = Gatherer(corpus, (), np.empty(0, np.int64))
+    gatherer = Gatherer(tables_of(corpus), (), np.empty(0, np.int64))
     steps = corpus[:]
     contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
         "rows": lambda numbers: gatherer.gather_records(numbers.view(np.int64), records),
@@ -214,7 +214,7 @@ def label_figures(*, rows: int, rounds: int) -> list[Figure]:
     for _ in range(rounds):
         view = Corpus(tables_of(corpus).store)
         begin = time.perf_counter()
-        Gatherer(view, ("labels",), np.array(THRESHOLDS))
+        Gatherer(tables_of(view), ("labels",), np.array(THRESHOLDS))
         view.pos_weight(THRESHOLDS)
         times.append(time.perf_counter() - begin)
     name = f"{rows:,} rows, {len(corpus.runs):,} runs"
