@@ -73,11 +73,11 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 
 docs: generate site ## Write what is made from the sources anew, and build the site: docs/_build/html.
 
-generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the picture of the rooms.
+generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the picture of the packages.
 	$(BIN)/python -m tape2048_tools.options.critic
 	$(BIN)/python -m tape2048_tools.machine.units
 	$(BIN)/python -m tests.pages
-	$(BIN)/python -m tests.rooms
+	$(BIN)/python -m tests.layers
 
 site: $(VENV)/.installed-dev ## Build the site as it is; a warning is an error.
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html

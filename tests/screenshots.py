@@ -37,8 +37,8 @@ PLAYERS = {"ntuple": 20, "ntuple:weights=fast": 30}
 
 def environment() -> dict[str, str]:
     """The environment of a process that imports this checkout."""
-    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ("sdk", "recorder", "tools"))
-    return {**os.environ, "PYTHONPATH": rooms}
+    trees = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
+    return {**os.environ, "PYTHONPATH": trees}
 
 
 def record(root: Path, *flags: str) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""The rules of the house: imports, sizes of rooms and files, what loads when, error classes."""
+"""The rules of the architecture: imports, sizes of files, what loads when, error classes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import pytest
 
 from tape2048 import errors
 
-from .pages import error_tree
-from .rooms import (
+from .layers import (
     CHECKOUT,
     PAGE,
     PICTURE,
     ROOTS,
     arrows,
-    floor_of,
     imports,
-    is_face,
+    is_init,
+    layer_of,
     modules,
-    room_of,
+    package_of,
     svg,
-    with_rooms,
+    with_packages,
 )
+from .pages import error_tree
 
 #: Packages that each package may import, itself included.
 MAY_IMPORT = {
@@ -36,13 +36,13 @@ MAY_IMPORT = {
     "tape2048_recorder": {"tape2048", "tape2048_recorder"},
     "tape2048_tools": {"tape2048", "tape2048_recorder", "tape2048_tools"},
 }
-#: The SDK's rooms that the recorder does without: it writes sessions, and loads no batches.
+#: The SDK's packages that the recorder does without: it writes sessions, and loads no batches.
 NOT_FOR_THE_RECORDER = {"batches", "conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
-#: Modules of these rooms that it needs: critics choose moves, and learn from games that it plays.
+#: Modules of these packages that it needs: critics choose moves, and learn from games that it plays.
 FOR_THE_RECORDER = ("tape2048.critic.config.", "tape2048.critic.facts.", "tape2048.critic.ntuple.")
 
 FILE_LINES_MAX = 800
-#: A module below this that only one other module of its room imports is part of that module.
+#: A module below this that only one other module of its package imports is part of that module.
 OWN_FILE_LINES_MIN = 60
 
 #: Packages that take long to load or are not always installed, and where they are imported at load (a path's
@@ -128,27 +128,29 @@ LOADS_WITHOUT = {
 }
 
 #: Small modules that stand alone on purpose, with the reason.
-CRUMBS: dict[str, str] = {}
+SMALL_MODULES: dict[str, str] = {}
 
 
-def test_every_room_has_a_floor() -> None:
-    rooms = {room_of(module) for module in modules()}
-    assert not {f"{package}.{room}" for package, room in rooms if floor_of(package, room) is None}
+def test_every_package_has_a_layer() -> None:
+    packages = {package_of(module) for module in modules()}
+    assert not {
+        f"{package}.{subpackage}" for package, subpackage in packages if layer_of(package, subpackage) is None
+    }
 
 
-def test_rooms_import_lower_floors_only() -> None:
+def test_imports_point_to_lower_layers() -> None:
     wrong = []
     for module, targets in arrows().items():
-        package, room = room_of(module)
+        package, subpackage = package_of(module)
         if module == "tape2048.__main__":  # `python -m tape2048` hands over to the command
             continue
         for target in sorted(targets):
-            other_package, other = room_of(target)
+            other_package, other = package_of(target)
             if other_package != package:
                 allowed = other_package in MAY_IMPORT[package]
             else:
-                floor, below = floor_of(package, room), floor_of(package, other)
-                allowed = other == room or (floor is not None and below is not None and below < floor)
+                layer, below = layer_of(package, subpackage), layer_of(package, other)
+                allowed = other == subpackage or (layer is not None and below is not None and below < layer)
             if not allowed:
                 wrong.append(f"{module} -> {target}")
     assert not wrong
@@ -156,9 +158,9 @@ def test_rooms_import_lower_floors_only() -> None:
 
 def test_no_imports_go_in_a_circle() -> None:
     inner = {
-        module: {target for target in targets if not is_face(target)}
+        module: {target for target in targets if not is_init(target)}
         for module, targets in arrows().items()
-        if not is_face(module)
+        if not is_init(module)
     }
     graphlib.TopologicalSorter(inner).prepare()  # CycleError names the circle
 
@@ -167,40 +169,44 @@ def test_rooms_keep_their_private_parts_and_the_recorder_loads_no_batches() -> N
     wrong = []
     for module, path in modules().items():
         for found in imports(path.read_text()):
-            package, room = room_of(found.module)
-            if package not in ROOTS or (package, room) == room_of(module) or room == "_version":
+            package, subpackage = package_of(found.module)
+            if (
+                package not in ROOTS
+                or (package, subpackage) == package_of(module)
+                or subpackage == "_version"
+            ):
                 continue
             last = found.module.rpartition(".")[2]
             if last.startswith("_") or re.match(r"_[a-z]", found.name or ""):
-                wrong.append(f"{module}:{found.line}: {found.module}.{found.name} is private to its room")
+                wrong.append(f"{module}:{found.line}: {found.module}.{found.name} is private to its package")
             if (
                 package == "tape2048"
                 and module.startswith("tape2048_recorder")
-                and room in NOT_FOR_THE_RECORDER
+                and subpackage in NOT_FOR_THE_RECORDER
                 and not f"{found.module}.".startswith(FOR_THE_RECORDER)
             ):
                 wrong.append(f"{module}:{found.line}: {found.module} is not for the recorder")
     assert not wrong
 
 
-def test_files_are_neither_long_nor_crumbs() -> None:
+def test_files_are_neither_long_nor_small() -> None:
     lines = {
-        module: path.read_text().count("\n") for module, path in modules().items() if not is_face(module)
+        module: path.read_text().count("\n") for module, path in modules().items() if not is_init(module)
     }
     assert not {module: count for module, count in lines.items() if count > FILE_LINES_MAX}
-    crumbs = []
+    small = []
     for module, count in lines.items():
-        importers = [other for other, targets in arrows().items() if module in targets and not is_face(other)]
-        alone = len(importers) == 1 and room_of(importers[0]) == room_of(module)
-        if alone and count < OWN_FILE_LINES_MIN and module not in CRUMBS:
-            crumbs.append(f"{module} ({count} lines) belongs to {importers[0]}")
-    assert not crumbs
+        importers = [other for other, targets in arrows().items() if module in targets and not is_init(other)]
+        alone = len(importers) == 1 and package_of(importers[0]) == package_of(module)
+        if alone and count < OWN_FILE_LINES_MIN and module not in SMALL_MODULES:
+            small.append(f"{module} ({count} lines) belongs to {importers[0]}")
+    assert not small
 
 
 def test_a_module_does_not_hide_an_export_of_its_name() -> None:
     """Once such a module is loaded, it is an attribute of its package."""
     for module, path in modules().items():
-        if is_face(module):
+        if is_init(module):
             source = path.read_text()
             assert ast.get_docstring(ast.parse(source)), f"{module} has no docstring"
             exported = {found.name for found in imports(source) if found.module.startswith(f"{module}.")}
@@ -241,16 +247,18 @@ else:
 
 def test_the_picture_of_the_rooms_is_that_of_the_sources() -> None:
     assert PICTURE.read_text() == svg(), "make generate draws it anew"
-    assert PAGE.read_text() == with_rooms(PAGE.read_text()), "make generate writes the list of rooms anew"
+    assert PAGE.read_text() == with_packages(PAGE.read_text()), (
+        "make generate writes the list of packages anew"
+    )
 
 
 @pytest.mark.parametrize(("module", "forbidden"), LOADS_WITHOUT.items(), ids=list(LOADS_WITHOUT))
 def test_a_module_loads_without(module: str, forbidden: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*[name for name in {forbidden!r} if name in sys.modules])"
-    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ROOTS.values())
+    packages = os.pathsep.join(str(CHECKOUT / subpackage) for subpackage in ROOTS.values())
     done = subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": rooms},
+        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": packages},
     )  # fmt: skip
     assert done.stdout.split() == []
 

@@ -44,7 +44,7 @@ START_S = 120.0
 
 
 def _start(*args: str) -> subprocess.Popen[bytes]:
-    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ("sdk", "recorder", "tools"))
+    rooms = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
     path = os.pathsep.join(filter(None, [rooms, os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
         [sys.executable, "-m", "tape2048_tools.cli", *args],

@@ -124,7 +124,7 @@ def record(player: str, seconds: float, workers: int, out_dir: Path, **how: Any)
 
 
 def _child(what: str, **arguments: Any) -> subprocess.Popen[bytes]:
-    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ("sdk", "recorder", "tools"))
+    rooms = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
     path = os.pathsep.join(filter(None, [rooms, os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
         [sys.executable, "-m", "tests.bench.recording", f"--child-{what}", json.dumps(arguments)],

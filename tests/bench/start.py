@@ -40,9 +40,9 @@ def recorder_command(out_dir: Path, player: str, *settings: str) -> list[str]:
 
 
 def recorder_env(**extra: str) -> dict[str, str]:
-    """The environment in which the checkout's rooms are found."""
-    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ("sdk", "recorder", "tools"))
-    return {**os.environ, "PYTHONPATH": rooms, **extra}
+    """The environment in which the checkout's trees are found."""
+    trees = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
+    return {**os.environ, "PYTHONPATH": trees, **extra}
 
 
 def first_rows_s(player: str, out_dir: Path, cache: Path | None = None) -> float:

@@ -34,7 +34,7 @@ PATIENCE_S = 120.0
 
 def environment(**more: str) -> dict[str, str]:
     """The environment of a process that imports what this one imports, without anybody's settings."""
-    paths = [str(CHECKOUT / room) for room in ("", "sdk", "recorder", "tools")]
+    paths = [str(CHECKOUT / tree) for tree in ("", "sdk", "recorder", "tools")]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TAPE2048_")}
     return {**clean, "PYTHONPATH": os.pathsep.join(paths), **more}
 

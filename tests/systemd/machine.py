@@ -65,7 +65,7 @@ def build(rootfs: Path) -> None:
             check=True,
         )
     (rootfs / SOURCE.lstrip("/")).mkdir(exist_ok=True)
-    paths = [SITE, *(f"{SOURCE}/{room}" for room in ("sdk", "recorder", "tools"))]
+    paths = [SITE, *(f"{SOURCE}/{tree}" for tree in ("sdk", "recorder", "tools"))]
     (rootfs / "usr/lib/python3/dist-packages/tape2048.pth").write_text("\n".join(paths) + "\n")
     program = rootfs / "opt/tape2048/bin/tape2048"
     program.parent.mkdir(exist_ok=True)

@@ -179,7 +179,7 @@ def environment() -> dict[str, str]:
 
     Without what whoever runs the tests set: PYTHONUNBUFFERED alone would hide how streams end.
     """
-    paths = [str(CHECKOUT / room) for room in ("sdk", "recorder", "tools")]
+    paths = [str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools")]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**own, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "100"}
 

@@ -1,1 +1,1 @@
-"""Helpers of all rooms, without knowledge of 2048: threads, machine resources, text, findings."""
+"""Helpers of all packages, without knowledge of 2048: threads, machine resources, text, findings."""

@@ -47,7 +47,7 @@ class Server:
     """One ``append_child.py``."""
 
     def __init__(self, scratch: Path, runs: Path) -> None:
-        paths = os.pathsep.join(str(CHECKOUT / room) for room in ("sdk", "recorder", "tools"))
+        paths = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
         script = Path(__file__).with_name("append_child.py")
         self._process = subprocess.Popen(
             [sys.executable, str(script)],

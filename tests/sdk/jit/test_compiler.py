@@ -20,7 +20,7 @@ import pytest
 
 from tape2048.jit import compiler
 
-from ...rooms import imports, modules
+from ...layers import imports, modules
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -43,7 +43,7 @@ def load(path: Path) -> ModuleType:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with a few modules in other rooms; returns where its compiler is."""
+    """A checkout with a few modules in other packages; returns where its compiler is."""
     root = tmp_path / "checkout"
     sdk, recorder = root / "sdk/tape2048", root / "recorder/tape2048_recorder"
     (recorder / "players").mkdir(parents=True)

@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 def _environment() -> dict[str, str]:
-    paths = [str(CHECKOUT / room) for room in ("sdk", "recorder", "tools")]
+    paths = [str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools")]
     own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAPE2048_"))}
     return {**own, "PYTHONPATH": os.pathsep.join(paths)}
 

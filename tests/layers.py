@@ -1,6 +1,6 @@
-"""The rooms of the house and their imports, read from the sources; and their picture.
+"""The packages and their imports, read from the sources, and a picture of them.
 
-    python -m tests.rooms          # writes docs/explanation/rooms.svg and the list of rooms beside it
+    python -m tests.layers          # writes docs/explanation/packages.svg and the list of packages
 
 All imports count: those at load, those inside functions, and those under ``TYPE_CHECKING``.
 """
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PICTURE = CHECKOUT / "docs/explanation/rooms.svg"
+PICTURE = CHECKOUT / "docs/explanation/packages.svg"
 PAGE = CHECKOUT / "docs/explanation/architecture.md"
 ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "tools"}
 
-#: The rooms of each package, lowest floor first. A room imports lower floors only; rooms of one floor do not
-#: know each other.
-FLOORS = {
+#: The subpackages of each package, lowest layer first. A subpackage imports from lower layers only.
+LAYERS = {
     "tape2048": [
         "errors _version", "base jit", "io settings game", "formats training", "selection", "tape ntuple",
         "runs session",
@@ -95,18 +94,20 @@ def arrows() -> dict[str, set[str]]:
     return found
 
 
-def room_of(module: str) -> tuple[str, str]:
-    """Package and room of a module: ``("tape2048", "session")`` of ``tape2048.session.locks``."""
+def package_of(module: str) -> tuple[str, str]:
+    """Package and subpackage of a module: ``("tape2048", "session")`` of ``tape2048.session.locks``."""
     package, _, rest = module.partition(".")
     return package, rest.partition(".")[0] or "__init__"
 
 
-def floor_of(package: str, room: str) -> int | None:
-    """The floor of a room, the lowest 0; None where the plan does not have the room."""
-    return next((i for i, rooms in enumerate(FLOORS[package]) if room in rooms.split()), None)
+def layer_of(package: str, subpackage: str) -> int | None:
+    """The layer of a subpackage, from 0 at the bottom; None if LAYERS lacks it."""
+    return next(
+        (i for i, subpackages in enumerate(LAYERS[package]) if subpackage in subpackages.split()), None
+    )
 
 
-def is_face(module: str) -> bool:
+def is_init(module: str) -> bool:
     """Whether a module is the ``__init__`` of a package."""
     return modules()[module].name == "__init__.py"
 
@@ -127,24 +128,30 @@ _TIP = (
 )
 
 
-def room_arrows(package: str) -> dict[str, set[str]]:
-    """The rooms that each room of a package imports directly (the transitive reduction)."""
+def package_arrows(package: str) -> dict[str, set[str]]:
+    """The direct imports between the subpackages of a package (the transitive reduction)."""
     direct: dict[str, set[str]] = {}
     for module, targets in arrows().items():
-        if room_of(module)[0] == package and room_of(module)[1] not in {"__init__", "__main__", "_version"}:
-            mine = direct.setdefault(room_of(module)[1], set())
-            mine |= {room_of(target)[1] for target in targets if room_of(target)[0] == package}
-            mine -= {room_of(module)[1], "__init__", "_version"}
+        if package_of(module)[0] == package and package_of(module)[1] not in {
+            "__init__",
+            "__main__",
+            "_version",
+        }:
+            mine = direct.setdefault(package_of(module)[1], set())
+            mine |= {package_of(target)[1] for target in targets if package_of(target)[0] == package}
+            mine -= {package_of(module)[1], "__init__", "_version"}
 
     @cache
-    def below(room: str) -> frozenset[str]:
-        return frozenset(direct[room]).union(*(below(each) for each in direct[room]))
+    def below(subpackage: str) -> frozenset[str]:
+        return frozenset(direct[subpackage]).union(*(below(each) for each in direct[subpackage]))
 
-    return {room: {a for a in to if not any(a in below(b) for b in to)} for room, to in direct.items()}
+    return {
+        subpackage: {a for a in to if not any(a in below(b) for b in to)} for subpackage, to in direct.items()
+    }
 
 
 def svg() -> str:
-    """Draw the picture: floors of each package, the lowest at the bottom, and arrows to imported rooms."""
+    """Draw the layers of each package, the lowest at the bottom, and arrows to what is imported."""
     parts: list[str] = []
     left = height = 0
     for packages in _COLUMNS:
@@ -164,45 +171,50 @@ def svg() -> str:
 
 def _draw(package: str, left: int, top: int) -> tuple[list[str], int, int]:
     """Draw a package with its upper left corner at a place; also where it ends."""
-    mine = [module for module in modules() if room_of(module)[0] == package and not is_face(module)]
-    sizes = Counter(room_of(module)[1] for module in mine)
-    direct = room_arrows(package)
-    floors = [[room for room in rooms.split() if room in direct] for rooms in FLOORS[package]]
-    floors = [rooms for rooms in floors if rooms]
-    columns = max(map(len, floors))
+    mine = [module for module in modules() if package_of(module)[0] == package and not is_init(module)]
+    sizes = Counter(package_of(module)[1] for module in mine)
+    direct = package_arrows(package)
+    layers = [
+        [subpackage for subpackage in subpackages.split() if subpackage in direct]
+        for subpackages in LAYERS[package]
+    ]
+    layers = [subpackages for subpackages in layers if subpackages]
+    columns = max(map(len, layers))
     place: dict[str, tuple[int, int]] = {}
-    for level, rooms in enumerate(floors):
-        x = left + _MARGIN + (columns - len(rooms)) * _COLUMN // 2
-        y = top + 46 + (len(floors) - 1 - level) * _ROW
-        place |= {room: (x + i * _COLUMN, y) for i, room in enumerate(rooms)}
+    for level, subpackages in enumerate(layers):
+        x = left + _MARGIN + (columns - len(subpackages)) * _COLUMN // 2
+        y = top + 46 + (len(layers) - 1 - level) * _ROW
+        place |= {subpackage: (x + i * _COLUMN, y) for i, subpackage in enumerate(subpackages)}
     parts = [f'<text class="title" x="{left + _MARGIN}" y="{top + 28}">{package}</text>']
-    for room, targets in direct.items():
+    for subpackage, targets in direct.items():
         for target in sorted(targets):
-            x, y = place[room][0] + _BOX_WIDTH // 2, place[room][1] + _BOX_HEIGHT
+            x, y = place[subpackage][0] + _BOX_WIDTH // 2, place[subpackage][1] + _BOX_HEIGHT
             to_x, to_y = place[target][0] + _BOX_WIDTH // 2, place[target][1]
             parts.append(f'<path d="M{x} {y}C{x} {y + 24} {to_x} {to_y - 28} {to_x} {to_y - 6}"/>')
-    for room, (x, y) in place.items():
-        label = f"{room} · {sizes[room]}" if is_face(f"{package}.{room}") else room
+    for subpackage, (x, y) in place.items():
+        label = f"{subpackage} · {sizes[subpackage]}" if is_init(f"{package}.{subpackage}") else subpackage
         parts.append(f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"/>')
         parts.append(f'<text x="{x + _BOX_WIDTH // 2}" y="{y + 22}">{label}</text>')
-    return parts, left + columns * _COLUMN + 2 * _MARGIN, top + 46 + len(floors) * _ROW
+    return parts, left + columns * _COLUMN + 2 * _MARGIN, top + 46 + len(layers) * _ROW
 
 
-def with_rooms(page: str) -> str:
-    """The page on the architecture with the list of rooms, lowest floor last, in its place."""
+def with_packages(page: str) -> str:
+    """Put the list of subpackages, highest layer first, into the page on the architecture."""
     lines = []
     for package, root in ROOTS.items():
         lines += ["", f"**`{root}/{package}`**", ""]
-        for rooms in reversed(FLOORS[package]):
-            named = [room for room in rooms.split() if not room.startswith("_")]
-            for name in [f"{package}.{room}" for room in named if f"{package}.{room}" in modules()]:
+        for subpackages in reversed(LAYERS[package]):
+            named = [subpackage for subpackage in subpackages.split() if not subpackage.startswith("_")]
+            for name in [
+                f"{package}.{subpackage}" for subpackage in named if f"{package}.{subpackage}" in modules()
+            ]:
                 text = ast.get_docstring(ast.parse(modules()[name].read_text())) or ""
                 lines.append(f"- `{name.rpartition('.')[2]}`: {text.partition(chr(10))[0]}")
-    head, _, rest = page.partition("<!-- rooms:begin -->\n")
-    _, end, tail = rest.partition("\n<!-- rooms:end -->")
-    return head + "<!-- rooms:begin -->\n" + "\n".join(lines[1:]) + end + tail
+    head, _, rest = page.partition("<!-- packages:begin -->\n")
+    _, end, tail = rest.partition("\n<!-- packages:end -->")
+    return head + "<!-- packages:begin -->\n" + "\n".join(lines[1:]) + end + tail
 
 
 if __name__ == "__main__":
     PICTURE.write_text(svg())
-    PAGE.write_text(with_rooms(PAGE.read_text()))
+    PAGE.write_text(with_packages(PAGE.read_text()))
