@@ -19,7 +19,7 @@ PICTURE = CHECKOUT / "docs/explanation/packages.svg"
 PAGE = CHECKOUT / "docs/explanation/architecture.md"
 ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "tools"}
 
-#: The subpackages of each package, lowest layer first. A subpackage imports from lower layers only.
+#: The parts of each package, lowest layer first. A part imports from lower layers only.
 LAYERS = {
     "tape2048": [
         "errors _version", "base jit", "io settings game", "formats training", "selection", "tape ntuple",
@@ -95,16 +95,14 @@ def arrows() -> dict[str, set[str]]:
 
 
 def package_of(module: str) -> tuple[str, str]:
-    """Package and subpackage of a module: ``("tape2048", "session")`` of ``tape2048.session.locks``."""
+    """Package and part of a module: ``("tape2048", "session")`` of ``tape2048.session.locks``."""
     package, _, rest = module.partition(".")
     return package, rest.partition(".")[0] or "__init__"
 
 
-def layer_of(package: str, subpackage: str) -> int | None:
-    """The layer of a subpackage, from 0 at the bottom; None if LAYERS lacks it."""
-    return next(
-        (i for i, subpackages in enumerate(LAYERS[package]) if subpackage in subpackages.split()), None
-    )
+def layer_of(package: str, part: str) -> int | None:
+    """The layer of a part, from 0 at the bottom; None if LAYERS lacks it."""
+    return next((i for i, members in enumerate(LAYERS[package]) if part in members.split()), None)
 
 
 def is_init(module: str) -> bool:
@@ -129,7 +127,7 @@ _TIP = (
 
 
 def package_arrows(package: str) -> dict[str, set[str]]:
-    """The direct imports between the subpackages of a package (the transitive reduction)."""
+    """The direct imports between the parts of a package (the transitive reduction)."""
     direct: dict[str, set[str]] = {}
     for module, targets in arrows().items():
         if package_of(module)[0] == package and package_of(module)[1] not in {
@@ -142,12 +140,10 @@ def package_arrows(package: str) -> dict[str, set[str]]:
             mine -= {package_of(module)[1], "__init__", "_version"}
 
     @cache
-    def below(subpackage: str) -> frozenset[str]:
-        return frozenset(direct[subpackage]).union(*(below(each) for each in direct[subpackage]))
+    def below(part: str) -> frozenset[str]:
+        return frozenset(direct[part]).union(*(below(each) for each in direct[part]))
 
-    return {
-        subpackage: {a for a in to if not any(a in below(b) for b in to)} for subpackage, to in direct.items()
-    }
+    return {part: {a for a in to if not any(a in below(b) for b in to)} for part, to in direct.items()}
 
 
 def svg() -> str:
@@ -174,40 +170,35 @@ def _draw(package: str, left: int, top: int) -> tuple[list[str], int, int]:
     mine = [module for module in modules() if package_of(module)[0] == package and not is_init(module)]
     sizes = Counter(package_of(module)[1] for module in mine)
     direct = package_arrows(package)
-    layers = [
-        [subpackage for subpackage in subpackages.split() if subpackage in direct]
-        for subpackages in LAYERS[package]
-    ]
-    layers = [subpackages for subpackages in layers if subpackages]
+    layers = [[part for part in members.split() if part in direct] for members in LAYERS[package]]
+    layers = [members for members in layers if members]
     columns = max(map(len, layers))
     place: dict[str, tuple[int, int]] = {}
-    for level, subpackages in enumerate(layers):
-        x = left + _MARGIN + (columns - len(subpackages)) * _COLUMN // 2
+    for level, members in enumerate(layers):
+        x = left + _MARGIN + (columns - len(members)) * _COLUMN // 2
         y = top + 46 + (len(layers) - 1 - level) * _ROW
-        place |= {subpackage: (x + i * _COLUMN, y) for i, subpackage in enumerate(subpackages)}
+        place |= {part: (x + i * _COLUMN, y) for i, part in enumerate(members)}
     parts = [f'<text class="title" x="{left + _MARGIN}" y="{top + 28}">{package}</text>']
-    for subpackage, targets in direct.items():
+    for part, targets in direct.items():
         for target in sorted(targets):
-            x, y = place[subpackage][0] + _BOX_WIDTH // 2, place[subpackage][1] + _BOX_HEIGHT
+            x, y = place[part][0] + _BOX_WIDTH // 2, place[part][1] + _BOX_HEIGHT
             to_x, to_y = place[target][0] + _BOX_WIDTH // 2, place[target][1]
             parts.append(f'<path d="M{x} {y}C{x} {y + 24} {to_x} {to_y - 28} {to_x} {to_y - 6}"/>')
-    for subpackage, (x, y) in place.items():
-        label = f"{subpackage} · {sizes[subpackage]}" if is_init(f"{package}.{subpackage}") else subpackage
+    for part, (x, y) in place.items():
+        label = f"{part} · {sizes[part]}" if is_init(f"{package}.{part}") else part
         parts.append(f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"/>')
         parts.append(f'<text x="{x + _BOX_WIDTH // 2}" y="{y + 22}">{label}</text>')
     return parts, left + columns * _COLUMN + 2 * _MARGIN, top + 46 + len(layers) * _ROW
 
 
 def with_packages(page: str) -> str:
-    """Put the list of subpackages, highest layer first, into the page on the architecture."""
+    """Put the list of parts, highest layer first, into the page on the architecture."""
     lines = []
     for package, root in ROOTS.items():
         lines += ["", f"**`{root}/{package}`**", ""]
-        for subpackages in reversed(LAYERS[package]):
-            named = [subpackage for subpackage in subpackages.split() if not subpackage.startswith("_")]
-            for name in [
-                f"{package}.{subpackage}" for subpackage in named if f"{package}.{subpackage}" in modules()
-            ]:
+        for members in reversed(LAYERS[package]):
+            named = [part for part in members.split() if not part.startswith("_")]
+            for name in [f"{package}.{part}" for part in named if f"{package}.{part}" in modules()]:
                 text = ast.get_docstring(ast.parse(modules()[name].read_text())) or ""
                 lines.append(f"- `{name.rpartition('.')[2]}`: {text.partition(chr(10))[0]}")
     head, _, rest = page.partition("<!-- packages:begin -->\n")

@@ -165,7 +165,8 @@ def test_no_imports_go_in_a_circle() -> None:
     graphlib.TopologicalSorter(inner).prepare()  # CycleError names the circle
 
 
-def test_rooms_keep_their_private_parts_and_the_recorder_loads_no_batches() -> None:
+def test_private_parts_stay_private() -> None:
+    """Rooms keep their private parts and the recorder loads no batches."""
     wrong = []
     for module, path in modules().items():
         for found in imports(path.read_text()):
@@ -213,7 +214,8 @@ def test_a_module_does_not_hide_an_export_of_its_name() -> None:
             assert not {name for name in exported - {"lazy"} if f"{module}.{name}" in modules()}, module
 
 
-def test_heavy_packages_are_imported_where_they_are_needed() -> None:
+def test_heavy_packages_are_imported_late() -> None:
+    """Heavy packages are imported where they are needed."""
     wrong = []
     for path in modules().values():
         place = path.relative_to(CHECKOUT).as_posix()
@@ -245,7 +247,8 @@ else:
     assert {found.module for found in imports(source) if not found.at_load} == {"torch", "click", "pyarrow"}
 
 
-def test_the_picture_of_the_rooms_is_that_of_the_sources() -> None:
+def test_the_picture_shows_the_sources() -> None:
+    """The picture of the rooms is that of the sources."""
     assert PICTURE.read_text() == svg(), "make generate draws it anew"
     assert PAGE.read_text() == with_packages(PAGE.read_text()), (
         "make generate writes the list of packages anew"
@@ -263,7 +266,8 @@ def test_a_module_loads_without(module: str, forbidden: tuple[str, ...]) -> None
     assert done.stdout.split() == []
 
 
-def test_a_source_distribution_has_what_its_makefile_and_tests_need() -> None:
+def test_the_source_distribution_is_complete() -> None:
+    """A source distribution has what its makefile and tests need."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert {"/Makefile", "/conftest.py", "/constraints.txt", "/tests", "/README.md"} <= set(included)

@@ -44,7 +44,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_split_by_row_finds_outcomes_that_were_drawn_by_lot(root: Path) -> None:
+def test_a_split_by_row_leaks(root: Path) -> None:
+    """A split by row finds outcomes that were drawn by lot."""
     rows = read(root, 8192, per_run=ROWS, runs_max=GAMES, seed=1)
     assert rows.reached.sum() == GAMES // 2
     found = {(one.outcomes, one.split): one.auroc for one in controls(rows, trees=15, seed=1)}

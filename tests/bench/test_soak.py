@@ -10,9 +10,8 @@ from .soak import soak
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("storage", "victims"), [("rows", ("worker", "recovery")), ("tape", ("recovery",))])
-def test_every_step_is_accounted_for_when_a_worker_and_a_recovery_are_killed(
-    storage: str, victims: tuple[str, ...]
-) -> None:
+def test_kills_lose_no_step(storage: str, victims: tuple[str, ...]) -> None:
+    """Every step is accounted for when a worker and a recovery are killed."""
     with memory_dir() as directory:
         root = directory / "out"
         root.mkdir()

@@ -63,7 +63,8 @@ def test_make_targets_exist() -> None:
     assert {"record", "test"} <= named
 
 
-def test_make_record_plays_as_long_as_it_says_and_leaves_a_gigabyte_at_most() -> None:
+def test_make_record_keeps_its_limits() -> None:
+    """Make record plays as long as it says and leaves a gigabyte at most."""
     run = ["make", "--dry-run", "--always-make", "record"]
     commands = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     line = next(line for line in commands.replace("\\\n", "").splitlines() if "/tape2048 record " in line)
@@ -96,7 +97,8 @@ def test_generated_parts_are_as_they_are_now(page: str) -> None:
     assert with_parts(PAGES[page], PARTS[page]) == PAGES[page], "run: make generate"
 
 
-def test_every_command_setting_and_error_is_on_its_page() -> None:
+def test_the_reference_is_complete() -> None:
+    """Every command setting and error is on its page."""
     for name in COMMANDS:
         assert f"\n### `tape2048 {name}`\n" in PAGES["docs/reference/commands.md"]
     for name in settings_of(RecorderConfig):
@@ -119,7 +121,8 @@ def test_every_format_has_its_page() -> None:
         assert folder != "docs/reference/formats" or page == "index.md" or page.removesuffix(".md") in index
 
 
-def test_every_error_says_what_to_do_and_names_what_there_is() -> None:
+def test_every_error_has_advice() -> None:
+    """Every error says what to do and names what there is."""
     context = click.Context(cli, info_name="tape2048")
     for kind in set(error_tree()) - {TapeError}:
         advice = kind("found").advice

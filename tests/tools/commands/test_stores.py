@@ -33,9 +33,8 @@ def rows_in(cache: Path) -> list[Path]:
     return [path for path in cache.rglob("*") if path.name in {"steps.npy", "tape.npy"}]
 
 
-def test_list_and_show_have_the_numbers_of_the_directory_and_fetch_no_rows(
-    tape: Tape, url: str, root: Path, tmp_path: Path
-) -> None:
+def test_list_and_show_fetch_no_rows(tape: Tape, url: str, root: Path, tmp_path: Path) -> None:
+    """List and show have the numbers of the directory and fetch no rows."""
     cache = tmp_path / "cache"
     mine, theirs = tape("list", root, "--json").json, tape("list", url, "--cache", cache, "--json").json
     assert theirs["root"] == url
@@ -88,9 +87,10 @@ def test_other_commands_say_that_they_take_paths(tape: Tape, command: list[str])
     assert "list, show" in done.err
 
 
-def test_fleet_prune_is_a_tombstone_a_delay_and_a_removal(
+def test_fleet_prune_removes_after_a_delay(
     tape: Tape, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Fleet prune is a tombstone a delay and a removal."""
     store = open_store(url)
     old, new = list_sessions(store)
     assert tape("fleet", "prune", url, "--max-sessions", "1").code == 11, "not a fleet's"
