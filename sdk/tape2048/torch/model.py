@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.critic.config import CriticConfig
     from tape2048.session.directory import Embeddings
-    from tape2048.torch.training import Ranks
+    from tape2048.torch.ranks import Ranks
 
 
 #: Prefetched batches. A thread that gets no core for ten milliseconds, as on a busy machine, falls four

@@ -33,35 +33,31 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import datetime as dt
 import hashlib
 import math
 import os
-import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048.batches.batches import launched_ranks
 from tape2048.critic.facts import doubts, training_facts
 from tape2048.critic.metrics import ranking
-from tape2048.errors import ConfigError, ModelError, StateError, TapeError, TrainingError
+from tape2048.errors import ConfigError, ModelError, StateError, TrainingError
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import read_path
 from tape2048.torch import model as models
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
+from tape2048.torch.ranks import Ranks, joined
 from tape2048.torch.tower import (
     by_prefix,
     content_sha256,
-    local_device,
     parse_tensors,
     require,
     tensor_bytes,
@@ -69,7 +65,7 @@ from tape2048.torch.tower import (
 from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, check_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -79,127 +75,6 @@ if TYPE_CHECKING:
 
     Batch: TypeAlias = dict[str, torch.Tensor]
     _Note: TypeAlias = Callable[[str, int, dict[str, Any]], None]
-
-T = TypeVar("T")
-
-#: The longest that ranks wait for each other.
-_PATIENCE = dt.timedelta(hours=3)
-
-#: Differences that an error names.
-_NAMED = 5
-
-
-class Ranks(NamedTuple):
-    """This process's rank, the number of ranks, and this process's device."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-
-    @property
-    def first(self) -> bool:
-        """Whether this rank writes files and shows progress."""
-        return self.rank == 0
-
-    def mean(self, value: float) -> float:
-        """Return the mean over the ranks."""
-        if self.world_size == 1:
-            return value
-        total = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        return float(total / self.world_size)
-
-    def any(self, flag: bool) -> bool:  # noqa: FBT001 - the only argument
-        """Return whether the flag is true on any rank."""
-        if self.world_size == 1:
-            return flag
-        found = torch.tensor([float(flag)], device=self.device)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        return bool(found.item())
-
-    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of all ranks, which have one shape and type, in order, in CPU memory."""
-        if self.world_size == 1:
-            return [values.cpu()]
-        mine = values.to(self.device).contiguous()
-        found = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(found, mine)
-        return [tensor.cpu() for tensor in found]
-
-    def from_first(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns on rank 0, on all ranks; it can be pickled."""
-        if self.world_size == 1:
-            return make()
-        told: list[Any] = [None, None]
-        failed = None
-        if self.first:
-            try:
-                told[0] = make()
-            except TapeError as error:
-                failed, told[1] = error, str(error)
-        dist.broadcast_object_list(told, src=0, device=self.device)
-        if failed is not None:
-            raise failed
-        if told[1] is not None:
-            raise ConfigError(f"rank 0 cannot begin: {told[1]}")
-        return cast("T", told[0])
-
-    def check_alike(self, facts: Mapping[str, Mapping[str, str]], failed: TapeError | None) -> None:
-        """Compare what this rank is about to do with the other ranks; without a difference, return.
-
-        Unlike ranks would make other numbers of steps, and wait for each other without end.
-        """
-        if self.world_size == 1:
-            return
-        mine = platform.node(), {kind: dict(values) for kind, values in facts.items()}, failed and str(failed)
-        all_of: list[Any] = [None] * self.world_size
-        dist.all_gather_object(all_of, mine)
-        if failed is not None:
-            return
-        host, first, _ = all_of[0]
-        for rank, (node, found, error) in enumerate(all_of):
-            if error is not None:
-                raise ConfigError(f"rank {rank} on {node} cannot begin: {error}")
-            differences = [line for kind in first for line in _differences(kind, found[kind], first[kind])]
-            if differences:
-                more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
-                raise ConfigError(
-                    f"rank {rank} on {node} is unlike rank 0 on {host}: "
-                    f"{'; '.join(differences[:_NAMED])}{more}",
-                    hint="give each rank the same sessions and settings, such as the address of one store",
-                )
-
-
-def _differences(kind: str, found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
-    lines = [f"{kind} {name}, which rank 0 lacks" for name in found.keys() - expected.keys()]
-    lines += [f"no {kind} {name}" for name in expected.keys() - found.keys()]
-    both = sorted(found.keys() & expected.keys())
-    pairs = [(name, found[name], expected[name]) for name in both if found[name] != expected[name]]
-    return sorted(lines + [f"{kind} {name} is {a:.40}, not {b:.40}" for name, a, b in pairs])
-
-
-@contextlib.contextmanager
-def joined(device: str) -> Iterator[Ranks]:
-    """Join the process group of ``$RANK`` and ``$WORLD_SIZE``: gloo on CPUs, NCCL on CUDA.
-
-    With the devices ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
-    """
-    rank, world_size = launched_ranks()
-    chosen = local_device(device)
-    if world_size == 1:
-        yield Ranks(0, 1, chosen)
-        return
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-    mine = not dist.is_initialized()
-    if mine:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
-    try:
-        yield Ranks(rank, world_size, chosen)
-    finally:
-        if mine:
-            dist.destroy_process_group()
-
 
 # --- the checkpoint
 

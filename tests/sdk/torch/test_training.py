@@ -27,6 +27,7 @@ from tape2048.torch import TorchCritic, training
 from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.embedding import embed_session
 from tape2048.torch.model import learning_rate, split_of_tower
+from tape2048.torch.ranks import Ranks
 from tape2048.torch.tower import (
     Tower,
     TowerConfig,
@@ -36,7 +37,7 @@ from tape2048.torch.tower import (
     tensor_bytes,
     tower_sha256,
 )
-from tape2048.torch.training import Ranks, Validation, auroc, train_critic
+from tape2048.torch.training import Validation, auroc, train_critic
 from tape2048.training import CHECKPOINT, TrainingProgress
 
 from ..critics import TILES, CrashError, Seen, config, lines, make_games, make_uneven
