@@ -61,9 +61,8 @@ from tape2048.settings.fields import (
     settings_of,
     unknown_key,
 )
-from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.batch import is_batched, read_sampling
 from tape2048_recorder.players.registry import REGISTRY, check_player, takes_text
-from tape2048_recorder.players.sampling import read_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048_recorder.lanes.measuring import NULL, measure
-from tape2048_recorder.players.sampling import Sampling
+from tape2048_recorder.lanes.table import NULL, measure
+from tape2048_recorder.players.batch import Sampling
 
 from .figures import CHECKOUT, ROUNDS_MIN, Figure, machine, median_of, report
 from .recording import WARM_BYTES, memory_dir, record, warm_memory

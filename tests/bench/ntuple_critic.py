@@ -22,7 +22,7 @@ from tape2048.base.resources import available_cores
 from tape2048.critic.config import NTupleCriticConfig
 from tape2048.critic.ntuple.critic import learn, new_scratch, predict_all, tables_of, width_of
 from tape2048.ntuple import load_network
-from tape2048_recorder.evaluation.rollouts import play_games
+from tape2048_recorder.evaluation.games import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player
 

@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 
 from tape2048.game.rules import count_empty, empty_mask, flip, mirror, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
-from tape2048_recorder.game.engine import new_game, spawn
+from tape2048_recorder.game.rng import new_game, spawn
 
 if TYPE_CHECKING:
     import numpy.typing as npt

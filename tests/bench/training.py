@@ -17,7 +17,7 @@ import time
 from typing import NamedTuple
 
 from tape2048.base.resources import available_cores
-from tape2048_recorder.evaluation.strength import evaluate
+from tape2048_recorder.evaluation.games import evaluate
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Trainer
 from tape2048_recorder.players.ntuple import of_network

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy import stats
 from tests import reference
 
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
 
 GAMMA = np.uint64(reference.GOLDEN_GAMMA)
 words = st.integers(0, 2**64 - 1)
@@ -34,6 +40,30 @@ def count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
     for _ in range(choices):
         move, _after, state = choose(player, board, state, GAMMA)
         counts[move] += 1
+
+
+def u64(cells: Sequence[int]) -> np.uint64:
+    """Pack a board."""
+    return np.uint64(reference.pack(list(cells)))
+
+
+def choice(player: Any, cells: Sequence[int], state: int = 0) -> tuple[int, list[int], int]:
+    """The move, the afterstate, and the generator's state after it."""
+    move, after, state = map(int, choose_once(player, u64(cells), np.uint64(state), GAMMA))
+    return move, reference.unpack(after), state
+
+
+def counts_of(player: Any, cells: Sequence[int], choices: int = 100_000) -> npt.NDArray[np.int64]:
+    """How often each move (the fifth: none) is chosen on a board."""
+    counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
+    count_choices(player, u64(cells), choices, counts)
+    return counts
+
+
+def evenly(counts: npt.NDArray[np.int64], moves: list[int]) -> bool:
+    """Whether these moves, and no others, are chosen equally often."""
+    drawn = counts[moves]
+    return drawn.sum() == counts.sum() and (len(moves) == 1 or stats.chisquare(drawn).pvalue > 1e-3)
 
 
 class Outcomes(NamedTuple):

@@ -170,7 +170,7 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     """Return the oracle that plays games of a corpus on with the player that recorded them, on all cores."""
     from tape2048.base.resources import available_cores
     from tape2048.critic.oracle import Oracle
-    from tape2048_recorder.evaluation.rollouts import play_rollouts
+    from tape2048_recorder.evaluation.games import play_rollouts
     from tape2048_recorder.replay.replay import recorded_player
 
     sessions = [corpus.sessions[number] for number in sorted(set(corpus.runs["session"].tolist()))]

@@ -21,9 +21,8 @@ from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.game.rules import board_score, max_exponent, spread_exps
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, store64
-from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.game.player_api import NO_MOVE, choose
-from tape2048_recorder.game.rng import start
+from tape2048_recorder.game.rng import new_game, spawn, start
 from tape2048_recorder.game.rows_file import RowsFile
 
 if TYPE_CHECKING:
@@ -77,11 +76,7 @@ def store_run(
     run: Any, run_id: Any, seed: Any, first_row: Any, rows: Any, steps: Any, board: Any, fours: Any
 ) -> None:
     """Fill the record of a game that ended with a board."""
-    run.id = run_id
-    run.seed = seed
-    run.first_row = first_row
-    run.rows = rows
-    run.steps = steps
+    run.id, run.seed, run.first_row, run.rows, run.steps = run_id, seed, first_row, rows, steps
     run.max_score = board_score(board) - (fours << U64(2))
     run.highest_tile = U64(1) << max_exponent(board)
 
@@ -104,15 +99,9 @@ def _play(
     record_action = actions.shape[0] != 0
     one = U64(1)
     in_play = game[_IN_PLAY] != U64(0)
-    board = game[_BOARD]
-    state = game[_STATE]
-    gamma = game[_GAMMA]
-    step = game[_STEP]
-    fours = game[_FOURS]
-    first_row = game[_FIRST_ROW]
-    rows = game[_ROWS]
-    index = game[_NEXT]
-    run_count = game[_RUNS]
+    board, state, gamma = game[_BOARD], game[_STATE], game[_GAMMA]
+    step, fours = game[_STEP], game[_FOURS]
+    first_row, rows, index, run_count = game[_FIRST_ROW], game[_ROWS], game[_NEXT], game[_RUNS]
     steps_left = U64(steps_max)
     rate = U64(sample_rate)
     to_sample = (rate - step % rate) % rate  # steps until the next one that is kept
@@ -122,16 +111,11 @@ def _play(
             if index == U64(ids.shape[0]):
                 break
             board, fours, state, gamma = new_game(seeds[index])
-            step = U64(0)
-            to_sample = U64(0)
-            first_row = rows
-            in_play = True
+            step = to_sample = U64(0)
+            first_row, in_play = rows, True
         while True:
-            if rows == rows_max:
-                status = BUFFER_FULL
-                break
-            if steps_left == U64(0):
-                status = STEPS_PLAYED
+            if rows == rows_max or steps_left == U64(0):
+                status = BUFFER_FULL if rows == rows_max else STEPS_PLAYED
                 break
             move, after, state = choose(player, board, state, gamma)
             if move == NO_MOVE:
@@ -161,15 +145,9 @@ def _play(
         first_row = rows
     game[_PLAYED] += U64(steps_max) - steps_left
     game[_IN_PLAY] = U64(in_play)
-    game[_BOARD] = board
-    game[_STATE] = state
-    game[_GAMMA] = gamma
-    game[_STEP] = step
-    game[_FOURS] = fours
-    game[_FIRST_ROW] = first_row
-    game[_ROWS] = rows
-    game[_NEXT] = index
-    game[_RUNS] = run_count
+    game[_BOARD], game[_STATE], game[_GAMMA] = board, state, gamma
+    game[_STEP], game[_FOURS] = step, fours
+    game[_FIRST_ROW], game[_ROWS], game[_NEXT], game[_RUNS] = first_row, rows, index, run_count
     return status
 
 
@@ -178,9 +156,8 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
     """Fill ``out`` with the bytes of the rows of ``runs``, in order, starting at ``first_row``."""
     record_action = actions.shape[0] != 0
     row_bytes = U64(_LONG_ROW if record_action else _SHORT_ROW)
-    row = U64(first_row)
+    row, at = U64(first_row), U64(0)
     end = row + U64(out.shape[0]) // row_bytes
-    at = U64(0)
     for i in range(runs.shape[0]):
         run = runs[i]
         run_end = min(run.first_row + run.rows, end)
@@ -259,8 +236,7 @@ class Buffer(BlockBuffer):
         self._actions = np.empty(rows_max if self.record_action else 0, dtype=np.uint8)
         self._piece = np.empty(PIECE_BYTES if self.file.is_tape else _PIECE_ROWS, dtype=self.dtype)
         self._game = np.zeros(_GAME_WORDS, dtype=np.uint64)
-        self._ids = np.empty(0, dtype=np.uint64)
-        self._seeds = np.empty(0, dtype=np.uint64)
+        self._ids, self._seeds = np.empty((2, 0), dtype=np.uint64)
 
     @property
     def rows_finished(self) -> int:
@@ -339,8 +315,7 @@ class Buffer(BlockBuffer):
     def forget_waiting(self) -> None:
         """Drop the games that have not begun."""
         end = int(self._game[_NEXT]) + self.in_play
-        self._ids = self._ids[:end]
-        self._seeds = self._seeds[:end]
+        self._ids, self._seeds = self._ids[:end], self._seeds[:end]
 
     def resize(self, rows_max: int) -> None:
         """Hold this many rows, or at least those that it has."""
@@ -362,8 +337,7 @@ class Buffer(BlockBuffer):
         for array in (self._kept, self._actions):
             array[: end - first] = array[first:end].copy()
         self._game[_ROWS] = end - first
-        self._game[_FIRST_ROW] = 0
-        self._game[_RUNS] = 0
+        self._game[[_FIRST_ROW, _RUNS]] = 0
 
 
 def play_into(buffer: Buffer, player: Any, *, steps_max: int) -> int:

@@ -1,4 +1,4 @@
-"""SplitMix64 generators, one stream for each game.
+"""The random part of games: SplitMix64 generators, one stream for each game, and spawns.
 
 State and increment (gamma) are both derived from the game's 64-bit seed, so games walk different
 sequences rather than different parts of one. Source: Steele, Lea, Flood, "Fast splittable
@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.jit.intrinsics import high64, mix, popcount
+from tape2048.game.rules import empty_mask
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import high64, mix, popcount, select_bit
 
 U64 = np.uint64
 GOLDEN_GAMMA = U64(0x9E3779B97F4A7C15)
@@ -67,3 +69,40 @@ def game_seeds(seed: int, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]
         z = U64(seed & 0xFFFFFFFFFFFFFFFF) + (ids + U64(1)) * GOLDEN_GAMMA
         mixed: npt.NDArray[np.uint64] = mix(z)
     return mixed
+
+
+@kernel
+def spawn(board: Any, state: Any, gamma: Any) -> Any:
+    """Put a 2 (p = 0.9) or a 4 (p = 0.1) into a uniformly random empty cell.
+
+    One draw from ``[0, 10 * empties)`` decides both: the quotient by 10 is the cell (counted from the
+    last one), the remainder the tile. Returns ``(board, is_four, state)``, all ``u64``.
+    """
+    mask = empty_mask(board)
+    ten = U64(10)
+    draw, state = bounded(state, gamma, popcount(mask) * ten)
+    cell = draw // ten
+    is_four = U64(draw == cell * ten)
+    return board | select_bit(mask, cell) << is_four, is_four, state
+
+
+@kernel
+def new_game(seed: Any) -> Any:
+    """Return ``(board, fours, state, gamma)`` of a seed's game after two spawns, ``fours`` of them 4s."""
+    state, gamma = start(seed)
+    board, first, state = spawn(U64(0), state, gamma)
+    board, second, state = spawn(board, state, gamma)
+    return board, first + second, state, gamma
+
+
+@kernel
+def _fill_starts(seeds: Any, out: Any) -> None:
+    for i in range(seeds.shape[0]):
+        out[i] = new_game(seeds[i])[0]
+
+
+def start_boards(seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the boards that the games of these seeds begin with; both ``u64[n]``."""
+    boards = np.empty(len(seeds), np.uint64)
+    _fill_starts(seeds, boards)
+    return boards

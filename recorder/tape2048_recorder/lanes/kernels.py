@@ -32,9 +32,8 @@ from tape2048.game.rules import (
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit, store8
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.engine import new_game
 from tape2048_recorder.game.loop import store_row, store_run, tape_byte
-from tape2048_recorder.players.sampling import METHODS, Sampling
+from tape2048_recorder.players.batch import METHODS, Sampling
 
 if TYPE_CHECKING:
     Words = npt.NDArray[np.uint64]
@@ -110,22 +109,18 @@ class Block(NamedTuple):
 def new_lanes(count: int) -> Lanes:
     """Return ``count`` idle lanes."""
     arrays: dict[str, npt.NDArray[Any]] = {name: np.zeros(count, dtype=np.uint64) for name in Lanes._fields}
-    arrays["legal"] = np.zeros(count, dtype=np.uint8)
-    arrays["exps"] = np.zeros((count, 2), dtype=np.uint64)
-    arrays["counts"] = np.zeros(4, dtype=np.uint64)
-    return Lanes(**arrays)
+    shaped = {"exps": np.zeros((count, 2), dtype=np.uint64), "counts": np.zeros(4, dtype=np.uint64)}
+    return Lanes(**arrays | shaped | {"legal": np.zeros(count, dtype=np.uint8)})
 
 
 def new_log(chunks: int, old: Log | None = None) -> Log:
     """Return a log of ``chunks`` chunks, with the contents of a smaller one if given."""
-    before = 0 if old is None else len(old.links)
-    free = np.zeros(chunks, dtype=np.uint64)
+    before, held = (0, 0) if old is None else (len(old.links), int(old.counts[0]))
+    free, links = np.zeros((2, chunks), dtype=np.uint64)
     added = np.arange(before, chunks, dtype=np.uint64)[::-1]  # the lowest on top
-    held = 0 if old is None else int(old.counts[0])
     free[held : held + len(added)] = added
     # Not np.zeros: unused pages stay untouched.
     steps = np.empty(chunks * CHUNK_STEPS, dtype=np.uint8)
-    links = np.zeros(chunks, dtype=np.uint64)
     if old is not None:
         free[:held] = old.free[:held]
         steps[: len(old.steps)] = old.steps
@@ -171,9 +166,9 @@ def _show(lanes: Any, i: Any, board: Any) -> Any:
     return legal
 
 
-# --- choice from scores; the documentation of players.sampling has the number of draws
+# --- choice from scores; the documentation of Sampling has the number of draws
 
-#: :class:`~tape2048_recorder.players.sampling.Sampling` for kernels.
+#: :class:`~tape2048_recorder.players.batch.Sampling` for kernels.
 Policy: Any = namedtuple("Policy", Sampling.__struct_fields__)  # type: ignore[misc]  # noqa: PYI024
 _NEVER = 2**64 - 1
 _ARGMAX, _SOFTMAX, _TOP_K, _TOP_P = range(len(METHODS))
@@ -190,27 +185,20 @@ def policy_of(sampling: Sampling) -> Any:
 
 
 @register_jitable
-def _random_legal(legal: Any, state: Any, gamma: Any) -> Any:
-    """Draw a uniformly random legal move: ``(move, state)``."""
-    draw, state = rng.bounded(state, gamma, popcount(legal))
-    return popcount(select_bit(legal, draw) - U64(1)), state
-
-
-@register_jitable
 def _stir(policy: Any, move: Any, legal: Any, step: Any, state: Any, gamma: Any) -> Any:
     """Replace the move by a random one with probability epsilon: ``(move, state)``."""
     if policy.epsilon > 0.0 and policy.epsilon_start_gate <= step < policy.epsilon_stop_gate:
         draw, state = rng.uniform(state, gamma)
         if draw < policy.epsilon:
-            move, state = _random_legal(legal, state, gamma)
+            pick, state = rng.bounded(state, gamma, popcount(legal))
+            move = popcount(select_bit(legal, pick) - U64(1))
     return move, state
 
 
 @register_jitable
 def _rank(scores: Any, i: Any, legal: Any, move: Any) -> int:
     """Return the rank of a move among the legal ones: higher scores first, then lower numbers."""
-    before = 0
-    mine = scores[i, move]
+    before, mine = 0, scores[i, move]
     for other in range(4):
         theirs = scores[i, other]
         if (legal >> U64(other)) & U64(1) and (theirs > mine or (theirs == mine and other < move)):
@@ -234,8 +222,7 @@ def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, g
     if policy.method == U64(_TOP_K):
         keep = int(policy.top_k)
     elif policy.method == U64(_TOP_P):
-        sum_so_far = 0.0
-        keep = 0
+        sum_so_far, keep = 0.0, 0
         for rank in range(4):
             for move in range(4):
                 if (
@@ -272,20 +259,17 @@ def choose_moves(lanes: Any, scores: Any, policy: Any, moves: Any) -> int:
     one = U64(1)
     for i in range(moves.shape[0]):
         legal = U64(lanes.legal[i])
-        best = -np.inf
-        choice = U64(4)
+        best, choice = -np.inf, U64(4)
         for move in range(4):
             score = np.float64(scores[i, move])
             if (legal >> U64(move)) & one:
                 if not score < np.inf:
                     return i
                 if score > best:
-                    best = score
-                    choice = U64(move)
+                    best, choice = score, U64(move)
         if choice == U64(4):
             return i
-        step = lanes.steps[i]
-        state = lanes.states[i]
+        step, state = lanes.steps[i], lanes.states[i]
         if policy.method != U64(_ARGMAX) and policy.start_gate <= step < policy.stop_gate:
             choice, state = _draw(policy, scores, i, legal, best, state, lanes.gammas[i])
         choice, state = _stir(policy, choice, legal, step, state, lanes.gammas[i])
@@ -324,8 +308,7 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
 
     Every move must be legal, and the log must have a free chunk for each lane.
     """
-    over = U64(0)
-    ten = U64(10)
+    over, ten = U64(0), U64(10)
     for i in range(moves.shape[0]):
         move = U64(moves[i])
         after = _slide(lanes.boards[i], move)
@@ -339,9 +322,8 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
         step = lanes.steps[i]
         at = step % _CHUNK
         if at == U64(0):
-            free = log.counts[0] - U64(1)
-            log.counts[0] = free
-            chunk = log.free[free]
+            log.counts[0] -= U64(1)
+            chunk = log.free[log.counts[0]]
             if step == U64(0):
                 lanes.heads[i] = chunk
             else:
@@ -353,21 +335,17 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
         lanes.over[over] = U64(i)
         over += U64(legal == U64(0))
     lanes.counts[_OVER] = over
-    lanes.counts[_RECORDED] = U64(0)
-    lanes.counts[_REFILLED] = U64(0)
+    lanes.counts[_RECORDED] = lanes.counts[_REFILLED] = U64(0)
     return int(over)
 
 
 @register_jitable
 def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any) -> Any:
     """Replay a lane's game from its log into the block; return whether it led to the lane's board."""
-    run_id = lanes.ids[i]
-    steps = lanes.steps[i]
+    run_id, steps, chunk = lanes.ids[i], lanes.steps[i], lanes.heads[i]
     at = block.counts[0] * row_bytes
-    board, fours, _, _ = new_game(lanes.seeds[i])
-    chunk = lanes.heads[i]
-    to_sample = U64(0)
-    step = U64(0)
+    board, fours, _, _ = rng.new_game(lanes.seeds[i])
+    step = to_sample = U64(0)
     while step < steps:
         in_chunk = step % _CHUNK
         if in_chunk == U64(0) and step != U64(0):
@@ -401,12 +379,10 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
 def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
     """Free a lane's chunks."""
     chunk = lanes.heads[i]
-    free = log.counts[0]
     for _ in range((lanes.steps[i] + _CHUNK - U64(1)) // _CHUNK):
-        log.free[free] = chunk
-        free += U64(1)
+        log.free[log.counts[0]] = chunk
+        log.counts[0] += U64(1)
         chunk = log.links[chunk]
-    log.counts[0] = free
 
 
 @register_jitable
@@ -414,12 +390,9 @@ def _begin(lanes: Any, i: Any, waiting: Any) -> None:
     """Start the next waiting game in a lane."""
     at = waiting.counts[0]
     waiting.counts[0] = at + U64(1)
-    board, _, state, gamma = new_game(waiting.seeds[at])
-    lanes.ids[i] = waiting.ids[at]
-    lanes.seeds[i] = waiting.seeds[at]
-    lanes.states[i] = state
-    lanes.gammas[i] = gamma
-    lanes.steps[i] = U64(0)
+    board, _, state, gamma = rng.new_game(waiting.seeds[at])
+    lanes.ids[i], lanes.seeds[i] = waiting.ids[at], waiting.seeds[at]
+    lanes.states[i], lanes.gammas[i], lanes.steps[i] = state, gamma, U64(0)
     _show(lanes, i, board)
 
 
@@ -465,8 +438,7 @@ def fill_free(lanes: Any, waiting: Any) -> int:
 def close_free(lanes: Any) -> int:
     """Close the ended lanes without another game by moving the last ones up; return how many play."""
     one = U64(1)
-    playing = lanes.counts[_PLAYING]
-    index = lanes.counts[_OVER]
+    playing, index = lanes.counts[_PLAYING], lanes.counts[_OVER]
     while index > lanes.counts[_REFILLED]:
         index -= one
         i = lanes.over[index]  # from the highest: what moves up is never one of the ended

@@ -1,4 +1,4 @@
-"""The lanes of one player: calls to it, moves, recording of ended games, and new games.
+"""The lanes of one player: calls to it, moves, recording of ended games, and new games; their speed.
 
 Two groups of lanes alternate: while an asynchronous player (see :mod:`tape2048_recorder.players.batch`)
 computes one group's answer, the rules of the other run.
@@ -10,21 +10,22 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from tape2048.errors import BookkeepingError, PlayerError
 from tape2048_recorder.game.loop import PIECE_BYTES, BlockBuffer
+from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
 from tape2048_recorder.lanes.kernels import Block, Waiting, new_lanes, new_log
-from tape2048_recorder.players.batch import Caller, describe_place
+from tape2048_recorder.players.batch import Caller, describe_place, make_batch_player
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
-    from tape2048_recorder.players.batch import Views
-    from tape2048_recorder.players.sampling import Sampling
+    from tape2048_recorder.players.batch import ArgValue, Sampling, Views
 
 #: Divisor of the lanes for the number of games in one request: each is a message and an answer.
 _ASK_SHARE = 8
@@ -143,6 +144,7 @@ class Table:
         self._log = new_log(2 * lanes)
         self._waiting = _waiting(*np.empty((2, 0), dtype=np.uint64))
         self._ask_games = lanes // _ASK_SHARE + 1
+        self._recording_as = np.uint64(finished.dtype.itemsize), np.uint64(finished.sample_rate)
 
     @property
     def playing(self) -> int:
@@ -167,7 +169,8 @@ class Table:
         """Make a move in every lane; return the number of moves, 0 where no game is left."""
         for group in self._groups:
             if group not in self._asked:
-                self._fill(group)
+                while kernels.fill_free(group.lanes, self._waiting) < len(group.moves) and self._more():
+                    pass
                 self._ask(group)
         made = sum(self._round(self._asked.popleft()) for _ in range(len(self._asked)))
         self.steps += made
@@ -197,16 +200,10 @@ class Table:
         self.give(*games)
         return True
 
-    def _fill(self, group: _Group) -> None:
-        size = len(group.moves)
-        while kernels.fill_free(group.lanes, self._waiting) < size and self._more():
-            pass
-
     def _ask(self, group: _Group) -> None:
-        if not group.playing:
-            return
-        self._asked.append(group)
-        self._caller.submit(group.views)
+        if group.playing:
+            self._asked.append(group)
+            self._caller.submit(group.views)
 
     def _round(self, group: _Group) -> int:
         """Collect the answer for a group, move, and submit the new boards."""
@@ -253,10 +250,6 @@ class Table:
         if self._sampling.epsilon > 0:
             kernels.stir_moves(group.lanes, self._policy, moves)
 
-    @property
-    def _recording_as(self) -> tuple[np.uint64, np.uint64]:
-        return np.uint64(self.finished.dtype.itemsize), np.uint64(self.finished.sample_rate)
-
     def _settle(self, group: _Group) -> None:
         """Record the ended games, and start others in their lanes while there are any."""
         while True:
@@ -278,3 +271,88 @@ class Table:
 
 def _waiting(ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> Waiting:
     return Waiting(np.ascontiguousarray(ids), np.ascontiguousarray(seeds), np.zeros(1, dtype=np.uint64))
+
+
+#: The name of random moves: the cost of lanes without a model.
+NULL = "null"
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One player at one number of lanes, in one process; the last four are shares of the elapsed time."""
+
+    lanes: int
+    moves: int
+    moves_per_s: float
+    moves_per_cpu_s: float  # of this process
+    calls_per_s: float  # answers of the player
+    model: float  # in the player
+    rules: float  # choosing from scores, moves and spawns
+    record: float  # building the rows of finished games
+    rest: float
+
+
+class _Endless:
+    """Games without end; the finished ones are dropped."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        ids = np.arange(self._next, self._next + want, dtype=np.uint64)
+        self._next += want
+        return ids, game_seeds(0, ids)
+
+    def flush(self, table: Table) -> None:
+        table.finished.drop_block()
+
+
+def measure(
+    name: str,
+    args: Mapping[str, ArgValue],
+    *,
+    lanes: int,
+    sampling: Sampling,
+    seconds: float,
+) -> Measurement:
+    """Play for a while, recording into memory, and measure.
+
+    Plays for half of ``seconds`` before the clock starts, so that games of all ages are in progress.
+    """
+    if name == NULL:
+        scores = np.zeros((lanes, 4), np.float32)
+        player = Caller(lambda boards, *_: scores[: len(boards)], name)
+        sampling = msgspec.structs.replace(sampling, method="argmax", epsilon=1.0)
+    else:
+        player = Caller(make_batch_player(name, args), name)
+    finished = Finished(rows_max=262_144, runs_max=16_384, record_action=False, sample_rate=1)
+
+    def new_table() -> Table:
+        return Table(player, lanes=lanes, sampling=sampling, finished=finished, feed=_Endless())
+
+    new_table().warm_up()
+    finished.drop_block()
+    table = new_table()
+
+    def counters() -> npt.NDArray[np.float64]:
+        played = [table.steps, player.calls, table.model_ns, table.rules_ns, table.record_ns]
+        return np.array([*played, time.process_time() * 1e9, time.perf_counter() * 1e9])
+
+    for duration in (seconds / 2, seconds):
+        before = counters()
+        end = time.perf_counter() + duration
+        while time.perf_counter() < end:
+            table.tick()
+    moves, calls, *times = (counters() - before).tolist()
+    *parts_s, cpu_s, elapsed_s = (ns / 1e9 for ns in times)
+    model, rules, record = (part / elapsed_s for part in parts_s)
+    return Measurement(
+        lanes=lanes,
+        moves=int(moves),
+        moves_per_s=moves / elapsed_s,
+        moves_per_cpu_s=moves / max(cpu_s, 1e-9),
+        calls_per_s=calls / elapsed_s,
+        model=model,
+        rules=rules - record,
+        record=record,
+        rest=max(0.0, 1 - model - rules),
+    )

@@ -168,8 +168,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Check tuples, stages, goals and the tile to downgrade from."""
-        _ = self.layout
-        _ = self.goal_sums, self.guide_sums
+        _ = self.layout, self.goal_sums, self.guide_sums
         if self.downgrade not in {0, *TILES}:
             raise ConfigError(
                 f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}"

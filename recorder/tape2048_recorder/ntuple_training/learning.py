@@ -37,6 +37,10 @@ succeed.
 Every second game can be guided: from a sum on, it chooses by the values of the halved boards. Where no game
 succeeds, a stage's own values choose no better than chance; guided games succeed now and then, and the
 stage's own values learn from them.
+
+An entry is a record of 16 bytes, so that all that learning reads and writes of it is in one cache line: its
+weight, E and A, and nothing. Four entries are in a register of 512 bits, or in as many narrower ones as the
+processor has.
 """
 
 from __future__ import annotations
@@ -45,16 +49,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic, register_jitable
 
 from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import SYMMETRIES, addresses_at, downgraded, stage_of, value_of
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.engine import new_game, spawn
-from tape2048_recorder.ntuple_training.entries import learn_entries
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tape2048.ntuple.network import NetworkLayout, Places
 
 U64 = np.uint64
@@ -77,7 +83,7 @@ ENTERED, BEGUN, LEARNED = range(3)
 
 
 class TrainingTables(NamedTuple):
-    """A learning network, which lanes share: ``f32[entries, 4]`` (see :mod:`.entries`), in its own order."""
+    """A learning network, which lanes share: ``f32[entries, 4]``, in its own order."""
 
     entries: npt.NDArray[np.float32]
     places: Places
@@ -151,13 +157,11 @@ def learn_backwards(
     """Learn from the ``length`` moves of the game in ``lane``, and return the sum of ``|delta|``.
 
     ``end`` is what the last afterstate is worth (0 where the game is over), ``beta`` the learning rate,
-    ``decay`` lambda; ``coherent`` as in :func:`.entries.learn_entries`.
+    ``decay`` lambda; ``coherent`` as in :func:`learn_entries`.
     """
     rate = F32(beta) / F32(lane.addresses.shape[1])
     decay = F32(decay)
-    target = F32(end)
-    next_value = F32(0)
-    errors = 0.0
+    target, next_value, errors = F32(end), F32(0), 0.0
     if length:
         _find(tables, lane, lane.afterstates[length - 1], lane.addresses[0])
     for j in range(length):
@@ -186,16 +190,12 @@ def _worth(plays: Any, after: Any, reward: Any, reached: Any, guided: Any) -> An
 def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
     """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` where none is legal."""
     columns = transpose(board)
-    column_score = F32(rows_merge_score(columns))
-    row_score = F32(rows_merge_score(board))
-    best = F32(-np.inf)
-    best_after = board
-    reward = F32(0)
+    column_score, row_score = F32(rows_merge_score(columns)), F32(rows_merge_score(board))
+    best, best_after, reward = F32(-np.inf), board, F32(0)
     for m in range(4):
         vertical = m < 2
-        source = columns if vertical else board
+        source, merged = (columns, column_score) if vertical else (board, row_score)
         after = slide_rows(source, U64(m & 1))
-        merged = column_score if vertical else row_score
         # A board's value is that of its transpose, so only the best one is transposed back. No branch on a
         # value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
         # too: that costs less than a mispredicted branch.
@@ -213,23 +213,20 @@ def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
     entered, learned = lane.tallies[ENTERED], lane.tallies[LEARNED]
     stage = 0
     for other in range(1, learned.shape[0]):
-        fresh = lane.tallies[BEGUN, other] < BEGINS_MAX * entered[other]
-        if fresh and learned[other] < learned[stage]:
+        # Not where as many games began as the boards that entered it are good for.
+        if lane.tallies[BEGUN, other] < BEGINS_MAX * entered[other] and learned[other] < learned[stage]:
             stage = other
     if stage == 0:
         return U64(0), random
     lane.tallies[BEGUN, stage] += 1
-    boards = min(entered[stage], lane.pools.shape[1])
-    pick, random = rng.bounded(random, gamma, U64(boards))
+    pick, random = rng.bounded(random, gamma, U64(min(entered[stage], lane.pools.shape[1])))
     return lane.pools[stage, pick], random
 
 
 @register_jitable
 def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any, guided: Any) -> Any:
     """Play a game from a board: ``(moves, points, what the last afterstate is worth, last board)``."""
-    length = 0
-    score = 0.0
-    end = F32(0)
+    length, score, end = 0, 0.0, F32(0)
     reached = stage_of(plays.goals, board)
     entered = stage_of(plays.places.stage_begins, board)
     while length < LENGTH_MAX:
@@ -250,11 +247,9 @@ def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any
             lane.state[GOALS] += U64(1)
             end = reward + value_of(plays.places, plays.table, plays.scales, downgraded(after))
         else:
-            lane.boards[length] = board
-            lane.afterstates[length] = after
-            lane.rewards[length] = reward
+            lane.boards[length], lane.afterstates[length], lane.rewards[length] = board, after, reward
             length += 1
-        board, _fours, game = spawn(after, game, gamma)
+        board, _, game = rng.spawn(after, game, gamma)
     return length, score, end, board
 
 
@@ -283,28 +278,139 @@ def train(
     Returns the number of ``scores``, and over all games the number of moves and the sum of ``|delta|``.
     """
     random, gamma, restart = lane.state[_RANDOM], lane.state[_GAMMA], lane.state[_RESTART]
-    games = 0
-    moves = 0
-    errors = 0.0
+    games, moves, errors = 0, 0, 0.0
     while moves < moves_max and games < scores.shape[0]:
         is_new = restart == U64(0)
         seed, random = rng.next_u64(random, gamma)
-        board, _fours, game, game_gamma = new_game(seed)
-        if not is_new:
-            board = restart
+        new_board, _, game, game_gamma = rng.new_game(seed)
+        board = new_board if is_new else restart
         guided = guiding and (seed & U64(1)) == U64(0)
         length, score, end, board = _play(plays, lane, board, game, game_gamma, pooling, guided)
         errors += learn_backwards(tables, lane, length, end, beta, decay, coherent)
         moves += length
         if is_new:
-            scores[games] = score
-            highest[games] = max_exponent(board)
+            scores[games], highest[games] = score, max_exponent(board)
             games += 1
         restart = U64(0)
         if length >= restart_moves_min:
             restart = lane.boards[length // 2]
         elif pooling:
             restart, random = _next_start(lane, random, gamma)
-    lane.state[_RANDOM] = random
-    lane.state[_RESTART] = restart
+    lane.state[_RANDOM], lane.state[_RESTART] = random, restart
     return games, moves, errors
+
+
+# --- entries
+
+#: Columns of a record, ``f32[4]``.
+WEIGHT, E, A = range(3)
+ENTRY_BYTES = 16
+
+# An intrinsic is called without its first parameter, the typing context, which type checkers cannot see.
+_intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
+
+_COLUMNS = 4
+_TOGETHER = 4  # entries in a vector
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_ENTRY = ir.VectorType(_F32, _COLUMNS)
+_ENTRIES = ir.VectorType(_F32, _COLUMNS * _TOGETHER)
+
+
+def _shuffled(builder: Any, a: Any, b: Any, order: list[int]) -> Any:
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(order)), order))
+
+
+def _undefined(kind: Any) -> Any:
+    return ir.Constant(kind, ir.Undefined)
+
+
+def _everywhere(builder: Any, value: Any) -> Any:
+    one = builder.insert_element(_undefined(_ENTRIES), value, ir.Constant(_I32, 0))
+    return _shuffled(builder, one, _undefined(_ENTRIES), [0] * _ENTRIES.count)
+
+
+def _size(builder: Any, value: Any) -> Any:
+    name = "llvm.fabs." + (f"v{value.type.count}f32" if isinstance(value.type, ir.VectorType) else "f32")
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(value.type, [value.type]), name)
+    return builder.call(function, [value])
+
+
+def _column(builder: Any, entries: Any, column: int) -> Any:
+    """Give each record's value in a column to all of its columns."""
+    order = [_COLUMNS * (i // _COLUMNS) + column for i in range(_ENTRIES.count)]
+    return _shuffled(builder, entries, _undefined(_ENTRIES), order)
+
+
+def _mask(*columns: int) -> Any:
+    bits = [int(i % _COLUMNS in columns) for i in range(_ENTRIES.count)]
+    return ir.Constant(ir.VectorType(ir.IntType(1), _ENTRIES.count), bits)
+
+
+def _value(builder: Any, vectors: list[Any]) -> Any:
+    """Add up the weights of all entries, neighbouring vectors first."""
+    while len(vectors) > 1:
+        vectors = [
+            builder.fadd(vectors[i], vectors[i + 1]) if i + 1 < len(vectors) else vectors[i]
+            for i in range(0, len(vectors), 2)
+        ]
+    places = [ir.Constant(_I32, _COLUMNS * i + WEIGHT) for i in range(_TOGETHER)]
+    a, b, c, d = (builder.extract_element(vectors[0], place) for place in places)
+    return builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
+
+
+@_intrinsic
+def learn_entries(
+    typing_context: Any, singles: Any, addresses: Any, target: Any, rate: Any, coherent: Any
+) -> Any:
+    """Move a board's entries towards a target, each at its own rate: ``(delta, value)``.
+
+    Returns:
+        The target minus the value before, and the value after, ``f32``.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, addresses_, target_, rate_, coherent_ = args
+        data = context.make_array(signature.args[1])(context, builder, addresses_).data
+        nothing = ir.Constant(_F32, 0.0)
+        zero, one = (ir.Constant(_ENTRIES, [number] * _ENTRIES.count) for number in (0.0, 1.0))
+        pointers: list[list[Any]] = []
+        before: list[Any] = []
+        for first in range(0, SYMMETRIES * singles.count, _TOGETHER):
+            four = [
+                builder.inttoptr(
+                    builder.load(builder.gep(data, [ir.Constant(_I32, first + i)])), _ENTRY.as_pointer()
+                )
+                for i in range(_TOGETHER)
+            ]
+            pointers.append(four)
+            a, b, c, d = (builder.load(pointer, align=_COLUMNS) for pointer in four)
+            low, high = (_shuffled(builder, *pair, list(range(8))) for pair in ((a, b), (c, d)))
+            before.append(_shuffled(builder, low, high, list(range(_ENTRIES.count))))
+        delta = builder.fsub(target_, _value(builder, before))
+        size = _size(builder, delta)
+        kept = builder.select(coherent_, ir.Constant(_F32, 1.0), nothing)
+        # By column: the step of a weight that moves at the full rate; delta; its size; nothing.
+        moves = _everywhere(builder, builder.fmul(rate_, delta))
+        for column, value in (
+            (E, builder.fmul(kept, delta)),
+            (A, builder.fmul(kept, size)),
+            (A + 1, nothing),
+        ):
+            moves = builder.select(_mask(column), _everywhere(builder, value), moves)
+        after = []
+        for four, entries in zip(pointers, before, strict=True):
+            total = _column(builder, entries, A)
+            ratio = builder.fdiv(_size(builder, _column(builder, entries, E)), total)
+            ratio = builder.select(builder.fcmp_ordered("==", total, zero), one, ratio)
+            ratio = builder.select(_mask(WEIGHT), ratio, one)
+            after.append(moved := builder.fadd(entries, builder.fmul(ratio, moves)))
+            for i, pointer in enumerate(four):
+                columns = list(range(_COLUMNS * i, _COLUMNS * (i + 1)))
+                part = _shuffled(builder, moved, _undefined(_ENTRIES), columns)
+                builder.store(part, pointer, align=_COLUMNS)
+        return context.make_tuple(builder, signature.return_type, [delta, _value(builder, after)])
+
+    pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]
+    return pair(singles, addresses, types.float32, types.float32, types.boolean), codegen

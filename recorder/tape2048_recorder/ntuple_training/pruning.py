@@ -29,11 +29,10 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
 from tape2048.ntuple.network import file_bytes, stage_begins
-from tape2048_recorder.evaluation.rollouts import play_games
+from tape2048_recorder.evaluation.games import part_of, play_games
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.ntuple import of_network
-from tape2048_recorder.players.search import after_move, afterstates
+from tape2048_recorder.players.ntuple import after_move, afterstates, of_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,13 +106,9 @@ def count_lookups(
     player = of_network(network, mix="0:1+16:1", downgrade=network.downgrade)
     seeds = game_seeds(seed, np.arange(games, dtype=U64))
     for first in range(0, games, _GAMES_AT_ONCE):
-
-        def report(done: int, _: int, first: int = first) -> None:
-            if progress is not None:
-                progress(first + done, games)
-
         some = seeds[first : first + _GAMES_AT_ONCE]
-        found = play_games(player, some, stride=1, threads=threads, progress=report)
+        now = part_of(progress, first, games)
+        found = play_games(player, some, stride=1, threads=threads, progress=now)
         _count_lookups(facts, found.boards, some[0], places, counts)
     return counts
 

@@ -50,14 +50,17 @@ from tape2048.ntuple.network import Network, places_of, save_network, stage_begi
 from tape2048.session.run_table import REACH_TILES
 from tape2048.training import TrainingDirectory, TrainingProgress, check_same
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
     BEGUN,
     ENTERED,
+    ENTRY_BYTES,
     GOALS,
     LANE_WORDS,
     LEARNED,
     LENGTH_MAX,
+    WEIGHT,
+    A,
+    E,
     Lane,
     Plays,
     TrainingTables,
@@ -223,12 +226,11 @@ class Trainer:
             self._run_threads(limit, stop, tick)
 
     def _run_threads(self, limit: int, stop: threading.Event, tick: Callable[[], None] | None) -> None:
-        places = places_of(self.layout, ENTRY_BYTES)
-        places = places._replace(stage_begins=stage_begins(self.layout, parted=self._counts.parted))
-        goals = tuple(map(U64, self.config.goal_sums))
+        begins = stage_begins(self.layout, parted=self._counts.parted)
+        places = places_of(self.layout, ENTRY_BYTES)._replace(stage_begins=begins)
+        goals, guides = (tuple(map(U64, sums)) for sums in (self.config.goal_sums, self.config.guide_sums))
         reward = np.float32(min((goal & -goal for goal in self.config.goal_sums), default=np.inf))
         tables = TrainingTables(self._entries, places)
-        guides = tuple(map(U64, self.config.guide_sums))
         plays = Plays(places, self._entries.reshape(-1), self._scales, goals, reward, guides)
         with ThreadPoolExecutor(len(self._lanes), "lane") as pool:
             try:
@@ -248,17 +250,15 @@ class Trainer:
     def _run_lane(
         self, lane: Lane, tables: TrainingTables, plays: Plays, limit: int, stop: threading.Event
     ) -> None:
-        scores = np.empty(_SLICE_GAMES)
-        highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
+        scores, highest = np.empty(_SLICE_GAMES), np.empty(_SLICE_GAMES, dtype=np.uint8)
         # No game is longer, and a larger number may exceed i64.
         restart_moves_min = min(self.config.restart_moves_min, LENGTH_MAX + 1)
         pooling = self.config.pool_boards > 0 and self._counts.parted
 
         def run(moved: int, moves: int) -> tuple[int, int, float]:
             beta, coherent, guiding = self._phase(moved)
-            starts = pooling, guiding, restart_moves_min
-            fixed = tables, plays, lane, beta, self.config.decay, coherent, *starts
-            found: tuple[int, int, float] = train(*fixed, moves, scores, highest)
+            learning = beta, self.config.decay, coherent, pooling, guiding, restart_moves_min
+            found: tuple[int, int, float] = train(tables, plays, lane, *learning, moves, scores, highest)
             return found
 
         run(0, 0)  # compile before the clock starts
@@ -467,9 +467,7 @@ class _Metrics:
     """Shows progress, and writes it to the metrics file."""
 
     def __init__(self, trainer: Trainer, files: TrainingDirectory, view: TrainingView) -> None:
-        self._trainer = trainer
-        self._files = files
-        self._view = view
+        self._trainer, self._files, self._view = trainer, files, view
         self._next = time.monotonic() + METRICS_INTERVAL_S
         self._noted = files.cut_metrics(trainer.moves)  # the moves of the last line
 

@@ -42,18 +42,19 @@ import time
 import traceback
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, PlayerError, StartError, TapeError
+from tape2048.settings.fields import Settings, Share, about, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import numpy as np
     import numpy.typing as npt
-
-    from tape2048_recorder.players.sampling import Sampling
 
     Views = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 
@@ -66,6 +67,65 @@ _FIND_IT = "Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH).
 
 #: Errors of user code. A worker that left by its sys.exit() would report nothing.
 _RAISED = (Exception, SystemExit)
+
+
+#: Indexed by their numbers in the kernel.
+METHODS = ("argmax", "softmax", "top_k", "top_p")
+
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Sampling(Settings, frozen=True, kw_only=True):
+    """The ``[sampling]`` table: how moves are drawn from the scores of a batched player.
+
+    ::
+
+        [sampling]
+        method = "softmax"  # argmax, softmax, top_k, top_p
+        temperature = 0.5
+        start_gate = 0  # the method applies to steps start_gate <= step < stop_gate of a game
+        stop_gate = 30  # ... and argmax to the others; 0: to the end
+        epsilon = 0.01  # the probability of a uniformly random legal move, within its own gates
+        epsilon_start_gate = 0
+        epsilon_stop_gate = 0
+
+    ``top_k`` keeps the k legal moves with the highest scores, and ``top_p`` the fewest whose probabilities
+    sum to p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020); both then draw by
+    softmax. Of equal scores, the move with the lower number comes first. Every draw is from the game's own
+    generator: one for a method that draws, one more where epsilon applies (two where it replaces the move),
+    none for argmax. So the games do not depend on the number of lanes or workers, as long as the scores do
+    not.
+    """
+
+    method: Annotated[str, about("how a move is chosen", choices=METHODS)] = "argmax"
+    temperature: Annotated[float, about("divisor of scores before the softmax", gt=0, le=1e9)] = 1.0
+    top_k: Annotated[int, about("number of moves that top_k keeps", ge=1, le=4)] = 2
+    top_p: Annotated[float, about("least probability that top_p keeps", gt=0, le=1)] = 0.9
+    start_gate: Annotated[Step, about("first step of a game with the method; argmax before")] = 0
+    stop_gate: Annotated[Step, about("first step without it; 0: none")] = 0
+    epsilon: Annotated[Share, about("probability of a random legal move")] = 0.0
+    epsilon_start_gate: Annotated[Step, about("first step with epsilon")] = 0
+    epsilon_stop_gate: Annotated[Step, about("first step without it; 0: none")] = 0
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether the method draws from scores, so that a player must not answer with moves."""
+        return self.method != "argmax"
+
+    def check(self) -> None:
+        """Raise ConfigError for gates that leave no step."""
+        for prefix in ("", "epsilon_"):
+            start, stop = getattr(self, f"{prefix}start_gate"), getattr(self, f"{prefix}stop_gate")
+            if stop and stop <= start:
+                raise ConfigError(
+                    f"sampling: found {prefix}start_gate = {start}, {prefix}stop_gate = {stop}, "
+                    "expected a stop above the start (or 0: to the end of the game)"
+                )
+
+
+def read_sampling(table: Mapping[str, object]) -> Sampling:
+    """Read a ``[sampling]`` table; ConfigError for an unknown setting, an invalid value, or no step."""
+    return read_table(Sampling, dict(table), "sampling")
 
 
 class BatchPlayer(Protocol):
@@ -172,22 +232,24 @@ def batch_sha256(
     SHA-256 over the factory's name, its arguments, the sampling, the checkpoint, and the player's ``sha256``;
     without that, over the factory's source file.
     """
-    import msgspec
-
     declared = getattr(player, "sha256", None)
     if not isinstance(declared, str):
         path: str | None = check_name(name)[0]
         if not str(path).endswith(".py"):
             path = getattr(sys.modules.get(str(path)), "__file__", None)
         declared = "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    facts = {
-        "player": name,
-        "args": dict(args),
-        "sampling": msgspec.to_builtins(sampling),
-        "checkpoint": checkpoint_sha256,
-        "says": declared,
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    facts = json.dumps(
+        {
+            "player": name,
+            "args": dict(args),
+            "sampling": msgspec.to_builtins(sampling),
+            "checkpoint": checkpoint_sha256,
+            "says": declared,
+        },
+        sort_keys=True,
+        allow_nan=False,
+    )
+    return hashlib.sha256(facts.encode()).hexdigest()
 
 
 class Caller:
@@ -250,8 +312,6 @@ class Caller:
             self.model_ns += time.perf_counter_ns() - begin
 
     def _checked(self, answer: Any, views: Views) -> npt.NDArray[Any]:
-        import numpy as np
-
         n = len(views[0])
         if isinstance(answer, np.ndarray) and (
             (answer.dtype == np.uint8 and answer.shape == (n,))

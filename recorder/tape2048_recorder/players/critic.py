@@ -39,8 +39,9 @@ from tape2048.ntuple.lookup import SYMMETRIES, downgraded, highest_at_least, ind
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players import ntuple
+from tape2048_recorder.players.ntuple import after_move, afterstates, worth_a_look
 from tape2048_recorder.players.registry import OF_NETWORK
-from tape2048_recorder.players.search import after_move, afterstates, expectation, maximum, worth_a_look
+from tape2048_recorder.players.simple import expectation, maximum
 
 U64 = np.uint64
 F32 = np.float32
@@ -101,18 +102,13 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
     )
 
 
-@register_jitable
-def _is_over(board: Any) -> Any:
-    return afterstates(board)[4] == U64(0)
-
-
 @kernel
 def _probability(player: Any, board: Any, goal: Any) -> Any:
     """Return P(the game reaches the goal) of a board before a move."""
     reached = max_exponent(board)
     if reached >= player.exponents[goal]:
         return F32(1)
-    if empty_mask(board) == U64(0) and _is_over(board):
+    if empty_mask(board) == U64(0) and afterstates(board)[4] == U64(0):
         return F32(0)
     places = player.cache_places
     base = stage_of(player.stage_begins, board) * player.stage_size

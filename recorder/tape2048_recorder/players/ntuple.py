@@ -2,12 +2,12 @@ r"""``ntuple``: the move with the best reward plus afterstate value of a trained
 
 Without look-ahead the value of a move is :math:`r + V(s)`, its merge score and the network's value of the
 afterstate (see :mod:`tape2048.ntuple.lookup`). Look-ahead replaces :math:`V(s)` by the expectation over the
-next spawns of the best answer (:mod:`tape2048_recorder.players.search`). It applies to boards with fewer
-empty cells than ``look_below`` (0: none; 16: all, since a board has two tiles at least). With fewer empty
-cells than ``look_twice_below``, it goes ``look_spawns`` deep, one more on boards with ``look_deeper_from``
-different tiles from 1024 on, along spawns that are together about as probable as ``look_chance`` at least. It
-applies to moves whose :math:`r + V(s)` is within ``look_margin`` points of the best, if there are two of them
-(0, or a full board, where it costs little: to all moves). A move that looks far worse is seldom better.
+next spawns of the best answer. It applies to boards with fewer empty cells than ``look_below`` (0: none; 16:
+all, since a board has two tiles at least). With fewer empty cells than ``look_twice_below``, it goes
+``look_spawns`` deep, one more on boards with ``look_deeper_from`` different tiles from 1024 on, along spawns
+that are together about as probable as ``look_chance`` at least. It applies to moves whose :math:`r + V(s)` is
+within ``look_margin`` points of the best, if there are two of them (0, or a full board, where it costs
+little: to all moves). A move that looks far worse is seldom better.
 
 From a highest tile of ``downgrade`` on, the player chooses on a smaller board with the same moves
 (:func:`downgraded`). The default is the tile in the network's file.
@@ -19,6 +19,26 @@ game's generator.
 
 ``mix`` plays each game with one of several ``look_below``: ``"0:2+3:1"`` is 1-ply in two games of three.
 The choice follows from the game's seed (:func:`mix_choices`).
+
+**Look-ahead.** With :math:`E_0(s) = V(s)`, the network's value of an afterstate, the value ``d`` spawns ahead
+is
+
+.. math::
+
+    E_d(s) = \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e \max_m \left( r_m + E_{d-1}(s_m) \right)
+
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where there is no answer. Three means make it fast, and none
+changes a bit of a value:
+
+* Several spawns and moves lead to the same leaf: a tile that slides stops at the same cell from several
+  cells. :func:`expected_once` lists the different leaves of a node, and then values them one after another,
+  so that the processor requests the entries of some at once.
+* Several lines of spawns and moves lead to the same afterstate. A table holds their values from two spawns
+  on, by afterstate, depth and remaining budget. An entry is checked against its whole key, and a value
+  follows from the key alone, so it does not matter what the table held before.
+* Lines that are improbable together are not followed to the end: a spawn is paid for with its improbability,
+  :math:`\log_2 (n / p_e)`, in half bits. Where the budget does not suffice, the answers to it are valued
+  without further look-ahead. The budget is part of the key.
 """
 
 from __future__ import annotations
@@ -30,25 +50,32 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.game.rules import count_empty, transpose
+from tape2048.game.rules import (
+    MERGE_SCORE,
+    SLIDE,
+    count_empty,
+    empty_mask,
+    rows_merge_score,
+    slide_rows,
+    transpose,
+)
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
-from tape2048.ntuple.lookup import downgraded, highest_at_least
-from tape2048.ntuple.network import place
+from tape2048.jit.intrinsics import (
+    float_bits,
+    keep,
+    load_f32,
+    mix,
+    popcount,
+    select_bit,
+    stack_words,
+    store_f32_at,
+    word,
+)
+from tape2048.ntuple.lookup import downgraded, highest_at_least, value_of
+from tape2048.ntuple.network import load_network, place
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players.registry import OF_NETWORK, own, parse_mix, sha256_of
-from tape2048_recorder.players.search import (
-    after_move,
-    afterstate_value,
-    afterstates,
-    costs_of,
-    empty_table,
-    expected,
-    expected_once,
-    value_now,
-    worth_a_look,
-)
 
 if TYPE_CHECKING:
     from tape2048.ntuple.network import Network, NetworkLayout, Places
@@ -103,8 +130,6 @@ class NTuple(NamedTuple):
 
 def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
     """Return the player with the network of this name or file; ``settings`` as for :func:`of_network`."""
-    from tape2048.ntuple.network import load_network
-
     network = load_network(weights)
     downgrade = network.downgrade if downgrade == OF_NETWORK else downgrade
     return of_network(network, downgrade=downgrade, **settings)
@@ -160,8 +185,7 @@ def of_network(
             "look_chance": np.float64(look_chance),
             "look_deeper_from": U64(look_deeper_from),
         }
-    digest = bytes.fromhex(sha256_of("ntuple", fields))
-    return player._replace(identity=np.frombuffer(digest, np.uint8))
+    return player._replace(identity=np.frombuffer(bytes.fromhex(sha256_of("ntuple", fields)), np.uint8))
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
@@ -170,6 +194,292 @@ def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
     if (stages & (stages - U64(1))).any():
         return {"stages": stages}
     return {"stage_exponents": np.array([tile.bit_length() - 1 for tile in layout.stages], dtype=U64)}
+
+
+# --- look-ahead
+
+_P_TWO = F32(0.9)
+_P_FOUR = F32(0.1)
+_ROW = U64(0xFFFF)
+_RIGHT = U64(1 << 16)  # where the right moves of rows begin in SLIDE
+
+#: Entries of the table, for each depth.
+_TABLE_BITS = 12
+_HASH = U64(0x9E3779B97F4A7C15)
+
+#: Units of a bit in budgets.
+_UNITS = 2
+
+#: Empty cells from which on a node's leaves are listed: below, too few are alike.
+_LISTED_FROM = U64(3)
+
+
+def costs_of(chance: float) -> tuple[npt.NDArray[np.int64], np.int64]:
+    """Return the costs of spawns, ``i64[2, 17]`` by tile (2, 4) and empty cells, and the budget of a line.
+
+    All are 0 for a chance of 0, which follows each line to the end.
+    """
+    costs = np.zeros((2, 17), dtype=np.int64)
+    if chance == 0:
+        return costs, np.int64(0)
+    for row, p in enumerate((0.9, 0.1)):
+        costs[row, 1:] = [round(_UNITS * math.log2(empty / p)) for empty in range(1, 17)]
+    return costs, np.int64(_UNITS * -math.log2(chance))
+
+
+def empty_table(spawns: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]:
+    """Return the keys and values of a search this many spawns deep; without entries below two spawns.
+
+    No afterstate is 0, the key of a free entry.
+    """
+    entries = max(spawns - 1, 0) << _TABLE_BITS
+    return np.zeros((entries, 2), dtype=U64), np.zeros(entries, dtype=F32)
+
+
+@register_jitable(forceinline=True)
+def afterstate_value(player: Any, after: Any) -> Any:
+    """Return the network's value of an afterstate."""
+    return value_of(player.places, player.table, player.scales, after)
+
+
+@register_jitable(forceinline=True)
+def afterstates(board: Any) -> Any:
+    """Return the four afterstates (up and down as columns), the legal mask, and the merge scores.
+
+    A board's value is that of its transpose, so only the chosen move is transposed back.
+    """
+    columns = transpose(board)
+    up, down = slide_rows(columns, U64(0)), slide_rows(columns, U64(1))
+    left, right = slide_rows(board, U64(0)), slide_rows(board, U64(1))
+    legal = (
+        U64(up != columns)
+        | U64(down != columns) << U64(1)
+        | U64(left != board) << U64(2)
+        | U64(right != board) << U64(3)
+    )
+    return up, down, left, right, legal, F32(rows_merge_score(columns)), F32(rows_merge_score(board))
+
+
+@register_jitable(forceinline=True)
+def after_move(bit: Any, options: Any) -> Any:
+    """Select the afterstate of a move's bit, without a branch; ``options`` are from :func:`afterstates`."""
+    vertical = options[0] if bit == U64(1) else options[1]
+    horizontal = options[2] if bit == U64(4) else options[3]
+    return vertical if bit < U64(4) else horizontal
+
+
+@register_jitable(forceinline=True)
+def value_now(player: Any, bit: Any, options: Any) -> Any:
+    """Return reward plus value of a legal move; ``options`` are from :func:`afterstates`."""
+    score = options[5] if bit < U64(4) else options[6]
+    return score + afterstate_value(player, after_move(bit, options))
+
+
+@register_jitable(forceinline=True)
+def best_answer(player: Any, board: Any) -> Any:
+    """Return the best of reward plus value over the moves of a board; 0 without moves."""
+    options = afterstates(board)
+    best = _NOTHING
+    moves = options[4]
+    # Legal moves only, and no branch on a value: it would wait for its look-ups, and delay the next move's.
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        best = max(best, value_now(player, bit, options))
+    return F32(0) if best == _NOTHING else best
+
+
+@kernel
+def _fill_answers(player: Any, boards: Any, out: Any) -> None:
+    for i in range(boards.shape[0]):
+        out[i] = best_answer(player, boards[i])
+
+
+def best_answers(player: Any, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Return :func:`best_answer` of boards before a move, ``u64[n]`` to ``f32[n]``."""
+    out = np.empty(len(boards), dtype=F32)
+    _fill_answers(player, boards, out)
+    return out
+
+
+@kernel
+def worth_a_look(player: Any, options: Any) -> Any:
+    """Return the mask of the legal moves within ``look_margin``."""
+    moves = options[4]
+    if player.look_margin == F32(0):
+        return moves
+    v0 = v1 = v2 = v3 = _NOTHING
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        value = value_now(player, bit, options)
+        v0 = value if bit == U64(1) else v0
+        v1 = value if bit == U64(2) else v1
+        v2 = value if bit == U64(4) else v2
+        v3 = value if bit == U64(8) else v3
+    least = max(v0, v1, v2, v3) - player.look_margin
+    return (
+        U64(v0 >= least)
+        | U64(v1 >= least) << U64(1)
+        | U64(v2 >= least) << U64(2)
+        | U64(v3 >= least) << U64(3)
+    )
+
+
+@register_jitable(forceinline=True)
+def _each_answer(player: Any, after: Any, count: Any) -> Any:
+    """Return the expectation of the best answer, each leaf valued where it occurs."""
+    spawns = empty_mask(after)
+    total, weight = F32(0), _P_TWO
+    while spawns != U64(0):
+        # Twos into all empty cells, then fours: one call site of the answer, so that it is inlined.
+        spawned = spawns & (~spawns + U64(1))
+        spawns ^= spawned
+        total += weight * best_answer(player, after | spawned)
+        if spawns == U64(0) and weight == _P_TWO:
+            spawns = empty_mask(after) << U64(1)
+            weight = _P_FOUR
+    return total / F32(count)
+
+
+#: On the stack: different leaves (8 for each empty cell, of which there are at most 15), their values (the
+#: first is that of no move), and by cell and axis the numbers of its four leaves, and its two rewards.
+_leaf_words = stack_words(120)
+_value_words = stack_words(61)
+_number_words = stack_words(32)
+_reward_words = stack_words(32)
+
+
+@register_jitable(forceinline=True)
+def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any) -> Any:
+    """List the leaf of moving the rows of a board with a spawn to one side, unless it is the last one listed.
+
+    ``rest``: the rows slid without the spawn, and 0 in its row, whose lowest bit is ``shift``. ``side``: 0
+    (left) or ``_RIGHT``. ``leaves``, ``count``: address and length of the list. ``last``: the last legal leaf
+    on this side, and its number. Returns the number of the leaf (0: illegal), the new length, and the new
+    ``last``.
+    """
+    leaf = rest | U64(SLIDE[side + (board >> shift & _ROW)]) << shift
+    legal = leaf != board
+    new = legal and leaf != last[0]
+    keep(leaves, count, leaf)
+    count += U64(new)
+    number = count if new else last[1]
+    return number if legal else U64(0), count, (leaf if legal else U64(0), number)
+
+
+@register_jitable(forceinline=True)
+def _listed_answers(player: Any, after: Any, empty: Any) -> Any:
+    """As :func:`_each_answer`, each different leaf valued once; no branch depends on a leaf."""
+    leaves, values, numbers, rewards = _leaf_words(), _value_words(), _number_words(), _reward_words()
+    count, source = U64(0), after
+    for axis in range(2):
+        reward = rows_merge_score(source)
+        left, right = slide_rows(source, U64(0)), slide_rows(source, U64(1))
+        holes = empty_mask(source)
+        # A leaf is never 0: nothing is listed yet.
+        left_two = right_two = left_four = right_four = (U64(0), U64(0))
+        while holes != U64(0):
+            two = holes & (~holes + U64(1))
+            holes ^= two
+            at = popcount(two - U64(1))
+            shift = at & U64(48)
+            others = ~(_ROW << shift)
+            for_two, for_four = source | two, source | two << U64(1)
+            n0, count, left_two = _listed(for_two, left & others, shift, U64(0), leaves, count, left_two)
+            n1, count, right_two = _listed(for_two, right & others, shift, _RIGHT, leaves, count, right_two)
+            n2, count, left_four = _listed(for_four, left & others, shift, U64(0), leaves, count, left_four)
+            n3, count, right_four = _listed(
+                for_four, right & others, shift, _RIGHT, leaves, count, right_four
+            )
+            cell = at >> U64(2)
+            turned = (cell & U64(3)) << U64(2) | cell >> U64(2)
+            place = (turned if axis else cell) << U64(1) | U64(axis)
+            keep(numbers, place, n0 | n1 << U64(8) | n2 << U64(16) | n3 << U64(24))
+            before = reward - U64(MERGE_SCORE[source >> shift & _ROW])
+            first, second = place << U64(1), place << U64(1) | U64(1)
+            store_f32_at(rewards, first, F32(before + U64(MERGE_SCORE[for_two >> shift & _ROW])))
+            store_f32_at(rewards, second, F32(before + U64(MERGE_SCORE[for_four >> shift & _ROW])))
+        source = transpose(after)
+    store_f32_at(values, U64(0), _NOTHING)
+    for i in range(count):
+        store_f32_at(values, U64(i) + U64(1), afterstate_value(player, word(leaves, U64(i))))
+    total = F32(0)
+    for four in range(2):
+        weight = _P_FOUR if four else _P_TWO
+        holes = empty_mask(after)
+        while holes != U64(0):
+            hole = holes & (~holes + U64(1))
+            holes ^= hole
+            best = _NOTHING
+            for axis in range(2):
+                place = popcount(hole - U64(1)) >> U64(1) | U64(axis)
+                pair = word(numbers, place) >> U64(16 * four)
+                value = max(load_f32(values, pair & U64(255)), load_f32(values, pair >> U64(8) & U64(255)))
+                best = max(best, load_f32(rewards, place << U64(1) | U64(four)) + value)
+            total += weight * (F32(0) if best == _NOTHING else best)
+    return total / F32(empty)
+
+
+@kernel
+def expected_once(player: Any, after: Any) -> Any:
+    """Return the expectation of the best answer, one spawn ahead."""
+    empty = popcount(empty_mask(after))
+    listed = empty >= _LISTED_FROM
+    return _listed_answers(player, after, empty) if listed else _each_answer(player, after, empty)
+
+
+@kernel
+def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
+    """Return the expectation of the best answer, ``spawns`` (from 1) ahead; the player's table changes.
+
+    ``budget`` (``i64``) is what is left for improbable spawns.
+    """
+    if spawns == 1:
+        return expected_once(player, after)
+    holes = empty_mask(after)
+    empty, depth, total = popcount(holes), spawns - 1, F32(0)
+    while holes != U64(0):
+        two = holes & (~holes + U64(1))
+        holes ^= two
+        for four in range(2):
+            board = after | two << U64(four)
+            weight = _P_FOUR if four else _P_TWO
+            left = budget - player.chance_costs[four, empty]
+            if left < 0:
+                total += weight * best_answer(player, board)
+                continue
+            if depth == 1:
+                left = np.int64(0)  # it decides nothing any more, and keys become equal
+            options = afterstates(board)
+            if options[4] == U64(0):
+                continue
+            best = _NOTHING
+            moves = worth_a_look(player, options)
+            while moves != U64(0):
+                bit = moves & (~moves + U64(1))
+                moves ^= bit
+                leads_to = after_move(bit, options)
+                # One function calls itself: numba keeps no machine code of functions that call each other.
+                if player.cache_values.shape[0] == 0:
+                    value = expected(player, leads_to, depth, left)
+                else:
+                    hashed = (leads_to + U64(left)) * _HASH >> U64(64 - _TABLE_BITS)
+                    entry = U64(depth - 1) << U64(_TABLE_BITS) | hashed
+                    key = player.cache_keys[entry]
+                    if key[0] == leads_to and key[1] == U64(left):
+                        value = player.cache_values[entry]
+                    else:
+                        value = expected(player, leads_to, depth, left)
+                        key[0], key[1] = leads_to, U64(left)
+                        player.cache_values[entry] = value
+                value += options[5] if bit < U64(4) else options[6]
+                best = max(best, value)
+            total += weight * best
+    return total / F32(empty)
+
+
+# --- the choice
 
 
 @register_jitable
@@ -304,8 +614,7 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
             return select_bit(moves, pick), state
     if spawns > 0 and empty > U64(0) and player.temperature == 0.0:
         moves = worth_a_look(player, options)
-    best = _NOTHING
-    equal = U64(0)
+    best, equal = _NOTHING, U64(0)
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
@@ -314,8 +623,7 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
             draw, state = rng.uniform(state, gamma)
             value -= F32(player.temperature * math.log(-math.log(draw + 2.0**-54)))
         if value > best:
-            best = value
-            equal = bit
+            best, equal = value, bit
         elif value == best:
             equal |= bit
     if equal & (equal - U64(1)):
@@ -346,9 +654,7 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     if seen != board:
         options = afterstates(board)
     after = after_move(bit, options)
-    if bit < U64(4):
-        after = transpose(after)
-    return popcount(bit - U64(1)), after, state
+    return popcount(bit - U64(1)), transpose(after) if bit < U64(4) else after, state
 
 
 @kernel

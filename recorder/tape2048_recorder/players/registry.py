@@ -178,7 +178,7 @@ REGISTRY: dict[str, PlayerKind] = {
         PlayerKind(
             "expectimax",
             "expectation over the next spawns, lines of the board valued by hand-made features",
-            "expectimax:make",
+            "simple:make_expectimax",
             ExpectimaxArgs,
         ),
         PlayerKind(

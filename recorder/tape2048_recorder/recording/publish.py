@@ -367,7 +367,7 @@ def decode_games(
     entry of the anchors' file, and the start boards ``u64[R]`` in the order of the runs.
     """
     from tape2048.tape.reader import anchors_of, check_games, game_pieces
-    from tape2048_recorder.game.engine import start_boards
+    from tape2048_recorder.game.rng import start_boards
 
     path = session / TAPE_NPY
     ends = np.cumsum(runs["rows"], dtype=np.uint64)

@@ -1,4 +1,6 @@
-r"""Loss and luck of each move of a game, in points of score or in the probability to reach a tile.
+r"""Values of moves: loss and luck of a game's moves, and a player's branch values for runs without them.
+
+Loss and luck are in points of score or in the probability to reach a tile.
 
 A judge values boards before a move: :math:`V_0(b)` is the best reward and value of an n-tuple network's
 moves (:mod:`tape2048_recorder.players.ntuple`), or the probability that a critic gives a tile. One spawn
@@ -36,6 +38,8 @@ values of the smaller board; that two boards were made smaller differently is pa
 from __future__ import annotations
 
 import hashlib
+import importlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -56,14 +60,16 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import downgraded
-from tape2048_recorder.players.ntuple import move_values
-from tape2048_recorder.players.registry import check_player, make_player, player_sha256
-from tape2048_recorder.players.search import best_answers
+from tape2048.runs.a2run2 import RunV2
+from tape2048_recorder.players.ntuple import best_answers, move_values
+from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, player_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
+
+    from tape2048.runs.run import Run
 
     Leaf = Callable[[NDArray[np.uint64]], NDArray[np.floating[Any]]]
 
@@ -136,12 +142,9 @@ class Judge:
         downgrade_exponent: int = 0,
         threads: int = 1,
     ) -> None:
-        self.name = name
-        self.tile = tile
+        self.name, self.identity, self.tile = name, identity, tile
         self.unit = "points" if tile is None else "probability"
-        self.identity = identity
-        self._leaf = leaf
-        self._threads = threads
+        self._leaf, self._threads = leaf, threads
         self._downgrade_exponent = U64(downgrade_exponent)
 
     @classmethod
@@ -197,14 +200,14 @@ class Judge:
             decided = reached | (legal_masks(boards) == 0)
             return np.where(decided, reached.astype(np.float32), critic(boards)[:, column])
 
-        identity = hashlib.sha256(f"judge 1 {sha256} {tile}".encode()).hexdigest()
-        return cls(f"{name}, P({tile})", leaf, identity, tile=tile)
+        identity = hashlib.sha256(f"judge 1 {sha256} {tile}".encode())
+        return cls(f"{name}, P({tile})", leaf, identity.hexdigest(), tile=tile)
 
     def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
         """Judge a game."""
         states = np.ascontiguousarray(as_packed(boards))
-        found = recover(states, np.asarray(moves))
-        made, known = np.asarray(moves), found.moves != UNKNOWN
+        made = np.asarray(moves)
+        known = recover(states, made).moves != UNKNOWN
         made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
         steps = len(made)
         seen = self._seen(states)
@@ -227,14 +230,13 @@ class Judge:
         packed = np.array([board], np.uint64)
         seen = self._seen(packed)
         counts, children = _children(seen)
-        _, shown = _children(packed)
-        leaves = self._leaf(children).tolist()
-        (values,) = self._values(seen).tolist()
+        shown = _children(packed)[1]
+        leaves, (values,) = self._leaf(children).tolist(), self._values(seen).tolist()
         found, first = [], 0
         for move in range(4):
             if not (count := int(counts[0, move])):
                 continue
-            after = int(slide(packed[0], move))
+            after, reward = int(slide(packed[0], move)), int(merge_score(packed[0], move))
             spawns = []
             for i in range(first, first + count):
                 spawned = int(shown[i]) ^ after
@@ -243,9 +245,7 @@ class Judge:
                 chance = (_P_TWO if tile == 2 else _P_FOUR) / (count // 2)
                 spawns.append(Spawn(cell, tile, chance, int(shown[i]), leaves[i]))
             first += count
-            spawns.sort(key=lambda one: (one.cell, one.tile))
-            reward = int(merge_score(packed[0], move))
-            found.append(Option(move, values[move], reward, after, tuple(spawns)))
+            found.append(Option(move, values[move], reward, after, tuple(sorted(spawns))))
         return found
 
     def _seen(self, boards: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -272,8 +272,7 @@ class Judge:
 
 def _best(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the greatest of each board's values, ``f32[n]``; NaN without one. Faster than a reduction."""
-    up, down, left, right = values.T
-    best: NDArray[np.float32] = np.fmax(np.fmax(up, down), np.fmax(left, right))
+    best: NDArray[np.float32] = np.fmax(*np.fmax(values.T[::2], values.T[1::2]))
     return best
 
 
@@ -296,8 +295,7 @@ def _fill_children(boards: Any, counts: Any, children: Any) -> int:
             while empty != U64(0):
                 two = empty & (~empty + U64(1))
                 empty ^= two
-                children[at] = after | two
-                children[at + 1] = after | two << U64(1)
+                children[at], children[at + 1] = after | two, after | two << U64(1)
                 at += 2
             counts[i, move] = at - first
     return at
@@ -323,10 +321,8 @@ def _follow(boards: Any, seen: Any, moves: Any, following: Any, rewards: Any) ->
     """Write each next board as the network sees the one before it, and the rewards ``f64[2, n]`` of both."""
     for i in range(moves.shape[0]):
         move = U64(moves[i])
-        spawn = slide(boards[i], move) ^ boards[i + 1]
-        following[i] = slide(seen[i], move) | spawn
-        rewards[0, i] = merge_score(boards[i], move)
-        rewards[1, i] = merge_score(seen[i], move)
+        following[i] = slide(seen[i], move) | (slide(boards[i], move) ^ boards[i + 1])
+        rewards[0, i], rewards[1, i] = merge_score(boards[i], move), merge_score(seen[i], move)
 
 
 @kernel
@@ -334,3 +330,41 @@ def _downgrade(boards: Any, exponent: Any) -> None:
     for i in range(boards.shape[0]):
         if max_exponent(boards[i]) >= exponent:
             boards[i] = downgraded(boards[i])
+
+
+#: Players whose module has ``move_values(player, boards)``, from ``u64[n]`` to ``f32[n, 4]`` (UDLR): greater
+#: is better, on any scale.
+VALUED = ("expectimax", "ntuple")
+
+
+class Annotator:
+    """Adds a player's branch values to runs; thread-safe."""
+
+    def __init__(self, name: str, args: Mapping[str, Any], *, replace: bool = False) -> None:
+        self._args = check_player(name, args)
+        if name not in VALUED:
+            raise ConfigError(f"player {name!r} has no move values", hint=f"one of: {', '.join(VALUED)}")
+        self._name = name
+        module = REGISTRY[name].factory.partition(":")[0]
+        self._move_values = importlib.import_module(f"tape2048_recorder.players.{module}").move_values
+        self._replace = replace
+        self._local = threading.local()  # a player with a cache is for one thread
+
+    def __call__(self, run: Run) -> RunV2:
+        """Return the run with values at every step, normalised by :func:`tape2048.runs.a2run2.normalize`."""
+        recorded = RunV2.from_run(run)
+        if len(run) == 0 or (not self._replace and bool(recorded.has_branches.all())):
+            return recorded
+        if not hasattr(self._local, "player"):
+            self._local.player = make_player(self._name, self._args)
+        boards = np.array(run.boards, np.uint64)
+        values = np.nan_to_num(self._move_values(self._local.player, boards), nan=0.0)
+        everywhere = np.ones(len(run), np.bool_)
+        computed = RunV2(run.states, run.moves, run.meta, values, legal_masks(boards), everywhere)
+        computed = computed.normalize_branches()
+        if self._replace:
+            return computed
+        has = recorded.has_branches
+        values = np.where(has[:, None], recorded.branch_values, computed.branch_values)
+        legal = np.where(has, recorded.branch_legal, computed.branch_legal)
+        return RunV2(run.states, run.moves, run.meta, values, legal, everywhere)

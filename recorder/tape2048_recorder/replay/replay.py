@@ -123,7 +123,7 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
     meta, player = recorded_player(path, session.meta)
     if session.dtype != step_dtype(record_action=meta.record_action):
         raise FieldError(f"record_action is {meta.record_action}, the rows are {session.dtype}", path=path)
-    findings: list[Finding] = []
+    said: list[str] = []
     done = differing = 0
     with ThreadPoolExecutor(available_cores()) as pool:
         chunks = list(_chunks(session.runs))
@@ -131,16 +131,16 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
             chunks, pool.map(lambda chunk: _differing(session, meta, player, *chunk), chunks), strict=True
         ):
             differing += len(found)
-            for run, what in found[: _FINDINGS_MAX - len(findings)]:
+            for run, what in found[: _FINDINGS_MAX - len(said)]:
                 named = f"run {session.runs['id'][run]} (seed {session.runs['seed'][run]})"
-                findings.append(Finding.of(ReplayError(f"{named} comes out differently: {what}", path=path)))
+                said.append(f"{named} comes out differently: {what}")
             done += int(session.runs["rows"][first:end].sum())
             if progress is not None:
                 progress(done, len(session))
-    if differing > len(findings):
-        more = f"{differing - len(findings)} more runs came out differently"
-        findings.append(Finding.of(ReplayError(more, path=path)))
-    return Replay(len(session.runs), tuple(findings))
+    if differing > len(said):
+        said.append(f"{differing - len(said)} more runs came out differently")
+    findings = tuple(Finding.of(ReplayError(text, path=path)) for text in said)
+    return Replay(len(session.runs), findings)
 
 
 def _chunks(runs: NDArray[np.void]) -> Iterator[tuple[int, int]]:
@@ -157,8 +157,8 @@ def _differing(
     session: Session, meta: PlayerFacts, player: Any, first: int, end: int
 ) -> list[tuple[int, str]]:
     """Return the runs of a range that come out differently, each with its difference."""
-    from tape2048_recorder.game.engine import start_boards
     from tape2048_recorder.game.loop import Buffer, play_all
+    from tape2048_recorder.game.rng import start_boards
 
     recorded = session.runs[first:end]
     rows: NDArray[Any] = session.steps if session.tape is None else session.tape.data
@@ -179,17 +179,15 @@ def _differing(
     found = []
     for i in range(end - first):
         differs = [name for name in _COMPARED if played[name][i] != recorded[name][i]]
+        here, there = int(played["first_row"][i]), int(recorded["first_row"][i])
+        count = int(played["rows"][i])
         if differs:
             what = ", ".join(f"{name} {recorded[name][i]}, not {played[name][i]}" for name in differs)
-            found.append((first + i, what))
+        elif recorded_starts[i] != starts[i]:
+            what = f"start_board {recorded_starts[i]:#018x}, not {starts[i]:#018x}"
+        elif (unequal := made[here : here + count] != rows[there : there + count]).any():
+            what = f"row {there + int(unequal.argmax())} is the first to differ"
+        else:
             continue
-        if recorded_starts[i] != starts[i]:
-            found.append((first + i, f"start_board {recorded_starts[i]:#018x}, not {starts[i]:#018x}"))
-            continue
-        here = made[int(played["first_row"][i]) :][: int(played["rows"][i])]
-        there = rows[int(recorded["first_row"][i]) :][: int(recorded["rows"][i])]
-        unequal = np.flatnonzero(here != there)
-        if len(unequal):
-            row = int(recorded["first_row"][i]) + int(unequal[0])
-            found.append((first + i, f"row {row} is the first to differ"))
+        found.append((first + i, what))
     return found

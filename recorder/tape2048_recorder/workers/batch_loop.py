@@ -26,8 +26,7 @@ from tape2048_recorder.ipc.protocol import (
     WeightsTaken,
 )
 from tape2048_recorder.lanes.table import Finished, Table
-from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
-from tape2048_recorder.players.sampling import read_sampling
+from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player, read_sampling
 from tape2048_recorder.workers.loop import RUNS_MAX, SLICE_S, Worker, unexpected
 
 if TYPE_CHECKING:

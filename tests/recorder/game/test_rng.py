@@ -1,8 +1,9 @@
-"""The generator: published values, unbiased draws, seeds of games."""
+"""The generator, spawns and first boards against the reference; draws and seeds, and random play."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+import random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +11,14 @@ import pytest
 from hypothesis import example, given, strategies as st
 from scipy import stats
 from tests import reference
+from tests.recorder.choosing import outcomes
 
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game import rng
+from tape2048_recorder.players import registry
 
 words = st.integers(0, 2**64 - 1)
+BOARDS_WITH_ROOM = st.lists(st.integers(0, 15), min_size=16, max_size=16).filter(lambda cells: 0 in cells)
 
 #: SplitMix64 from the state 1234567, as its authors' code (and everybody's copy of it) gives them.
 PUBLISHED = [
@@ -39,16 +43,6 @@ def _next_u64(state: Any, gamma: Any) -> Any:
 @kernel
 def _bounded(state: Any, gamma: Any, n: Any) -> Any:
     return rng.bounded(state, gamma, n)
-
-
-@kernel
-def _count_draws(state: Any, gamma: Any, draws: Any, counts: Any) -> Any:
-    """Count ``draws`` bounded draws below the length of ``counts``; the state after them."""
-    n = np.uint64(counts.shape[0])
-    for _ in range(draws):
-        draw, state = rng.bounded(state, gamma, n)
-        counts[draw] += 1
-    return state
 
 
 @kernel
@@ -108,51 +102,6 @@ def test_some_games_have_their_increment_mended() -> None:
 # --- bounded draws
 
 
-class Word8(int):
-    """A machine word of 8 bits."""
-
-    def __new__(cls, value: int) -> Self:
-        return super().__new__(cls, int(value) % 256)
-
-    def __mul__(self, other: int) -> Word8:
-        return Word8(int(self) * int(other))
-
-    def __sub__(self, other: int) -> Word8:
-        return Word8(int(self) - int(other))
-
-    def __mod__(self, other: int) -> Word8:
-        return Word8(int(self) % int(other))
-
-
-class RejectedError(Exception):
-    """A second word was asked for."""
-
-
-def test_every_word_of_eight_bits_and_every_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The very source of ``bounded``, run on 8-bit words: each result comes from equally many words."""
-
-    def next_word(state: int | None, gamma: int) -> tuple[Word8, None]:
-        if state is None:
-            raise RejectedError
-        return Word8(state), None
-
-    monkeypatch.setattr(rng, "U64", Word8)
-    monkeypatch.setattr(rng, "next_u64", next_word)
-    monkeypatch.setattr(rng, "high64", lambda a, b: int(a) * int(b) >> 8)
-    for n in range(1, 256):
-        counts = [0] * n
-        rejected = 0
-        for word in range(256):
-            try:
-                draw, _ = rng.bounded(word, 1, Word8(n))
-            except RejectedError:
-                rejected += 1
-            else:
-                counts[draw] += 1
-        assert counts == [256 // n] * n, n
-        assert rejected == 256 % n
-
-
 UNMIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -205,13 +154,6 @@ def test_any_bounded_draw(state: int, gamma: int, n: int) -> None:
     assert 0 <= draw < n
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 24, 140, 160])
-def test_bounded_draws_are_uniform(n: int) -> None:
-    counts: npt.NDArray[np.int64] = np.zeros(n, dtype=np.int64)
-    _count_draws(*(u64(int(word)) for word in _start(u64(n))), 1_000_000, counts)
-    assert stats.chisquare(counts).pvalue > 1e-3
-
-
 def test_uniform_draws_are_uniform() -> None:
     draws = np.empty(1_000_000)
     state, gamma = (u64(int(word)) for word in _start(u64(7)))
@@ -241,17 +183,111 @@ def test_the_seed_of_a_game(seed: int, first: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
-def test_games_have_seeds_of_their_own(seed: int) -> None:
-    ids = np.arange(1_000_000, dtype=np.uint64)
-    assert len(np.unique(rng.game_seeds(seed, ids))) == len(ids)
-
-
-def test_neighbouring_seeds_play_other_games() -> None:
+def test_games_have_seeds_of_their_own() -> None:
+    """Also those of neighbouring seeds."""
     ids = np.arange(100_000, dtype=np.uint64)
-    seeds = np.concatenate([rng.game_seeds(seed, ids) for seed in range(8)])
+    seeds = np.concatenate([rng.game_seeds(seed, ids) for seed in (*range(8), 2**63, 2**64 - 1)])
     assert len(np.unique(seeds)) == len(seeds)
+    assert rng.game_seeds(5, ids[:0]).tolist() == []
 
 
-def test_no_games_have_no_seeds() -> None:
-    assert rng.game_seeds(5, np.empty(0, dtype=np.uint64)).tolist() == []
+@kernel
+def _count_spawns(board: Any, state: Any, gamma: Any, spawns: Any, counts: Any) -> None:
+    """Count, in ``counts[cell, is_four]``, what ``spawns`` spawns on this board put where."""
+    for _ in range(spawns):
+        after, is_four, state = rng.spawn(board, state, gamma)
+        added = after ^ board
+        cell = 0
+        while (added >> np.uint64(60 - 4 * cell)) == np.uint64(0):
+            cell += 1
+        counts[cell, is_four] += 1
+
+
+@kernel
+def _count_starts(seeds: Any, counts: Any) -> None:
+    """Count the first boards' tiles in ``counts[cell, exponent]``."""
+    for i in range(seeds.shape[0]):
+        board, _, _, _ = rng.new_game(seeds[i])
+        for cell in range(16):
+            counts[cell, (board >> np.uint64(60 - 4 * cell)) & np.uint64(15)] += 1
+
+
+# --- spawns
+
+
+@given(BOARDS_WITH_ROOM, words, words.map(lambda gamma: gamma | 1))
+@example([0] * 16, 0, 1)
+@example([0] + [15] * 15, 0, 1)
+@example([15] * 15 + [0], 0, 1)
+def test_a_spawn_is_the_references(cells: list[int], state: int, gamma: int) -> None:
+    generator = reference.Generator(state, gamma)
+    expected, is_four = reference.spawn(cells, generator)
+    board, four, after = rng.spawn(u64(reference.pack(cells)), u64(state), u64(gamma))
+    assert reference.unpack(int(board)) == expected
+    assert (int(four), int(after)) == (is_four, generator.state)
+    changed = [cell for cell in range(16) if expected[cell] != cells[cell]]
+    assert [cells[cell] for cell in changed] == [0]
+    assert [expected[cell] for cell in changed] == [1 + is_four]
+
+
+def some_boards() -> list[list[int]]:
+    draw = random.Random(11)
+    boards = [[0] * 16, [0] + [3] * 15, [3] * 15 + [0], [0, 0] + [15] * 14]
+    for tiles in (2, 5, 9, 12, 14):
+        cells = [draw.randint(1, 15) for _ in range(tiles)] + [0] * (16 - tiles)
+        draw.shuffle(cells)
+        boards.append(cells)
+    return boards
+
+
+@pytest.mark.parametrize("cells", some_boards(), ids=lambda cells: f"{16 - cells.count(0)} tiles")
+def test_spawns_are_uniform_and_a_tenth_are_fours(cells: list[int]) -> None:
+    counts: npt.NDArray[np.int64] = np.zeros((16, 2), dtype=np.int64)
+    spawns = 200_000
+    _count_spawns(u64(reference.pack(cells)), u64(5), u64(0x9E3779B97F4A7C15), spawns, counts)
+    empty = reference.empty_cells(cells)
+    assert not np.delete(counts, empty, axis=0).any()
+    expected = np.outer(np.ones(len(empty)), [0.9, 0.1]) * spawns / len(empty)
+    assert stats.chisquare(counts[empty].ravel(), expected.ravel()).pvalue > 1e-3
+
+
+# --- starts
+
+
+@given(words)
+@example(0)
+@example(2**64 - 1)
+def test_a_game_starts_as_the_references(seed: int) -> None:
+    cells, fours, generator = reference.new_game(seed)
+    board, four_count, state, gamma = map(int, rng.new_game(u64(seed)))
+    assert reference.unpack(board) == cells
+    assert (four_count, state, gamma) == (fours, generator.state, generator.gamma)
+    assert len(reference.empty_cells(cells)) == 14
+
+
+def test_games_start_anywhere() -> None:
+    games = 400_000
+    counts: npt.NDArray[np.int64] = np.zeros((16, 16), dtype=np.int64)
+    _count_starts(rng.game_seeds(3, np.arange(games, dtype=np.uint64)), counts)
+    assert counts[:, 1:3].sum() == 2 * games
+    assert not counts[:, 3:].any()
+    # Two tiles in different cells: each cell has one in an eighth of the games, independently of which.
+    expected = np.full(16, games / 8)
+    # Two cells drawn without replacement: their counts vary by 14/15 of what a multinomial's do.
+    statistic = ((counts[:, 1:3].sum(axis=1) - expected) ** 2 / expected).sum() * 15 / 14
+    assert 1e-3 < stats.chi2.sf(statistic, 15) < 1 - 1e-3
+    assert stats.binomtest(int(counts[:, 2].sum()), 2 * games, 0.1).pvalue > 1e-3
+
+
+# --- random play
+
+
+@pytest.mark.slow
+def test_random_play_comes_to_what_is_published() -> None:
+    games = 200_000
+    seeds = rng.game_seeds(1, np.arange(games, dtype=np.uint64))
+    scores, highest, steps = outcomes(registry.make_player("random", {}), seeds)
+    assert scores.mean() == pytest.approx(1_094, rel=0.01)
+    assert steps / games == pytest.approx(118, rel=0.01)
+    assert highest.max() <= 1024
+    assert np.isin(highest, 2 ** np.arange(2, 11)).all()

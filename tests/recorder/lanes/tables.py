@@ -8,8 +8,7 @@ import numpy as np
 
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes.table import Finished, Table
-from tape2048_recorder.players.batch import Caller
-from tape2048_recorder.players.sampling import Sampling
+from tape2048_recorder.players.batch import Caller, Sampling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,31 +54,12 @@ class Games:
         finished.drop_block()
 
 
-def make_table(
-    player: Any,
-    games: Games,
-    *,
-    lanes: int = 64,
-    rows_max: int = 4096,
-    runs_max: int = 64,
-    record_action: bool = True,
-    sample_rate: int = 1,
-    storage: str = "rows",
-    **sampling: Any,
-) -> Table:
-    return Table(
-        Caller(player, "python:here:player"),
-        lanes=lanes,
-        sampling=Sampling(**sampling),
-        finished=Finished(
-            rows_max=rows_max,
-            runs_max=runs_max,
-            record_action=record_action,
-            sample_rate=sample_rate,
-            storage=storage,
-        ),
-        feed=games,
-    )
+def make_table(player: Any, games: Games, *, lanes: int = 64, **options: Any) -> Table:
+    """A table of lanes; ``options`` of the buffer or the sampling."""
+    block = {"rows_max": 4096, "runs_max": 64, "record_action": True, "sample_rate": 1, "storage": "rows"}
+    finished = Finished(**{name: options.pop(name, value) for name, value in block.items()})
+    caller = Caller(player, "python:here:player")
+    return Table(caller, lanes=lanes, sampling=Sampling(**options), finished=finished, feed=games)
 
 
 def play_out(table: Table) -> None:

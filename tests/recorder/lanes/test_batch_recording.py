@@ -16,7 +16,7 @@ from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ipc.protocol import HURRY, Confirmed, Shared
 from tape2048_recorder.lanes.kernels import new_lanes
-from tape2048_recorder.players.sampling import read_sampling
+from tape2048_recorder.players.batch import read_sampling
 from tape2048_recorder.replay.replay import replay_session
 from tape2048_recorder.workers.batch_loop import BatchWorker
 
@@ -74,13 +74,7 @@ def signed(seed: int) -> int:
 def test_workers_and_lanes_change_no_game(tmp_path: Path) -> None:
     sampling = {"method": "softmax", "temperature": 0.5, "stop_gate": 40, "epsilon": 0.05}
     expected = {
-        (
-            key,
-            kept.seed - 2**64 * (kept.seed >= 2**63),
-            kept.steps,
-            kept.max_score,
-            kept.highest_tile,
-        ): kept.rows
+        (key, signed(kept.seed), kept.steps, kept.max_score, kept.highest_tile): kept.rows
         for key, kept in play(batched.hashed(), GAMES, **sampling).items()
     }
     for workers, lanes in ((1, 4096), (2, 64), (2, 1)):
@@ -211,7 +205,6 @@ def test_a_new_worker_plays_the_last_good_weights(
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001, "load_s": 1.5}, lanes=8, seed=7,
         workers=2, flush_s=0.2, model_dir=str(model_dir), model_files="*.json",
-
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
@@ -229,7 +222,6 @@ def test_weights_that_end_their_loaders_are_refused(recorders: Recorders, model_
     recorder = recorders.start(
         player=f"{PLAYER}:deadly", workers=2, lanes=8, seed=7, flush_s=0.2,
         model_dir=str(model_dir), model_files="*.json",
-
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
@@ -333,7 +325,6 @@ def test_a_slow_load_costs_no_worker(recorders: Recorders, model_dir: Path) -> N
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 5.0},
         model_dir=str(model_dir), model_files="*.json",
         lanes=50, seed=7, flush_s=0.1, worker_silence_s=3.0,
-
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["games"] > 50)

@@ -11,11 +11,14 @@ from tests import reference
 
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.network import Network, NetworkLayout, place, places_of
-from tape2048_recorder.ntuple_training.entries import ENTRY_BYTES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.learning import (
     BEGINS_MAX,
+    ENTRY_BYTES,
     GOALS,
     LENGTH_MAX,
+    WEIGHT,
+    A,
+    E,
     Lane,
     Plays,
     TrainingTables,
@@ -95,7 +98,7 @@ def test_updates_follow_the_formulas(beta: float, decay: float) -> None:
     )
     lane = new_lane(np.uint64(1), layout)
     highest = 0
-    for seed in range(100):
+    for seed in range(60):
         game = reference.play_random(seed)
         highest = max(highest, *game.final)
         fill(lane, game.moves)
@@ -104,7 +107,7 @@ def test_updates_follow_the_formulas(beta: float, decay: float) -> None:
         assert errors == pytest.approx(expected, rel=1e-4)
     assert highest >= 7, "some games reached the second stage"
     moved = np.flatnonzero(np.array(learner.a))
-    assert len(moved) > 5_000
+    assert len(moved) > 3_000
     assert np.count_nonzero(tables.entries[:, A]) == len(moved), "the same entries have learned"
     assert not tables.entries[:, A + 1].any()
     for mine, theirs in zip(tables.entries.T, learner[1:], strict=False):
@@ -328,9 +331,8 @@ def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[A
     found: list[float] = []
     total = 0
     for budget in budgets:
-        count, moves, _ = train(
-            tables, plays, lane, 1.0, 0.0, True, False, False, 10, budget, scores, highest
-        )
+        how = (1.0, 0.0, True, False, False, 10)
+        count, moves, _ = train(tables, plays, lane, *how, budget, scores, highest)
         found += scores[:count].tolist()
         total += moves
     return tables.entries, found, total
@@ -340,11 +342,8 @@ def test_slices_change_nothing_but_where_it_ends() -> None:
     one, scores_of_one, moves = run(9, [20_000])
     assert 20_000 <= moves < 22_000, "it ends with the game in which the number is reached"
     slices, scores_of_slices, moves_of_slices = run(9, [1] * 3000)
-    count = len(scores_of_one)
-    assert (
-        scores_of_one == scores_of_slices[:count]
-        or scores_of_slices == scores_of_one[: len(scores_of_slices)]
-    )
+    count = min(len(scores_of_one), len(scores_of_slices))
+    assert scores_of_one[:count] == scores_of_slices[:count]
     again, scores_again, _ = run(9, [20_000])
     assert np.array_equal(one, again)
     assert scores_again == scores_of_one
@@ -356,8 +355,7 @@ def test_slices_change_nothing_but_where_it_ends() -> None:
 
 def test_a_full_array_of_scores_ends_it_too() -> None:
     _, scores, moves = run(9, [ENDLESS], games=12)
-    assert len(scores) == 12
-    assert moves < 30_000
+    assert (len(scores), moves < 30_000) == (12, True)
 
 
 def test_a_lane_has_room_for_the_longest_game() -> None:

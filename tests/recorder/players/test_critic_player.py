@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from tests import reference
-from tests.recorder.choosing import GAMMA, boards, choose_once, words
+from tests.recorder.choosing import boards, choice, words
 
 from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import CriticFacts, SplitInfo
@@ -48,7 +48,7 @@ def critic(path: Path) -> NTupleCritic:
 
 @functools.cache
 def player(path: Path, tile: int = 1024, **how: float) -> CriticPlayer:
-    args = {"critic": str(path), "tile": tile, "margin": 0.0, **how}
+    args = {"critic": str(path), "tile": tile, "margin": 0.0, "weights": "fast", **how}
     made: CriticPlayer = make_player("critic", check_player("critic", args))
     return made
 
@@ -82,12 +82,6 @@ def slow_values(path: Path, cells: list[int], goal: int, spawns: int) -> dict[in
     }
 
 
-def choice(made: CriticPlayer, cells: list[int], state: int) -> tuple[int, list[int]]:
-    board = np.uint64(reference.pack(cells))
-    move, after, _ = map(int, choose_once(made, board, np.uint64(state), GAMMA))
-    return move, reference.unpack(after)
-
-
 @pytest.mark.parametrize(("tile", "spawns"), [(64, 1), (1024, 1), (1024, 2)])
 @settings(max_examples=20, deadline=None)
 @example(cells=[0] * 14 + [1, 1], state=0)  # the higher tile alone would be likelier than the lower one
@@ -100,7 +94,7 @@ def test_it_chooses_the_likeliest_move(
     goal = TILES.index(tile)
     while goal < 2 and max(cells) >= TILES[goal].bit_length() - 1:
         goal += 1
-    move, after = choice(player(path, tile, look_below=16 * (spawns - 1)), cells, state)
+    move, after, _ = choice(player(path, tile, look_below=16 * (spawns - 1)), cells, state)
     values = slow_values(path, cells, goal, spawns)
     legal = reference.legal_moves(cells)
     if not legal:
@@ -111,17 +105,17 @@ def test_it_chooses_the_likeliest_move(
 
 
 @functools.cache
-def default_network() -> NTuple:
-    return make_ntuple(weights="default", downgrade=0)
+def fast_network() -> NTuple:
+    return make_ntuple(weights="fast", downgrade=0)
 
 
 @pytest.mark.parametrize("margin", [1e-3, 200.0])
 @settings(max_examples=50)
 @given(cells=st.lists(st.integers(0, 12), min_size=16, max_size=16), state=words)
 def test_moves_are_within_the_margin(path: Path, margin: float, cells: list[int], state: int) -> None:
-    move, _ = choice(player(path, margin=margin), cells, state)
+    move, _, _ = choice(player(path, margin=margin), cells, state)
     board = np.array([reference.pack(cells)], np.uint64)
-    values = move_values(default_network(), board)[0]
+    values = move_values(fast_network(), board)[0]
     if reference.legal_moves(cells):
         assert values[move] >= np.nanmax(values) - margin - 0.1
 

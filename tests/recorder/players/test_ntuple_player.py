@@ -1,4 +1,4 @@
-"""The ``ntuple`` player: its moves against the formulas, on networks of integers."""
+"""The ``ntuple`` player and its look-ahead against the formulas, on networks of integers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,30 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 from tests import reference
-from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, outcomes, words
+from tests.recorder.choosing import boards, choice, counts_of, evenly, outcomes, u64, words
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError, ModelError
+from tape2048.game.rules import empty_mask
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import popcount
 from tape2048.ntuple.lookup import downgraded
-from tape2048.ntuple.network import save_network
+from tape2048.ntuple.network import load_network, save_network
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players import registry
-from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
+from tape2048_recorder.players.ntuple import (
+    NTuple,
+    _each_answer,
+    _listed_answers,
+    best_answers,
+    costs_of,
+    empty_table,
+    expected_once,
+    mix_choices,
+    move_values,
+    of_network,
+)
 from tape2048_recorder.players.registry import parse_mix
 
 if TYPE_CHECKING:
@@ -51,21 +65,6 @@ def slow_values(kind: str, cells: tuple[int, ...], *, looks_ahead: bool) -> dict
 @functools.cache
 def make(kind: str = "f32", **how: Any) -> NTuple:
     return of_network(network(kind), **how)
-
-
-def u64(cells: list[int]) -> np.uint64:
-    return np.uint64(reference.pack(cells))
-
-
-def choice(player: NTuple, cells: list[int], state: int = 0) -> tuple[int, list[int], int]:
-    move, after, new_state = map(int, choose_once(player, u64(cells), np.uint64(state), GAMMA))
-    return move, reference.unpack(after), new_state
-
-
-def counts_of(player: NTuple, cells: list[int], choices: int = 200_000) -> npt.NDArray[np.int64]:
-    counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
-    count_choices(player, u64(cells), choices, counts)
-    return counts
 
 
 def seeds_of(games: int, seed: int = 3) -> npt.NDArray[np.uint64]:
@@ -104,12 +103,11 @@ def test_one_ply_chooses_the_best_reward_and_value(kind: str) -> None:
     assert seen == {0, 1, 2, 3}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", DTYPES)
-@pytest.mark.parametrize("look", [0, 1, 2, 5, 16])
+@pytest.mark.parametrize("look", [0, 2, 16])
 def test_looking_ahead_is_an_expectation(kind: str, look: int) -> None:
     player = make(kind, look_below=look)
-    cases = [cells for cells in slow.random_boards(80, seed=12, highest=8) if reference.legal_moves(cells)]
+    cases = [cells for cells in slow.random_boards(32, seed=12, highest=8) if reference.legal_moves(cells)]
     found = move_values(player, slow.packed(cases))
     differ = 0
     for cells, mine in zip(cases, found, strict=True):
@@ -126,13 +124,12 @@ def test_looking_ahead_is_an_expectation(kind: str, look: int) -> None:
     assert differ or look < 2, "some choices are others than without"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", DTYPES)
-@pytest.mark.parametrize("margin", [1, 400, 1500, 100_000])
+@pytest.mark.parametrize("margin", [1, 400, 100_000])
 def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) -> None:
     player = make(kind, look_below=16, look_margin=margin)
     chosen_otherwise = full_boards = 0
-    for cells in slow.random_boards(80, seed=13, highest=8):
+    for cells in slow.random_boards(40, seed=13, highest=8):
         now = slow_values(kind, tuple(cells), looks_ahead=False)
         if not now:
             continue
@@ -145,12 +142,8 @@ def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) 
         assert len(near) == 1 or ahead[move] >= best - 0.1
         chosen_otherwise += ahead[move] < max(ahead.values()) - 0.1
         full_boards += full
-    assert full_boards > 3
+    assert full_boards > 1
     assert (chosen_otherwise > 0) == (margin < 100_000), "a wide margin leaves nothing out, a narrow one does"
-
-
-def by_empty(cases: list[list[int]], count: int) -> list[list[int]]:
-    return [cells for cells in cases if cells.count(0) == count]
 
 
 @pytest.mark.slow
@@ -158,7 +151,10 @@ def by_empty(cases: list[list[int]], count: int) -> list[list[int]]:
 def test_the_second_look_is_an_expectation(margin: float) -> None:
     player = make(look_below=2, look_twice_below=2, look_margin=margin)
     found = [cells for cells in slow.random_boards(100, seed=15, highest=8) if reference.legal_moves(cells)]
-    cases = [cells for count, most in ((0, 2), (1, 3), (2, 2)) for cells in by_empty(found, count)[:most]]
+    some = ((0, 2), (1, 2), (2, 2))
+    cases = [
+        cells for empty, most in some for cells in [one for one in found if one.count(0) == empty][:most]
+    ]
     once = differ = 0
     for cells, mine in zip(cases, move_values(player, slow.packed(cases)), strict=True):
         spawns = 2 if cells.count(0) < 2 else 0
@@ -177,12 +173,6 @@ def test_the_second_look_is_an_expectation(margin: float) -> None:
     assert once > 1
 
 
-def test_looking_twice_needs_looking_once() -> None:
-    cells = FOUR_WAYS
-    plain = move_values(make(look_below=0), slow.packed([cells]))
-    assert np.array_equal(move_values(make(look_below=0, look_twice_below=16), slow.packed([cells])), plain)
-
-
 def test_a_temperature_ignores_the_margin() -> None:
     values = slow.move_values(network(), FOUR_WAYS, looks_ahead=True)
     counts = counts_of(make(look_below=16, look_margin=1.0, temperature=1e6), FOUR_WAYS, 4_000)
@@ -199,6 +189,161 @@ def test_a_lost_position_is_worth_nothing() -> None:
     )
     (values,) = move_values(make(look_below=16), slow.packed([cells]))
     assert values[reference.RIGHT] == pytest.approx(0.9 * best, rel=1e-5)
+
+
+# --- the look-ahead, bit for bit the same by the shortcuts as without them
+
+
+def always(spawns: int, chance: float = 0.0, margin: float = 0.0, **how: Any) -> NTuple:
+    looks = {"look_below": 16, "look_twice_below": 16, "look_spawns": spawns, "look_chance": chance}
+    return of_network(network(), look_margin=margin, **looks, **how)
+
+
+def without_table(player: NTuple) -> NTuple:
+    keys, values = empty_table(0)
+    return player._replace(cache_keys=keys, cache_values=values)
+
+
+def late_boards(count: int, empty: int, seed: int) -> list[list[int]]:
+    """Boards with few empty cells, one tile of each height from 4 on, and small ones."""
+    draw = np.random.default_rng(seed)
+    found = []
+    while len(found) < count:
+        cells = [*range(10, 3, -1), *draw.integers(1, 4, 9 - empty).tolist(), *[0] * empty]
+        cells = draw.permutation(cells).tolist()
+        if reference.legal_moves(cells):
+            found.append(cells)
+    return found
+
+
+def slow_expected(cells: list[int], spawns: int, bits: float) -> float:
+    """The expectation of the best answer; a line of spawns ends where ``bits`` of improbability are used."""
+    empty = reference.empty_cells(cells)
+    total = 0.0
+    for cell in empty:
+        for exponent, chance in slow.SPAWNS:
+            board = [exponent if i == cell else tile for i, tile in enumerate(cells)]
+            left = bits - round(2 * math.log2(len(empty) / chance)) / 2
+            deeper = spawns > 1 and left >= 0
+            answers = []
+            for move in reference.legal_moves(board):
+                after, score = reference.slide(board, move)
+                value = slow_expected(after, spawns - 1, left) if deeper else slow.value(network(), after)
+                answers.append(score + value)
+            total += chance * max(answers, default=0.0)
+    return total / len(empty)
+
+
+@pytest.mark.parametrize(
+    ("spawns", "chance", "empty"), [(2, 0.0, 1), (2, 0.1, 2), (2, 0.3, 1), (3, 0.02, 0), (4, 0.01, 0)]
+)
+def test_values_are_those_of_the_formula(spawns: int, chance: float, empty: int) -> None:
+    cases = late_boards(2, empty, seed=spawns)
+    bits = math.inf if chance == 0 else math.floor(-2 * math.log2(chance)) / 2
+    found = move_values(always(spawns, chance), slow.packed(cases))
+    full = move_values(always(min(spawns, 3)), slow.packed(cases))
+    for cells, mine in zip(cases, found, strict=True):
+        for move in reference.legal_moves(cells):
+            after, score = reference.slide(cells, move)
+            expected = score + slow_expected(after, spawns, bits)
+            assert mine[move] == pytest.approx(expected, rel=1e-5, abs=0.05), (cells, move)
+    assert (chance == 0) == np.array_equal(found, full, equal_nan=True), "the cut-off cuts"
+
+
+@pytest.mark.parametrize("margin", [0.0, 800.0])
+@pytest.mark.parametrize(("spawns", "chance"), [(2, 0.0), (2, 0.01), (3, 0.003), (5, 0.001)])
+def test_the_table_changes_no_bit(spawns: int, chance: float, margin: float) -> None:
+    """All boards after one another, so that it is full of values of others."""
+    player = always(spawns, chance, margin)
+    emptiest = 2 if spawns > 2 else 5
+    cases = [cells for cells in slow.random_boards(60, seed=21) if reference.legal_moves(cells)]
+    cases = [cells for cells in cases if cells.count(0) <= emptiest]
+    cases += [cells for empty in range(emptiest) for cells in late_boards(2, empty, seed=empty)]
+    boards = slow.packed(cases)
+    assert len(player.cache_values) == (spawns - 1) << 12
+    found = move_values(player, boards)
+    assert np.array_equal(found, move_values(without_table(player), boards), equal_nan=True)
+    again = move_values(player, boards[::-1].copy())[::-1]
+    assert np.array_equal(found, again, equal_nan=True)
+
+
+@kernel
+def both_ways(player: Any, afters: Any, out: Any) -> None:
+    for i in range(afters.shape[0]):
+        empty = popcount(empty_mask(afters[i]))
+        out[i, 0] = _each_answer(player, afters[i], empty)
+        out[i, 1] = _listed_answers(player, afters[i], empty)
+        out[i, 2] = expected_once(player, afters[i])
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_listing_leaves_changes_no_bit(kind: str) -> None:
+    """Also of boards with 15 empty cells, and with none that slides."""
+    player = make(kind, look_below=16)
+    cases = [cells for cells in slow.random_boards(600, seed=3) if 0 < cells.count(0) < 16]
+    cases += [[e if i == cell else 0 for i in range(16)] for cell in range(16) for e in (1, 2, 15)]
+    cases += [[1, 2, 1, 2, 2, 1, 2, 1] * 2, [15] * 15 + [0]]
+    cases[-2][5] = 0
+    afters: npt.NDArray[np.uint64] = slow.packed(cases)
+    out = np.empty((len(afters), 3), np.float32)
+    both_ways(player, afters, out)
+    assert np.array_equal(out[:, 0], out[:, 1])
+    assert np.array_equal(out[:, 0], out[:, 2])
+    assert len(np.unique(out[:, 0])) > 400
+
+
+def test_best_answers_are_those_of_the_network() -> None:
+    cases = list(slow.random_boards(50, seed=5))
+    found = best_answers(always(2), slow.packed(cases))
+    for cells, mine in zip(cases, found.tolist(), strict=True):
+        values = slow.move_values(network(), cells, looks_ahead=False)
+        assert mine == pytest.approx(max(values.values(), default=0.0), rel=1e-6)
+
+
+def test_a_search_deepens_with_big_tiles() -> None:
+    crowded = [10, 11, 12, 13, 1, 2, 1, 2, 3, 1, 2, 1, 2, 3, 1, 0]
+    plain = [1, 2, 3, 4, 1, 2, 1, 2, 3, 1, 2, 1, 2, 3, 1, 0]
+    boards = slow.packed([crowded, plain])
+    deeper = move_values(always(2, look_deeper_from=4), boards)
+    two, three = move_values(always(2), boards), move_values(always(3), boards)
+    assert np.array_equal(deeper, np.stack([three[0], two[1]]), equal_nan=True)
+    assert not np.array_equal(two[0], three[0], equal_nan=True)
+    assert np.array_equal(move_values(always(2, look_deeper_from=5), boards), two, equal_nan=True)
+
+
+def test_a_spawn_costs_its_improbability_in_half_bits() -> None:
+    costs, budget = costs_of(0.01)
+    assert budget == 13  # 6.64 bits
+    assert costs[0, [1, 2, 9]].tolist() == [0, 2, 7]
+    assert costs[1, [1, 2, 9]].tolist() == [7, 9, 13]
+    costs, budget = costs_of(0)
+    assert (budget, costs.any()) == (0, False)
+
+
+def test_deep_search_games_follow_from_seeds() -> None:
+    """Whatever was played before with the same table."""
+    player = always(3, 0.05)
+    seeds = seeds_of(2, 7)
+    scores = outcomes(player, seeds).scores.tolist()
+    assert outcomes(player, seeds[::-1].copy()).scores.tolist() == scores[::-1]
+    assert np.count_nonzero(player.cache_values) > 1000, "the table is used"
+
+
+@pytest.mark.parametrize("args", [{"look_spawns": 4}, {"look_spawns": 3, "look_deeper_from": 2}])
+def test_a_search_without_an_end_is_refused(args: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="takes minutes for a move"):
+        registry.check_player("ntuple", args)
+    assert registry.check_player("ntuple", {**args, "look_chance": 0.001})["look_chance"] == 0.001
+    assert registry.check_player("ntuple", {"look_spawns": 3})["look_spawns"] == 3
+
+
+def test_the_hash_of_a_player_from_before_stays() -> None:
+    """Sessions that it played can be replayed."""
+    default = load_network("default")
+    player = of_network(default, look_below=3, look_margin=6400.0, downgrade=default.downgrade)
+    assert bytes(player.identity).hex().startswith("999dc842ec55a79e")
+    others = [{"look_spawns": 3}, {"look_chance": 0.01}, {"look_deeper_from": 1}]
+    assert len({bytes(of_network(network(), **how).identity) for how in ({}, *others)}) == 4
 
 
 # --- downgrading
@@ -264,8 +409,7 @@ def test_ties_are_drawn_uniformly(count: int, look: int) -> None:
     assert look or best == legal
     counts = counts_of(of_network(network(spread=0), look_below=look), cells, 60_000)
     assert counts[best].sum() == 60_000
-    if len(best) > 1 and not look:  # expectations are rounded, and may differ in the last bit
-        assert stats.chisquare(counts[best]).pvalue > 1e-3
+    assert look or evenly(counts, best), "expectations are rounded, and may differ in the last bit"
 
 
 @pytest.mark.parametrize("kind", DTYPES)
@@ -281,13 +425,9 @@ def test_symmetric_moves_are_drawn_uniformly(kind: str, cells: list[int], tied: 
         values = slow.move_values(network(kind), cells, looks_ahead=bool(look))
         best = [move for move in values if values[move] == pytest.approx(max(values.values()), abs=1e-6)]
         assert len(best) % tied == 0
-        counts = counts_of(make(kind, look_below=look), cells, 20_000 if look else 100_000)
-        drawn = np.flatnonzero(counts)
-        if look == 0:
-            assert drawn.tolist() == best
-            assert stats.chisquare(counts[best]).pvalue > 1e-3
-        else:
-            assert set(drawn) <= set(best)  # expectations may be summed in other orders
+        counts = counts_of(make(kind, look_below=look), cells, 20_000)
+        # Expectations may be summed in other orders.
+        assert set(np.flatnonzero(counts)) <= set(best) if look else evenly(counts, best)
 
 
 def test_the_games_generator_decides_ties() -> None:
@@ -316,39 +456,26 @@ def test_epsilon_is_the_share_of_random_moves(epsilon: float) -> None:
         assert stats.chisquare(counts[:4], shares).pvalue > 1e-3
     else:
         assert counts[:4].tolist() == shares.tolist()
-
-
-def test_random_moves_are_legal_ones() -> None:
-    for cells in BY_LEGAL.values():
-        legal = reference.legal_moves(cells)
-        counts = counts_of(make(epsilon=1.0), cells, 50_000)
-        assert counts[legal].sum() == 50_000
-        if len(legal) > 1:
-            assert stats.chisquare(counts[legal]).pvalue > 1e-3
+    for cells in BY_LEGAL.values() if epsilon == 1 else ():
+        assert evenly(counts_of(make(epsilon=1.0), cells), reference.legal_moves(cells))
 
 
 @pytest.mark.parametrize("kind", DTYPES)
-@pytest.mark.parametrize("temperature", [100.0, 1000.0, 1e6])
+@pytest.mark.parametrize("temperature", [0.01, 100.0, 1000.0, 1e6])
 def test_moves_are_drawn_by_softmax(kind: str, temperature: float) -> None:
     for cells in (FOUR_WAYS, BY_LEGAL[3], [1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1]):
         values = slow.move_values(network(kind), cells, looks_ahead=False)
         best = max(values.values())
         weights = np.array([math.exp((values[move] - best) / temperature) for move in values])
-        expected = weights / weights.sum() * 200_000
+        expected = weights / weights.sum() * 100_000
         counts = counts_of(make(kind, temperature=temperature), cells)
-        assert counts[list(values)].sum() == 200_000
+        assert counts[list(values)].sum() == 100_000
         often = expected > 5
         assert counts[list(values)][~often].sum() <= 30
         if often.sum() > 1:
             found = counts[list(values)][often]
             shares = expected[often] / expected[often].sum() * found.sum()
             assert stats.chisquare(found, shares).pvalue > 1e-3
-
-
-def test_a_low_temperature_plays_the_best_move() -> None:
-    values = slow.move_values(network(), FOUR_WAYS, looks_ahead=False)
-    best = max(values, key=values.__getitem__)
-    assert counts_of(make(temperature=0.01), FOUR_WAYS)[best] == 200_000
 
 
 # --- mixtures
@@ -379,16 +506,16 @@ def test_a_mixture_is_drawn_by_its_weights() -> None:
     assert set(mix_choices(make(look_below=2), seeds_of(50)).tolist()) == {2}
 
 
-def played(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def scores_of(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return outcomes(player, seeds).scores
 
 
 def test_a_mixture_is_recovered_from_the_seed() -> None:
-    seeds = seeds_of(60)
+    seeds = seeds_of(24)
     mixed = of_network(network("i16"), mix="0:1+4:1+16:1")
     choices = mix_choices(mixed, seeds)
-    scores = played(mixed, seeds)
-    alone = {look: played(make("i16", look_below=look), seeds) for look in (0, 4, 16)}
+    scores = scores_of(mixed, seeds)
+    alone = {look: scores_of(make("i16", look_below=look), seeds) for look in (0, 4, 16)}
     assert set(choices.tolist()) == {0, 4, 16}
     assert scores.tolist() == [alone[int(look)][i] for i, look in enumerate(choices)]
     for look, others in alone.items():
@@ -425,7 +552,7 @@ def weights(tmp_path: Path) -> str:
 
 def test_it_is_made_from_a_file(weights: str) -> None:
     player = registry.make_player("ntuple", {"weights": weights, "look_below": 0})
-    assert np.array_equal(played(player, seeds_of(20)), played(make("i16", look_below=0), seeds_of(20)))
+    assert np.array_equal(scores_of(player, seeds_of(20)), scores_of(make("i16", look_below=0), seeds_of(20)))
 
 
 @pytest.mark.parametrize(

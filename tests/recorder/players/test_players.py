@@ -8,20 +8,29 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
-from scipy import stats
 from tests import reference
-from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, outcomes, words
+from tests.recorder.choosing import (
+    GAMMA,
+    boards,
+    choice,
+    choose_once,
+    counts_of,
+    evenly,
+    outcomes,
+    u64,
+    words,
+)
 
 from tape2048.errors import ConfigError
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, choose
-from tape2048_recorder.players import expectimax, registry
+from tape2048_recorder.players import registry, simple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 Cells = tuple[int, ...]
@@ -34,22 +43,6 @@ def _choose_each(player: Any, boards: Any, moves: Any) -> None:
     state = np.uint64(0)
     for i in range(boards.shape[0]):
         moves[i], _after, state = choose(player, boards[i], state, state)
-
-
-def u64(cells: list[int] | Cells) -> np.uint64:
-    return np.uint64(reference.pack(list(cells)))
-
-
-def choice(player: Any, cells: list[int], state: int = 0) -> tuple[int, list[int], int]:
-    """The move, the afterstate, and the generator's state after it."""
-    move, after, state = map(int, choose_once(player, u64(cells), np.uint64(state), GAMMA))
-    return move, reference.unpack(after), state
-
-
-def counts_of(name: str, cells: list[int], choices: int) -> npt.NDArray[np.int64]:
-    counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
-    count_choices(registry.make_player(name, {}), u64(cells), choices, counts)
-    return counts
 
 
 ALL = [("random", {}), ("greedy", {}), *(("expectimax", {"depth": depth}) for depth in (1, 2, 3))]
@@ -86,31 +79,6 @@ def test_a_lost_board_has_no_move(name: str, args: dict[str, int]) -> None:
 # --- random and greedy
 
 
-def by_legal_moves() -> list[list[int]]:
-    """A board for each set of legal moves that a search of random boards finds (all that exist)."""
-    rng_ = random.Random(4)
-    found: dict[tuple[int, ...], list[int]] = {}
-    for _ in range(4000):
-        cells = rng_.choices([0, 1, 2, 3, 15], weights=[rng_.choice([0, 1, 9]), 3, 3, 3, 3], k=16)
-        if rng_.random() < 0.5:  # lines packed to one side leave fewer moves
-            cells = reference.slide(reference.slide(cells, rng_.choice([0, 1]))[0], rng_.choice([2, 3]))[0]
-        found.setdefault(tuple(reference.legal_moves(cells)), cells)
-    return [found[legal] for legal in sorted(found) if legal]
-
-
-@pytest.mark.parametrize("cells", by_legal_moves(), ids=lambda cells: str(reference.legal_moves(cells)))
-def test_random_picks_any_legal_move_as_often(cells: list[int]) -> None:
-    legal = reference.legal_moves(cells)
-    counts = counts_of("random", cells, 400_000)
-    assert counts[legal].sum() == 400_000
-    if len(legal) > 1:
-        assert stats.chisquare(counts[legal]).pvalue > 1e-3
-
-
-def test_there_are_boards_with_one_to_four_moves() -> None:
-    assert {len(reference.legal_moves(cells)) for cells in by_legal_moves()} == {1, 2, 3, 4}
-
-
 @given(boards, words)
 def test_random_draws_as_the_reference(cells: list[int], state: int) -> None:
     generator = reference.Generator(state, reference.GOLDEN_GAMMA)
@@ -131,31 +99,25 @@ def test_greedy_takes_a_best_merge(cells: list[int], state: int) -> None:
     assert move in (best_merges(cells) or [NO_MOVE])
 
 
-def by_best_merges() -> list[list[int]]:
-    """A board for each set of best moves, with merges where there are any such."""
-    rng_ = random.Random(5)
+def boards_by(key: Callable[[list[int]], list[int]], seed: int, merges: bool = False) -> list[list[int]]:
+    """A board for each set of moves that ``key`` finds on random boards, with merges where there are any."""
+    draw = random.Random(seed)
     found: dict[tuple[int, ...], list[int]] = {}
     for i in range(6000):
-        cells = rng_.choices([0, 1, 2, 3, 4], weights=[rng_.choice([0, 1, 9]), 3, 2, 1, 1], k=16)
-        if i % 2:
-            cells = reference.slide(reference.slide(cells, rng_.choice([0, 1]))[0], rng_.choice([2, 3]))[0]
-        best = tuple(best_merges(cells))
-        if best not in found or reference.slide(found[best], best[0])[1] == 0:
-            found[best] = cells
-    return [found[best] for best in sorted(found) if best]
+        cells = draw.choices([0, 1, 2, 3, 4], weights=[draw.choice([0, 1, 9]), 3, 2, 1, 1], k=16)
+        if i % 2:  # lines packed to one side leave fewer moves
+            cells = reference.slide(reference.slide(cells, draw.choice([0, 1]))[0], draw.choice([2, 3]))[0]
+        moves = tuple(key(cells))
+        if moves not in found or (merges and reference.slide(found[moves], moves[0])[1] == 0):
+            found[moves] = cells
+    assert {len(moves) for moves in found if moves} == {1, 2, 3, 4}
+    return [found[moves] for moves in sorted(found) if moves]
 
 
-@pytest.mark.parametrize("cells", by_best_merges(), ids=lambda cells: str(best_merges(cells)))
-def test_greedy_picks_any_of_the_best_as_often(cells: list[int]) -> None:
-    best = best_merges(cells)
-    counts = counts_of("greedy", cells, 400_000)
-    assert counts[best].sum() == 400_000
-    if len(best) > 1:
-        assert stats.chisquare(counts[best]).pvalue > 1e-3
-
-
-def test_the_best_are_one_two_three_or_four() -> None:
-    assert {len(best_merges(cells)) for cells in by_best_merges()} == {1, 2, 3, 4}
+@pytest.mark.parametrize(("name", "key"), [("random", reference.legal_moves), ("greedy", best_merges)])
+def test_equal_moves_are_drawn_equally_often(name: str, key: Callable[[list[int]], list[int]]) -> None:
+    for cells in boards_by(key, 4, merges=name == "greedy"):
+        assert evenly(counts_of(make(name), cells), key(cells)), cells
 
 
 @pytest.mark.parametrize(
@@ -178,7 +140,7 @@ def test_players_play_the_same_games(name: str, args: dict[str, int], scores: li
 
 @functools.cache
 def line_value(line: tuple[int, int, int, int], *, outer: bool) -> float:
-    w = expectimax.WEIGHTS
+    w = simple.WEIGHTS
     pairs = list(itertools.pairwise(line))
     merges = sum(a == b != 0 for a, b in pairs)
     rough = sum(abs(a - b) for a, b in pairs if a and b)
@@ -234,22 +196,19 @@ def positions(count: int, *, empty_max: int, seed: int) -> list[list[int]]:
     return found
 
 
-CASES = [
-    *((1, cells) for cells in positions(60, empty_max=10, seed=1)),
-    *((2, cells) for cells in positions(12, empty_max=3, seed=2)),
-    *((3, cells) for cells in positions(4, empty_max=0, seed=3)),
-]
-
-
-@pytest.mark.slow
 def test_expectimax_is_its_formula() -> None:
-    for depth, cells in CASES:
+    cases = [
+        *((1, cells) for cells in positions(20, empty_max=10, seed=1)),
+        *((2, cells) for cells in positions(4, empty_max=2, seed=2)),
+        *((3, cells) for cells in positions(2, empty_max=0, seed=3)),
+    ]
+    for depth, cells in cases:
         player = make("expectimax", depth=depth)
         values = {}
         for move in reference.legal_moves(cells):
             after = reference.slide(cells, move)[0]
             values[move] = afterstate_value(tuple(after), depth)
-            compiled = float(expectimax._value(player, u64(after)))
+            compiled = float(simple._value(player, u64(after)))
             assert compiled == pytest.approx(values[move], rel=3e-6), (depth, cells, move)
         move, _, state = choice(player, cells, state=77)
         assert values[move] == pytest.approx(max(values.values()), rel=3e-6), (depth, cells)
@@ -265,21 +224,20 @@ def test_a_position_that_may_be_lost_counts_its_loss() -> None:
     assert (reference.legal_moves(lost), reference.legal_moves(going_on)) == ([], [2, 3])
     best = max(leaf_value(reference.slide(going_on, move)[0]) for move in (2, 3))
     player = make("expectimax", depth=1)
-    assert float(expectimax._value(player, u64(after))) == pytest.approx(0.9 * best, rel=1e-6)
+    assert float(simple._value(player, u64(after))) == pytest.approx(0.9 * best, rel=1e-6)
 
 
 def test_the_line_tables_are_the_formula() -> None:
-    outer, inner = expectimax.line_tables()
+    outer, inner = simple.line_tables()
     assert outer.dtype == inner.dtype == np.float32
-    for row in range(0, 1 << 16, 7):  # 7 and 16 have no common factor: every nibble in every place
+    for row in range(0, 1 << 16, 101):  # 101 and 16 have no common factor: every nibble in every place
         line = (row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15)
         assert float(outer[row]) == pytest.approx(line_value(line, outer=True), rel=1e-7)
         assert float(inner[row]) == pytest.approx(line_value(line, outer=False), rel=1e-7)
     assert min(outer.min(), inner.min()) >= 1, "a lost position is worth 0, and nothing less than that"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("depth", "empty_max", "count"), [(2, 8, 300), (3, 3, 100)])
+@pytest.mark.parametrize(("depth", "empty_max", "count"), [(2, 6, 100), (3, 2, 30)])
 def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, count: int) -> None:
     packed = np.array([u64(cells) for cells in positions(count, empty_max=empty_max, seed=depth)])
     used = registry.make_player("expectimax", {"depth": depth})
@@ -364,7 +322,7 @@ def test_different_players_have_different_hashes(monkeypatch: pytest.MonkeyPatch
     hashes = {registry.player_sha256(name, make(name, **args)) for name, args in ALL}
     player = make("expectimax", depth=1)
     hashes.add(registry.player_sha256("expectimax", player._replace(inner=player.outer)))
-    other = expectimax.line_tables(expectimax.WEIGHTS._replace(merge=501.0))[1]
+    other = simple.line_tables(simple.WEIGHTS._replace(merge=501.0))[1]
     hashes.add(registry.player_sha256("expectimax", player._replace(inner=other)))
     kind = registry.REGISTRY["random"]
     monkeypatch.setitem(registry.REGISTRY, "random", kind._replace(version=kind.version + 1))

@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["random", "greedy --record-action", "expectimax --sample-rate 7"])
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("recorded")
-    flags = ["--player", *request.param.split(), "--max-games", "60", "--seed", "11"]
-    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--workers", "1", *flags]
+def record(directory: Path, flags: str) -> Path:
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--workers", "1", "--player"]
+    command += [*flags.split(), "--max-games", "60", "--seed", "11"]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
     (session,) = sessions(directory / "selfplay")
     return session
+
+
+@pytest.fixture(scope="module", params=["random", "greedy --record-action", "expectimax --sample-rate 7"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recorded"), request.param)
 
 
 @pytest.fixture
@@ -95,41 +98,23 @@ def test_one_changed_cell_is_found_and_placed(copied: Path) -> None:
     assert f"row {row} is the first to differ" in finding.message
 
 
-@pytest.mark.parametrize("column", ["max_score", "highest_tile", "steps"])
-def test_a_changed_summary_is_found(copied: Path, column: str) -> None:
-    change_db(copied, f"UPDATE runs SET {column} = {column} * 2 WHERE id = 5")
+@pytest.mark.parametrize(
+    ("column", "change"), [("max_score", "* 2"), ("highest_tile", "* 2"), ("steps", "* 2"), ("seed", "+ 1")]
+)
+def test_a_changed_summary_is_found(copied: Path, column: str, change: str) -> None:
+    change_db(copied, f"UPDATE runs SET {column} = {column} {change} WHERE id = 5")
     if column == "max_score":  # the last row tells, if it was kept; and the manifest is missing
         kept = Session.open(copied).meta["sample_rate"] == 1
         found = [finding.error for finding in validate_session(copied).findings]
         assert found == ["BookkeepingError"] * kept + ["ManifestError"]
     (finding,) = replay_session(copied).findings
-    assert f"{column} " in finding.message
+    assert column == "seed" or f"{column} " in finding.message
     assert "run 5 " in finding.message
 
 
-def test_a_changed_seed_is_found(copied: Path) -> None:
-    change_db(copied, "UPDATE runs SET seed = seed + 1 WHERE id = 8")
-    (finding,) = replay_session(copied).findings
-    assert "run 8 " in finding.message
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("player_sha256", "0" * 64, "it was played by"),
-        ("player", None, "does not say what played it"),
-        ("sample_rate", "often", "does not say what played it"),
-        ("sample_rate", 0, "does not say what played it"),
-        ("sample_rate", -1, "does not say what played it"),
-        ("sample_rate", 2**64, "does not say what played it"),
-    ],
-)
-def test_another_player_is_refused(copied: Path, key: str, value: str | int | None, said: str) -> None:
-    if value is None:
-        change_db(copied, "DELETE FROM session WHERE meta_key = ?", key)
-    else:
-        change_db(copied, "UPDATE session SET meta_value = ? WHERE meta_key = ?", json.dumps(value), key)
-    with pytest.raises(ReplayError, match=said):
+def test_another_player_is_refused(copied: Path) -> None:
+    change_db(copied, "UPDATE session SET meta_value = '\"00\"' WHERE meta_key = 'player_sha256'")
+    with pytest.raises(ReplayError, match="it was played by"):
         replay_session(copied)
 
 
@@ -153,12 +138,7 @@ def test_many_differences_are_counted_not_listed(copied: Path) -> None:
 
 @pytest.fixture(scope="module")
 def on_tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("on-tape")
-    flags = ["--player", "random", "--storage", "tape", "--max-games", "60", "--seed", "11"]
-    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--workers", "1", *flags]
-    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
-    (session,) = sessions(directory / "selfplay")
-    return session
+    return record(tmp_path_factory.mktemp("on-tape"), "random --storage tape")
 
 
 def test_a_tape_plays_again_byte_for_byte(on_tape: Path) -> None:
@@ -252,7 +232,10 @@ def test_a_wrong_number_of_steps_shows() -> None:
         ({"player": "unknown"}, "its player cannot be made here"),
         ({"player_args": {"depth": 9}}, "its player cannot be made here"),
         ({"player_sha256": "0" * 64}, "it was played by greedy 000000000000; here greedy is "),
-        ({"player": None}, "does not say what played it"),
+        *(
+            ({key: value}, "does not say what played it")
+            for key, value in [("player", None), *(("sample_rate", rate) for rate in ("often", 0, -1, 2**64))]
+        ),
     ],
 )
 def test_a_player_that_cannot_be_had(change: dict[str, object], said: str) -> None:

@@ -1,9 +1,11 @@
-"""``tape2048 player``: info, eval, quantise and prune, and sessions that an ``ntuple`` player recorded."""
+"""``tape2048 player`` and ``bench-player``, and sessions that an ``ntuple`` player recorded."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +13,12 @@ import pytest
 
 from tape2048 import Session, errors, sessions
 from tape2048.ntuple.network import Network, NetworkLayout, load_network, save_network
-from tape2048_recorder.evaluation import strength
+from tape2048_recorder.evaluation import games as playing
+from tape2048_recorder.players.registry import check_player
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
-    from pathlib import Path
 
     from conftest import Outcome
 
@@ -53,7 +55,7 @@ def quantised(tmp_path: Path) -> Path:
 # --- info
 
 
-def test_info_says_what_a_file_holds(tape: Tape, exact: Path) -> None:
+def test_info_says_what_a_file_holds(tape: Tape, exact: Path, network: Network) -> None:
     done = tape("player", "info", exact)
     assert done.code == 0
     assert done.err == ""
@@ -65,19 +67,18 @@ def test_info_says_what_a_file_holds(tape: Tape, exact: Path) -> None:
     assert found["tables"] == "262,144 entries of float32, 1.0 MB in memory, 99% of them used"
     assert found["trained"] == "1,234,567 moves, 89 games, 1:15"
     assert found["settings"] == "seed=7, decay=0.5"
-
-
-def test_info_as_json(tape: Tape, exact: Path, network: Network) -> None:
-    document = tape("player", "info", exact, "--json").json
-    assert document["sha256"] == hashlib.sha256(exact.read_bytes()).hexdigest()
-    assert document["bytes"] == exact.stat().st_size
-    assert document["tuples"] == ["0123", "0145"]
-    assert document["stages"] == [8192]
-    assert document["entries"] == 262_144
-    assert document["entries_used"] == np.count_nonzero(network.table)
-    assert document["dtype"] == "float32"
-    assert document["scales"] == [[1, 1], [1, 1]]
-    assert document["facts"] == network.facts
+    assert tape("player", "info", exact, "--json").json == {
+        "weights": str(exact),
+        "sha256": hashlib.sha256(exact.read_bytes()).hexdigest(),
+        "bytes": exact.stat().st_size,
+        "tuples": ["0123", "0145"],
+        "stages": [8192],
+        "entries": 262_144,
+        "entries_used": np.count_nonzero(network.table),
+        "dtype": "float32",
+        "scales": [[1, 1], [1, 1]],
+        "facts": network.facts,
+    }
 
 
 @pytest.mark.parametrize("facts", [{}, {"moves": "many", "training": 5}, {"training": None}])
@@ -115,15 +116,16 @@ def test_eval_is_a_table_of_players(tape: Tape) -> None:
     assert "0 (0.0-11.4)" in random, "no game of 30: at most 11.4% reach it"
     again = tape("player", "eval", "random", "--games", "30", "--threads", "3").out.splitlines()[1]
     assert again.split()[:4] == random.split()[:4]
+    one = ("player", "eval", "random", "--games", "1")
+    assert tape(*one, "--json").json["players"]["random"]["mean_score_error"] is None
+    assert "nan" not in tape(*one).out
 
 
 def test_a_player_that_is_named_twice_plays_once(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tape2048_recorder.evaluation import strength
-
     played: list[object] = []
-    evaluate = strength.evaluate
+    evaluate = playing.evaluate
     monkeypatch.setattr(
-        strength, "evaluate", lambda player, **how: played.append(player) or evaluate(player, **how)
+        playing, "evaluate", lambda player, **how: played.append(player) or evaluate(player, **how)
     )
     done = tape("player", "eval", "random", "greedy", "random", "--games", "5")
     assert [line.split()[0] for line in done.out.splitlines()] == ["player", "random", "greedy"]
@@ -142,16 +144,6 @@ def test_eval_as_json(tape: Tape, quantised: Path) -> None:
     assert result["moves_per_cpu_s"] > 0
 
 
-def test_one_game_has_no_interval(tape: Tape) -> None:
-    assert (
-        tape("player", "eval", "random", "--games", "1", "--json").json["players"]["random"][
-            "mean_score_error"
-        ]
-        is None
-    )
-    assert "nan" not in tape("player", "eval", "random", "--games", "1").out
-
-
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -160,7 +152,7 @@ def test_one_game_has_no_interval(tape: Tape) -> None:
         (["ntuple:weights=nowhere"], 78, "found no network at 'nowhere'"),
         (["random:a=1,b"], 78, "expected NAME:key=value"),
         (["random", "--games", "0"], 2, "--games"),
-        (["random", "--games", "1000000000000"], 78, "1,000,000,000,000 games, which need 64,000.0 GB"),
+        (["random", "--games", "1000000000000"], 78, "1,000,000,000,000 games need at least 64,000.0 GB"),
         (["random", "--games", str(10**26)], 78, "fewer games"),
         (["random", "--threads", "-1"], 2, "--threads"),
         ([], 2, "PLAYERS"),
@@ -195,13 +187,14 @@ def test_games_begin_at_the_boards_of_a_file(tape: Tape, tmp_path: Path) -> None
 
 
 def test_a_match_shows_the_difference(tape: Tape) -> None:
-    document = tape("player", "match", "greedy", "random", "--games", "200", "--json").json
+    document = tape("player", "match", "greedy", "random", "--games", "100", "--json").json
     assert document["players"] == ["greedy", "random"]
     assert document["difference"] > document["difference_error"] > 0
-    assert document["difference"] == document["a"]["mean_score"] - document["b"]["mean_score"]
+    difference = document["a"]["mean_score"] - document["b"]["mean_score"]
+    assert document["difference"] == pytest.approx(difference)
     low, high = document["a_ahead"][1:]
     assert 0.5 < low < high < 1
-    alone = tape("player", "eval", "random", "--games", "200", "--json").json["players"]["random"]
+    alone = tape("player", "eval", "random", "--games", "100", "--json").json["players"]["random"]
     assert document["b"]["mean_score"] == alone["mean_score"]
     lines = tape("player", "match", "greedy", "greedy", "--games", "5").out.splitlines()
     assert [line.split()[0] for line in lines] == ["player", "greedy", "greedy", "difference", "ahead"]
@@ -264,7 +257,7 @@ def test_eval_makes_all_players_before_any_plays(
     tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
 ) -> None:
     played: list[object] = []
-    monkeypatch.setattr(strength, "evaluate", lambda player, **_: played.append(player))
+    monkeypatch.setattr(playing, "evaluate", lambda player, **_: played.append(player))
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"damaged")
     assert tape("player", "eval", "random", second.format(damaged)).code != 0
@@ -292,12 +285,9 @@ def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, netwo
     save_network(network, tmp_path / "wide", compress=False)
     done = tape("player", "quantise", tmp_path / "wide", tmp_path / "out", "--step", "1")
     assert "up to 30.5 for tables with a wide range" in done.out
-
-
-def test_quantise_ignores_rounding_of_the_step(tape: Tape, exact: Path, tmp_path: Path) -> None:
-    done = tape("player", "quantise", exact, tmp_path / "out", "--step", "0.6")
-    assert done.code == 0
-    assert "up to" not in done.out
+    save_network(dataclasses.replace(network, table=network.table.clip(-99, 99)), tmp_path / "plain")
+    done = tape("player", "quantise", tmp_path / "plain", tmp_path / "other", "--step", "0.6")
+    assert (done.code, "up to" in done.out) == (0, False)
 
 
 def test_quantise_replaces_nothing_unasked(tape: Tape, exact: Path, tmp_path: Path) -> None:
@@ -333,21 +323,11 @@ def test_a_networks_games_replay(process: Process, quantised: Path, tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     (path,) = sessions(tmp_path / "selfplay")
-    session = Session.open(path)
-    assert session.meta["player_args"] == {
-        "weights": str(quantised),
-        "look_below": 3,
-        "look_twice_below": 0,
-        "look_spawns": 2,
-        "look_chance": 0.0,
-        "look_deeper_from": 0,
-        "look_margin": 6400.0,
-        "downgrade": -1,
-        "mix": "0:1+2:1",
-        "epsilon": 0.0,
-        "temperature": 0.0,
-    }
-    assert session.meta["config"]["player"] == "ntuple"
+    meta = Session.open(path).meta
+    assert meta["player_args"] == check_player("ntuple", {"weights": str(quantised), "mix": "0:1+2:1"}), (
+        "with all defaults"
+    )
+    assert meta["config"]["player"] == "ntuple"
     validated = process("validate", str(path), "--replay", "--json", cwd=tmp_path, timeout=240)
     assert validated.returncode == 0, validated.stdout
     quantised.rename(tmp_path / "elsewhere")
@@ -383,3 +363,51 @@ def test_a_damaged_network_is_told_by_the_worker(process: Process, tmp_path: Pat
     assert "damaged: found the format None" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.dumps(sessions(tmp_path / "selfplay")) == "[]"
+
+
+# --- bench-player
+
+
+BATCHED = f"python:{Path(__file__).parents[2] / 'recorder/lanes/batched.py'}:hashed"
+
+
+@pytest.mark.parametrize("player", ["null", BATCHED])
+def test_the_shares_of_the_time_add_up(tape: Tape, player: str) -> None:
+    done = tape("bench-player", player, "--lanes", "8,64", "--seconds", "0.1", "--json")
+    measurements = done.json["measurements"]
+    assert [one["lanes"] for one in measurements] == [8, 64]
+    for one in measurements:
+        shares = [one[name] for name in ("model", "rules", "record", "rest")]
+        assert all(share >= 0 for share in shares)
+        assert sum(shares) == pytest.approx(1, abs=0.05)
+        assert one["moves"] > 0
+        assert one["calls_per_s"] > 0
+        assert one["model"] > 0
+
+
+def test_bench_shows_a_table(tape: Tape) -> None:
+    done = tape(
+        "bench-player", f"{BATCHED}:key=3", "--lanes", "8", "--seconds", "0.05", "--method", "softmax"
+    )
+    assert done.code == 0
+    assert "moves/s" in done.out
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["null", "--lanes", "many"], 2),
+        (["null", "--lanes", "0"], 2),
+        (["null", "--lanes", "64,1048577"], 2),
+        (["null", "--seconds", "0"], 2),
+        (["null", "--seconds", "nan"], 2),
+        (["null", "--seconds", "inf"], 2),
+        (["null", "--method", "beam"], errors.ConfigError.exit_code),
+        (["python:no.such:make"], errors.StartError.exit_code),
+        ([f"{BATCHED}:kee=1"], errors.PlayerError.exit_code),
+    ],
+)
+def test_bench_refuses_what_cannot_be(tape: Tape, args: list[str], code: int) -> None:
+    done = tape("bench-player", *args)
+    assert done.code == code
+    assert done.out == ""

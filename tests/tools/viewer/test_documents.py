@@ -16,7 +16,7 @@ from tape2048.errors import ConfigError, MissingPathError, SchemaError
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps, merge_score, slide
 from tape2048.runs.run import Run, RunMeta
-from tape2048_recorder.players.expectimax import make, move_values
+from tape2048_recorder.players.simple import make_expectimax, move_values
 from tape2048_recorder.replay.judging import Judge
 from tape2048_tools.viewer import games
 from tape2048_tools.viewer.collection import Collection
@@ -490,7 +490,7 @@ def test_choices_of_a_player(data: Data) -> None:
     (game,) = read_game(entry.path, [int(row["run"])], replayed=True)
     given = {"session": row["session"], "run": row["run"]}
     found = data.choices({**given, "player": "expectimax:depth=1"})["moves"]
-    values = move_values(make(depth=1), game.states[:-1])
+    values = move_values(make_expectimax(depth=1), game.states[:-1])
     assert found == values.argmax(axis=1).tolist()
     greedy = data.choices({**given, "player": "greedy"})["moves"]
     assert len(greedy) == row["steps"]

@@ -248,7 +248,7 @@ def open_games(config: NTupleCriticConfig) -> GameSource:
 
         with progress_bar("reading", unit="boards") as progress:
             return corpus_games(config, progress)
-    from tape2048_recorder.evaluation.rollouts import played_games
+    from tape2048_recorder.evaluation.games import played_games
     from tape2048_tools.options.recorder import parse_player
 
     name, args = parse_player(config.player)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tape2048.errors import TapeError
 from tape2048.game import legal_mask, merge_score, recover, slide
-from tape2048_recorder.game.engine import new_game, spawn
+from tape2048_recorder.game.rng import new_game, spawn
 from tape2048_tools.terminal.background import in_background
 from tape2048_tools.terminal.display import large_board, number, share, spark
 from tape2048_tools.terminal.output import cell, printable

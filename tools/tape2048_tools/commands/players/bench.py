@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING
 
 import click
 
 from tape2048_tools.terminal.click_extras import json_option, new_command
 from tape2048_tools.terminal.output import print_result, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tape2048_recorder.lanes.measuring import Measurement
 
 #: A worker runs one thread, so the model is measured with one.
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -42,7 +36,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     os.environ.update(_THREADS)  # before the libraries that read them load
     from tape2048.settings.fields import settings_of
     from tape2048_recorder.config import RecorderConfig
-    from tape2048_recorder.players.sampling import read_sampling
+    from tape2048_recorder.players.batch import read_sampling
     from tape2048_tools.options.recorder import parse_player
 
     sampling = read_sampling({"method": method})
@@ -58,14 +52,9 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         raise click.UsageError("expected at least one lane, and --seconds above 0")
     if max(sizes) > lanes_max:
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as in a recorder")
-    from tape2048_recorder.lanes.measuring import measure
+    from tape2048_recorder.lanes.table import measure
 
     found = [measure(name, args, lanes=size, sampling=sampling, seconds=seconds) for size in sizes]
-    document = {"player": player, "method": method, "measurements": found}
-    print_result(document, lambda: [_table(player, found)], as_json=as_json)
-
-
-def _table(player: str, found: list[Measurement]) -> Table:
     made = table(
         ">lanes", ">moves/s", ">moves/cpu s", ">calls/s", ">model", ">rules", ">record", ">rest", title=player
     )
@@ -73,4 +62,5 @@ def _table(player: str, found: list[Measurement]) -> Table:
         counts = (one.lanes, one.moves_per_s, one.moves_per_cpu_s, one.calls_per_s)
         shares = (one.model, one.rules, one.record, one.rest)
         made.add_row(*(f"{count:,.0f}" for count in counts), *(f"{share:.0%}" for share in shares))
-    return made
+    document = {"player": player, "method": method, "measurements": found}
+    print_result(document, lambda: [made], as_json=as_json)

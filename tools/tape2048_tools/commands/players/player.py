@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+import numpy as np
 
-from tape2048_tools.options.recorder import complete_player
+from tape2048.base.resources import available_cores
+from tape2048.errors import NameTakenError
+from tape2048.io.reading import reading
+from tape2048.ntuple.network import SHIPPED, file_facts, load_network, save_network, tuple_text
+from tape2048.session.run_table import REACH_TILES
+from tape2048_recorder.players.registry import check_player, make_player
+from tape2048_tools.options.recorder import complete_player, parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -24,12 +32,11 @@ from tape2048_tools.terminal.output import columns, print_result, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from rich.table import Table
 
-    from tape2048_recorder.evaluation.falls import Falls
-    from tape2048_recorder.evaluation.strength import Evaluation
+    from tape2048_recorder.evaluation.games import Evaluation
+    from tape2048_recorder.evaluation.positions import Falls
 
 
 @new_group(
@@ -44,10 +51,6 @@ def command() -> None:
 
 def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     """Return the name of a shipped network, or a path at which something stands."""
-    from pathlib import Path
-
-    from tape2048.ntuple.network import SHIPPED
-
     if value not in SHIPPED:
         refuse_missing(Path(value), f"name a file, or a network that ships: {', '.join(SHIPPED)}")
     return value
@@ -58,8 +61,6 @@ def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
     """Show the contents of a network file. WEIGHTS is a file, or one that ships (default, fast, strong)."""
-    from tape2048.ntuple.network import file_facts, load_network, tuple_text
-
     network = load_network(weights)
     layout = network.layout
     used = int((network.table != 0).sum())
@@ -99,7 +100,15 @@ def _trained(facts: dict[str, Any]) -> str:
 
 
 _SEED = int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
-_THREADS = int_option("--threads", "Number of threads; 0: one for each core.", default=0, most=1024)
+_THREADS = click.option(
+    "--threads",
+    type=click.IntRange(0, 1024),
+    metavar="N",
+    default=0,
+    show_default=True,
+    callback=lambda _ctx, _param, threads: threads or available_cores(),
+    help="Number of threads; 0: one for each core.",
+)
 _GAMES = 1000
 _PLAYING = options(
     int_option(
@@ -119,31 +128,22 @@ _PLAYING = options(
 
 def _made(texts: Iterable[str]) -> dict[str, Any]:
     """Make players, each once. All of them first: a damaged network would waste the games before it."""
-    from tape2048_recorder.players.registry import check_player, make_player
-    from tape2048_tools.options.recorder import parse_player
-
     chosen = {text: parse_player(text) for text in texts}
     for name, args in chosen.values():
         check_player(name, args)
     return {text: make_player(name, args) for text, (name, args) in chosen.items()}
 
 
-def _cores(threads: int) -> int:
-    from tape2048.base.resources import available_cores
-
-    return threads or available_cores()
-
-
 def _how(
     *, games: int | None, seed: int, threads: int, starts: Path | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return how games are played, but for the players: as arguments, and as facts of the document."""
-    from tape2048_recorder.evaluation.starts import read_starts
+    from tape2048_recorder.evaluation.positions import read_starts
 
     boards = None if starts is None else read_starts(starts)
     facts = {"games": games or (_GAMES if boards is None else len(boards)), "seed": seed}
-    named = {} if starts is None else {"from": str(starts)}
-    return {**facts, "threads": _cores(threads), "starts": boards}, {**facts, **named}
+    how = {**facts, "threads": threads, "starts": boards}
+    return how, facts if starts is None else {**facts, "from": str(starts)}
 
 
 @command.subcommand(
@@ -163,7 +163,7 @@ def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any)
     """
     made = _made(players)
     how, facts = _how(**playing)
-    from tape2048_recorder.evaluation.strength import evaluate
+    from tape2048_recorder.evaluation.games import evaluate
 
     found: dict[str, Evaluation] = {}
     for text, player in made.items():
@@ -189,7 +189,7 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     """
     made = _made((a, b))
     how, facts = _how(**playing)
-    from tape2048_recorder.evaluation.strength import match
+    from tape2048_recorder.evaluation.games import match
 
     with progress_bar(f"{a} and {b}") as progress:
         found = match(made[a], made[b], **how, progress=progress)
@@ -216,7 +216,7 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
 
     The file is for --from of `eval` and `match`. SESSIONS is a session, or a directory of sessions.
     """
-    from tape2048_recorder.evaluation.starts import first_boards, write_starts
+    from tape2048_recorder.evaluation.positions import first_boards, write_starts
 
     boards = first_boards(sessions, tile)
     write_starts(target, boards, replace=force)
@@ -244,24 +244,20 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     player, which plays, or a directory of sessions with all boards. The value of a board is the points that
     the network expects from there; unlucky spawns and bad moves lower it.
     """
-    from pathlib import Path
-
     judge = _made([f"ntuple:weights={weights},look_below=0"]).popitem()[1]
-    from tape2048_recorder.evaluation.falls import analyse as find_falls, recorded_games
-    from tape2048_recorder.players.search import best_answers
+    from tape2048_recorder.evaluation.positions import analyse as find_falls, recorded_games
+    from tape2048_recorder.players.ntuple import best_answers
 
     if Path(source).is_dir():
         played = recorded_games(Path(source), games)
     else:
-        import numpy as np
-
-        from tape2048_recorder.evaluation.rollouts import play_games
+        from tape2048_recorder.evaluation.games import play_games
         from tape2048_recorder.game.rng import game_seeds
 
         player = _made([source])[source]
         seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
         with progress_bar(source) as progress:
-            played = play_games(player, seeds, stride=1, threads=_cores(threads), progress=progress)
+            played = play_games(player, seeds, stride=1, threads=threads, progress=progress)
     found = find_falls(played, lambda boards: best_answers(judge, boards))
     document = {"source": source, "weights": weights, "by_highest": msgspec.to_builtins(found, str_keys=True)}
     print_result(document, lambda: [_falls_table(found), _falls_by_empty(found)], as_json=as_json)
@@ -285,10 +281,8 @@ def _falls_by_empty(found: dict[int, Falls]) -> Table:
 
 
 def _table(found: Iterable[tuple[str, Evaluation]]) -> Table:
-    from tape2048.session.run_table import REACH_TILES
-
-    tiles = [f">{tile}" for tile in REACH_TILES]
-    made = table("player", ">games", ">mean score", *tiles, ">moves/s a core", ">moves/s")
+    heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/s a core", ">moves/s")
+    made = table("player", *heads)
     for text, result in found:
         made.add_row(
             text,
@@ -302,9 +296,6 @@ def _table(found: Iterable[tuple[str, Evaluation]]) -> Table:
 
 
 def _check_free(target: Path, *, force: bool) -> None:
-    from tape2048.errors import NameTakenError
-    from tape2048.io.reading import reading
-
     with reading(target):
         exists = target.exists()
     if exists and not force:
@@ -319,10 +310,6 @@ def _check_free(target: Path, *, force: bool) -> None:
 @json_option()
 def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
-    import numpy as np
-
-    from tape2048.ntuple.network import load_network, save_network
-
     _check_free(target, force=force)
     network = load_network(source).quantised(step)
     written = save_network(network, target)
@@ -353,14 +340,12 @@ def prune(*, source: str, target: Path, max_mb: float, force: bool, as_json: boo
     the fewer an entry has, the more coarsely it is rounded. SOURCE has to be int16 (`player quantise`).
     `player match` of both shows the loss.
     """
-    from tape2048.ntuple.network import load_network, save_network
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
 
     _check_free(target, force=force)
     network = load_network(source)
     check_prunable(network)
     with progress_bar("counting look-ups") as progress:
-        playing["threads"] = _cores(playing["threads"])
         counts = count_lookups(network, **playing, progress=progress)
     with progress_bar("compressing") as progress:
         found = pruned(network, counts, round(max_mb * 1e6), progress)

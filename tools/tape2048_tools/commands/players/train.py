@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -74,9 +73,13 @@ def command(
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
     progress, done = trainer.progress(), trainer.done
-    files = {"network": network and str(network), "curve": curve and str(curve)}
     print_result(
-        {**progress.figures, "done": done, **files},
+        {
+            **progress.figures,
+            "done": done,
+            "network": network and str(network),
+            "curve": curve and str(curve),
+        },
         lambda: player_summary(progress, done=done, network=network, curve=curve),
         as_json=as_json,
     )
@@ -98,5 +101,3 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if stop.is_set():
-            sys.stderr.flush()

@@ -35,7 +35,7 @@ def command(*, source: Path, target: Path, player: str, replace: bool, **how: An
     Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Without
     --replace, steps keep the values that they have. SOURCE and TARGET are as for `tape2048 convert`.
     """
-    from tape2048_recorder.replay.annotate import Annotator
+    from tape2048_recorder.replay.judging import Annotator
     from tape2048_tools.options.recorder import parse_player
 
     name, args = parse_player(player)

@@ -1,20 +1,23 @@
-"""Games of a built-in player on several threads, unrecorded: their boards, or how far they come."""
+"""Unrecorded games of a built-in player on several threads: their boards, how far they come, its strength."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
+from tape2048.base.intervals import Z95, Share, wilson
 from tape2048.base.resources import ram_available
 from tape2048.critic.facts import PlayedBy
 from tape2048.critic.ntuple.critic import Games, GameSource, split_games
 from tape2048.errors import ConfigError
-from tape2048.session.run_table import exponents_of
+from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import check_player, make_player, own, player_sha256
@@ -36,9 +39,6 @@ _TICK_S = 0.2
 
 #: Boards that a buffer holds at first.
 _ROWS = 1 << 14
-
-#: Memory of a game without its boards: seed, run, part, and as much again for temporaries.
-_GAME_BYTES = 128
 
 #: Columns of the counts of rollouts: the exponents of tiles, 0 to 15.
 _EXPONENTS = 16
@@ -96,6 +96,11 @@ def play_in_threads(
     return sum(moves), sum(cpu_s)
 
 
+def part_of(progress: Progress | None, before: int, games: int) -> Progress:
+    """Return the progress of a part of some games, before which others were played."""
+    return lambda done, _: progress and progress(before + done, games)
+
+
 def play_games(
     player: Any,
     seeds: npt.NDArray[np.uint64],
@@ -134,7 +139,8 @@ def played_games(
 ) -> GameSource:
     """Play the games of a critic's training: the games that a recorder with the same seed would record."""
     player = make_player(name, check_player(name, args))
-    _check_memory(games, games * _GAME_BYTES)
+    # Without its boards a game takes its seed, run, part, and as much again for temporaries.
+    _check_memory(games, games * 128)
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
     found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
     sha256 = player_sha256(name, player)
@@ -144,12 +150,15 @@ def played_games(
     return split_games(found, seeds, played, config, identity)
 
 
-def _check_memory(games: int, needed: int) -> None:
-    free = ram_available()
-    if needed > free:
+def _check_memory(
+    games: int,
+    needed: int,
+    hint: str = "fewer games, fewer of their rows (--stride), or games that are recorded first (--data)",
+) -> None:
+    if needed > (free := ram_available()):
         raise ConfigError(
             f"{games:,} games need at least {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free",
-            hint="fewer games, fewer of their rows (--stride), or games that are recorded first (--data)",
+            hint=hint,
         )
 
 
@@ -178,18 +187,155 @@ def play_rollouts(
         )
     seeds = rollout_seeds(seed, len(boards), rollouts, first).reshape(-1)
     begins = np.repeat(np.asarray(boards, np.uint64), rollouts)
+    ends = _play_unrecorded(player, begins, seeds, threads, progress).highest.reshape(len(boards), rollouts)
+    return np.stack([(ends >= e).sum(axis=1, dtype=np.uint16) for e in range(_EXPONENTS)], axis=1)
+
+
+class _Played(NamedTuple):
+    """Results of games, in the order of their seeds, and the time that all of them took."""
+
+    scores: npt.NDArray[np.uint64]
+    highest: npt.NDArray[np.uint8]
+    moves: int
+    cpu_s: float
+    elapsed_s: float
+
+
+def _play_unrecorded(
+    player: Any,
+    begins: npt.NDArray[np.uint64],
+    seeds: npt.NDArray[np.uint64],
+    threads: int,
+    progress: Progress | None,
+) -> _Played:
     scores, highest = np.zeros(len(seeds), np.uint64), np.zeros(len(seeds), np.uint8)
 
     def play(player: Any, part: slice) -> int:
         return play_unrecorded(player, begins[part], seeds[part], scores[part], highest[part])
 
-    play_in_threads(player, len(seeds), threads, play, progress)
-    ends = highest.reshape(len(boards), rollouts)
-    return np.stack([(ends >= e).sum(axis=1, dtype=np.uint16) for e in range(_EXPONENTS)], axis=1)
+    play(own(player), slice(0, 0))  # compile before the clock starts
+    begin = time.monotonic()
+    moves, cpu_s = play_in_threads(player, len(seeds), threads, play, progress)
+    return _Played(scores, highest, moves, cpu_s, time.monotonic() - begin)
 
 
 def rollout_seeds(seed: int, positions: int, rollouts: int, first: int = 0) -> npt.NDArray[np.uint64]:
     """Return the seeds of rollouts, ``u64[positions, rollouts]``: all different for any ``first``."""
     numbers = np.arange(first, first + positions, dtype=np.uint64) << np.uint64(_ROLLOUT_BITS)
-    ids = numbers[:, None] | np.arange(rollouts, dtype=np.uint64) | np.uint64(_ROLLOUT_ID)
-    return game_seeds(seed, ids)
+    return game_seeds(seed, numbers[:, None] | np.arange(rollouts, dtype=np.uint64) | np.uint64(_ROLLOUT_ID))
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """Results of the games of one player."""
+
+    games: int
+    moves: int  # of all games
+    mean_score: float
+    mean_score_error: float  # half the width of the mean's 95% interval (normal approximation)
+    score_max: int
+    reach: dict[int, Share]  # for each tile, the share of games that reached it
+    moves_per_cpu_s: float
+    moves_per_s: float  # of all threads together
+
+
+class Match(msgspec.Struct, frozen=True):
+    """Results of two players in games of the same seeds."""
+
+    a: Evaluation
+    b: Evaluation
+    difference: float  # mean score of a minus mean score of b
+    difference_error: float  # half the width of its 95% interval, from the differences game by game
+    a_ahead: Share  # of the games, where a scored more
+
+
+def evaluate(
+    player: Any,
+    *,
+    games: int,
+    seed: int,
+    threads: int,
+    starts: npt.NDArray[np.uint64] | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Play games and summarise them; the same seed gives the same games on any number of threads.
+
+    Args:
+        player: from :func:`~tape2048_recorder.players.registry.make_player`.
+        games: at least 1.
+        seed: seed of the games, 64 bits.
+        threads: at least 1.
+        starts: boards before a move, ``u64[n]``, from which the games begin in turn; scores are then the
+            points made since. None: new games.
+        progress: called with ``(done, games)`` every 0.2 s, and at the end.
+
+    Raises:
+        ConfigError: more games than fit into memory.
+        ValueError: fewer than one game or thread.
+    """
+    return _play(player, progress, games=games, seed=seed, threads=threads, starts=starts)[1]
+
+
+def match(
+    a: Any,
+    b: Any,
+    *,
+    games: int,
+    seed: int,
+    threads: int,
+    starts: npt.NDArray[np.uint64] | None = None,
+    progress: Progress | None = None,
+) -> Match:
+    """Play the same games with two players; for the rest as :func:`evaluate`."""
+    (scores, one), (other_scores, other) = (
+        _play(
+            player,
+            part_of(progress, before, 2 * games),
+            games=games,
+            seed=seed,
+            threads=threads,
+            starts=starts,
+        )
+        for player, before in ((a, 0), (b, games))
+    )
+    differences = scores.astype(np.float64) - other_scores
+    return Match(
+        a=one,
+        b=other,
+        difference=float(differences.mean()),
+        difference_error=_error(differences),
+        a_ahead=wilson(int((differences > 0).sum()), games),
+    )
+
+
+def _error(values: npt.NDArray[Any]) -> float:
+    """Return half the width of the 95% interval of a mean; NaN of a single value."""
+    return Z95 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def _play(
+    player: Any,
+    progress: Progress | None,
+    *,
+    games: int,
+    seed: int,
+    threads: int,
+    starts: npt.NDArray[np.uint64] | None,
+) -> tuple[npt.NDArray[np.uint64], Evaluation]:
+    if games < 1 or threads < 1:
+        raise ValueError(f"games={games}, threads={threads}; expected at least 1 of each")
+    # Number, seed, score, highest tile, and as much again for temporaries.
+    _check_memory(games, games * 64, "fewer games: 100,000 tell a mean score to half a percent")
+    seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
+    begins = np.empty(0, np.uint64) if starts is None else np.resize(starts, games)
+    played = _play_unrecorded(player, begins, seeds, threads, progress)
+    tiles = 1 << played.highest.astype(np.int64)
+    return played.scores, Evaluation(
+        games=games,
+        moves=played.moves,
+        mean_score=float(played.scores.mean()),
+        mean_score_error=_error(played.scores),
+        score_max=int(played.scores.max()),
+        reach={tile: wilson(int((tiles >= tile).sum()), games) for tile in REACH_TILES},
+        moves_per_cpu_s=played.moves / max(played.cpu_s, 1e-9),
+        moves_per_s=played.moves / max(played.elapsed_s, 1e-9),
+    )

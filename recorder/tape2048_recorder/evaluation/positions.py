@@ -1,0 +1,187 @@
+r"""Positions of games: start files, and the places at which games are lost.
+
+A start file has boards from which games begin, to measure a stage of the game by itself. It is ``.npy`` with
+exponents, ``u8[N, 16]``, or text: a line for each board, its 16 hexadecimal digits (cell 0 first), with or
+without ``0x``; empty lines and what follows a ``#`` do not count.
+
+Games are lost by the values of an n-tuple network. The value of a board is that of its best answer,
+:math:`v(b) = \max_m (r_m + V(s_m))`: the points that the network expects from here. Over a move and a spawn
+it drops by :math:`v(b_i) - r_i - v(b_{i+1})`, where the spawn was unlucky or the move worse than the
+network's. Of each game, the **fall** is the largest drop on boards with its highest tile: before that, a new
+highest tile changes what a network with stages expects, though nothing is lost. The last board counts as a
+drop to 0: a game that ends out of the blue has its fall there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tape2048.critic.ntuple.critic import Games
+from tape2048.errors import ConfigError, EmptyCorpusError, FieldError, NpyError
+from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
+from tape2048.io.durable import publishing_file
+from tape2048.io.reading import read_path
+from tape2048.ntuple.network import TILES
+from tape2048.rows.buffers import open_sessions
+from tape2048.session.run_table import exponents_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    Values = Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.float32]]
+
+_MAGIC = b"\x93NUMPY"
+_HINT = "`tape2048 player starts` writes such a file; text has the 16 hexadecimal digits of a board in a line"
+_LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
+
+
+def read_starts(path: Path) -> npt.NDArray[np.uint64]:
+    """Read a start file: at least one board, ``u64[N]``."""
+    data = read_path(path)
+    boards = _of_npy(path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
+    if not len(boards):
+        raise FieldError("found no board, expected at least one", path=path, hint=_HINT)
+    exps = boards_to_exps(boards)
+    # No game has a board before a move without two tiles, one of them just appeared, and a legal move.
+    faults = (
+        ((exps > 0).sum(axis=1) < 2, "has fewer than two tiles"),
+        (~((exps == 1) | (exps == 2)).any(axis=1), "has no 2 and no 4, of which each move adds one"),
+        (legal_masks(boards) == 0, "has no legal move"),
+    )
+    for wrong, what in faults:
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise FieldError(
+                f"board {at}, 0x{int(boards[at]):016x}, {what}", path=path, hint="leave it out; " + _HINT
+            )
+    return boards
+
+
+def _of_npy(path: Path) -> npt.NDArray[np.uint64]:
+    try:
+        exps = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise NpyError(f"not a .npy file of boards: {error}", path=path, hint=_HINT) from error
+    if exps.dtype != np.uint8 or exps.ndim != 2 or exps.shape[1] != 16:
+        raise NpyError(
+            f"found {exps.dtype}{list(exps.shape)}, expected exponents uint8[N, 16]", path=path, hint=_HINT
+        )
+    above = np.flatnonzero((exps > 15).any(axis=1))
+    if len(above):
+        raise FieldError(
+            f"board {above[0]} has an exponent above 15, which is a 32768", path=path, hint=_HINT
+        )
+    return exps_to_boards(exps)
+
+
+def _of_text(data: bytes, path: Path) -> npt.NDArray[np.uint64]:
+    boards = []
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise FieldError(
+                f"line {number} is {text[:40]!r}, expected the 16 hexadecimal digits of a board",
+                path=path,
+                hint="the exponents from the top left on: 0x1B00000000000000 has a 2 and a 2048",
+            )
+        boards.append(int(match[1], 16))
+    return np.array(boards, dtype=np.uint64)
+
+
+def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
+    """Return the first board with a tile of each game of a session or a directory of sessions, ``u64[N]``."""
+    if tile not in TILES:
+        raise ConfigError(f"found the tile {tile}, expected one from {TILES[0]} to {TILES[-1]}")
+    found: list[npt.NDArray[np.uint8]] = []
+    for session in open_sessions(root, "raise")[0]:
+        for run in np.flatnonzero(session.runs["highest_tile"] >= tile).tolist():
+            exps = session.tokens(session.numbers_of(run))
+            has = (exps >= tile.bit_length() - 1).any(axis=1)
+            if has.any():
+                found.append(exps[has.argmax()])
+    if not found:
+        raise ConfigError(
+            f"found no board with a {tile} below {root}", hint="a lower tile, or games of a stronger player"
+        )
+    return exps_to_boards(np.stack(found))
+
+
+def write_starts(path: Path, boards: npt.NDArray[np.uint64], *, replace: bool = False) -> None:
+    """Write a start file as ``.npy``; it appears when it is complete."""
+    with publishing_file(path, replace=replace) as file:
+        np.save(file, boards_to_exps(boards))
+
+
+class Falls(msgspec.Struct, frozen=True):
+    """The falls of some games, in means over games; ``at_empty`` counts them by the board's empty cells."""
+
+    games: int
+    moves: float  # of a game
+    points: float  # lost at the fall
+    moves_left: float  # from the fall to the end; the median over games
+    last_empty: float  # empty cells of the last board before a move
+    at_empty: dict[int, int]
+
+
+def analyse(games: Games, values: Values) -> dict[int, Falls]:
+    """Find the falls of games, by the highest tile at the end, ascending."""
+    played = np.flatnonzero(np.diff(games.starts))
+    facts = np.array([_fall(games.between(run, run + 1).boards, values) for run in played.tolist()])
+    tiles = 1 << games.highest[played].astype(np.int64)
+    return {int(tile): _summary(facts[tiles == tile]) for tile in np.unique(tiles)}
+
+
+def _fall(boards: npt.NDArray[np.uint64], values: Values) -> tuple[float, ...]:
+    """Return moves, points, moves left, last empty cells, and the fall's empty cells."""
+    exps = boards_to_exps(boards).astype(np.int64)
+    tiles = np.where(exps > 0, 1 << exps, 0)
+    # Of merges that make a tile, (e - 1) * 2**e is the score if each spawn was a 2; a 4 adds 4 by itself.
+    scores = np.where(exps > 0, (exps - 1) * tiles, 0).sum(axis=1)
+    rewards = np.append(np.diff(scores) - 4 * (np.diff(tiles.sum(axis=1)) == 4), 0)
+    found = values(boards).astype(np.float64)
+    drops = found - rewards - np.append(found[1:], 0)
+    highest = exps.max(axis=1)
+    at = int(np.where(highest == highest[-1], drops, -np.inf).argmax())
+    empty = (exps == 0).sum(axis=1)
+    return (len(boards), drops[at], len(boards) - at, empty[-1], empty[at])
+
+
+def _summary(facts: npt.NDArray[np.float64]) -> Falls:
+    moves, points, left, last_empty, empty = facts.T
+    return Falls(
+        games=len(facts),
+        moves=float(moves.mean()),
+        points=float(points.mean()),
+        moves_left=float(np.median(left)),
+        last_empty=float(last_empty.mean()),
+        at_empty=dict(enumerate(np.bincount(empty.astype(np.int64)).tolist())),
+    )
+
+
+def recorded_games(root: Path, games_max: int) -> Games:
+    """Return the first games of a session, or of a directory of sessions, with every board."""
+    boards: list[npt.NDArray[np.uint64]] = []
+    highest: list[int] = []
+    for session in open_sessions(root, "raise")[0]:
+        if (rate := session.meta.get("sample_rate", 1)) != 1:
+            raise ConfigError(
+                f"{session.path} has one board in {rate}, expected all",
+                hint="record with sample_rate = 1, or have the player play: tape2048 player analyse PLAYER",
+            )
+        for run in range(min(len(session.runs), games_max - len(boards))):
+            boards.append(exps_to_boards(session.tokens(session.numbers_of(run))))
+            highest.append(int(session.runs["highest_tile"][run]))
+    if not boards:
+        raise EmptyCorpusError("no games here", path=root)
+    starts = np.append(0, np.cumsum([len(one) for one in boards]))
+    return Games(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))
