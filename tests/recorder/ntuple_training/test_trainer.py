@@ -139,9 +139,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Call]]:
     def watched(*args: Any) -> Any:
         nonlocal made
         result = train(*args)
-        if Call(*args).moves_max:  # else it compiles
-            found.append((made, Call(*args)))
-            made += result[1]
+        found.append((made, Call(*args)))
+        made += result[1]
         return result
 
     monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 2_000)
@@ -149,13 +148,19 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Call]]:
     return found
 
 
+def learning(calls: list[tuple[int, Call]]) -> list[tuple[int, Call]]:
+    """The calls that do more than compile."""
+    return [(moves, call) for moves, call in calls if call.moves_max]
+
+
 def test_the_rate_falls_over_the_last_moves(calls: list[tuple[int, Call]]) -> None:
     annealed = Trainer(small(stages="", anneal_moves=40_000, beta=0.5))
     annealed.learn(10**9)
-    assert {call.beta for moves, call in calls if moves <= 60_000} == {0.5}
-    falling = [call.beta for moves, call in calls if moves > 60_000]
+    slices = learning(calls)
+    assert {call.beta for moves, call in slices if moves <= 60_000} == {0.5}
+    falling = [call.beta for moves, call in slices if moves > 60_000]
     assert 0 < falling[-1] < 0.06
-    assert falling == [0.5 * (100_000 - moves) / 40_000 for moves, _ in calls if moves > 60_000]
+    assert falling == [0.5 * (100_000 - moves) / 40_000 for moves, _ in slices if moves > 60_000]
     plain, same = Trainer(small(stages="")), Trainer(small(stages="", anneal_moves=40_000))
     for moves in (55_000, 10**9):
         plain.learn(moves)
@@ -169,7 +174,7 @@ def test_coherence_begins_after_plain_moves(calls: list[tuple[int, Call]]) -> No
     assert weights_of(trainer).any()
     assert not trainer._entries[:, [E, A]].any()
     trainer.learn(10**9)
-    phases = {(moves >= 50_000, call.beta, call.coherent) for moves, call in calls}
+    phases = {(moves >= 50_000, call.beta, call.coherent) for moves, call in learning(calls)}
     assert phases == {(False, 0.25, False), (True, 0.5, True)}
     assert trainer._entries[:, A].any()
 
@@ -177,7 +182,10 @@ def test_coherence_begins_after_plain_moves(calls: list[tuple[int, Call]]) -> No
 def test_games_are_guided_until_the_rate_falls(calls: list[tuple[int, Call]]) -> None:
     Trainer(small(**POOLS, anneal_moves=30_000)).learn(10**9)
     assert {call.plays.guides for _, call in calls} == {(np.uint64(POOLS["guide_from"]),)}
-    assert {(moves < 70_000, call.guiding) for moves, call in calls} == {(True, True), (False, False)}
+    assert {(moves < 70_000, call.guiding) for moves, call in learning(calls)} == {
+        (True, True),
+        (False, False),
+    }
 
 
 @pytest.mark.parametrize("threads", [1, 3])
