@@ -456,6 +456,7 @@ class Publisher:
         self._outcomes: deque[Outcome] = deque()
         self._gives_up = self._ends = False
         self.pending = 0
+        self._submitted = self._tried = 0
         self._background = world.background("publisher", self._steps())
 
     def submit(self, session: PartialSession) -> None:
@@ -465,8 +466,14 @@ class Publisher:
         with contextlib.suppress(OSError):
             session.journal.close()
         self.pending += 1
+        self._submitted += 1
         self._queue.append(session)
         self._background.wake()
+
+    @property
+    def backlog(self) -> int:
+        """Sessions that are still to be published; unlike ``pending``, without those that are not collected."""
+        return self._submitted - self._tried
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
@@ -521,6 +528,7 @@ class Publisher:
             seconds = 0.0 if published is None else self._world.now - begin
             self._outcomes.append(Outcome(session, published, error, final, seconds))
             if final:
+                self._tried += 1
                 return
             until = self._world.now + RETRY_S
             while not self._gives_up and (wait_s := until - self._world.now) > 0:

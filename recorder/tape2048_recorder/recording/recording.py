@@ -88,7 +88,7 @@ class Recording:
         """Return why a block of this many rows cannot be placed now, or None if it can."""
         if self._failure is not None and self.world.now < self._retry_at:
             return self._failure
-        if self.sessions_pending >= BACKLOG_MAX:
+        if self.publisher.backlog + len(self._closing) >= BACKLOG_MAX:
             return f"{DISK_SLOW}: closed sessions wait to be published"
         writing = [session for session in [*self._closing, *self._open.values()] if session.writing]
         rows_written = sum(session.rows_reserved - session.rows_confirmed for session in writing)

@@ -49,7 +49,7 @@ the rows after it are decoded. K is a power of two, ``anchor_rows`` in the manif
 The table ``runs`` then has the column ``start_board``, the packed board after the two first spawns (as a
 signed integer); ``session`` has ``storage = "tape"``; ``blocks`` cover ``tape.npy``.
 
- ``metadata.db`` has the tables of :data:`SCHEMA` and of :data:`PACKED_SCHEMA`; ``manifest.json`` is
+``metadata.db`` has the tables of :data:`SCHEMA` and of :data:`PACKED_SCHEMA`; ``manifest.json`` is
 :class:`Manifest`.
 """
 
