@@ -472,7 +472,7 @@ class Publisher:
 
     @property
     def backlog(self) -> int:
-        """Sessions that are still to be published; unlike ``pending``, without those that are not collected."""
+        """Sessions that are still to be published; ``pending`` also counts those not collected yet."""
         return self._submitted - self._tried
 
     def outcomes(self) -> list[Outcome]:

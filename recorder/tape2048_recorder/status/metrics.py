@@ -185,12 +185,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves a registry at an address until closed.
-
-    Raises:
-        OSError: the address cannot be resolved (``socket.gaierror``) or listened on.
-        OverflowError: the port is above 65,535.
-    """
+    """Serves a registry at an address until closed."""
 
     request_queue_size = 8 * CONNECTIONS_MAX
     daemon_threads = True

@@ -215,15 +215,7 @@ def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
 
 
 def read_runs_db(path: str | os.PathLike[str]) -> RunTable:
-    """Read the runs, by first row, without writes to the disk and without waiting for locks.
-
-    Raises:
-        SchemaError: not SQLite, damaged, being written, or with a journal that is not yet merged.
-        SchemaError: no table ``runs``, a column missing, a view or virtual table in a table's place,
-            or a value of the wrong type.
-        BookkeepingError: a count out of range, or extras of an unknown run.
-        StorageError: the operating system could not read it.
-    """
+    """Read the runs, by first row, without writes to the disk and without waiting for locks."""
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "runs" not in tables:
             raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)

@@ -110,12 +110,7 @@ class RunMeta(msgspec.Struct, frozen=True):
 
 
 def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **highest: int) -> None:
-    """Raise unless the fields of every run format can hold the metadata; ``highest`` are narrower limits.
-
-    Raises:
-        FieldError: a count does not fit its field, ``elapsed_s`` is not a finite float32, or ``engine`` is
-            not valid Unicode. It names ``path``.
-    """
+    """Raise unless the fields of every run format can hold the metadata; ``highest`` are narrower limits."""
     for name, limit in (_UNSIGNED_MAX | highest).items():
         value = getattr(meta, name)
         if not isinstance(value, int | np.integer) or not 0 <= value <= limit:

@@ -485,10 +485,5 @@ def _assign(
 
 
 def open_embeddings(session: Session) -> Embeddings:
-    """Map a session's embeddings.
-
-    Raises:
-        ColumnError: there are none; they are malformed; or they belong to other rows.
-        StorageError: the operating system could not read them.
-    """
+    """Map a session's embeddings."""
     return read_embeddings(session.path, len(session), session.manifest)

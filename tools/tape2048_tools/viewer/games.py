@@ -359,12 +359,7 @@ _NAMED = 3
 
 
 class Judges:
-    """Judges by number: the named players, then the critic for each of its tiles.
-
-    Args:
-        players: as ``record`` takes them, with the judge's parameter ``ahead``.
-        critic: the file or the name of the critic.
-    """
+    """Judges by number: the named players, then the critic for each of its tiles."""
 
     def __init__(self, players: Sequence[str], critic: Path) -> None:
         self._players = [parse_player(text) for text in players]
