@@ -307,7 +307,6 @@ class Corpus(View):
 
     @cached_property
     def _gatherer(self) -> Gatherer:
-        """The gatherer of whole rows."""
         from tape2048.batches.gatherer import Gatherer
 
         return Gatherer(self._tables, (), np.empty(0, np.int64))

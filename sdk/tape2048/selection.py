@@ -419,7 +419,6 @@ class View(RowView):
         raise NotImplementedError
 
     def _columns(self) -> Columns:
-        """Return the columns that a condition may name."""
         names = (*(self.runs.dtype.names or ()), "rows")
         columns = {**number_columns(self.runs), "rows": lambda: self.row_counts}
         return {name: column for name, column in columns.items() if name in names}

@@ -355,7 +355,6 @@ def _critic_table(evaluation: Evaluation, cells: list[Cell]) -> Table:
 
 
 def _oracle_tables(evaluation: Evaluation, cells: list[Cell], tile: int) -> list[RenderableType]:
-    """Return the table of metrics against rollouts, and that of means."""
     from tape2048.critic.evaluation import ALL, UNDECIDED
 
     if evaluation.truth is None:

@@ -431,7 +431,6 @@ class Daemon:
         worker.answer(NoMoreGames() if games is None else Games(*games))
 
     def _answer_waiting(self, worker: Worker) -> None:
-        """Give a worker its range, or pause it."""
         assert worker.waiting_rows is not None
         why = self.recording.why_not(worker.waiting_rows)
         if why is None:

@@ -218,7 +218,6 @@ class LiveWeights:
         self._trouble = what
 
     def _take(self, seen: Seen) -> None:
-        """Copy a checkpoint, and offer it if its bytes are new."""
         number = max(self._generations, default=0) + 1
         self.keep_dir.mkdir(mode=0o700, exist_ok=True)
         name = seen.path.name.encode(errors="backslashreplace").decode()  # messages to workers are text

@@ -224,7 +224,6 @@ class Agent:
             self._drain("it was asked to leave")
 
     def _attach(self, config: RecorderConfig) -> None:
-        """Attach to the recorder that runs in the spool, or start one."""
         try:
             self._recorder = Running(self.spool.path, config.instance)
         except NotRunningError:

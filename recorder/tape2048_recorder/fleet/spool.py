@@ -125,7 +125,6 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             write_all(self._lock, f"{me.pid} {me.start_ticks}\n".encode(), 0)
 
     def _join(self) -> Member:
-        """Return the spool's membership; a new spool gets a lease."""
         member = read_member(self.path)
         if member is None:
             if left := self.sessions():

@@ -223,7 +223,6 @@ class BlockBuffer:
         self._allocate(rows_max)
 
     def _allocate(self, rows_max: int) -> None:
-        """Create the arrays, without games."""
         raise NotImplementedError
 
 

@@ -130,7 +130,6 @@ def new_log(chunks: int, old: Log | None = None) -> Log:
 
 @register_jitable
 def _legal(board: Any, columns: Any) -> Any:
-    """Return the legal mask of a board and its transpose, as a ``u64``."""
     across = (
         _ROW_LEGAL[row(board, 0)]
         | _ROW_LEGAL[row(board, 1)]
@@ -157,7 +156,6 @@ def _slide(board: Any, move: Any) -> Any:
 
 @register_jitable
 def _show(lanes: Any, i: Any, board: Any) -> Any:
-    """Store a board in the arrays of a lane, and return its legal mask."""
     legal = _legal(board, transpose(board))
     lanes.boards[i] = board
     lanes.legal[i] = np.uint8(legal)
@@ -377,7 +375,6 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
 
 @register_jitable
 def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
-    """Free a lane's chunks."""
     chunk = lanes.heads[i]
     for _ in range((lanes.steps[i] + _CHUNK - U64(1)) // _CHUNK):
         log.free[log.counts[0]] = chunk
@@ -387,7 +384,6 @@ def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
 
 @register_jitable
 def _begin(lanes: Any, i: Any, waiting: Any) -> None:
-    """Start the next waiting game in a lane."""
     at = waiting.counts[0]
     waiting.counts[0] = at + U64(1)
     board, _, state, gamma = rng.new_game(waiting.seeds[at])

@@ -26,7 +26,6 @@ class PaddedModel:
         raise NotImplementedError
 
     def _run(self) -> npt.NDArray[np.float32]:
-        """Return the scores ``f32[batch, 4]`` of ``_input``."""
         raise NotImplementedError
 
     def warm_up(self, n: int) -> None:

@@ -151,7 +151,6 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
 
 
 def _with_weights(path: Path, module: str, module_args: dict[str, Any]) -> torch.nn.Module:
-    """Call a factory, and load the weights of a file into its module."""
     try:
         from safetensors.torch import load_file
     except ImportError as error:

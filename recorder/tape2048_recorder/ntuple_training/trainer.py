@@ -112,8 +112,6 @@ class StageTally(NamedTuple):
 
 
 class _Counts(msgspec.Struct):
-    """Counters in a checkpoint."""
-
     moves: int = 0
     games: int = 0
     elapsed_s: float = 0.0

@@ -187,7 +187,6 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
 
 @contextlib.contextmanager
 def _raised_as(kind: type[TapeError], name: str, before: str, after: str = "") -> Iterator[None]:
-    """Raise errors of user code as errors of a player."""
     try:
         yield
     except PlayerError:
@@ -202,7 +201,6 @@ def _raised_as(kind: type[TapeError], name: str, before: str, after: str = "") -
 
 
 def _from_file(path: str) -> Any:
-    """Import a file as a module, under a name derived from its path."""
     file = Path(path).resolve()
     name = f"_tape2048_player_{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
     if name in sys.modules:

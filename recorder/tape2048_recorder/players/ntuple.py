@@ -528,7 +528,6 @@ def _ordered(value: Any) -> Any:
 
 @register_jitable
 def _big_tiles(board: Any) -> Any:
-    """Count the different tiles from 1024 on."""
     present = U64(0)
     for i in range(16):
         present |= U64(1) << (board >> U64(4 * i) & U64(15))
@@ -537,7 +536,6 @@ def _big_tiles(board: Any) -> Any:
 
 @register_jitable
 def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
-    """Return how many spawns to look ahead."""
     empty = count_empty(board)
     if empty >= look_below:
         return 0

@@ -33,7 +33,6 @@ OOM_SCORE_ADJ = 500
 
 
 def _worker_class(player: str) -> type[Worker]:
-    """Return the class of worker for a player of this name."""
     if not is_batched(player):
         return Worker
     from tape2048_recorder.workers.batch_loop import BatchWorker

@@ -79,7 +79,6 @@ class Worker:
         self._file: tuple[int, int] | None = None  # session, descriptor
 
     def _prepare(self) -> None:
-        """Make the player and the buffer."""
         from tape2048_recorder.players import registry
 
         self._player: Any = registry.make_player(self._config.player, self._config.player_args)
@@ -130,7 +129,6 @@ class Worker:
         self._slot["heartbeat_ns"] = time.monotonic_ns()
 
     def _take(self, answer: FromDaemon) -> None:
-        """Queue these games, or note that there are no more."""
         if not isinstance(answer, Games):
             self._more_games = False
             return
@@ -177,12 +175,10 @@ class Worker:
             self._slot["flushed"] = asked
 
     def _flush_all(self) -> None:
-        """Write all finished games, and wait for their confirmation."""
         self._flush()
         self._settle()
 
     def _resize_if_asked(self) -> None:
-        """Change the size of blocks after a reload of the settings."""
         rows = int(self._slot["block_rows"][0])
         if rows != self._block_rows:
             self._flush_all()

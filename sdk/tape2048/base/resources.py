@@ -67,7 +67,6 @@ def _meminfo(path: Path) -> int:
 
 
 def _left_in(group: Path) -> list[int]:
-    """List the bytes that each (readable) limit of a group leaves."""
     if (group / "memory.current").exists():  # version 2
         limits, used, cache = ["memory.max", "memory.high"], "memory.current", "inactive_file"
     else:

@@ -44,7 +44,6 @@ def pretty_json(value: object) -> bytes:
 
 
 def _escaped(value: Any) -> Any:
-    """Escape invalid Unicode in all text of dictionaries and lists."""
     if isinstance(value, dict):
         return {_escaped(key): _escaped(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -55,8 +55,6 @@ _OTHER_SHUFFLE_VERSION = 1
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of :meth:`Batches.state_dict`, as plain JSON values."""
-
     version: int
     seed: int
     epoch: int

@@ -397,7 +397,6 @@ def _follow(chunk: Any, count: Any, tables: Any, boards: Any) -> Any:
 
 @register_jitable
 def _make_row(chunk: Any, k: Any, tables: Any, entry: Any, row: Any) -> None:
-    """Write a row of ``ACTION_STEP_DTYPE``."""
     at = word(chunk.source, k)
     store64_at(row, load64(tables.runs + run_of(tables, word(chunk.segment, k)) * tables.run_bytes))
     store32_at(row + _STEP, at - word(entry, FIRST))
@@ -430,7 +429,6 @@ _entries: Any = to_fixed_tuple  # an intrinsic, called without the typing contex
 
 @register_jitable
 def _chunk(scratch: Any, ordinal: Any, tables: Any) -> Any:
-    """Return one of the chunks in the scratch memory, in turns."""
     table = U64(8 * CHUNK)
     number = scratch + (ordinal % U64(_CHUNKS)) * U64(8 * _CHUNK_WORDS)
     base = number + table
@@ -536,7 +534,6 @@ def _write_labels(chunk: Any, count: Any, tables: Any, target: Any) -> None:
 
 @register_jitable
 def _write_targets(chunk: Any, count: Any, tables: Any, target: Any) -> None:
-    """Write a float32 for each threshold."""
     width = tables.threshold_count
     for t in range(width):
         threshold = load8(tables.thresholds + t)
@@ -588,7 +585,6 @@ def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> 
 
 @register_jitable
 def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
-    """Write a mask of legal moves for each board."""
     for k in range(count):
         board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
         store8_at(target + k, _turned_mask(legal_mask(board), _turn(key, word(chunk.base, k))))

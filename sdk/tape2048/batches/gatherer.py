@@ -578,7 +578,6 @@ class PoolReader:
             self._gatherer.prefetch(sessions, 1)
 
     def _sessions_of(self, share: _Epoch, number: int) -> list[int]:
-        """Return the ordinals of the sessions with rows in a pool."""
         if not self._gatherer.fetches:
             return []
         between, size = self._gatherer.sessions_between, 1 << self._shift

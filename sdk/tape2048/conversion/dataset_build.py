@@ -297,7 +297,6 @@ class _Chunk(NamedTuple):
 
 
 def _lay_out(runs: list[SourceRun]) -> _Chunk:
-    """Lay out some runs as rows, on one of the threads."""
     from tape2048.datasets.records import dataset_records
 
     good = [found.run for found in runs if found.run is not None and len(found.run) <= RUN_STEPS_MAX]

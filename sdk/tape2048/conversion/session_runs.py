@@ -459,7 +459,6 @@ def _rows_onto_tape(
     *,
     lossy: bool,
 ) -> int:
-    """Write a session of rows onto tape; return the new files' size."""
     play, why = player_of(replayer, session.path, session.meta)
     with TapeWriter(draft) as writer:
         for games, rows in game_pieces(session.runs, _PIECE_ROWS):
@@ -505,8 +504,6 @@ def _games(
 
 
 def _tape_as_rows(draft: Path, session: Session, advance: Callable[[int, int], object]) -> int:
-    """Write a session on tape as rows; return the new files' size."""
-
     def parts() -> Iterator[NDArray[np.void]]:
         for first in range(0, len(session), BLOCK_ROWS):
             end = min(first + BLOCK_ROWS, len(session))

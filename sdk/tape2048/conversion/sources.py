@@ -232,8 +232,6 @@ def _numbered(
 
 
 def _open_file(path: Path, kind: str) -> RunSource:
-    """Open anything but a session or a directory of them."""
-
     def lines() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
         for group in jsonl.line_groups(path):
             yield [(f"{path}: line {line[0]}", line) for line in group]

@@ -88,8 +88,6 @@ class CriticScores(NamedTuple):
 
 
 class _Boards(NamedTuple):
-    """A source, open for reading."""
-
     kind: str  # kind of the source
     identity: str | None  # see `ScoresInfo`
     rows: int | None  # N; None if it is unknown before the end

@@ -176,7 +176,6 @@ def is_packdat(path: Path) -> bool:
 
 
 def _open_packdat(path: Path) -> Opened:
-    """Open a pack.dat, mapped, with the checks of :meth:`DataPack.load`."""
     pack = DataPack.load(path, "mmap")
     return Opened(path, [], pack.run_table, None, pack)
 
@@ -401,7 +400,6 @@ def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None, pha
 
 
 def _joined_table(opened: list[Opened]) -> RunTable:
-    """Join the runs of all, with consecutive rows and ids."""
     tables = []
     first_row = shift = 0
     for one in opened:

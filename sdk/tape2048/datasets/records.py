@@ -37,7 +37,6 @@ _MOVES = np.arange(4, dtype=np.uint8)
 
 
 def _bits(masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return the moves of each mask, ``bool[n, 4]``."""
     return (masks[:, None] >> _MOVES & 1).astype(np.bool_)
 
 

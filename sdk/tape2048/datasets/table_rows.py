@@ -85,7 +85,6 @@ class TableRows(View):
         self._is_view = False
 
     def _view(self, table: RunTable, phase: Phase, spans: _Spans | None) -> Self:
-        """Make a view that shares the rows."""
         view = object.__new__(type(self))
         vars(view).update(vars(self))
         for name in ("_spans", "row_starts", "_guide"):  # cached of this one
@@ -121,7 +120,6 @@ class TableRows(View):
 
     @cached_property
     def _spans(self) -> _Spans:
-        """The spans of the view's rows."""
         if self._cut is not None:
             return self._cut
         first, steps = (self.runs[name].astype(np.int64) for name in ("first_row", "steps"))
@@ -164,7 +162,6 @@ class TableRows(View):
         records: NDArray[np.uint8],
         out: NDArray[np.void] | None = None,  # noqa: ARG002 - of a subclass
     ) -> NDArray[np.void]:
-        """Return records as rows."""
         return records.view(self.dtype)
 
     def _numbers(self, indices: ArrayLike) -> NDArray[np.int64]:

@@ -69,7 +69,6 @@ def record_batches(
 
 
 def _schema(table: Table) -> pa.Schema:
-    """Return the Arrow schema of a table; no value is null."""
     return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in table.columns])
 
 
@@ -94,7 +93,6 @@ def write_arrow(
 
 
 def _batches(table: Table, records: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield batches, each with the number of records up to its end."""
     dictionaries = [None if column.words is None else pa.array(column.words) for column in table.columns]
     fields = _schema(table)
     done = 0

@@ -262,7 +262,6 @@ def _insert(
 def _insert_packed(
     database: sqlite3.Connection, runs: NDArray[np.void], starts: NDArray[np.uint64] | None
 ) -> None:
-    """Add the packed copy of the run table, and its triggers."""
     if runs.nbytes + (0 if starts is None else starts.nbytes) > PACKED_BYTES_MAX:
         return
     for statement in PACKED_SCHEMA:

@@ -272,7 +272,6 @@ def check_load(load: str) -> None:
 
 @functools.lru_cache
 def _usual_type(descr: bytes) -> np.dtype[Any]:
-    """Return the row type of a ``descr`` text."""
     return _read_text(b"{'descr': %b, 'fortran_order': False, 'shape': ()}" % descr)[2]
 
 

@@ -286,8 +286,6 @@ def prefetch_at(builder: Any, address: Any, *, to_write: bool) -> None:
 
 
 def _prefetch(locality: int) -> Any:
-    """Make a prefetch of the cache line at an address, for one read."""
-
     @_emits(types.void, _U64)
     def prefetch(builder: Any, address: Any) -> None:
         _emit_prefetch(builder, _pointer(builder, address), locality)
@@ -310,7 +308,6 @@ _CELLS = ir.VectorType(_BYTE, 16)
 
 
 def _shuffled(builder: Any, cells: Any, order: list[int]) -> Any:
-    """Emit a shuffle of a vector's bytes by constant indices."""
     lanes = ir.VectorType(_I32, len(order))
     return builder.shuffle_vector(cells, ir.Constant(cells.type, ir.Undefined), ir.Constant(lanes, order))
 

@@ -140,7 +140,6 @@ def merge_sessions(
 
 
 def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
-    """Open the sessions, by their start."""
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if len(paths) < 2:
         raise MaintenanceError(
@@ -223,7 +222,6 @@ def _short(value: object) -> str:
 
 
 def _facts(parts: list[Session]) -> dict[str, Any]:
-    """Separate the facts that all sessions share from those of each."""
     first = parts[0].meta
     shared = {
         name: value
@@ -278,7 +276,6 @@ def _write_rows(
     *,
     renumbered: bool,
 ) -> int:
-    """Write and flush all files of the new session; return their size."""
     header = session_header(parts[0].dtype, facts["rows"])
     row_bytes = parts[0].dtype.itemsize
     checksum, rows = crc32c(header), 0

@@ -174,7 +174,6 @@ class RowChecks:
         yield from self._run_defects()
 
     def _note(self, kind: str, bad: NDArray[np.bool_], place: Place, describe: Callable[[int], str]) -> None:
-        """Count the bad rows of one kind, and describe the first one."""
         count = int(np.count_nonzero(bad))
         if kind in self._bad_rows:
             before, text, first = self._bad_rows[kind]
@@ -508,8 +507,6 @@ def check_draft(draft: Path, kind: type[TapeError]) -> None:
 
 
 class _Validation:
-    """The state of one validation."""
-
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
         self._findings: list[Finding] = []
@@ -688,8 +685,6 @@ class _Validation:
                 self._add(ChecksumError(msg, path=path, hint="restore the session from a copy"))
 
     def _read_plain(self, *paths: Path) -> None:
-        """Read files for their checksums alone."""
-
         def read_all(path: Path) -> None:
             with self._summed(path) as (read, size):
                 buffer = np.empty(min(size, CHUNK_BYTES), np.uint8)

@@ -57,7 +57,6 @@ def _every(vector: ir.VectorType, value: int) -> ir.Constant:
 
 
 def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
-    """Call one of LLVM's intrinsics."""
     function = builder.module.globals.get(name)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(result, [arg.type for arg in args]), name)
@@ -106,7 +105,6 @@ def _fields(builder: Any, images: Any, parts: Sequence[Any]) -> Any:
 
 
 def _gathered(builder: Any, addresses: Any, element: Any) -> Any:
-    """Load 32 bits from each of some addresses, aligned or not."""
     found, kind = ir.VectorType(element, SYMMETRIES), "f32" if element == _F32 else "i32"
     args = [
         builder.inttoptr(addresses, ir.VectorType(element.as_pointer(), SYMMETRIES)),
@@ -118,14 +116,12 @@ def _gathered(builder: Any, addresses: Any, element: Any) -> Any:
 
 
 def _half_sum(builder: Any, words: Any, *, high: bool) -> Any:
-    """Add up the low or high halves of words, as ``i16``."""
     bits = _every(words.type, _HALF_WORD_BITS)
     values = builder.ashr(words if high else builder.shl(words, bits), bits)
     return _call(builder, "llvm.vector.reduce.add.v8i32", _I32, [values])
 
 
 def _float_sum(builder: Any, values: Any) -> Any:
-    """Add up floats, neighbours first."""
     while values.type.count > 1:
         count = values.type.count
         even, odd = (_shuffled(builder, values, list(range(first, count, 2))) for first in (0, 1))
@@ -134,7 +130,6 @@ def _float_sum(builder: Any, values: Any) -> Any:
 
 
 def _numbers(builder: Any, tuples: Any, kind: Any) -> list[list[Any]]:
-    """Extract the values of a tuple of tuples."""
     whole = [builder.extract_value(tuples, i) for i in range(kind.count)]
     return [[builder.extract_value(one, i) for i in range(kind[0].count)] for one in whole]
 
@@ -271,7 +266,6 @@ def downgraded(board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _symmetries(board: Any) -> Any:
-    """Return the board under the 8 symmetries."""
     b1 = mirror(board)
     b4 = transpose(board)
     b5 = mirror(b4)

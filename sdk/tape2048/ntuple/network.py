@@ -389,7 +389,6 @@ def file_texts(form: str, layout: NetworkLayout, facts: object, **more: str) -> 
 
 
 def _checked(arrays: Mapping[str, Any], layout: NetworkLayout, path: str) -> tuple[Any, Any]:
-    """Return the table and the scales, checked against the layout."""
     expected = layout.names
     found = {name: array for name, array in arrays.items() if name != "scales"}
     if list(found) != expected:
@@ -460,7 +459,6 @@ def file_bytes(network: Network) -> int:
 def _parts(
     network: Network, *, compress: bool, interrupted: Callable[[], bool] = lambda: False
 ) -> Iterable[bytes | memoryview]:
-    """Encode a network's file, part by part."""
     layout = network.layout
     arrays = dict(zip(layout.names, layout.tables(network.table).values(), strict=True))
     texts = file_texts(FORMAT, layout, network.facts)

@@ -120,7 +120,6 @@ def align_up(offset: int, align: int) -> int:
 
 
 def _sealed(head: bytes) -> bytes:
-    """Append a CRC-32C."""
     return head + crc32c(head).to_bytes(4, "little")
 
 
@@ -149,7 +148,6 @@ def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> PackLa
 
 
 def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:
-    """Check the header; return the number of entries."""
     head = data[:HEADER_BYTES].tobytes()
     if head[:8] != MAGIC[: len(head)] or not head:
         raise MagicError(f"not an a2pack: the magic {MAGIC!r} is missing", path=path, offset=0)

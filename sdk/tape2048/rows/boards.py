@@ -230,7 +230,6 @@ def _filled(cells: Any) -> Any:
 
 @kernel
 def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
-    """Count the bits set below each number."""
     for i in range(numbers.shape[0]):
         place, bits = numbers[i] >> U64(6), numbers[i] & U64(63)
         count = ranks[place // U64(BLOCK_WORDS)]

@@ -307,7 +307,6 @@ def _load(  # noqa: PLR0917
     ram_budget: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> RowBuffers:
-    """Make a store of segments; what is read into memory is here."""
     on_tape = segments.on_tape
     tapes = map_tapes(sessions, chosen) if on_tape.any() else None
     memory = tuple(session.stored for session in sessions)
@@ -341,7 +340,6 @@ def _load(  # noqa: PLR0917
 
 
 def _best_load(segments: Segments, budget: int) -> HeldLoad:
-    """Choose the storage by the bytes that it may take."""
     anchors = int(segments.rows[segments.on_tape].sum()) * BOARD_BYTES // ANCHOR_ROWS
     sizes: dict[HeldLoad, int] = {
         "ram": int((segments.rows * segments.stride).sum()) + anchors,
@@ -386,7 +384,6 @@ def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.boo
 
 
 def _bytes_to_read(sessions: Sequence[Session], segments: Segments) -> int:
-    """Count the bytes of rows in files, without the anchors of tapes."""
     in_files = _in_files(sessions, segments) | segments.on_tape
     return int((segments.rows * segments.stride)[in_files].sum())
 

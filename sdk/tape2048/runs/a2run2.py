@@ -294,7 +294,6 @@ def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[
 
 @functools.cache
 def _kernels() -> Any:
-    """Import the compiled codec, and with it numba, for the first run."""
     from tape2048.runs import a2run2_codec
 
     return a2run2_codec

@@ -174,7 +174,6 @@ def make_readers_lock(root: Path) -> Path:
 
 
 def _lock_directory(fd: int) -> bool:
-    """Take the directory's own lock; return False if a reader holds it."""
     try:
         return try_lock(fd)
     except OSError as error:

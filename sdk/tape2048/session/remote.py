@@ -379,7 +379,6 @@ class SessionCache:
     def _fetch_table(
         self, store: Store, name: str, manifest: Manifest, text: bytes, target: Path
     ) -> Metadata:
-        """Write a run table, in place of what there may be, and return it."""
         draft = target.with_name(f".{name}.{secrets.token_hex(8)}")
         draft.mkdir()
         with contextlib.ExitStack() as stack:
@@ -516,7 +515,6 @@ def _touch(path: Path) -> None:
 
 
 def _hold(path: Path) -> Held | None:
-    """Lock a session against removal; None if it is not there."""
     if not path.is_dir():
         return None
     try:
@@ -528,7 +526,6 @@ def _hold(path: Path) -> Held | None:
 
 
 def _remove(entry: _Entry, removal: RemovalLock) -> bool:
-    """Remove an entry that nobody uses; return whether it is gone."""
     path = entry.path
     with contextlib.ExitStack() as stack:
         try:

@@ -206,7 +206,6 @@ def not_a_start(board: np.uint64) -> str:
 
 
 def _board_at(tape: NDArray[np.uint8], start: np.uint64) -> np.uint64:
-    """Decode one game to the board after its bytes."""
     from tape2048.tape.codec import decode
 
     final, wrong, boards = np.empty(1, np.uint64), np.empty(1, np.uint8), np.empty(len(tape), np.uint64)

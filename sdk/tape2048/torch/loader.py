@@ -268,7 +268,6 @@ class CriticLoader(IterableDataset[Tensors]):
             yield slot.view()
 
     def _publish(self) -> None:
-        """Publish where the next pass of a DataLoader's workers begins."""
         if sys.is_finalizing():  # an abandoned iteration ends after torch, and no worker reads this
             return
         batches = self.batches

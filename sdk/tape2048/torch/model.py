@@ -241,7 +241,6 @@ def _new_tower(config: CriticConfig) -> nn.Module:
 
 
 def _check_tower(config: CriticConfig, embeddings: Embeddings) -> None:
-    """Compare the embeddings with the configured tower, if there is one."""
     if not config.tower:
         return
     if is_factory(config.tower):

@@ -379,7 +379,6 @@ def train_critic(
 
 @contextlib.contextmanager
 def _threads(config: CriticConfig) -> Iterator[None]:
-    """Set PyTorch's threads on a CPU during a training."""
     before = torch.get_num_threads()
     # The step of a head takes a millisecond: several threads cost more than they gain, and while they spin
     # they take the cores on which batches are made.
@@ -520,7 +519,6 @@ class _Trainer:
         return stopped
 
     def _step(self, batch: Batch, epoch: int, index: int) -> None:
-        """Make one step of AdamW."""
         rate = models.learning_rate(self.config, self.state.step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -561,7 +559,6 @@ class _Trainer:
     # --------------------------------------------------------------------------------------- outputs
 
     def _note(self) -> None:
-        """Write a line of metrics, with the mean loss since the last one."""
         self._loss = self.ranks.mean(self.state.loss_sum / self.state.loss_steps)
         self.state.loss_sum, self.state.loss_steps = 0.0, 0
         self._clock.lap()
@@ -613,7 +610,6 @@ class _Trainer:
         return TrainingError(message, path=self.directory.path, hint=hint)
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
-        """Write a critic, with ``pos_weight`` folded in."""
         if not self.ranks.first:
             return
         head = copy.deepcopy(self.model.head).cpu()

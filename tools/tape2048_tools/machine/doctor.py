@@ -179,7 +179,6 @@ def examine(config_path: Path | None = None, machine: Machine | None = None) -> 
 
 
 def _nearest(path: Path) -> Path:
-    """Return the directory, or the nearest parent that exists."""
     path = path.absolute()
     while not path.exists():
         path = path.parent

@@ -154,7 +154,6 @@ def _word(path: PurePosixPath) -> str:
 
 
 def _in_home(path: PurePosixPath | str | None) -> bool:
-    """Return whether ``ProtectHome=yes`` would hide the path."""
     return f"{path}/".startswith(("/home/", "/root/"))
 
 

@@ -59,8 +59,6 @@ _RETRIES = 8
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that is done."""
-
     session: str
     manifest: str  # SHA-256 of its manifest.json; empty without one
     version: str  # of this package

@@ -153,7 +153,6 @@ class Screen:
         return _SEQUENCES.get(plain, "")
 
     def _read(self, timeout_s: float | None) -> bool:
-        """Read what was typed; return whether there was something in time."""
         if not select.select([self._input], [], [], timeout_s)[0]:
             return False
         try:

@@ -359,7 +359,6 @@ def _recorder(root: Path, instance: str) -> dict[str, Any]:
 
 
 def _last_line(path: Path) -> dict[str, Any]:
-    """Return the last line of metrics, and the time of its writing."""
     try:
         written_at, lines = path.stat().st_mtime, read_metrics(path, _TAIL_BYTES)
     except OSError as error:

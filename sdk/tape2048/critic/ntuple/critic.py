@@ -494,8 +494,6 @@ class TrainedNTuple(NamedTuple):
 
 
 class _State(msgspec.Struct):
-    """Counters in a checkpoint."""
-
     epoch: int = 0
     chunk: int = 0  # piece of the games within the epoch
     position: int = 0  # games of the piece that are done

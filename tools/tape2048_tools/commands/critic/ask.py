@@ -73,7 +73,6 @@ def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device:
 
 
 def _packed(text: str) -> int:
-    """Return the board that a text spells, packed."""
     words = text.replace("/", " ").replace(",", " ").split()
     try:
         numbers = [int(word, 0) for word in words]

@@ -176,7 +176,6 @@ def _embed(
     quiet: bool,
     **how: Any,
 ) -> dict[str, Any]:
-    """Embed a session, which then has the vectors itself."""
     from tape2048.session.session import Session
     from tape2048.torch.embedding import embed_session
     from tape2048.torch.tower import local_device

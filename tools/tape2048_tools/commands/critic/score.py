@@ -150,7 +150,6 @@ def _opened(critic: Path, device: str, tower: str | None) -> tuple[AnyCritic, st
 
 
 def _score_one(session: Path, draft: Path, *, critic: Path, device: str, tower: str | None) -> dict[str, Any]:
-    """Score a session as part of a job."""
     from tape2048 import Corpus
     from tape2048.critic.facts import players_of, strangers
     from tape2048.critic.scores import write_scores

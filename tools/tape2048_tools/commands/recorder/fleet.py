@@ -278,7 +278,6 @@ def stop(*, url: str, timeout_s: float | None) -> None:
 
 
 def _end(url: str, timeout_s: float | None, *, now: bool) -> None:
-    """Ask every node to end, and wait for that."""
     store = open_store(url)
     onlooker = Onlooker(store)
     store.put(DRAIN_JSON, msgspec.json.encode(Drain(now=now)))

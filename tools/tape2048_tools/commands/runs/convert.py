@@ -139,7 +139,6 @@ def _as_job(
 
 
 def _convert_one(session: Path, draft: Path, *, to: str, **how: Any) -> dict[str, Any]:
-    """Convert a session as part of a job."""
     from tape2048.conversion.targets import convert
     from tape2048_recorder.replay.replay import replayer
 

@@ -113,7 +113,6 @@ def append(*, dataset: Path, **how: Any) -> None:
 def _build(
     label: str, build: Callable[..., Built], path: Path, *, as_json: bool, quiet: bool, **how: Any
 ) -> None:
-    """Build or append under a progress bar, and report the result."""
     from tape2048_recorder.replay.replay import replayer
 
     with progress_bar(label, quiet=quiet) as bar:

@@ -38,7 +38,6 @@ _LINES = ("jsonl", "csv")
 
 
 def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """Parse ``8192,16384``."""
     from tape2048.session.run_table import check_thresholds
 
     if value is None:

@@ -185,7 +185,6 @@ def play(
 
 
 def _by_critic(path: Path, found: ChosenRun) -> CriticView:
-    """Load a critic, and have it judge a game."""
     from tape2048.critic.facts import PlayedBy, strangers
     from tape2048.runs.run import identity_of
     from tape2048_tools.viewer.games import Judges
@@ -205,7 +204,6 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
 
 
 def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
-    """Have a person play, and record the game however it ends."""
     from tape2048._version import __version__
     from tape2048.runs.a2run import write_run
     from tape2048.runs.a2run2 import RunV2

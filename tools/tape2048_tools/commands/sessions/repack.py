@@ -193,5 +193,4 @@ def _sizes(made: Repacked) -> dict[str, Any]:
 
 
 def _repack_one(session: Path, draft: Path, *, storage: Storage, lossy: bool) -> dict[str, Any]:
-    """Repack a session as part of a job."""
     return _sizes(_repack(session, draft, storage, lossy=lossy))

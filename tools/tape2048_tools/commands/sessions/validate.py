@@ -183,7 +183,6 @@ def _sessions(paths: Sequence[Path], config_path: Path | None, *, may_be_empty: 
 
 
 def _check_one(session: Path, draft: Path, *, replay: bool) -> dict[str, Any]:
-    """Check a session as part of a job."""
     result: dict[str, Any] = msgspec.to_builtins(_check(session, "", replay=replay, quiet=True))
     write_file(draft / f"{session.name}.json", pretty_json(result))
     return result
