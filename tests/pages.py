@@ -61,12 +61,7 @@ def players_table() -> str:
         parts.append(f"## `{kind.name}`\n\n{kind.summary[0].upper()}{kind.summary[1:]}.\n")
         if kind.parameters:
             rows = (
-                [
-                    f"`{name}`",
-                    f"`{_EMPTY if each.default == '' else each.default}`",
-                    each.expected,
-                    each.text,
-                ]
+                [f"`{name}`", f"`{_EMPTY if each.default == '' else each.default}`", each.expected, each.text]
                 for name, each in kind.parameters.items()
             )
             parts.append(table(["parameter", "default", "values", "what it does"], rows))

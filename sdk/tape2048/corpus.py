@@ -13,13 +13,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int, counted, facts_table
-from tape2048.batches.fields import (
-    Batch,
-    BatchLayout,
-    BatchOptions,
-    check_fields,
-    check_options,
-)
+from tape2048.batches.fields import Batch, BatchLayout, BatchOptions, check_fields, check_options
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.formats.rows import unchecked_numbers
 from tape2048.rows.buffers import CorpusLoad, gather_runs, open_sessions, open_store

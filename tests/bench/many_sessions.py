@@ -40,9 +40,7 @@ def cost(*arguments: str) -> Cost:
     env = {name: value for name, value in recorder_env().items() if name != "PYTHONDONTWRITEBYTECODE"}
     begin = time.monotonic()
     child = subprocess.Popen(
-        [sys.executable, "-m", "tape2048_tools.cli", *arguments],
-        stdout=subprocess.DEVNULL,
-        env=env,
+        [sys.executable, "-m", "tape2048_tools.cli", *arguments], stdout=subprocess.DEVNULL, env=env
     )
     _, status, usage = os.wait4(child.pid, 0)
     if status:

@@ -99,11 +99,7 @@ def main() -> None:
     before = machine()
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
         figures = torch_figures(
-            rows=args.rows,
-            batch=BATCH,
-            batches=args.batches,
-            rounds=args.rounds,
-            directory=Path(directory),
+            rows=args.rows, batch=BATCH, batches=args.batches, rounds=args.rounds, directory=Path(directory)
         )
     report("torch_loader", figures, before)
 

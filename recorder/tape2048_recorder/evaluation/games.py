@@ -53,11 +53,7 @@ _ROLLOUT_ID = 1 << 63
 
 
 def play_in_threads(
-    player: Any,
-    games: int,
-    threads: int,
-    play: Callable[[Any, slice], int],
-    progress: Progress | None = None,
+    player: Any, games: int, threads: int, play: Callable[[Any, slice], int], progress: Progress | None = None
 ) -> tuple[int, float]:
     """Play games by number on several threads.
 
@@ -102,12 +98,7 @@ def part_of(progress: Progress | None, before: int, games: int) -> Progress:
 
 
 def play_games(
-    player: Any,
-    seeds: npt.NDArray[np.uint64],
-    *,
-    stride: int,
-    threads: int,
-    progress: Progress | None = None,
+    player: Any, seeds: npt.NDArray[np.uint64], *, stride: int, threads: int, progress: Progress | None = None
 ) -> Games:
     """Play a game from each seed, and keep every ``stride``-th board."""
     parts: dict[int, tuple[Any, Any]] = {}

@@ -21,14 +21,7 @@ import numpy.typing as npt
 from numba.extending import register_jitable
 
 from tape2048.formats.session import ACTION_STEP_DTYPE
-from tape2048.game.rules import (
-    SLIDE,
-    empty_mask,
-    row,
-    slide_rows,
-    spread_exps,
-    transpose,
-)
+from tape2048.game.rules import SLIDE, empty_mask, row, slide_rows, spread_exps, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit, store8
 from tape2048_recorder.game import rng

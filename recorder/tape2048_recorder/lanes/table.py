@@ -307,12 +307,7 @@ class _Endless:
 
 
 def measure(
-    name: str,
-    args: Mapping[str, ArgValue],
-    *,
-    lanes: int,
-    sampling: Sampling,
-    seconds: float,
+    name: str, args: Mapping[str, ArgValue], *, lanes: int, sampling: Sampling, seconds: float
 ) -> Measurement:
     """Play for a while, recording into memory, and measure.
 

@@ -70,8 +70,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = 0
     plain_beta: Annotated[
-        float,
-        about("the learning rate of plain_moves", why="that of Guei et al. (2021)", gt=0, le=1),
+        float, about("the learning rate of plain_moves", why="that of Guei et al. (2021)", gt=0, le=1)
     ] = 0.1
     decay: Annotated[
         Share,

@@ -132,10 +132,7 @@ class BatchPlayer(Protocol):
     """A batched player; the module's docstring lists its optional methods."""
 
     def __call__(
-        self,
-        boards: npt.NDArray[np.uint64],
-        legal: npt.NDArray[np.uint8],
-        exps: npt.NDArray[np.uint8],
+        self, boards: npt.NDArray[np.uint64], legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
         """Return moves ``u8[n]`` or scores ``f32[n, 4]`` for ``n`` boards."""
 

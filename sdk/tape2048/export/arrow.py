@@ -17,8 +17,7 @@ except ModuleNotFoundError as error:
     if error.name != "pyarrow":  # pyarrow is installed, and one of its own imports failed
         raise
     raise ModuleNotFoundError(
-        "tape2048.export needs pyarrow, which is not installed: pip install 'tape2048[arrow]'",
-        name="pyarrow",
+        "tape2048.export needs pyarrow, which is not installed: pip install 'tape2048[arrow]'", name="pyarrow"
     ) from error
 
 from tape2048.export.table import make_table

@@ -31,11 +31,7 @@ import numpy as np
 import numpy.lib.format as npy_format
 
 from tape2048.base.text import counted
-from tape2048.errors import (
-    FormatError,
-    NpyError,
-    TruncatedError,
-)
+from tape2048.errors import FormatError, NpyError, TruncatedError
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.reading import map_file, open_regular
 

@@ -257,9 +257,7 @@ def parse_manifest(
         raise ManifestError(f"malformed: {error}", path=path) from error
     if manifest.version != version:
         raise ManifestError(
-            f"{what} version {manifest.version}; expected {version}",
-            path=path,
-            hint="try a newer tape2048",
+            f"{what} version {manifest.version}; expected {version}", path=path, hint="try a newer tape2048"
         )
     return manifest
 

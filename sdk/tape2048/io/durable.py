@@ -26,12 +26,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from tape2048.errors import (
-    DiskFullError,
-    NameTakenError,
-    StorageError,
-    TooManyFilesError,
-)
+from tape2048.errors import DiskFullError, NameTakenError, StorageError, TooManyFilesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

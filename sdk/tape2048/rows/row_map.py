@@ -121,11 +121,7 @@ class TapeMap(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        segments: Segments,
-        runs: NDArray[np.void],
-        starts: NDArray[np.uint64],
-        spans: NDArray[np.uint64],
+        cls, segments: Segments, runs: NDArray[np.void], starts: NDArray[np.uint64], spans: NDArray[np.uint64]
     ) -> TapeMap:
         """Make the tables of a view's segments and runs; ``starts``: the runs' first boards, ``u64[R]``."""
         on_tape = segments.on_tape

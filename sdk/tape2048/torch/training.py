@@ -55,13 +55,7 @@ from tape2048.io.reading import read_path
 from tape2048.torch import model as models
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
 from tape2048.torch.ranks import Ranks, joined
-from tape2048.torch.tower import (
-    by_prefix,
-    content_sha256,
-    parse_tensors,
-    require,
-    tensor_bytes,
-)
+from tape2048.torch.tower import by_prefix, content_sha256, parse_tensors, require, tensor_bytes
 from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, check_same
 
 if TYPE_CHECKING:

@@ -402,12 +402,7 @@ class TestState:
     @settings(max_examples=20)
     @given(st.integers(0, 40), st.integers(0, 40), st.sampled_from(sorted(ORDERS)))
     def test_resumed_twice_in_an_epoch(self, corpus: Corpus, first: int, second: int, order: str) -> None:
-        how: dict[str, Any] = {
-            "seed": 11,
-            "fields": ("row", "symmetry"),
-            "augment": "d4",
-            **ORDERS[order],
-        }
+        how: dict[str, Any] = {"seed": 11, "fields": ("row", "symmetry"), "augment": "d4", **ORDERS[order]}
         whole = [
             batch.copy() for batches in [corpus.batches(50, **how)] for _ in range(3) for batch in batches
         ]

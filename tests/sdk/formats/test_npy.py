@@ -11,12 +11,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from tape2048.base.text import counted
-from tape2048.errors import (
-    FormatError,
-    NpyError,
-    StorageError,
-    TruncatedError,
-)
+from tape2048.errors import FormatError, NpyError, StorageError, TruncatedError
 from tape2048.formats import npy
 from tape2048.formats.npy import open_rows, open_shards, parse_header
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, session_header
@@ -160,8 +155,7 @@ class TestParseHeader:
             parse_header(header_bytes(text(shape=shape)), "x")
 
     @pytest.mark.parametrize(
-        "descr",
-        ["O", "|O", "object", "i4,O", [("run_id", "O")], [("a", [("b", "|O")])], [("a", "O", (2,))]],
+        "descr", ["O", "|O", "object", "i4,O", [("run_id", "O")], [("a", [("b", "|O")])], [("a", "O", (2,))]]
     )
     def test_objects(self, descr: object) -> None:
         with pytest.raises(NpyError, match="pickled"):

@@ -312,11 +312,7 @@ def group_2(limit: str, used: int, cache: int, high: str = "max") -> dict[str, s
 
 def group_1(limit: int, used: int, cache: int) -> dict[str, str]:
     stat = f"cache 1\ninactive_file 0\ntotal_inactive_file {cache}\n"
-    return {
-        "memory.limit_in_bytes": f"{limit}\n",
-        "memory.usage_in_bytes": f"{used}\n",
-        "memory.stat": stat,
-    }
+    return {"memory.limit_in_bytes": f"{limit}\n", "memory.usage_in_bytes": f"{used}\n", "memory.stat": stat}
 
 
 UNLIMITED_1 = 2**63 - 4096

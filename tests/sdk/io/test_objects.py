@@ -131,9 +131,7 @@ def test_an_unreachable_server_is_a_store_error(monkeypatch: pytest.MonkeyPatch,
         assert "s3://bucket/place/a" in str(caught.value)
 
 
-def test_unknown_schemes_and_a_missing_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unknown_schemes_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("gs://bucket/x", "s3://", "http://x/y"):
         with pytest.raises(ConfigError, match=r"expected a directory or s3://bucket/prefix"):
             open_store(wrong)

@@ -11,13 +11,7 @@ from tests import reference
 
 from tape2048 import validate_session
 from tape2048.formats.metadata import read_metadata
-from tape2048.formats.session import (
-    BLOCK_DTYPE,
-    RUN_DTYPE,
-    FileEntry,
-    session_header,
-    step_dtype,
-)
+from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry, session_header, step_dtype
 from tape2048.io.reading import crc32c_file
 from tape2048.maintenance.validation import outcomes
 

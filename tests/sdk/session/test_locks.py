@@ -15,13 +15,7 @@ from tape2048 import Session, errors, sessions
 from tape2048.io.durable import open_fd, try_lock
 from tape2048.maintenance.removal import clear_leftovers, explain_refusal, find_leftovers, remove_sessions
 from tape2048.session import locks
-from tape2048.session.locks import (
-    READERS_LOCK,
-    LockProbe,
-    RemovalLock,
-    lock_for_reading,
-    make_readers_lock,
-)
+from tape2048.session.locks import READERS_LOCK, LockProbe, RemovalLock, lock_for_reading, make_readers_lock
 
 from ..builders import note_flushes, open_files, write_foreign, write_ours
 

@@ -228,8 +228,7 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
 
 
 @command.subcommand(
-    "tape2048 player analyse ntuple --games 200",
-    "tape2048 player analyse selfplay --games 5000 --json",
+    "tape2048 player analyse ntuple --games 200", "tape2048 player analyse selfplay --games 5000 --json"
 )
 @click.argument("source")
 @int_option("--games", "Games to analyse, at most.", default=200, least=1)

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import (
-    CRITIC,
-    EXISTING,
-    PATH,
-    int_option,
-    json_option,
-    new_command,
-)
+from tape2048_tools.terminal.click_extras import CRITIC, EXISTING, PATH, int_option, json_option, new_command
 from tape2048_tools.terminal.display import board
 from tape2048_tools.terminal.output import cell, complain, print_result, printable
 from tape2048_tools.terminal.screen import Screen
