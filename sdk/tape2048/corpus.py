@@ -183,8 +183,6 @@ class Corpus(View):
             else:
                 return cls(store, skipped=tuple(damage))
 
-    # -------------------------------------------------------------------------------- what is in it
-
     @property
     def sessions(self) -> tuple[Session, ...]:
         """All open sessions, with or without runs in the view."""
@@ -316,8 +314,6 @@ class Corpus(View):
         ids = self.runs[["session", "id"]]
         return _reopen, (self.sessions, self.load, ids, self.game_phase, self.identity)
 
-    # ------------------------------------------------------------------------------------- filters
-
     def phase(
         self,
         *,
@@ -362,8 +358,6 @@ class Corpus(View):
         if self._tables.chosen is not None:
             ordinals = self._tables.chosen[ordinals]
         return Corpus(self._tables.store, ordinals, self.game_phase, self.skipped)
-
-    # ---------------------------------------------------------------------------------------- rows
 
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
         """Return a read-only view of rows that are adjacent in memory, else a copy."""
@@ -441,8 +435,6 @@ class Corpus(View):
         if rows_max < 1:
             raise ValueError(f"rows_max={rows_max}; expected at least 1")
         return (self[rows] for rows in self._tables.pieces(rows_max))
-
-    # ------------------------------------------------------------------------------------- batches
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """Serve batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`."""

@@ -322,8 +322,6 @@ class Daemon:
         if self._fatal is not None:
             raise self._fatal
 
-    # Events.
-
     def _listen(self, worker: Worker) -> None:
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._on_worker(worker))
 
@@ -493,8 +491,6 @@ class Daemon:
             then += f", another starts in {worker.start_at - self.world.now:.1f} s"
             self.reporter.event("warning", f"worker {worker.index} {what}{then}")
 
-    # Decisions.
-
     def _tick(self, now: float) -> None:
         self._give_up(self.progress.instance.lost())
         for outcome in self.recording.outcomes():
@@ -633,8 +629,6 @@ class Daemon:
             self._fatal = self._fatal or outcome.error
             if self._phase == "recording":
                 self.stop(f"a session could not be published ({outcome.error})")
-
-    # Reports.
 
     def _pause(self, why: str) -> None:
         """Report once that workers wait; called repeatedly while they do."""

@@ -157,8 +157,6 @@ def _show(lanes: Any, i: Any, board: Any) -> Any:
     return legal
 
 
-# --- choice from scores; the documentation of Sampling has the number of draws
-
 #: :class:`~tape2048_recorder.players.batch.Sampling` for kernels.
 Policy: Any = namedtuple("Policy", Sampling.__struct_fields__)  # type: ignore[misc]  # noqa: PYI024
 _NEVER = 2**64 - 1
@@ -278,9 +276,6 @@ def stir_moves(lanes: Any, policy: Any, moves: Any) -> None:
         )
         lanes.states[i] = state
         moves[i] = np.uint8(move)
-
-
-# --- moves and games
 
 
 @kernel

@@ -300,8 +300,6 @@ def train(
     return games, moves, errors
 
 
-# --- entries
-
 #: Columns of a record, ``f32[4]``.
 WEIGHT, E, A = range(3)
 ENTRY_BYTES = 16

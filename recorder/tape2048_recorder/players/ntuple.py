@@ -196,8 +196,6 @@ def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
     return {"stage_exponents": np.array([tile.bit_length() - 1 for tile in layout.stages], dtype=U64)}
 
 
-# --- look-ahead
-
 _P_TWO = F32(0.9)
 _P_FOUR = F32(0.1)
 _ROW = U64(0xFFFF)
@@ -477,9 +475,6 @@ def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
                 best = max(best, value)
             total += weight * best
     return total / F32(empty)
-
-
-# --- the choice
 
 
 @register_jitable

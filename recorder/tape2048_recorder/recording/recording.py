@@ -82,8 +82,6 @@ class Recording:
         if generation not in self._began:
             self._began[generation] = (self.world.now, utc_text(self.world.time.time()))
 
-    # Blocks.
-
     def why_not(self, rows: int) -> str | None:
         """Return why a block of this many rows cannot be placed now, or None if it can."""
         if self._failure is not None and self.world.now < self._retry_at:
@@ -175,8 +173,6 @@ class Recording:
         candidates = [*self._closing, *self._open.values()]
         return next((session for session in candidates if session.serial == serial), None)
 
-    # Rotation.
-
     def rotate_if_due(self) -> None:
         """Close the open session if it is full, or old and not empty; publish closed ones without writers."""
         for generation, session in list(self._open.items()):
@@ -221,8 +217,6 @@ class Recording:
                 seen = outcome.published.path.name in self._counted
                 self._bytes_published += 0 if seen else outcome.published.bytes
         return outcomes
-
-    # Sizes.
 
     @property
     def idle(self) -> bool:

@@ -103,8 +103,6 @@ class BatchWorker(Worker):
         """Return 0: tables request games when a lane is free."""
         return 0
 
-    # Playing.
-
     def run(self) -> None:
         """Play until the daemon has no more games or commands a stop."""
         try:
@@ -160,8 +158,6 @@ class BatchWorker(Worker):
     def _resize(self, rows: int) -> None:
         for table in self._tables:
             table.finished.resize(rows)
-
-    # Weights.
 
     def _change_weights(self) -> None:
         """Begin a table with the offered weights; keep the present ones if they cannot be used."""

@@ -237,8 +237,6 @@ class Batches:
             ranks=(self.rank, self.world_size),
         )
 
-    # ------------------------------------------------------------------------------------- sizes
-
     def __len__(self) -> int:
         """Number of batches of a whole epoch on this rank."""
         return self._batch_count
@@ -256,8 +254,6 @@ class Batches:
         # Equal shares: collective operations need equal shapes on all ranks.
         share = rest // world
         return whole * size * world + self.rank * share, share
-
-    # ----------------------------------------------------------------------------------- batches
 
     def buffer(self, arrays: Mapping[str, NDArray[Any]] | None = None) -> Batch:
         """Make a batch to fill, from new arrays or the caller's (pinned, shared, ...), one for each field.
@@ -352,8 +348,6 @@ class Batches:
         """Go to a batch of an epoch, without a check."""
         self.epoch, self.position = epoch, position
         self._handed_out = False
-
-    # ------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain JSON values; the same on all ranks except ``rank``."""

@@ -387,9 +387,6 @@ def evaluate(
     )
 
 
-# ---------------------------------------------------------------------------------------- stages
-
-
 def _stages(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
     steps = sample.steps
     yield Stage(ALL, "all rows"), np.ones(len(steps), np.bool_)
@@ -500,8 +497,6 @@ class _Evaluator(NamedTuple):
         bins = reliability(self.sample.probabilities[:, at], labels, self.sample.runs, self.weights)
         return ReliabilityCurve(self.tiles[at], bins.listed())
 
-
-# ----- rollouts
 
 #: Most points of a :class:`TruthCurve`, a uniform part of the positions.
 POINTS_MAX = 400

@@ -222,9 +222,6 @@ def _sidecar(path: Path) -> Path:
     return path.with_suffix(".json") if path.suffix == ".npy" else path.with_name(path.name + ".json")
 
 
-# --------------------------------------------------------------------------------------- sources
-
-
 def _open(
     path: Path, critic: Critic, tower_sha256: str | None, progress: Callable[[int, int], object] | None
 ) -> _Boards:

@@ -379,9 +379,6 @@ prefetch_many_in = _prefetch_in(2)
 claim_in = _prefetch_in(to_write=True)
 
 
-# ---------------------------------------------------------------- tables of u64, by address
-
-
 @register_jitable
 def word(table: Any, index: Any) -> Any:
     """Return an entry of a table of ``u64``."""

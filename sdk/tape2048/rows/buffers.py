@@ -267,9 +267,6 @@ def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
     return runs
 
 
-# ---------------------------------------------------------------------------------- the memory of the rows
-
-
 def open_store(
     sessions: tuple[Session, ...],
     runs: NDArray[np.void],

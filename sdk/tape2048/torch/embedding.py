@@ -286,8 +286,6 @@ def _is_there(session: Session, plan: EmbeddingPlan) -> bool:
     return True
 
 
-# --- the directory that processes fill
-
 PARTIAL = ".embeddings.partial"
 _PLAN = "plan.json"
 _VALUES = "values.npy"

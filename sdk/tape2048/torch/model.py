@@ -193,9 +193,6 @@ class Targets:
         return torch.lerp(labels, taught, self.share)
 
 
-# --- the model
-
-
 class CriticModel(nn.Module):
     """Maps tokens (with a tower) or embeddings to logits."""
 

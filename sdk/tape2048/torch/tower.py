@@ -305,8 +305,6 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
     return made
 
 
-# --- devices, packages and files of models
-
 _HINT = "pip install 'tape2048[critic]'"
 
 

@@ -70,8 +70,6 @@ if TYPE_CHECKING:
     Batch: TypeAlias = dict[str, torch.Tensor]
     _Note: TypeAlias = Callable[[str, int, dict[str, Any]], None]
 
-# --- the checkpoint
-
 VERSION = 2
 
 
@@ -457,8 +455,6 @@ class _Trainer:
             self.data.train.load_state_dict({**self.state.loader, "rank": self.ranks.rank})
             self.view.event(f"going on from step {self.state.step:,} ({path})")
 
-    # -------------------------------------------------------------------------------------- the loop
-
     def run(self, stop: Callable[[], bool]) -> Trained:
         """Train until the end, or a stop."""
         with contextlib.ExitStack() as stack:
@@ -549,8 +545,6 @@ class _Trainer:
         self.state.loss_sum += float(values[:, 0].double().sum())
         self.state.loss_steps += len(self._recent)
         self._recent.clear()
-
-    # --------------------------------------------------------------------------------------- outputs
 
     def _note(self) -> None:
         self._loss = self.ranks.mean(self.state.loss_sum / self.state.loss_steps)

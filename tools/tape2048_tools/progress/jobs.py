@@ -158,8 +158,6 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     return [columns(facts), "\n".join(names), following]
 
 
-# --- trainings
-
 _STOPPED = "stopped; the same command resumes it"
 
 
@@ -174,9 +172,6 @@ def _panel(
         return shown._replace(left_s=left_s, **details(made.figures))
 
     return open_panel(title, quiet=quiet, describe=describe)
-
-
-# --- a torch critic
 
 
 def critic_panel(config: CriticConfig, *, quiet: bool = False) -> ProgressPanel:
@@ -238,9 +233,6 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
     return [columns(facts), following]
 
 
-# --- an n-tuple critic
-
-
 def open_games(config: NTupleCriticConfig) -> GameSource:
     """Return the games of a training: those of its sessions, or those that its player plays now."""
     if config.games is None:
@@ -295,9 +287,6 @@ def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) ->
         f"  tape2048 critic ask --critic {best} 0x0123456789abcdef"
     )
     return [columns(facts), following]
-
-
-# --- a player's network
 
 
 def player_panel(config: TrainingConfig, out: str) -> ProgressPanel:

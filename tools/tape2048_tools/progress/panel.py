@@ -174,9 +174,6 @@ def progress_bar(
         yield None if update is None else functools.partial(update, label)
 
 
-# --- without a terminal
-
-
 def stderr_is_journal(env: Mapping[str, str]) -> bool:
     """Return whether standard error is the stream that systemd opened to the journal (``JOURNAL_STREAM``)."""
     with contextlib.suppress(OSError, ValueError):
@@ -224,9 +221,6 @@ class LogPanel(ProgressPanel):
         done = progress.amount if not progress.state else f"{progress.what} {progress.amount}"
         words = [done, *progress.pace, *facts, *filter(None, [progress.warning])]
         self.event(f"{progress.state or progress.what}: {', '.join(words)}")
-
-
-# --- on a terminal
 
 
 class Display:

@@ -220,9 +220,6 @@ class _Planner:
                     yield session
 
 
-# --- originals
-
-
 def check_removable(path: Path, doing: str) -> None:
     """Refuse a session that could not be removed, before anything is written; a missing path passes."""
     if not os.path.lexists(path):

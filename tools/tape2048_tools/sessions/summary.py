@@ -101,8 +101,6 @@ def directory_bytes(path: Path) -> int:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in entries if entry.is_file())
 
 
-# --- summaries
-
 _decode_manifest = msgspec.json.Decoder(Manifest).decode
 
 

@@ -330,8 +330,6 @@ def find_run(runs: NDArray[np.void], run: int) -> int:
     return at
 
 
-# --- selections
-
 #: Columns by which games can be sorted.
 SORTS = ("max_score", "steps", "highest_tile", "id", "session")
 

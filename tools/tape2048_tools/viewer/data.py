@@ -98,8 +98,6 @@ class Data:
         entry, row = games.at(int(games["steps"].argmin()))
         self.packed(entry, int(row["id"]), 0)
 
-    # --- run tables
-
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:
         """Return what every page needs."""
         return {
@@ -178,8 +176,6 @@ class Data:
             "reached": reached, **found,
         }  # fmt: skip
 
-    # --- games
-
     def replay(self, given: Mapping[str, str]) -> bytes:
         """Return a game for the page that replays it: ``session`` (id), ``run`` (id), ``judge`` (number)."""
         entry = self.collection.session(given.get("session", ""))
@@ -236,8 +232,6 @@ class Data:
             "players": player_documents(),
         }
 
-    # --- board
-
     def board(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the values of a board (``board``, as text) by a judge (``judge``, its number)."""
         board = parse_board(given.get("board", ""))
@@ -258,8 +252,6 @@ class Data:
         judged, facts = self._judged(game, number, {"name": "played on from a board", "strange": None})
         facts["player"] = text or facts["judge"]["name"]
         return pack(facts, game, judged, self.judges.opinion(game.states))
-
-    # --- live, and the critic
 
     def live(self) -> dict[str, Any]:
         """Return the present state of recorders and trainings, from their files: nothing is asked of them."""
@@ -319,8 +311,6 @@ def _session_row(entry: Entry) -> dict[str, Any]:
 def _game_rows(games: Games, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
     return [entry.document(row) for entry, row in map(games.at, numbers.tolist())]
 
-
-# --- recorders and trainings
 
 #: Points of a curve.
 POINTS_MAX = 400

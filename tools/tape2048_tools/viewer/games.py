@@ -170,8 +170,6 @@ def _whole(values: NDArray[Any], unit: float, dtype: type[np.integer[Any]]) -> t
     return np.diff(units, prepend=0, axis=1).astype(dtype), {"unit": unit, "rows": len(units)}
 
 
-# --- boards
-
 #: Moves that are played on at most, and unless told.
 MOVES_MAX, MOVES = 20_000, 1000
 
@@ -349,8 +347,6 @@ def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
     return np.array(found, np.uint8)
 
 
-# --- judges
-
 #: The judge unless told.
 DEFAULT_JUDGE = "ntuple"
 
@@ -458,8 +454,6 @@ def _named(name: str, args: Mapping[str, Any]) -> str:
     spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
     return f"{name}{':' if given else ''}{given}, {spawns} ahead"
 
-
-# --- opinions of games in lists
 
 #: Games of a session that stand for it.
 SAMPLE_GAMES = 8

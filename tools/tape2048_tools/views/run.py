@@ -202,9 +202,6 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
     return ChosenRun(Run(boards, moves, meta), facts, rows["step_idx"].astype(np.int64), ended=False)
 
 
-# --- documents and text
-
-
 def exps_of(packed: int) -> list[int]:
     """Return the 16 exponents of a packed board."""
     return [packed >> (60 - 4 * i) & 15 for i in range(16)]

@@ -301,9 +301,6 @@ def scores_of(boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> NDArray[n
     return np.where(unknown, -1, scores)
 
 
-# --- a game that a person plays
-
-
 class PersonGame:
     """A game that a person plays, with spawns from the generator of a seed."""
 

@@ -352,8 +352,6 @@ class NTupleCritic:
         raise ModelError(f"an n-tuple critic takes boards, and was given embeddings {x.shape}")
 
 
-# --- training
-
 #: Share of the free memory that boards may take; the tables and other programs need the rest.
 _RAM_SHARE = 1 / 4
 

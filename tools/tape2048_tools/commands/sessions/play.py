@@ -81,8 +81,6 @@ def _step_parts(document: dict[str, Any], found: ChosenRun) -> list[RenderableTy
     return parts
 
 
-# --- play
-
 _SUFFIXES = (".a2run", ".a2run2")
 
 

@@ -86,9 +86,6 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
     exit_on_findings(staying)
 
 
-# --- repack
-
-
 @new_command(
     "tape2048 repack selfplay/20260101T000000Z_model=ntuple --storage tape --out on-tape",
     "tape2048 repack selfplay/20260101T* --storage tape --remove",

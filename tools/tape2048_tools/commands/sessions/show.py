@@ -202,8 +202,6 @@ def _total(summaries: Sequence[Summary]) -> Summary:
     )
 
 
-# --- show
-
 _BAR_WIDTH = 40
 
 

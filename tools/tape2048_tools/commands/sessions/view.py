@@ -121,9 +121,6 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     return Data(Collection(chosen), Judges(judges or (DEFAULT_JUDGE,), critic), examined)
 
 
-# --- report
-
-
 @new_command(
     "tape2048 report selfplay -o report.html",
     "tape2048 report selfplay other-sessions -o report.html --games 20 --force",
