@@ -29,7 +29,7 @@ DIRECTORIES = int(os.environ.get("FUZZ_CASES", "100000")) // 500
 pytestmark = pytest.mark.slow
 
 FILES = "tape2048.datasets.dataset"
-LISTED = "tape2048.formats.manifest:file_defects"
+LISTED = "tape2048.formats.session:file_defects"
 TABLE = "tape2048.datasets.run_table"
 NPY = "tape2048.formats.npy"
 

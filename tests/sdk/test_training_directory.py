@@ -10,6 +10,7 @@ import pytest
 from tests.recorder.disks import unsaid
 
 from tape2048.errors import BusyError, ConfigError, StorageError
+from tape2048.io.durable import write_all
 from tape2048.training import CHECKPOINT, METRICS, TrainingDirectory, check_same
 
 from .builders import open_files
@@ -103,7 +104,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
     """Said once, until a line is written again."""
     training, said, before = directory(tmp_path), [], open_files()
     assert training.append_metrics({"step": 1}, said.append)
-    write = training.write_all
+    write = write_all
 
     def write_half(fd: int, line: bytes) -> None:
         write(fd, line[:5])

@@ -73,7 +73,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     (PACKDAT, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (DATASET, "read"): (
-        "sdk/datasets/test_dataset.py::test_every_truncation",
+        "fuzz/test_fuzz_dataset.py::test_damaged_directories",
         "sdk/datasets/test_dataset.py::test_a_data_set_of_others",
         "sdk/datasets/test_dataset.py::test_several_have_ids_that_go_on",
     ),
@@ -99,7 +99,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     (SESSION, "convert"): (_EVERY, f"{_CONVERT}::test_without_moves", _LOSSES),
     (SESSION, "filter"): ("sdk/selection/test_filters.py::",),
     (SESSION, "fuzzed"): (
-        "sdk/formats/test_npy.py::test_flip_of_every_header_bit_is_an_error_or_changes_nothing",
+        "sdk/formats/test_npy.py::test_every_flipped_header_bit",
         "sdk/formats/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",
         "sdk/formats/test_metadata.py::test_truncated_anywhere_is_an_error_or_still_whole",
     ),

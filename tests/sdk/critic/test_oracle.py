@@ -165,7 +165,7 @@ def test_files_are_beside_the_kernels(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     Oracle(Played(), player_sha256=PLAYER, rollouts=8).ask(BOARDS, progress=lambda *_: None)
     assert len(list((tmp_path / "tape2048/oracle").iterdir())) == 1
-    monkeypatch.setattr("tape2048.jit.compiler.cache_base", lambda: None)
+    monkeypatch.setattr("tape2048.critic.oracle.cache_base", lambda: None)
     with pytest.raises(StorageError, match="no directory for rollouts") as refused:
         Oracle(Played(), player_sha256=PLAYER, rollouts=8).ask(BOARDS)
     assert "XDG_CACHE_HOME" in str(refused.value.hint)

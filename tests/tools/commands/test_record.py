@@ -19,6 +19,7 @@ from rich.console import Console
 from tests.recorder.statuses import status_now
 
 from tape2048 import Session, sessions
+from tape2048.errors import StartError
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.status.report import Summary
 from tape2048_tools.progress.jobs import RecordingPanel, summary_parts
@@ -335,7 +336,7 @@ def test_a_limit_before_the_first_game_fails(
     with (earlier / "steps.npy").open("ab") as file:
         file.truncate(2_000_000)
     done = process("record", *args.split())
-    assert done.returncode == 47, done.stderr
+    assert done.returncode == StartError.exit_code, done.stderr
     assert f"selfplay: nothing was recorded: {said}" in done.stderr
     assert f"hint: {hint}\n" in done.stderr
     assert done.stdout == ""
