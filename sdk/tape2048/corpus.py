@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import sys
-from functools import cached_property
+import zlib
+from functools import cached_property, partial
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int, counted, facts_table
-from tape2048.batches.fields import Batch, BatchLayout, BatchOptions, check_fields, check_options
+from tape2048.batches.fields import Batch, BatchOptions, check_options
+from tape2048.batches.stages import even_shares, stage_firsts
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.formats.rows import unchecked_numbers
-from tape2048.rows.buffers import CorpusLoad, gather_runs, open_sessions, open_store
+from tape2048.formats.session import STEP_DTYPE
+from tape2048.rows.buffers import CorpusLoad, find_sessions, gather_runs, open_sessions, open_store
 from tape2048.rows.view import ViewTables
 from tape2048.selection import (
     ALL,
@@ -27,8 +32,13 @@ from tape2048.selection import (
     check_some,
     choose_runs,
     make_phase,
+    name_players,
+    newest_sessions,
+    player_label,
+    players_of,
     run_hash,
     session_columns,
+    sql_values,
 )
 from tape2048.session import run_table
 from tape2048.session.remote import CACHE_MAX_MB
@@ -36,7 +46,7 @@ from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, gam
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from numpy.typing import ArrayLike, NDArray
@@ -44,7 +54,7 @@ if TYPE_CHECKING:
     from tape2048.batches.batches import Batches
     from tape2048.batches.fields import LabelDtype
     from tape2048.batches.gatherer import Gatherer
-    from tape2048.rows.buffers import HeldLoad, RowBuffers
+    from tape2048.rows.buffers import Found, HeldLoad, RowBuffers
     from tape2048.selection import Columns
     from tape2048.session.session import Rows, Session
 
@@ -54,13 +64,14 @@ class Corpus(View):
 
     A row is one position of a game, a run is one game. A corpus is an immutable sequence of rows:
     ``len(corpus)``, ``corpus[7]``, ``corpus[10:20]`` and :meth:`get_batch` return records, :meth:`tokens` and
-    :meth:`fetch` return fields. :meth:`where` selects runs, :meth:`phase` a part of each game, :meth:`split`
-    makes training and validation parts, and :meth:`capped` limits the rows of each run; the results are views
-    that share the rows in memory. :meth:`batches` serves shuffled batches, epoch after epoch.
+    :meth:`fetch` return fields. :meth:`where` selects runs, :meth:`phase` a part of each game, :meth:`select`
+    any rows, :meth:`split` makes training and validation parts, and :meth:`capped` limits the rows of each
+    run; the results are views that share the rows in memory. :meth:`batches` serves shuffled batches, epoch
+    after epoch.
 
     Sessions recorded with the action and without it open together. Records and the field ``action`` have it
-    where every session of a view's runs has it; the field ``move``, recovered from the boards, is always
-    there. In other views, records of the sessions with the action are copies without it.
+    where every session of a view's runs has it, as those on tape do; the field ``move``, recovered from the
+    boards, is always there. In other views, records of the sessions with the action are copies without it.
 
     Sessions on tape serve the same as sessions of rows, and both open together. Their boards are decoded for
     each batch, or once with ``load="packed"``; their records are always copies. A step that the rules do not
@@ -93,15 +104,19 @@ class Corpus(View):
 
     runs: NDArray[np.void]
 
+    #: What :meth:`open` found, and the call that opens it again; None for other views.
+    _opening: tuple[set[tuple[str, object]], partial[Corpus]] | None = None
+
     def __init__(
         self,
         store: RowBuffers,
         chosen: NDArray[np.int64] | None = None,
         phase: Phase = ALL,
         skipped: tuple[Skipped, ...] = (),
+        selected: NDArray[np.uint64] | None = None,
     ) -> None:
-        """Make a view of the phase of the runs with these ordinals (None: all)."""
-        self._tables = ViewTables(store, chosen, phase)
+        """Make a view of the phase and the selected rows of the runs with these ordinals (None: all)."""
+        self._tables = ViewTables(store, chosen, phase, selected)
         self.game_phase = phase
         self.runs = self._tables.runs
         self.dtype = self._tables.dtype
@@ -117,11 +132,15 @@ class Corpus(View):
         ram_budget: int | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_max_mb: int | None = CACHE_MAX_MB,
+        columns: str | os.PathLike[str] | None = None,
+        newest_rows: float | None = None,
         damaged: Literal["raise", "skip"] = "raise",
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Corpus:
         """Open sessions, in time and memory that grow with their runs, unless ``load`` reads their rows.
+
+        Logs a warning that names the players if the selected games are of several.
 
         Of a store, the run tables are fetched first. Sessions with selected runs follow as a whole when
         their rows are wanted, are verified, and stay while they are read.
@@ -141,6 +160,10 @@ class Corpus(View):
                 ``~/.cache/tape2048/sessions``. With it, a directory in ``root`` is read as a store.
             cache_max_mb: bound of the cache in MB (10**6 bytes); None for none. Rows in a random order need
                 all selected sessions at once; ``batches(pool_rows=..., pool_sessions=...)`` needs a few.
+            columns: overlay directory of all sessions' columns; see :meth:`Session.open`. Columns of sessions
+                in stores are in the overlay alone.
+            newest_rows: open only the newest sessions, by their start, that have so many selected rows
+                together. Sessions are opened as a whole, so there may be more rows.
             damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,
                 decoded), or skip the session and list it in :attr:`skipped`.
             progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
@@ -158,17 +181,18 @@ class Corpus(View):
         """
         if load not in get_args(CorpusLoad):
             raise ValueError(f"load={load!r}; expected one of {get_args(CorpusLoad)}")
+        if newest_rows is not None and not newest_rows >= 1:
+            raise ValueError(f"newest_rows={newest_rows}; expected at least 1")
         named = check_filters(filters)
-        opened, damage = open_sessions(root, damaged, cache, cache_max_mb)
+        root = root if isinstance(root, str | PathLike) else list(root)
+        found = find_sessions(root, cache, cache_max_mb)
+        opening = partial(
+            cls.open, root, where, load=load, ram_budget=ram_budget, cache=cache, cache_max_mb=cache_max_mb,
+            columns=columns, newest_rows=newest_rows, damaged=damaged, progress=progress, **filters,
+        )  # fmt: skip
+        every, damage = open_sessions(found, damaged, columns)
         while True:
-            runs = gather_runs(opened)
-            chosen = None
-            if where is not None or filters:
-                chosen = choose_runs(where, named, session_columns(runs, opened), len(runs))
-                check_some(runs["rows"].astype(np.int64), chosen, "the filter")
-            elif not len(runs) or not runs["rows"].any():
-                found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
-                raise EmptyCorpusError(f"{found}, and not one row")
+            opened, runs, chosen = _choose(every, where, named, newest_rows)
             try:
                 with _progress_bar(progress) as report:
                     store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
@@ -176,12 +200,45 @@ class Corpus(View):
                 bad = [session for session in opened if session.path == Path(error.path or "").parent]
                 if damaged == "raise" or not bad:
                     raise
-                opened = tuple(session for session in opened if session not in bad)
+                every = tuple(session for session in every if session not in bad)
                 damage += [Skipped(session.path, error.detach()) for session in bad]
-                if not opened:
+                if not every:
                     raise
             else:
-                return cls(store, skipped=tuple(damage))
+                corpus = cls(store, skipped=tuple(damage))
+                corpus._opening = _places_of(found), opening
+                if len(players := players_of(corpus.runs, opened)) > 1:
+                    text = "opened games of %s; where(player=...) selects one"
+                    logging.getLogger("tape2048").warning(text, name_players(players))
+                return corpus
+
+    def refresh(self) -> Corpus:
+        """Open the same root again with the same options, if sessions were added or removed since.
+
+        Call it between epochs, on the corpus that :meth:`open` returned, and make views and batches again.
+        Rows are read or mapped again, so with ``load="ram"`` those of both corpora are in memory together.
+
+        Returns:
+            A new corpus, or this one if the sessions are the same. This one stays valid.
+
+        Raises:
+            CorpusError: this corpus is a selection, was pickled, or was opened with a mask of runs; else as
+                for :meth:`open`.
+
+        Example:
+            >>> corpus = Corpus.open("selfplay", newest_rows=1e6)
+            >>> corpus.refresh() is corpus
+            True
+        """
+        if self._opening is None or not isinstance(self._opening[1].args[1], str | None):
+            raise CorpusError(
+                "only a corpus that Corpus.open returned, without a mask of runs, can be refreshed",
+                hint="Keep that corpus, refresh it, and select from it again.",
+            )
+        found, again = self._opening
+        options = again.keywords
+        now = find_sessions(again.args[0], options["cache"], options["cache_max_mb"])
+        return self if _places_of(now) == found else again()
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -198,7 +255,7 @@ class Corpus(View):
         self._tables.store.check_files()
 
     def runs_frame(self) -> Any:
-        """Return the run table as a pandas ``DataFrame``, with the sessions' names; needs pandas.
+        """Return the run table as a pandas ``DataFrame``, with names of sessions and players; needs pandas.
 
         Raises:
             MissingPackageError: pandas is not installed.
@@ -211,7 +268,11 @@ class Corpus(View):
             ) from error
         frame = pd.DataFrame({name: self.runs[name] for name in self.runs.dtype.names or ()})
         names = [session.name for session in self.sessions]
-        return frame.assign(session=pd.Categorical.from_codes(self.runs["session"], names))
+        labels, codes = np.unique([player_label(one.meta) for one in self.sessions], return_inverse=True)
+        return frame.assign(
+            session=pd.Categorical.from_codes(self.runs["session"], names),
+            player=pd.Categorical.from_codes(codes[self.runs["session"]], labels),
+        )
 
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
@@ -227,15 +288,17 @@ class Corpus(View):
         return run_hash(self.runs, self.sessions, salt)
 
     def _check_some(self, chosen: NDArray[np.bool_], what: str, hint: str | None = None) -> None:
-        rows = self.runs["rows"].astype(np.int64) if self.game_phase == ALL else self.row_counts
+        is_whole = self.game_phase == ALL and self._tables.selected is None
+        rows = self.runs["rows"].astype(np.int64) if is_whole else self.row_counts
         check_some(rows, chosen, what, hint)
 
     @cached_property
     def identity(self) -> str:
         """Hash of the view's rows and their order, 64 hexadecimal digits.
 
-        SHA-256 of the view's runs, their numbers of rows, the phase, and the checksums of the sessions' rows;
-        paths and other sessions do not count. A foreign session without checksums counts by its run table.
+        SHA-256 of the view's runs, their numbers of rows, the phase, the mask of the selected rows, and the
+        checksums of the sessions' rows; paths and other sessions do not count. A foreign session without
+        checksums counts by its run table.
         """
         digest = hashlib.sha256(b"tape2048 corpus 1\n")
         runs = self.runs.copy()
@@ -243,9 +306,15 @@ class Corpus(View):
         for ordinal in used.tolist():
             session = self.sessions[ordinal]
             digest.update(msgspec.json.encode([len(session), _checksums(session)]))
-        digest.update(msgspec.json.encode([self.dtype.itemsize, list(self.game_phase), len(runs)]))
+        # Of tapes, by the fact: their records once had no action without it, and trainings must continue.
+        tapes = (one for one in map(self.sessions.__getitem__, used.tolist()) if one.tape is not None)
+        acting = all(tape.meta.get("record_action") is True for tape in tapes)
+        itemsize = self.dtype.itemsize if acting else STEP_DTYPE.itemsize
+        digest.update(msgspec.json.encode([itemsize, list(self.game_phase), len(runs)]))
         digest.update(runs.tobytes())
         digest.update(self.row_counts.tobytes())
+        if self._tables.selected is not None:
+            digest.update(self._tables.rowmap.mask.words.tobytes())
         return digest.hexdigest()
 
     def session_identities(self) -> dict[str, str]:
@@ -271,7 +340,9 @@ class Corpus(View):
 
     def _repr_html_(self) -> str:
         facts, tiles = game_facts(self.runs)
-        facts = {"sessions": len(self.sessions), "rows": len(self), **facts, "load": self.load}
+        players = name_players(players_of(self.runs, self.sessions))
+        sessions = len(self.sessions)
+        facts = {"players": players, "sessions": sessions, "rows": len(self), **facts, "load": self.load}
         if self.game_phase != ALL:
             facts["phase"] = self.game_phase
         return facts_table(type(self).__name__, facts, tiles)
@@ -311,8 +382,11 @@ class Corpus(View):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
-        ids = self.runs[["session", "id"]]
-        return _reopen, (self.sessions, self.load, ids, self.game_phase, self.identity)
+        ids, sent, tables = self.runs[["session", "id"]], None, self._tables
+        if tables.selected is not None:  # by the rows of the runs that are opened again
+            whole = ViewTables(tables.store, tables.chosen, ALL, tables.selected)
+            sent = zlib.compress(whole.rowmap.mask.words.tobytes(), 1)
+        return _reopen, (self.sessions, self.load, ids, self.game_phase, self.identity, sent)
 
     def phase(
         self,
@@ -342,22 +416,87 @@ class Corpus(View):
             (0, 4)
         """
         phase = make_phase(self.game_phase, steps, fraction, empties)
-        view = Corpus(self._tables.store, self._tables.chosen, phase, self.skipped)
+        tables = self._tables
+        view = Corpus(tables.store, tables.chosen, phase, self.skipped, tables.selected)
         if not len(view):
             raise EmptyCorpusError(
                 f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(self.runs):,} runs"
             )
         return view
 
-    def capped(self, per_run: int, spread: Literal["stratified", "even"] = "stratified") -> Capped:
+    def select(self, rows: ArrayLike) -> Corpus:
+        """Select rows by a mask or by their numbers, at one bit for each row of the open sessions.
+
+        The view keeps the order of the corpus, and all runs: one without a selected row has a row count of 0.
+
+        Args:
+            rows: a mask ``bool[N]``, or different row numbers in any order.
+
+        Raises:
+            EmptyCorpusError: no row is selected.
+            IndexError: a number is outside [0, N).
+            TypeError: ``rows`` is neither a mask nor integers of one dimension.
+            ValueError: the mask has another length, or a number comes twice.
+
+        Example:
+            >>> corpus = Corpus.open("selfplay")
+            >>> early = corpus.select(corpus.fetch(slice(None), ("step",))["step"] < 10)
+            >>> len(early) == 10 * len(early.runs)
+            True
+        """
+        from tape2048.rows.boards import bits_of
+
+        return self._of_bits(bits_of(rows, len(self)), "the selection")
+
+    def rows_where(self, condition: str) -> Corpus:
+        """Select the rows that satisfy a condition, on all cores.
+
+        Args:
+            condition: a boolean expression of SQL over columns of the sessions (``loss``, ``values[2]``),
+                fields of batches (``step``, ``tokens[0]``) and columns of the run table (``max_score``,
+                ``player``), with comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, ``+ - * / %`` and ABS. NaN
+                is NULL. A number is rounded to the type of the column that it is compared with.
+
+        Raises:
+            EmptyCorpusError: no row is left.
+            ConfigError: the condition is invalid, or names a column that no session has.
+            ColumnError: a session lacks a column, or its column is damaged.
+
+        Example:
+            >>> corpus = Corpus.open("selfplay")
+            >>> late = corpus.rows_where("step >= 100 AND tokens[0] <> 0 AND max_score > 500")
+            >>> bool((late[:]["exps"][:, 0] != 0).all())
+            True
+        """
+        from tape2048.batches.condition import mark_rows
+
+        columns = self._columns()
+        of_runs = {
+            **columns,
+            "started": lambda: np.array(sql_values(columns["started"](), np.nan), object),
+            "score": lambda: self.runs["max_score"],
+            "highest": lambda: run_table.exponents_of(self.runs["highest_tile"]),
+            "run": lambda: np.arange(len(self.runs)),
+        }
+        words = mark_rows(self._tables, condition, of_runs)
+        return self._of_bits(words, f"the condition {condition[:200]!r}")
+
+    def _of_bits(self, words: NDArray[np.uint64], what: str) -> Corpus:
+        """Return a view of the rows whose bits are set."""
+        if not words.any():
+            raise EmptyCorpusError(f"{what} leaves 0 of {counted(len(self), 'row')}")
+        tables = self._tables
+        return Corpus(tables.store, tables.chosen, self.game_phase, self.skipped, tables.select(words))
+
+    def capped(self, per_run: int, spread: Spread = "stratified", by: Stages | None = None) -> Capped:
         """Limit each epoch to ``per_run`` rows of each run, drawn anew; arguments as for :class:`Capped`."""
-        return Capped(self, per_run, spread)
+        return Capped(self, per_run, spread, by)
 
     def _of_runs(self, chosen: NDArray[np.bool_]) -> Corpus:
         ordinals = np.flatnonzero(chosen)
         if self._tables.chosen is not None:
             ordinals = self._tables.chosen[ordinals]
-        return Corpus(self._tables.store, ordinals, self.game_phase, self.skipped)
+        return Corpus(self._tables.store, ordinals, self.game_phase, self.skipped, self._tables.selected)
 
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
         """Return a read-only view of rows that are adjacent in memory, else a copy."""
@@ -377,7 +516,6 @@ class Corpus(View):
         return out
 
     def _row_numbers(self, rows: Rows) -> NDArray[np.int64]:
-        """Return the numbers of a selection of rows, which the gather checks."""
         if isinstance(rows, slice):
             return np.arange(*rows.indices(len(self)))
         # A u64 of 2**63 or more becomes negative, and the gather refuses it.
@@ -390,6 +528,8 @@ class Corpus(View):
         *,
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
+        targets: str | None = None,
+        weight: str | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Return fields of any rows, as in :meth:`batches`.
 
@@ -398,6 +538,8 @@ class Corpus(View):
             fields: names of fields; see :class:`tape2048.batches.Batches`.
             thresholds: tiles of the labels.
             label_dtype: ``"bool"`` or ``"float32"``.
+            targets: the column that replaces the labels.
+            weight: the column that multiplies the weights.
 
         Returns:
             New arrays by field.
@@ -413,12 +555,14 @@ class Corpus(View):
             >>> fields["step"]
             array([0, 5], dtype=uint32)
         """
+        from tape2048.batches.columns import plan_fields
         from tape2048.batches.gatherer import Gatherer
 
-        names, numbers = check_fields(fields, label_dtype), self._row_numbers(rows)
-        tiles = check_thresholds(thresholds)
-        gatherer = Gatherer(self._tables, names, tiles)
-        layout = BatchLayout(names, len(tiles), label_dtype, gatherer.embedding_width)
+        numbers, tiles = self._row_numbers(rows), check_thresholds(thresholds)
+        layout, columns = plan_fields(
+            self._tables, fields, tiles, label_dtype, targets=targets, weight=weight
+        )
+        gatherer = Gatherer(self._tables, layout.fields, tiles, columns=columns)
         batch = Batch.allocate(layout, len(numbers))
         gatherer.gather(numbers, batch)
         return batch.arrays
@@ -444,6 +588,11 @@ class Corpus(View):
         return Batches(self, batch_size, **options)
 
 
+#: How the rows of a run are drawn, and by what its stages differ.
+Spread: TypeAlias = Literal["stratified", "even"]
+Stages: TypeAlias = Literal["highest"]
+
+
 class Capped:
     """A corpus that serves at most ``per_run`` rows of each run in each epoch. Made by :meth:`Corpus.capped`.
 
@@ -458,6 +607,11 @@ class Capped:
     A row then stands for m / K rows of its run (the field ``weight``): weighted means estimate those of all
     rows. Unweighted ones would count a position of a short run for more than one of a long run.
 
+    With ``by="highest"``, the K rows are spread evenly over the stages of the run, each the rows with one
+    highest tile on the board. A stage with fewer rows than its share is served completely, and the others
+    share the rest. Each stage is drawn from as a run is otherwise. Of a run with more than K stages, the
+    earliest ones count as one stage. The stages are found by binary search, at the first use of the sample.
+
     Both draw each row with probability K / m (``"even"``: the K m numbers ``i m + u`` hit each row K times;
     ``"stratified"``: the offset is uniform).
 
@@ -467,9 +621,10 @@ class Capped:
         corpus: the corpus with all rows.
         per_run: K.
         spread: ``"stratified"`` or ``"even"``.
+        by: None, or ``"highest"``.
 
     Raises:
-        ValueError: ``per_run`` is below 1, or ``spread`` is invalid.
+        ValueError: ``per_run`` is below 1, or ``spread`` or ``by`` is invalid.
 
     Example:
         >>> capped = Corpus.open("selfplay").capped(20)
@@ -481,35 +636,53 @@ class Capped:
         True
     """
 
-    def __init__(self, corpus: Corpus, per_run: int, spread: Literal["stratified", "even"]) -> None:
+    def __init__(self, corpus: Corpus, per_run: int, spread: Spread, by: Stages | None = None) -> None:
         self.per_run = as_int("per_run", per_run)
         if self.per_run < 1:
             raise ValueError(f"per_run={per_run}; expected at least 1")
         if spread not in {"stratified", "even"}:
             raise ValueError(f"spread={spread!r}; expected 'stratified' or 'even'")
+        if by not in {None, "highest"}:
+            raise ValueError(f"by={by!r}; expected None or 'highest'")
         self.corpus = corpus
         self.spread = spread
+        self.by = by
+
+    @cached_property
+    def firsts(self) -> NDArray[np.int64]:
+        """First row in :attr:`corpus` of each run, or of each stage of each run, then N: ``i64[n + 1]``."""
+        if self.by is None:
+            return self.corpus.row_starts
+        starts = self.corpus.row_starts
+        firsts = stage_firsts(self.corpus._gatherer, starts)  # noqa: SLF001 - of this module
+        run = np.searchsorted(starts, firsts, "right") - 1
+        later = np.searchsorted(firsts, starts[run + 1]) - np.arange(len(firsts))  # stages, with this one
+        return np.append(firsts[(later < self.per_run) | (firsts == starts[run])], starts[-1])
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """First number of each run's rows of an epoch, then their number: ``i64[R + 1]``."""
+        """First number of the rows of an epoch from each run or stage, then their number: ``i64[n + 1]``."""
         taken = np.minimum(self.corpus.row_counts, min(self.per_run, len(self.corpus)))
+        if self.by is not None:
+            begins = np.searchsorted(self.firsts, self.corpus.row_starts)
+            taken = even_shares(np.diff(self.firsts), begins, taken)
         return np.append(0, np.cumsum(taken))
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:
-        """Rows of the view that a drawn row of each run stands for: ``f32[R]``, read-only.
+        """Rows of the view that a drawn row of each run or stage stands for: ``f32[n]``, read-only.
 
-        The rows of the run in the view / those drawn in an epoch, since each is drawn with equal probability.
+        The rows of the run or stage in the view / those drawn in an epoch, since each is drawn with equal
+        probability.
         """
-        weights = (self.corpus.row_counts / np.maximum(np.diff(self.starts), 1)).astype(np.float32)
+        weights = (np.diff(self.firsts) / np.maximum(np.diff(self.starts), 1)).astype(np.float32)
         weights.flags.writeable = False
         return weights
 
     @property
     def identity(self) -> str:
         """Hash of :attr:`Corpus.identity` and the cap."""
-        text = f"{self.corpus.identity} capped {self.per_run} {self.spread}"
+        text = f"{self.corpus.identity} capped {self.per_run} {self.spread}" + (self.by or "")
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -518,7 +691,18 @@ class Capped:
 
     def __repr__(self) -> str:
         rows = f"{len(self):,} of {len(self.corpus):,} rows, at most {self.per_run:,} a run"
+        rows += "" if self.by is None else f", by {self.by}"
         return f"<{type(self).__name__}: {rows}>"
+
+    def _repr_html_(self) -> str:
+        batch = next(iter(self.batches(4, fields=("tokens", "run", "step"))))
+        facts = {
+            "rows": len(self),
+            "of": len(self.corpus),
+            "rows a game, at most": self.per_run,
+            "spread": self.spread,
+        }
+        return facts_table("Capped", facts) + batch.show().html
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """As :meth:`Corpus.batches`."""
@@ -528,6 +712,33 @@ class Capped:
         return Batches(self, batch_size, **options)
 
 
+def _choose(
+    opened: tuple[Session, ...], where: Any, filters: Mapping[str, Any], newest_rows: float | None
+) -> tuple[tuple[Session, ...], NDArray[np.void], NDArray[np.bool_] | None]:
+    """Return the sessions to read, their run table, and a mask of the selected runs."""
+    runs = gather_runs(opened)
+    chosen = None
+    if where is not None or filters:
+        chosen = choose_runs(where, filters, session_columns(runs, opened), len(runs))
+        check_some(runs["rows"].astype(np.int64), chosen, "the filter")
+    elif not len(runs) or not runs["rows"].any():
+        found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
+        raise EmptyCorpusError(f"{found}, and not one row")
+    if newest_rows is None:
+        return opened, runs, chosen
+    rows = np.where(True if chosen is None else chosen, runs["rows"], 0)
+    newest = newest_sessions(opened, np.bincount(runs["session"], rows, len(opened)), newest_rows)
+    if chosen is not None:
+        chosen = chosen[np.isin(runs["session"], newest)]
+    opened = tuple(opened[i] for i in newest)
+    return opened, gather_runs(opened), chosen
+
+
+def _places_of(found: Iterable[Found]) -> set[tuple[str, object]]:
+    """Return what tells whether sessions were added or removed: a new directory may reuse an inode."""
+    return {(str(path), place) for path, place, _ in found}
+
+
 def _checksums(session: Session) -> dict[str, list[int]]:
     """Return size and checksum of each file of rows; empty without a manifest."""
     files = session.manifest.files if session.manifest else {}
@@ -535,8 +746,8 @@ def _checksums(session: Session) -> dict[str, list[int]]:
     return {name: [entry.bytes, entry.crc32c] for name, entry in rows}
 
 
-def _reopen(
-    opened: tuple[Session, ...], load: HeldLoad, ids: NDArray[np.void], phase: Phase, identity: str
+def _reopen(  # noqa: PLR0917 - as pickled
+    opened: tuple[Session, ...], load: HeldLoad, ids: Any, phase: Phase, identity: str, sent: bytes | None
 ) -> Corpus:
     """Unpickle a corpus; raise CorpusError if its sessions, which were opened again, have changed."""
     runs = gather_runs(opened)
@@ -544,7 +755,8 @@ def _reopen(
     if len(ids) != len(runs):
         known = set(ids.tolist())
         chosen = np.array([run in known for run in runs[["session", "id"]].tolist()], np.bool_)
-    corpus = Corpus(open_store(opened, runs, chosen, load), phase=phase)
+    selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
+    corpus = Corpus(open_store(opened, runs, chosen, load), phase=phase, selected=selected)
     if corpus.identity != identity:
         raise CorpusError("the sessions are not those that were pickled", path=opened[0].path.parent)
     return corpus

@@ -11,12 +11,11 @@ missing package, 78 a wrong setting. (0 is success, 1 findings, 2 wrong usage.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+import os
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
-if TYPE_CHECKING:
-    import os
-    from pathlib import Path
-    from typing import Self
+_QUOTED_MAX: Final = 500  # characters of a message about a file's content
 
 
 class TapeError(Exception):
@@ -115,6 +114,10 @@ class StoreError(StorageError):
 class FormatError(TapeError, exit_code=4):
     """A file violates its format."""
 
+    def __init__(self, message: str, **where: Any) -> None:
+        # A message may quote the file.
+        super().__init__(message if len(message) <= _QUOTED_MAX else f"{message[:_QUOTED_MAX]} ...", **where)
+
     _advice = "damaged, or another program's: restore a copy or leave it out; see `tape2048 validate`"
 
 
@@ -189,9 +192,9 @@ class ModelError(FormatError):
 
 
 class ColumnError(FormatError):
-    """Embeddings or a critic's scores are missing, damaged, or belong to other rows."""
+    """A column of a session is missing, half-written, damaged, or belongs to other rows."""
 
-    _advice = "make them again: `tape2048 embed --force`, `tape2048 critic score`"
+    _advice = "make it again: `tape2048 annotate`, `tape2048 critic score`, `tape2048 embed`, with --force"
 
 
 class MaintenanceError(TapeError, exit_code=5):

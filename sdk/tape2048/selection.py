@@ -16,6 +16,7 @@ of the identity decides its part, so no game is ever in two parts, and none move
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime as dt
 import difflib
@@ -28,16 +29,19 @@ import re
 import sqlite3
 from abc import abstractmethod
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypedDict
 
+import msgspec
 import numpy as np
 
-from tape2048.base.text import as_int, counted
+from tape2048.base.text import as_int, counted, printable
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.sqlite import insert_rows, limited_work
 from tape2048.jit.mix import mix64
+from tape2048.settings.fields import show_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -85,6 +89,11 @@ _QUOTED = re.compile(r"""
     | ' (?: [^'] | '' )* ' | ` (?: [^`] | `` )* ` | \[ [^]]* \] | -- [^\n]* | /\* .*? (?: \*/ | \Z )
 """, re.VERBOSE | re.DOTALL)  # fmt: skip
 
+_NAMED = 8  # players that a message names
+_NAME_CHARS = 40  # of a player's short name
+_SPAWNS = ("look_below", "depth")  # parameters of players that look spawns ahead
+
+_REFUSED_FUNCTIONS = frozenset({"load_extension", "writefile", "readfile", "printf", "format"})
 _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
 
 
@@ -98,12 +107,13 @@ class Filters(TypedDict, total=False):
     min_tile: int | np.integer[Any] | None
     max_tile: int | np.integer[Any] | None
     model: str | Collection[str] | None
+    player: str | Collection[str] | None
     since: str | dt.date | None
     until: str | dt.date | None
 
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given filters, dates as text and models as a tuple; ValueError for other names or types."""
+    """Return the given filters, dates as text and names as a tuple; ValueError for other names or types."""
     found: dict[str, Any] = {}
     for name, value in filters.items():
         if value is None and name in Filters.__annotations__:
@@ -111,7 +121,7 @@ def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
         if name.startswith(("min_", "max_")):
             valid = isinstance(value, int | np.integer) and not isinstance(value, bool)
             found[name] = value
-        elif name == "model":
+        elif name in {"model", "player"}:
             several = np.iterable(value) and not isinstance(value, str)
             found[name] = tuple(value) if several else (value,)
             valid = all(isinstance(each, str) for each in found[name])
@@ -141,20 +151,31 @@ def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Column
         **number_columns(runs),
         "session": lambda: spread(lambda session: session.name),
         "model": lambda: spread(_session_tag),
+        "player": lambda: spread(lambda session: player_label(session.meta)),
         "started": lambda: spread(_session_start, np.float64),
     }
 
 
 def choose_runs(
-    where: str | NDArray[np.bool_] | None, filters: Mapping[str, Any], columns: Columns, count: int
+    where: str | NDArray[np.bool_] | None,
+    filters: Mapping[str, Any],
+    columns: Columns,
+    count: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
 ) -> NDArray[np.bool_]:
-    """Select runs by a condition, or a mask ``bool[R]``, and all checked filters: ``bool[R]``."""
+    """Select runs by a condition, or a mask ``bool[R]``, and all checked filters: ``bool[R]``.
+
+    ``stop`` is called now and then; a condition is refused once it returns true.
+    """
     chosen = np.ones(count, np.bool_)
     names = {"score": "max_score", "steps": "steps", "tile": "highest_tile"}
     for name, value in filters.items():
         bound, _, of = name.partition("_")
-        if name == "model":
-            chosen &= np.isin(columns["model"](), np.array(value, object))
+        if name in {"model", "player"}:
+            texts, begins = columns[name](), tuple(f"{each}{mark}" for each in value for mark in "@:")
+            named = [each for each in set(texts.tolist()) if each in value or (each or "").startswith(begins)]
+            chosen &= np.isin(texts, np.array(named, object))
         elif bound == "min":
             chosen &= columns[names[of]]() >= value
         elif bound == "max":
@@ -164,7 +185,7 @@ def choose_runs(
         else:
             chosen &= columns["started"]() < _instant(value, name)
     if isinstance(where, str):
-        chosen &= _by_sql(where, columns, count)
+        chosen &= _by_sql(where, columns, count, stop)
     elif where is not None:
         mask = np.asarray(where)
         if mask.dtype != np.bool_ or mask.shape != (count,):
@@ -178,21 +199,157 @@ def choose_runs(
 
 def _session_tag(session: Named) -> str:
     """Return the model tag from the session's facts, or else from its name, or else an empty text."""
-    fact = session.meta.get("model_tag")
-    if isinstance(fact, str):
-        return fact
-    match = SESSION_NAME.fullmatch(session.name)
-    return match["tag"] if match else ""
+    fact, match = session.meta.get("model_tag"), SESSION_NAME.fullmatch(session.name)
+    return fact if isinstance(fact, str) else match["tag"] if match else ""
+
+
+def player_text(facts: Mapping[str, Any]) -> str:
+    """Return the player of a session's facts with its parameters, as ``record`` takes it; empty for none."""
+    name, args = _player_args(facts)
+    return f"{name}:{','.join(f'{key}={show_plain(each)}' for key, each in args.items())}" if args else name
+
+
+def _player_args(facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    name, config = facts.get("player"), facts.get("config")
+    args = facts.get("player_args", config.get("player_args") if isinstance(config, dict) else None)
+    return (name, args if isinstance(args, dict) else {}) if isinstance(name, str) else ("", {})
+
+
+def player_name(facts: Mapping[str, Any]) -> str:
+    """Return the short name of a session's player: kind, network and look-ahead, as ``ntuple fast, 2-ply``.
+
+    A ply is a move with the spawn before it: ``1-ply`` compares the boards after each move, and every spawn
+    that the player looks ahead adds a ply. The name tells the deepest search of the player.
+
+    Args:
+        facts: A session's facts.
+
+    Returns:
+        At most 40 characters; ``unknown player`` if the facts have no player.
+
+    Example:
+        >>> player_name({"player": "ntuple", "player_args": {"weights": "nets/my.npz", "look_below": 0}})
+        'ntuple my, 1-ply'
+    """
+    kind, args = _player_args(facts)
+    words = [":".join(kind.split(":")[-2:]) or "unknown player"]
+    networks = [args[key] for key in ("critic", "weights") if isinstance(args.get(key), str)]
+    words += [re.split(r"[/\\]", each)[-1].split(".")[0] for each in networks[:1]]
+    spawns = [args[key] for key in _SPAWNS if isinstance(args.get(key), int)]
+    name, plies = " ".join(words), "" if not spawns else f", {plies_of(kind, args)}-ply"
+    return (
+        f"{name[: _NAME_CHARS - len(plies) - 1]}…{plies}" if len(name + plies) > _NAME_CHARS else name + plies
+    )
+
+
+def plies_of(kind: str, args: Mapping[str, Any]) -> int:
+    """Return the plies of the deepest search of a player; see :func:`player_name`."""
+
+    def of(key: str) -> int:
+        value = args.get(key)
+        return value if isinstance(value, int) else 0
+
+    if not of("look_below"):
+        return 1 + of("depth") + (kind == "critic")
+    deeper = of("look_spawns") + (of("look_deeper_from") > 0) if of("look_twice_below") else 1
+    return 1 + deeper + (kind == "critic")
+
+
+def player_names(several: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the short name of each player by its label, with some digits of the SHA-256 where two share one.
+
+    Args:
+        several: The facts of sessions.
+
+    Returns:
+        Names by :func:`player_label`, in the order of the facts.
+    """
+    found = {player_label(facts): player_name(facts) for facts in several}
+    shared = collections.Counter(found.values())
+    return {label: f"{name} @{_digits(label)}" if shared[name] > 1 else name for label, name in found.items()}
+
+
+def _digits(label: str) -> str:
+    return (label.rpartition("@")[2] if "@" in label else hashlib.sha256(label.encode()).hexdigest())[:6]
+
+
+def player_label(facts: Mapping[str, Any]) -> str:
+    """Return the player of a session's facts for the column ``player``, as ``ntuple@0123456789ab``.
+
+    That is a short name and 12 digits of the SHA-256; without a SHA-256 it is :func:`player_text`.
+    """
+    text, sha256 = player_text(facts), facts.get("player_sha256")
+    if not isinstance(sha256, str) or not sha256:
+        return text
+    words = text.split(":")
+    name = ":".join(words[1:3]).rpartition("/")[2] if words[0] == "python" else words[0]
+    return f"{name}@{sha256[:12]}"
+
+
+class PlayedBy(msgspec.Struct, frozen=True):
+    """A player whose games are in a corpus."""
+
+    name: str  # with its parameters, as its sessions say; empty where they do not
+    sha256: str  # of the player; empty in sessions without it, which are taken for one player's by name
+    games: int  # number of its games
+
+    @property
+    def label(self) -> str:
+        """The player in the column ``player``."""
+        return player_label({"player": self.name, "player_sha256": self.sha256})
+
+    def __str__(self) -> str:
+        return f"{printable(self.label)[:99] or 'a player without a name'} ({counted(self.games, 'game')})"
+
+
+def players_of(runs: NDArray[np.void], sessions: Sequence[Named]) -> list[PlayedBy]:
+    """Return the players of the games of a run table, the one with the most games first."""
+    games = np.bincount(runs["session"], minlength=len(sessions))
+    found: dict[str, PlayedBy] = {}
+    for session, count in zip(sessions, games.tolist(), strict=True):
+        if count:
+            given, name = session.meta.get("player_sha256"), player_text(session.meta)
+            sha256 = given if isinstance(given, str) else ""
+            before = found.setdefault(sha256 or name, PlayedBy(name, sha256, 0))
+            found[sha256 or name] = PlayedBy(before.name, sha256, before.games + count)
+    return sorted(found.values(), key=lambda player: -player.games)
+
+
+def only_player(player: PlayedBy) -> str:
+    """Return the condition in SQL that selects a player's games."""
+    quoted = player.label.replace("'", "''")
+    return f"player = '{quoted}'"
+
+
+def name_players(players: Sequence[PlayedBy], names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the number of players, and the first of them with their games, as short ``names`` by label."""
+    more = f" and {len(players) - _NAMED} more" if len(players) > _NAMED else ""
+    shown = [
+        f"{names[one.label]} ({counted(one.games, 'game')})" if one.label in names else str(one)
+        for one in players[:_NAMED]
+    ]
+    return f"{counted(len(players), 'player')}: {'; '.join(shown)}{more}"
+
+
+def newest_sessions(sessions: Sequence[Named], rows: NDArray[Any], rows_min: float) -> list[int]:
+    """Return the ordinals of the newest sessions that have ``rows_min`` of these ``rows`` together."""
+    starts = np.nan_to_num([_session_start(session) for session in sessions], nan=-np.inf)
+    newest = sorted(range(len(sessions)), key=lambda i: (starts[i], sessions[i].name), reverse=True)
+    return sorted(newest[: 1 + int(np.searchsorted(np.cumsum(rows[newest]), rows_min))])
 
 
 def _session_start(session: Named) -> float:
     """Return the start from the session's facts, or else from its name; NaN if neither has it."""
-    match = SESSION_NAME.fullmatch(session.name)
-    for text in (session.meta.get("started_at"), match["ts"] if match else None):
-        if isinstance(text, str):
-            with contextlib.suppress(ValueError):
-                return _seconds(text)
-    return math.nan
+    match, told = SESSION_NAME.fullmatch(session.name), unix_s(session.meta.get("started_at"))
+    return unix_s(match["ts"]) if match and math.isnan(told) else told
+
+
+def unix_s(text: Any) -> float:
+    """Return a time in ISO 8601 in seconds since 1970, in UTC without an offset; NaN if it is none."""
+    try:
+        return _seconds(text)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _instant(value: str, name: str) -> float:
@@ -207,7 +364,7 @@ def _seconds(text: str) -> float:
     return (found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _by_sql(condition: str, columns: Columns, count: int) -> NDArray[np.bool_]:
+def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], bool]) -> NDArray[np.bool_]:
     read: set[str] = set()
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(columns)})")
@@ -224,27 +381,27 @@ def _by_sql(condition: str, columns: Columns, count: int) -> NDArray[np.bool_]:
                 database.execute(f"EXPLAIN {statement}").fetchall()
             database.set_authorizer(None)
             names = sorted(read & columns.keys())
-            values = zip(range(count), *(_sql_values(columns[name]()) for name in names), strict=True)
-            database.execute("BEGIN")
-            insert_rows(database, "runs", ["ordinal", *names], itertools.chain.from_iterable(values))
-            database.execute("COMMIT")
-            _only_reading(database, read)
+            values = zip(range(count), *(sql_values(columns[name]()) for name in names), strict=True)
             chosen = np.zeros(count, np.bool_)
-            with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * count):
+            with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * count, stop):
+                database.execute("BEGIN")
+                insert_rows(database, "runs", ["ordinal", *names], itertools.chain.from_iterable(values))
+                database.execute("COMMIT")
+                _only_reading(database, read)
                 chosen[[row[0] for row in database.execute(query)]] = True
-        except (sqlite3.Error, sqlite3.Warning, ValueError, UnicodeError) as error:
+        except (sqlite3.Error, sqlite3.Warning, ValueError, RecursionError) as error:
             raise _refused(condition, error, list(columns)) from error
     return chosen
 
 
-def _sql_values(column: NDArray[Any]) -> list[Any]:
-    """Return a column as SQLite takes it: signed integers, as in metadata.db, and times as text."""
+def sql_values(column: NDArray[Any], null: Any = None) -> list[Any]:
+    """Return a column as SQLite takes it: signed integers, as in metadata.db, and times as text or null."""
     if column.dtype != np.float64:
         found: list[Any] = (column if column.dtype == object else column.astype(np.int64)).tolist()
         return found
     moments, which = np.unique(column, return_inverse=True)
     texts = [
-        None if math.isnan(each) else dt.datetime.fromtimestamp(each, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        null if math.isnan(each) else dt.datetime.fromtimestamp(each, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for each in moments.tolist()
     ]
     return [texts[each] for each in which.tolist()]
@@ -266,7 +423,8 @@ def _only_reading(database: sqlite3.Connection, read: set[str]) -> None:
             if table != "runs" or schema not in {"main", None}:
                 return sqlite3.SQLITE_DENY
             read.add(column or "")
-        if action == sqlite3.SQLITE_FUNCTION and column in {"load_extension", "writefile", "readfile"}:
+        # The precision of printf is a number of steps that no limit bounds.
+        if action == sqlite3.SQLITE_FUNCTION and column in _REFUSED_FUNCTIONS:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK if action in _ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
 
@@ -355,7 +513,15 @@ def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
 
 
 #: Tolerance of the shares' sum: 0.7 + 0.2 + 0.1 is not 1 in floating point.
-SHARES_TOLERANCE = 1e-6
+_SHARES_TOLERANCE = 1e-6
+
+
+def check_shares(shares: Sequence[Any], shown: object) -> None:
+    """Raise TypeError or ValueError unless shares are positive numbers whose sum is 1."""
+    if not all(isinstance(share, numbers.Real) for share in shares):
+        raise TypeError(f"shares {shown}; expected numbers")
+    if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
+        raise ValueError(f"shares {shown}; expected positive ones that are 1 together")
 
 
 def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
@@ -415,7 +581,6 @@ class View(RowView):
         """Return a view of the runs of a mask, ``bool[R]``."""
 
     def _run_hashes(self, salt: str) -> NDArray[np.uint64]:
-        """Hash the identity of each run with a salt: ``u64[R]``, uniform."""
         raise NotImplementedError
 
     def _columns(self) -> Columns:
@@ -461,8 +626,9 @@ class View(RowView):
             where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
                 8192"``; or a mask ``bool[R]``.
             **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
-                (inclusive bounds), ``model`` (a tag, or several), ``since`` and ``until`` (the start, ISO
-                8601, UTC; ``until`` is exclusive).
+                (inclusive bounds), ``model`` (a tag, or several), ``player`` (as ``ntuple`` or
+                ``ntuple@0123456789ab``, or several), ``since`` and ``until`` (the start, ISO 8601, UTC;
+                ``until`` is exclusive).
 
         Raises:
             EmptyCorpusError: no row is left; the message has the counts before.
@@ -501,10 +667,7 @@ class View(RowView):
             (['train', 'val'], 200)
         """
         shares = list(parts.values())
-        if not all(isinstance(share, numbers.Real) for share in shares):
-            raise TypeError(f"shares {dict(parts)}; expected numbers")
-        if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > SHARES_TOLERANCE:
-            raise ValueError(f"shares {dict(parts)}; expected positive ones that are 1 together")
+        check_shares(shares, parts)
         if not isinstance(salt, str):
             raise TypeError(f"salt={salt!r}; expected text")
         hashes = self._run_hashes(salt)
@@ -543,7 +706,6 @@ class View(RowView):
         return (self.get_batch(order[at : at + batch_size]) for at in range(0, end, batch_size))
 
     def _check_some(self, chosen: NDArray[np.bool_], what: str, hint: str | None = None) -> None:
-        """Raise EmptyCorpusError if ``what`` leaves no row."""
         check_some(self.row_counts, chosen, what, hint)
 
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from tape2048.errors import BusyError, StorageError
+from tape2048.errors import BusyError, StorageError, TapeError
 from tape2048.io.durable import (
     lock_directory,
     open_fd,
@@ -27,12 +29,6 @@ from tape2048.io.durable import (
     sweep_drafts,
     write_all,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from tape2048.errors import TapeError
 
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
@@ -122,7 +118,6 @@ class TrainingDirectory:
         return self._count(kept[-1]) if kept else 0
 
     def _count(self, line: bytes) -> float:
-        """Return the counter of a line; infinity without one."""
         try:
             count = msgspec.json.decode(line.decode(), type=dict[str, Any]).get(self._counter)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,1 +1,1 @@
-"""Helpers of all packages, without knowledge of 2048: threads, machine resources, text, findings."""
+"""Helpers of all packages: threads, machine resources, text, findings, drawn boards."""

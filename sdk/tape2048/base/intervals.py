@@ -1,4 +1,4 @@
-"""Confidence intervals of shares."""
+"""Confidence intervals of shares, and p-values."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def wilson(count: int, of: int) -> Share:
     half = Z95 * math.sqrt(p * (1 - p) / of + Z95 * Z95 / (4 * of * of))
     scale = 1 + Z95 * Z95 / of
     return Share(p, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
+
+
+def chi_square_p(statistic: float, df: int) -> float:
+    """Return the p-value of a chi-square statistic: a finite sum for whole degrees of freedom."""
+    half = statistic / 2
+    total = math.erfc(math.sqrt(half)) if df % 2 else 0.0
+    for k in range(2 + df % 2, df + 1, 2) if half else ():  # Abramowitz and Stegun, 26.4.4 and 26.4.5
+        total += math.exp((k / 2 - 1) * math.log(half) - half - math.lgamma(k / 2))
+    return min(total, 1.0) if half else 1.0

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import html
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, SupportsIndex
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import SupportsIndex
 
 
 def counted(count: int, noun: str) -> str:
@@ -54,6 +51,17 @@ def _escaped(value: Any) -> Any:
 def valid_text(text: str) -> str:
     """Escape what is not valid Unicode."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def printable(value: object) -> str:
+    r"""Return a value as one line of text, with unprintable characters escaped (``\x1b``)."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
 
 
 def is_utf8(text: str) -> bool:

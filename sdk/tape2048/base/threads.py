@@ -1,28 +1,25 @@
-"""Threads that work ahead and hand out results in order: a bounded map and a prefetcher over slots."""
+"""Threads that work ahead and hand out results in order: a bounded map and a prefetcher."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
+import time
 import weakref
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tape2048.base.resources import available_cores
 from tape2048.base.text import as_int
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
-
-S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Results that may wait for their turn, for each thread.
-_WAITING_PER_WORKER = 2
+_WAITING_PER_WORKER = 2  # results that may wait for their turn, for each thread
 
 _running: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
 
@@ -64,35 +61,33 @@ def _close_all() -> None:
         prefetcher.close()
 
 
-class Prefetcher(Generic[S]):
-    """Ordered prefetch: threads fill slots with numbered work, ``first <= number < end``.
+class Prefetcher(Generic[R]):
+    """Ordered prefetch: threads make the results of ``first <= number < end``, at most ``ahead`` early.
 
-    The next number always gets a slot before a later one does, so there is no deadlock.
+    Threads start on numbers in order, so there is no deadlock. Once they are as far ahead as they may be,
+    they continue after ``group`` results were taken. Without threads, a result is made when it is taken.
+
+    To ``waits`` are added the seconds in which :meth:`take` waited for results, and the threads for it.
     """
 
     def __init__(
-        self,
-        slots: Iterable[S],
-        make: Callable[[S, int], object],
-        first: int,
-        end: int,
-        threads: int,
-        *,
-        group: int = 1,
-    ) -> None:
+        self, make: Callable[[int], R], first: int, end: int, threads: int,
+        *, ahead: int, group: int = 1, waits: list[float] | None = None,
+    ) -> None:  # fmt: skip
         self._make = make
         self._end = end
         self._closed = False
+        self._waits = [0.0, 0.0] if waits is None else waits
+        self._process = os.getpid()
         self._next_made = first
         self._next_taken = first
-        self._group = group if threads else 1
-        self._kept: list[S] = []
+        self._group = group
+        self._taken = ahead  # results that no thread may replace yet
         self._turn = threading.Lock()
-        self._free: SimpleQueue[S | None] = SimpleQueue()
-        for slot in slots:
-            self._free.put(slot)
-        self._done: SimpleQueue[tuple[int, S, BaseException | None]] = SimpleQueue()
-        self._early: dict[int, tuple[S, BaseException | None]] = {}
+        self._room: SimpleQueue[None] = SimpleQueue()  # an entry for each result that a thread may make
+        self._make_room()
+        self._done: SimpleQueue[tuple[int, tuple[Any, BaseException | None]]] = SimpleQueue()
+        self._early: dict[int, tuple[Any, BaseException | None]] = {}
         self._threads = [
             threading.Thread(target=self._work, name=f"tape2048-prefetch-{i}", daemon=True)
             for i in range(threads)
@@ -101,45 +96,52 @@ class Prefetcher(Generic[S]):
         try:
             for thread in self._threads:
                 thread.start()
-        except BaseException:  # no more threads, or Ctrl-C: those that run would fill slots of other users
+        except BaseException:  # no more threads, or Ctrl-C
             self.close()
             raise
 
-    def take(self) -> S:
-        """Wait for the slot with the next number; raises the error of its ``make``."""
+    def take(self) -> R:
+        """Wait for the next result; raises the error of its ``make``."""
+        begin = time.perf_counter()
+        try:
+            return self._take()
+        finally:
+            self._waits[0] += time.perf_counter() - begin
+
+    def _take(self) -> R:
         number = self._next_taken
         self._next_taken += 1
         if not self._threads:
-            slot = self._free.get()
-            assert slot is not None
-            self._make(slot, number)
-            return slot
+            return self._make(number)
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"this iteration belongs to process {self._process}, whose threads did not survive the fork "
+                f"to {os.getpid()}; start a new iteration in this process"
+            )
         while number not in self._early:
             if self._done.empty():
-                self._free_kept()
-            made, slot, error = self._done.get()
-            self._early[made] = slot, error
-        slot, error = self._early.pop(number)
+                self._make_room()
+            made, outcome = self._done.get()
+            self._early[made] = outcome
+        result: R
+        result, error = self._early.pop(number)
         if error is not None:
             raise error
-        return slot
+        self._taken += 1
+        if self._taken >= self._group:
+            self._make_room()
+        return result
 
-    def give_back(self, slot: S) -> None:
-        """Free a slot for another number."""
-        self._kept.append(slot)
-        if len(self._kept) >= self._group:
-            self._free_kept()
-
-    def _free_kept(self) -> None:
-        for slot in self._kept:
-            self._free.put(slot)
-        self._kept.clear()
+    def _make_room(self) -> None:
+        for _ in range(self._taken):
+            self._room.put(None)
+        self._taken = 0
 
     def close(self) -> None:
         """End the threads, and wait for their current work. Nothing can be taken afterwards."""
         self._closed = True
-        for _ in self._threads:  # wake those that wait for a slot
-            self._free.put(None)
+        for _ in self._threads:  # wake those that wait for room
+            self._room.put(None)
         for thread in self._threads:
             if thread.is_alive():  # one that starts later sees _closed
                 thread.join()
@@ -147,18 +149,21 @@ class Prefetcher(Generic[S]):
 
     def _work(self) -> None:
         while True:
-            # One thread at a time, so that numbers get slots in order.
+            # One thread at a time, so that numbers are started in order.
             with self._turn:
                 if self._next_made >= self._end:
                     return
-                slot = self._free.get()
-                if slot is None or self._closed:
+                begin = time.perf_counter()
+                self._room.get()
+                self._waits[1] += time.perf_counter() - begin
+                if self._closed:
                     return
                 number = self._next_made
                 self._next_made += 1
-            error = None
-            try:
-                self._make(slot, number)
-            except BaseException as caught:  # noqa: BLE001 - raised by take()
-                error = caught
-            self._done.put((number, slot, error))
+            self._done.put((number, self._outcome(number)))
+
+    def _outcome(self, number: int) -> tuple[Any, BaseException | None]:
+        try:
+            return self._make(number), None
+        except BaseException as error:  # noqa: BLE001 - raised by take()
+            return None, error

@@ -1,10 +1,10 @@
 """Batches of a corpus, epoch after epoch: shuffled, distributed over ranks, resumable to the row.
 
-(seed, e, b) and the settings alone decide the rows of batch b of epoch e. So a loader's whole state is three
+(seed, e, b) and the settings alone decide the rows of batch b of epoch e. So a loader's whole state is a few
 integers, resuming is starting at another b, and any thread can fill any batch::
 
     batches = corpus.batches(4096, seed=7)
-    for batch in batches:  # the rest of this epoch, in one buffer
+    for batch in batches:  # the rest of this epoch
         train(batch["tokens"], batch["labels"])
 
 **Threads.** :meth:`Batches.fill` changes only the given buffer and releases the GIL, so any number of threads
@@ -17,6 +17,17 @@ whole batches, each rank gets an equal share as a short batch (with ``drop_last`
 rows are dropped. With ``pool_rows``, the ranks take chunks in turns, and each serves as many rows as the rank
 with the fewest: fewer than 2 (W - 1) chunks are dropped, at most one row in 32, and others in each epoch.
 
+**Another number of ranks.** A state counts the rows of the epoch that all ranks consumed. Any number of ranks
+with any batch size can load it: they share the remaining rows by the same rule, so each of them is served
+once, and fewer than W are dropped at the end. A state saved at the end counts dropped rows as remaining. With
+``pool_rows``, a state in the middle of an epoch needs as many ranks as before.
+
+**Mixtures.** Each source has epochs of its own, in each of which every row is served once. A batch may
+contain the end of a source's epoch and the start of its next one; so all batches are whole, and no row is
+dropped. An epoch of the mixture is as many batches as the rows of all sources fill; a small source with a
+large share is served several times in it. The ranks take batches in turns. A state has each source's place,
+so any number of ranks, with any batch size, continues where the saved ones stopped.
+
 **Pools.** ``pool_rows`` suits rows on a slow disk that do not fit the memory; see ``pool``.
 """
 
@@ -24,6 +35,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -33,25 +45,65 @@ import numpy as np
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int, facts_table
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import Batch, BatchLayout, Order, check_fields
-from tape2048.batches.gatherer import NO_CAP, Cap, Gatherer, PoolReader
+from tape2048.batches.columns import plan_fields
+from tape2048.batches.fields import Batch, BatchLayout, BatchOptions, BatchPool, LabelDtype, Order
+from tape2048.batches.gatherer import NO_CAP, Cap, Gatherer, PoolReader, check_weights
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
 from tape2048.rows.view import tables_of
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.selection import player_label
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, warn_of_constants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from tape2048.batches.fields import LabelDtype
 
 _STREAM_HINT = "raise cache_max_mb, or stream some sessions at a time: pool_rows=..., pool_sessions=..."
+
+_SAME_HINT = "open the same sessions with the same filters, and make batches with the same settings"
+#: Hints for a state with a difference; `_SAME_HINT` for the others.
+_STATE_HINTS = {
+    "version": "another version of tape2048 shuffles otherwise: begin the epoch again",
+    "world_size": "with pool_rows, resume on as many ranks as before, or at the start of an epoch",
+}
+_RANKS_HINT = "Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size."
+
+#: SplitMix64's increment. The seeds of a mixture's sources are hashed before they are used.
+_SEEDS_APART = 0x9E3779B97F4A7C15
+
+_COUNTED_MAX = 1 << 20  # rows that statistics count
 
 STATE_VERSION = 2
 #: Only the shuffle differs from version 1, so states of unshuffled loaders remain valid.
 _OTHER_SHUFFLE_VERSION = 1
+
+
+class Shares(NamedTuple):
+    """The rows of an epoch from ``start`` on: ``whole`` batches of each rank, then one of ``short`` rows."""
+
+    start: int
+    batch_size: int
+    world_size: int
+    whole: int
+    short: int
+    batches: int  # of each rank
+
+    def consumed(self, position: int) -> int:
+        """Return the rows of the epoch that all ranks have consumed before this batch."""
+        if position <= self.whole:
+            return self.start + position * self.batch_size * self.world_size
+        return self.start + (self.whole * self.batch_size + self.short) * self.world_size
+
+
+@lru_cache(maxsize=16)
+def share_rows(rows: int, start: int, batch_size: int, world_size: int, drop_last: bool) -> Shares:  # noqa: FBT001
+    """Share the rows [start, rows) among ranks, equally: collective operations need equal shapes."""
+    whole, rest = divmod(rows - start, batch_size * world_size)
+    short = 0 if drop_last else rest // world_size
+    return Shares(start, batch_size, world_size, whole, short, whole + (short > 0))
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,32 +120,27 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     rank: int
     world_size: int
     pool_sessions: int | None = None
+    start: int = 0
+    places: list[int] = []
 
 
-class _Keys(NamedTuple):
-    """The keys of an epoch's random order, caps and symmetries; ``order`` has the entries of an ``Order``."""
-
-    permutation: NDArray[np.uint64]
-    cap: int
-    order: NDArray[np.uint64]
-
-
-@lru_cache(maxsize=16)
-def _keys_of(rows: int, seed: int, epoch: int, shuffle: bool, augment: bool) -> _Keys:  # noqa: FBT001
+@lru_cache(maxsize=64)
+def _keys_of(rows: int, seed: int, epoch: int, shuffle: bool, augment: bool) -> list[NDArray[np.uint64]]:  # noqa: FBT001
+    """Return the keys of an epoch's permutation, and the entries of its ``Order``."""
     name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
     words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
     symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry
     kind = gather_kernel.SHUFFLED if shuffle else gather_kernel.STRAIGHT
     order = np.array(Order(kind, cap_key=int(words[0]), symmetry_key=symmetry), np.uint64)
-    return _Keys(Permutation(rows, seed=seed, epoch=epoch).keys, int(words[0]), order)
+    return [Permutation(rows, seed=seed, epoch=epoch).keys, order]
 
 
 class Batches:
     """An iterable over batches of a corpus that continues where it stopped. Made by ``corpus.batches(...)``.
 
-    Each iteration serves the rest of the current epoch, and ends at the beginning of the next one. It yields
-    one buffer again and again, so copy what has to outlive the loop's body. :meth:`state_dict` and
-    :meth:`load_state_dict` save and restore the position; see the module for threads, ranks and pools.
+    Each iteration serves the rest of the current epoch, and ends at the beginning of the next one. A batch
+    stays valid as long as you hold it or a view of it. :meth:`state_dict` and :meth:`load_state_dict` save
+    and restore the position; see the module for threads, ranks and pools.
 
     Args:
         source: a corpus, or ``corpus.capped(...)``.
@@ -109,30 +156,42 @@ class Batches:
             - ``row``: number of the row in the corpus, ``i64[B]``;
             - ``run``: ordinal of the run in ``corpus.runs``, ``u32[B]``;
             - ``step``: ``step_idx``, ``u32[B]``;
-            - ``action``: the recorded move, ``u8[B]``, if all sessions of the rows have it;
+            - ``action``: the recorded move, ``u8[B]``, if all sessions of the rows have it (tapes do);
             - ``legal``: mask of legal moves, ``u8[B]``;
             - ``move``: the move recovered from this board and the next, ``u8[B]`` (``tape2048.game.moves``);
               ``UNKNOWN`` if the next board was not recorded (a game's last row, sampled rows);
             - ``symmetry``: index of the applied symmetry, ``u8[B]``;
-            - ``embeddings``: bits of bfloat16, ``u16[B, D]``, from the sessions' embeddings files.
+            - ``steps_left``: moves of the game after the row's, ``u32[B]``;
+            - ``score``: the game's final score, ``u32[B]``;
+            - ``highest``: exponent of the game's highest tile, ``u8[B]``;
+            - ``seed``: the game's seed, ``u64[B]``;
+            - a column's name: its values, ``[B]`` or ``[B, D]``; ``bf16`` as its bits, ``u16``. All sessions
+              of the rows need the column, of one dtype, width and origin.
 
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
         augment: ``"d4"`` applies a random symmetry of the square to each row's board, moves and masks, drawn
-            anew in each epoch.
+            anew in each epoch. Columns turn whose facts have ``"moves": true``: values of the four moves,
+            ``[N, 4]``, and numbers of moves, ``u8[N]``. Embeddings cannot; other columns stay as they are.
         drop_last: drop the last batch if it is short.
         rank: index of this loader; by default ``$RANK``, or 0.
         world_size: number of loaders that share each epoch; by default ``$WORLD_SIZE``, or 1.
         pool_rows: with ``shuffle``, draw from a pool of at most so many rows in memory.
         pool_sessions: with ``pool_rows``, read the chunks of so many adjacent sessions before those of
             others, whichever come next at random; so sessions in a store are fetched once in an epoch.
+        extra: arrays by name, ``[N]`` or ``[N, D]``, with a value for each row of :attr:`corpus`: further
+            fields, which hide columns of the same names. Pickling includes them.
+        weight: name of a column or array of ``[N]`` that the field ``weight`` is multiplied by. An invalid
+            weight is an error of its batch. Some weight must be positive, and they are read until one is.
+        targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``.
 
     Attributes:
         corpus: the view that the rows come from.
         rows: rows of an epoch on all ranks together, before any are dropped.
         seed: as given, or as loaded.
         epoch: the current epoch, from 0.
-        position: number of consumed batches of this epoch.
+        position: number of consumed batches of this epoch, since ``start``.
+        start: rows of this epoch that a state of another batch size or number of ranks had counted; else 0.
 
     Raises:
         TypeError: ``source`` is not a corpus.
@@ -166,6 +225,9 @@ class Batches:
         world_size: int | None = None,
         pool_rows: int | None = None,
         pool_sessions: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+        weight: str | None = None,
+        targets: str | None = None,
     ) -> None:
         self.batch_size = as_int("batch_size", batch_size)
         self.seed = as_int("seed", seed)
@@ -177,44 +239,53 @@ class Batches:
             raise ValueError(f"seed={seed}; expected 0 <= seed < 2**64")
         if augment not in {None, "d4"}:
             raise ValueError(f"augment={augment!r}; expected None or 'd4'")
-        names = check_fields(fields, label_dtype)
-        if augment and "embeddings" in names:
-            raise CorpusError("embeddings are those of the boards as they are; augment turns the boards")
         self.source = source
         self.corpus: Any = source
         cap = NO_CAP
         if hasattr(source, "spread"):  # a capped corpus
             self.corpus = source.corpus
-            cap = Cap(make_guide(source.starts), source.spread == "even", source.weights)
+            firsts = source.firsts.astype(np.uint64)
+            cap = Cap(make_guide(source.starts), firsts, source.spread == "even", source.weights)
         self._tables = tables_of(self.corpus)
         self.shuffle = bool(shuffle)
         self.augment = augment
         self.drop_last = bool(drop_last)
         self.rank, self.world_size = launched_ranks(rank, world_size)
-        self.epoch = self.position = 0
+        self.epoch = self.position = self.start = 0
+        self._parts: list[Batches] = []  # loaders of a mixture's sources
+        self._bases: list[int] = []  # of a mixture: see places
+        self._strides: list[int] = []
+        # Where each served range began, and the position at its end.
+        self._served: list[tuple[tuple[int, ...], int]] = []
+        self._since = self.here
         self._handed_out = False
         self.rows = len(source)
         tiles = check_thresholds(thresholds)
         self._tiles = tuple(tiles.tolist())
-        self._gatherer = Gatherer(self._tables, names, tiles, cap)
-        self.layout = BatchLayout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
+        self.extra = dict(extra or {})
+        self.layout, columns = plan_fields(
+            self._tables, fields, tiles, label_dtype,
+            extra=self.extra, weight=weight, targets=targets, turned=augment is not None,
+        )  # fmt: skip
+        if weight:
+            check_weights(self._tables, next(each for each in columns if each.info.name == weight))
+        if "labels" in self.layout.fields and not targets:
+            warn_of_constants(self.corpus.run_labels(self._tiles)[self.corpus.row_counts > 0], self._tiles)
+        joins = self.shuffle and cap is NO_CAP if columns and self.pool_rows is None else None
+        self._gatherer = Gatherer(self._tables, self.layout.fields, tiles, cap, columns, joins=joins)
+        self._buffers = BatchPool()
         self._pool = self._make_pool()
-        if self._pool is None:
-            whole, rest = divmod(self.rows, self.batch_size * self.world_size)
-            rank_rows = whole * self.batch_size + rest // self.world_size
-        else:
-            rank_rows = self._pool.rank_rows
+        # All ranks together; with a pool, each serves as many as the rank with the fewest.
+        self._shared_rows = self.rows if self._pool is None else self._pool.rank_rows * self.world_size
+        rank_rows = self._shared_rows // self.world_size
         if rank_rows == 0:
             found = f"{self.rows:,} rows for {self.world_size} ranks"
             raise ConfigError(found, hint="fewer ranks, or a smaller pool")
-        whole, rest = divmod(rank_rows, self.batch_size)
-        self._batch_count = whole + (rest > 0 and not self.drop_last)
-        if self._batch_count == 0:
+        if not len(self):
             msg = f"{rank_rows:,} rows a rank make no whole batch of {self.batch_size:,}"
             raise EmptyCorpusError(msg, hint="a smaller batch_size, or drop_last=False")
 
     def _make_pool(self) -> PoolReader | None:
-        """Make the reader of pools, if there are any; check that the cache suffices for the order."""
         if self.pool_rows is None:
             if self.pool_sessions is not None:
                 raise ValueError("pool_sessions is for pool_rows, which says how many rows a pool has")
@@ -231,29 +302,20 @@ class Batches:
         return PoolReader(
             self._gatherer,
             self.rows,
-            self._tables.dtype.itemsize,
             pool_rows=self.pool_rows,
             pool_sessions=self.pool_sessions,
             ranks=(self.rank, self.world_size),
         )
 
     def __len__(self) -> int:
-        """Number of batches of a whole epoch on this rank."""
-        return self._batch_count
+        """Number of batches of this epoch on this rank, since ``start``."""
+        return self._shares(self.epoch).batches
 
-    def _extent(self, index: int) -> tuple[int, int]:
-        """Return first place in the epoch's order, and number of rows, of this rank's batch ``index``."""
-        if not 0 <= index < self._batch_count:
-            raise IndexError(f"batch {index}; expected 0 <= index < {len(self)}")
-        size, world = self.batch_size, self.world_size
-        if self._pool is not None:
-            return index * size, min(size, self._pool.rank_rows - index * size)
-        whole, rest = divmod(self.rows, size * world)
-        if index < whole:
-            return (index * world + self.rank) * size, size
-        # Equal shares: collective operations need equal shapes on all ranks.
-        share = rest // world
-        return whole * size * world + self.rank * share, share
+    def _shares(self, epoch: int) -> Shares:
+        return self._shares_from(self.start if epoch == self.epoch else 0)
+
+    def _shares_from(self, start: int) -> Shares:
+        return share_rows(self._shared_rows, start, self.batch_size, self.world_size, self.drop_last)
 
     def buffer(self, arrays: Mapping[str, NDArray[Any]] | None = None) -> Batch:
         """Make a batch to fill, from new arrays or the caller's (pinned, shared, ...), one for each field.
@@ -284,33 +346,38 @@ class Batches:
             ValueError: the buffer has other fields or labels, or fewer rows; a number is not whole.
             CorpusError: with ``pool_rows`` and mapped rows, a file was truncated.
         """
-        first, count = self._extent(as_int("index", index))
-        epoch = as_int("epoch", epoch)
+        index, epoch = as_int("index", index), as_int("epoch", epoch)
+        shares = self._shares(epoch)
+        if not 0 <= index < shares.batches:
+            raise IndexError(f"batch {index}; expected 0 <= index < {shares.batches}")
+        count = self.batch_size if index < shares.whole else shares.short
         if batch.layout != self.layout or batch.capacity < count:
             raise ValueError(
                 f"a buffer for {batch.capacity} rows of {batch.layout}; expected {count} of {self.layout}"
             )
-        keys = _keys_of(self.rows, self.seed, epoch, self.shuffle, bool(self.augment))
-        if self._pool is not None:
-            self._pool.fill(batch, (self.seed, epoch), (first, count), keys.order, cap_key=keys.cap)
-        else:
-            self._gatherer.fill(keys.order, (first, count), batch, keys.permutation)
+        self._fill(batch, epoch, index, shares.consumed(index), count)
         assert batch.rows == count
         return count
 
+    def _fill(self, batch: Batch, epoch: int, _index: int, first: int, count: int) -> None:
+        # With a pool, each rank has its own order.
+        first = first + self.rank * count if self._pool is None else first // self.world_size
+        self._serve(batch, (self.seed, epoch), (first, count))
+
+    def _serve(self, batch: Batch, epoch: tuple[int, int], places: tuple[int, int]) -> None:
+        """Fill a batch with the rows of some places, by first and number, of an epoch of a seed."""
+        keys, order = _keys_of(self.rows, *epoch, self.shuffle, bool(self.augment))
+        if self._pool is not None:
+            self._pool.fill(batch, epoch, places, order)
+        else:
+            self._gatherer.fill(order, places, batch, keys)
+
     def __iter__(self) -> Iterator[Batch]:
-        return self.iterate()
-
-    def iterate(self, batch: Batch | None = None) -> Iterator[Batch]:
-        """Serve the rest of this epoch, in a given buffer or a new one, and begin the next epoch.
-
-        Raises:
-            CorpusError: a mapped file was truncated since the corpus was opened.
-        """
+        """Serve the rest of this epoch, then go to the next; CorpusError if a mapped file was truncated."""
         self.begin()
         self.check_files()
-        batch = batch or self.buffer()
         while self.position < len(self):
+            batch = self._buffers.take(self.buffer)
             self.fill(batch, epoch=self.epoch, index=self.position)
             self.advance()  # before the loop's body, where a state counts this batch
             yield batch
@@ -342,12 +409,36 @@ class Batches:
 
     def next_epoch(self) -> None:
         """Go to the beginning of the next epoch."""
-        self.go_to(self.epoch + 1, 0)
+        self.go_to(*self.start_of(self.epoch + 1))
 
-    def go_to(self, epoch: int, position: int) -> None:
-        """Go to a batch of an epoch, without a check."""
-        self.epoch, self.position = epoch, position
+    def go_to(self, epoch: int, position: int, start: int = 0, *bases: int) -> None:
+        """Go to a batch of an epoch, without a check; arguments as in :attr:`here`."""
+        if self.position > self._since[1]:
+            self._served.append((self._since, self.position))
+        self._bases = list(bases) or self._bases_of(epoch)
+        self.epoch, self.position, self.start = epoch, position, start
+        self._since = self.here
         self._handed_out = False
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Arguments of :meth:`go_to`: epoch, position, start, and each source's place in a mixture."""
+        return self.epoch, self.position, self.start, *self._bases
+
+    def start_of(self, epoch: int) -> tuple[int, ...]:
+        """Return the arguments of :meth:`go_to` for the start of an epoch."""
+        return epoch, 0, 0, *self._bases_of(epoch)
+
+    def _bases_of(self, epoch: int) -> list[int]:
+        """Return the place of each source of a mixture at the start of an epoch."""
+        whole = self._shares_from(0).batches
+        batches = (epoch - self.epoch) * whole + (len(self) - whole if epoch > self.epoch else 0)
+        return [max(0, base + batches * each) for base, each in zip(self._bases, self._strides, strict=True)]
+
+    @property
+    def places(self) -> list[int]:
+        """Consumed rows of each source of a mixture, in all epochs."""
+        return [base + self.position * each for base, each in zip(self._bases, self._strides, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain JSON values; the same on all ranks except ``rank``."""
@@ -361,42 +452,102 @@ class Batches:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state: with its seed, in its epoch, at its position.
 
-        The state of any rank is valid on all. Fields, thresholds and augmentation may differ.
+        The state of any rank is valid on all. Fields, thresholds and augmentation may differ, and so may
+        the batch size and, without ``pool_rows``, the number of ranks: see the module.
 
         Args:
             state: from :meth:`state_dict`.
 
         Raises:
             StateError: the state is malformed, of another version with another shuffle, or of a loader
-                with other rows, batch size, ranks, ...; the message names all differences.
+                with other rows, another order, ...; the message names all differences.
         """
         try:
             found = msgspec.convert(dict(state), _State)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise StateError(f"no state of a loader: {error}") from error
         mine = self._state()
-        free = {"seed", "epoch", "position", "rank"}
+        free = {"seed", "epoch", "position", "start", "places", "rank", "batch_size"}
+        if self._pool is None or found.position == found.start == 0:
+            free.add("world_size")
         if found.version == _OTHER_SHUFFLE_VERSION and not found.shuffle:
             free.add("version")
         pairs = [(name, getattr(found, name), getattr(mine, name)) for name in _State.__struct_fields__]
         differing = {name: f"{name} {a!r}, not {b!r}" for name, a, b in pairs if name not in free and a != b}
         if differing:
-            hints = []
-            if "version" in differing:
-                hints.append("another version of tape2048 shuffles otherwise: begin the epoch again")
-            if differing.keys() - {"version"}:
-                hints.append(
-                    "open the same sessions with the same filters, and make batches with the same settings"
-                )
             msg = f"the state is of a loader with {'; '.join(differing.values())}"
+            hints = dict.fromkeys(_STATE_HINTS.get(name, _SAME_HINT) for name in differing)
             raise StateError(msg, hint="; ".join(hints))
-        limits = (found.seed, (1 << 64) - 1), (found.epoch, (1 << 64) - 1), (found.position, len(self))
-        if not all(0 <= value <= most for value, most in limits):
+        sizes = max(1, found.batch_size), max(1, found.world_size)
+        then = share_rows(self._shared_rows, found.start, *sizes, found.drop_last)
+        largest = (1 << 64) - 1
+        position, start = found.position, found.start
+        if sizes != (self.batch_size, self.world_size):
+            position, start = 0, then.consumed(found.position)
+        bases = [place - position * each for place, each in zip(found.places, self._strides, strict=False)]
+        limits = [
+            (found.seed, largest), (found.epoch, largest), (found.start, self._shared_rows),
+            (found.position, then.batches), (found.batch_size - 1, largest), (found.world_size - 1, largest),
+            *((base, largest >> 1) for base in bases),
+        ]  # fmt: skip
+        wrong_places = len(found.places) != len(self._strides)
+        if wrong_places or not all(0 <= value <= most for value, most in limits):
             raise StateError(
-                f"seed {found.seed}, epoch {found.epoch}, position {found.position} of {len(self)} batches"
+                f"seed {found.seed}, epoch {found.epoch}, position {found.position} of {then.batches} batches"
+                f", places {found.places}"
             )
         self.seed = found.seed
-        self.go_to(found.epoch, found.position)
+        self.go_to(found.epoch, position, start, *bases)
+        self._served.clear()
+
+    def stats(self) -> dict[str, Any]:
+        """Count the rows that this loader has served since it was made or has loaded a state.
+
+        Costs nothing until it is called: served batches are gathered again, about 10 million rows a second.
+        Of more than 2**20 rows, as many are counted, at equal distances (with ``pool_rows`` the newest), and
+        the counts are scaled.
+
+        Returns:
+            ``rows`` served, ``counted`` rows, and rows by name of the session (``sessions``), by player
+            (``players``), by highest tile on the board (``stages``) and with a true label (``labels``).
+        """
+        seen: Batches = object.__new__(type(self))
+        seen.__dict__.update(self.__dict__, layout=BatchLayout(("tokens", "run"), 0, "bool"), _served=[])
+        batch, parts = seen.buffer(), self._parts or [self]
+        runs = [np.zeros(len(part.corpus.runs), np.int64) for part in parts]
+        names = ("sessions", "players", "stages", "labels")
+        found: dict[str, Counter[Any]] = {name: Counter() for name in names}
+        ranges = [*self._served, (self._since, self.position)]
+        ends = np.cumsum([end - here[1] for here, end in ranges])
+        total, most = int(ends[-1]), max(1, _COUNTED_MAX // self.batch_size)
+        first = 0 if self.pool_rows is None else max(0, total - most)
+        for number in np.linspace(first, total - 1, min(total, most)).astype(np.int64).tolist():
+            at = int(np.searchsorted(ends, number, "right"))
+            here, end = ranges[at]
+            seen.go_to(*here)
+            seen.fill(batch, epoch=seen.epoch, index=end - int(ends[at]) + number)
+            found["stages"].update((1 << batch["tokens"].max(axis=1).astype(np.int64)).tolist())
+            done = 0
+            for part, by_run in zip(parts, runs, strict=True):
+                np.add.at(by_run, batch["run"][done:][: part.batch_size], 1)
+                done += part.batch_size
+        for part, by_run in zip(parts, runs, strict=True):
+            by_session = np.bincount(part.corpus.runs["session"], by_run, len(part.corpus.sessions))
+            for session, count in zip(part.corpus.sessions, by_session.tolist(), strict=True):
+                found["sessions"][session.name] += count
+                found["players"][player_label(session.meta)] += count
+            by_label = by_run @ part.corpus.run_labels(part._tiles)  # noqa: SLF001 - of this class
+            found["labels"].update(dict(zip(part._tiles, by_label.tolist(), strict=True)))  # noqa: SLF001
+        rows = 0
+        for (_, position, start, *_), end in ranges:
+            shares = self._shares_from(start)
+            rows += (shares.consumed(end) - shares.consumed(position)) // self.world_size
+        counted = found["stages"].total()
+        scaled = {
+            name: {key: round(count * rows / counted) for key, count in counts.items() if count}
+            for name, counts in found.items()
+        }
+        return {"rows": rows, "counted": counted, **scaled}
 
     def __repr__(self) -> str:
         ranks = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
@@ -419,11 +570,14 @@ class Batches:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the settings and the position; unpickling opens the rest again."""
-        names = "source batch_size shuffle seed augment drop_last rank world_size pool_rows pool_sessions"
+        names = (
+            "source batch_size shuffle seed augment drop_last rank world_size pool_rows pool_sessions extra"
+        )
         settings = {name: getattr(self, name) for name in names.split()}
         layout = self.layout
         settings |= {"fields": layout.fields, "thresholds": self._tiles, "label_dtype": layout.label_dtype}
-        return {"settings": settings, "position": (self.epoch, self.position), "handed_out": self._handed_out}
+        settings |= {"weight": layout.weight, "targets": layout.targets}
+        return {"settings": settings, "position": self.here, "handed_out": self._handed_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["settings"])  # type: ignore[misc]
@@ -431,24 +585,78 @@ class Batches:
         self._handed_out = state["handed_out"]
 
 
+class MixedBatches(Batches):
+    """Batches of a mixture, made of a loader for each source; see :meth:`tape2048.Mixture.batches`.
+
+    Args:
+        source: a mixture.
+        batch_size: rows of a batch.
+        **options: as for :class:`Batches`; ``drop_last`` changes nothing, since all batches are whole.
+    """
+
+    # The base class's arguments are those of the parts.
+    def __init__(self, source: Any, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> None:
+        self.source = self.corpus = source
+        self.batch_size = as_int("batch_size", batch_size)
+        self.rank, self.world_size = launched_ranks(options.get("rank"), options.get("world_size"))
+        self.pool_rows, self.pool_sessions = options.get("pool_rows"), options.get("pool_sessions")
+        self.drop_last, self._pool, self._handed_out = True, None, False
+        counts, self._parts = source.rows_of_batch(self.batch_size), []
+        self.extra = {name: list(arrays) for name, arrays in (options.get("extra") or {}).items()}
+        if any(len(arrays) != len(counts) for arrays in self.extra.values()):
+            raise ValueError(f"extra: expected {len(counts)} arrays for each name, one for each source")
+        for number, (one, share, rows) in enumerate(zip(source.sources, source.shares, counts, strict=True)):
+            own: Any = {**options, "rank": 0, "world_size": 1, "drop_last": False}
+            if self.pool_rows is not None:
+                own["pool_rows"] = int(self.pool_rows * share)
+            own["extra"] = {name: arrays[number] for name, arrays in self.extra.items()}
+            self._parts.append(Batches(one, rows, **own))
+        first = self._parts[0]
+        self.layout, self._tiles, self._buffers = first.layout, first._tiles, BatchPool()  # noqa: SLF001
+        self.seed, self.shuffle, self.augment = first.seed, first.shuffle, first.augment
+        if others := [part.layout for part in self._parts if part.layout != self.layout]:
+            raise CorpusError(f"the sources have different fields: {self.layout}, and {others[0]}")
+        self.rows = self._shared_rows = len(source)
+        self.epoch = self.position = self.start = 0
+        if not len(self):
+            msg = f"{self.rows:,} rows make no batch of {self.batch_size:,} on {self.world_size} ranks"
+            raise EmptyCorpusError(msg, hint="a smaller batch_size")
+        # Of each source: rows from a batch to this rank's next one, and its place at ``start``.
+        self._strides = [self.world_size * rows for rows in counts]
+        self._bases = [0] * len(counts)
+        self._served, self._since = [], self.here
+
+    def _fill(self, batch: Batch, epoch: int, index: int, _first: int, _count: int) -> None:
+        turns, done = index * self.world_size + self.rank, 0
+        for number, (part, base) in enumerate(zip(self._parts, self._bases_of(epoch), strict=True)):
+            seed = (self.seed + number * _SEEDS_APART) % (1 << 64)  # equal sources have different orders
+            place, end = base + turns * part.batch_size, done + part.batch_size
+            while done < end:
+                turn, first = divmod(place, part.rows)
+                count = min(end - done, part.rows - first)
+                arrays = {name: array[done : done + count] for name, array in batch.arrays.items()}
+                part._serve(Batch(arrays, self.layout), (seed, turn), (first, count))  # noqa: SLF001
+                done, place = done + count, place + count
+        batch.rows = done
+
+    def check_files(self) -> None:
+        """Raise CorpusError if a mapped file that batches are read from was truncated."""
+        for part in self._parts:
+            part.check_files()
+
+
 def launched_ranks(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
     """Return rank and number of ranks, by default from the environment."""
     found = []
-    for name, given, default in (("RANK", rank, 0), ("WORLD_SIZE", world_size, 1)):
-        if given is not None:
-            found.append(as_int(name.lower(), given))
-            continue
-        text = os.environ.get(name, "")
+    for name, given, default in (("RANK", rank, "0"), ("WORLD_SIZE", world_size, "1")):
+        text = os.environ.get(name) or default
         try:
-            found.append(int(text) if text else default)
+            found.append(int(text) if given is None else given)
         except ValueError as error:
-            raise ConfigError(
-                f"${name} is {text!r}; expected a whole number",
-                hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-            ) from error
-    if not 0 <= found[0] < found[1]:
-        raise ConfigError(
-            f"rank {found[0]} of {found[1]}; expected 0 <= rank < world_size",
-            hint="Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size.",
-        )
-    return found[0], found[1]
+            msg = f"${name} is {text!r}; expected a whole number"
+            raise ConfigError(msg, hint=_RANKS_HINT) from error
+    rank, world_size = as_int("rank", found[0]), as_int("world_size", found[1])
+    if not 0 <= rank < world_size:
+        msg = f"rank {rank} of {world_size}; expected 0 <= rank < world_size"
+        raise ConfigError(msg, hint=_RANKS_HINT)
+    return rank, world_size

@@ -7,18 +7,21 @@ of a view do not change, so their addresses are written once into one array. :cl
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Mapping
+import difflib
+import itertools
+from collections import deque, namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
-from tape2048.base.text import counted
+from tape2048.base.drawing import Drawing, boards_html
+from tape2048.base.text import counted, facts_table
 from tape2048.rows.row_map import address_of
+from tape2048.session.columns import BUILT_IN_FIELDS, ColumnInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
 #: Labels as truth values of a byte, or as 0.0 and 1.0 for a loss.
@@ -35,34 +38,56 @@ _PLAIN = {
     "legal": np.uint8,
     "move": np.uint8,
     "symmetry": np.uint8,
+    "steps_left": np.uint32,
+    "score": np.uint32,
+    "highest": np.uint8,
+    "seed": np.uint64,
 }
 
-#: The names of all fields of a batch.
-FIELDS = (*_PLAIN, "labels", "embeddings")
+#: The names of the built-in fields of a batch; all others are columns.
+FIELDS = BUILT_IN_FIELDS
+
+#: The fields that are facts of the row's game, which ``Gatherer.finish`` adds.
+GAME_FIELDS = frozenset({"steps_left", "score", "highest", "seed"})
 
 
 class BatchLayout(NamedTuple):
     """The fields of a batch, and the parameters of their types.
 
     Attributes:
-        fields: names out of :data:`FIELDS`, each once.
+        fields: names out of :data:`FIELDS` and of ``columns``, each once.
         thresholds: T, the number of labels.
         label_dtype: dtype of the labels.
-        embedding_width: D.
+        columns: name and type of all columns that are gathered, those of ``weight`` and ``targets`` too.
+        weight: name of the column that the weights are multiplied by.
+        targets: name of the column that replaces the labels.
     """
 
     fields: tuple[str, ...]
     thresholds: int
     label_dtype: LabelDtype
-    embedding_width: int = 0
+    columns: tuple[ColumnInfo, ...] = ()
+    weight: str | None = None
+    targets: str | None = None
 
     def type_of(self, field: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return dtype and shape of a row's entry in a field."""
         if field == "labels":
             return np.dtype(self.label_dtype), (self.thresholds,)
-        if field == "embeddings":
-            return np.dtype(np.uint16), (self.embedding_width,)
-        return np.dtype(_PLAIN[field]), (16,) if field == "tokens" else ()
+        if field in _PLAIN:
+            return np.dtype(_PLAIN[field]), (16,) if field == "tokens" else ()
+        info = next(info for info in self.columns if info.name == field)
+        return info.numpy_dtype, info.shape[1:]
+
+    def empty(self, field: str, rows: int) -> NDArray[Any]:
+        """Make a new buffer of a field or column."""
+        dtype, shape = self.type_of(field)
+        return np.empty((rows, *shape), dtype)
+
+    @property
+    def halves(self) -> frozenset[str]:
+        """Names of the columns of ``bf16``, which are served as their bits."""
+        return frozenset(found.name for found in self.columns if found.dtype == "bf16")
 
 
 class BatchOptions(TypedDict, total=False):
@@ -79,23 +104,32 @@ class BatchOptions(TypedDict, total=False):
     world_size: int | None
     pool_rows: int | None
     pool_sessions: int | None
+    extra: Mapping[str, Any] | None
+    weight: str | None
+    targets: str | None
 
 
-def check_options(owner: str, options: BatchOptions) -> None:
-    """Raise TypeError for a keyword that ``Batches`` does not take, in the name of its caller."""
+def check_options(owner: str, options: BatchOptions, own: Sequence[str] = ("batch_size",)) -> None:
+    """Raise TypeError for a keyword that neither ``Batches`` nor its caller (``own``) takes."""
     if unknown := options.keys() - BatchOptions.__annotations__.keys():
-        names = ", ".join(BatchOptions.__annotations__)
+        near = difflib.get_close_matches(min(unknown), [*own, *BatchOptions.__annotations__], 1, cutoff=0)[0]
         raise TypeError(
-            f"{owner}() got an unexpected keyword argument {min(unknown)!r}; the others are {names}"
+            f"{owner}() got an unexpected keyword argument {min(unknown)!r}; the nearest is {near!r}"
         )
 
 
-def check_fields(fields: Sequence[str], label_dtype: str, known: Sequence[str] = FIELDS) -> tuple[str, ...]:
-    """Return the fields as a tuple; raise ValueError for invalid fields or another type of labels."""
+def check_fields(
+    fields: Sequence[str], label_dtype: str, known: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return the fields as a tuple; raise ValueError for invalid fields or another type of labels.
+
+    Without ``known``, other fields than :data:`FIELDS` are names of columns.
+    """
     names = (fields,) if isinstance(fields, str) else tuple(fields)
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if not isinstance(name, str) or (known and name not in known)]
     if unknown or not names or len(set(names)) != len(names):
-        raise ValueError(f"fields={names!r}; expected one or more of {known}, each once")
+        expected = f"{known or FIELDS}{'' if known else ' or columns'}"
+        raise ValueError(f"fields={names!r}; expected one or more of {expected}, each once")
     if label_dtype not in get_args(LabelDtype):
         raise ValueError(f"label_dtype={label_dtype!r}; expected one of {get_args(LabelDtype)}")
     return names
@@ -104,15 +138,24 @@ def check_fields(fields: Sequence[str], label_dtype: str, known: Sequence[str] =
 #: The entries of a plan, ``u64``, most of them addresses (0: there is no such table).
 #:
 #: ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` is 1 where boards
-#: are served as words. ``exponents`` and ``weights`` are by segment, so most batches need no run.
+#: are served as words. ``exponents`` are by segment, so most batches need no run; ``weights`` by
+#: range of the cap.
 #: ``patterns`` has a row's labels for each exponent, as the bytes of a word; 0 if they do not fit.
-PlanEntries = namedtuple(  # noqa: PYI024 - thirty-five entries of one type, u64
+PlanEntries = namedtuple(  # noqa: PYI024 - forty entries of one type, u64
     "PlanEntries",
     "limit entries starts shift line address strides packed board_line board run end rows row_bytes "
-    "run_starts words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts "
-    "pool_shift pool_rows labels exponents thresholds threshold_count patterns weights tape runs "
-    "run_bytes",
+    "words ranks samples cap_entries cap_starts cap_firsts cap_shift cap_evenly pool pool_firsts "
+    "pool_shift pool_rows pool_stride labels exponents thresholds threshold_count patterns weights "
+    "tape runs run_bytes columns column_count",
 )
+
+#: A column of a plan, ``u64``, in the table ``columns``.
+#:
+#: ``line`` is the address of row 0, or ``origins`` a table of that address for each segment; in a pool, it is
+#: the place in the pool's row. ``size`` is the bytes of a row. ``moves`` is the bytes of a move's value where
+#: a row has one for each move, ``A_MOVE`` where a row is the number of a move, and else 0. ``mapped`` is 1
+#: where rows have their number in the map, not the view. ``stride`` is the bytes from a row to the next one.
+ColumnEntries = namedtuple("ColumnEntries", "line origins size moves mapped stride")  # noqa: PYI024 - all u64
 
 
 class Order(NamedTuple):
@@ -133,20 +176,20 @@ class Order(NamedTuple):
 
 #: The entries of a target: addresses of C-ordered arrays, 0 for an output that is not wanted.
 #:
-#: ``records`` u8[B, row_bytes]; ``flags`` bool[B, T] and ``targets`` f32[B, T] are labels; ``segment``
-#: u32[B]; ``base`` i64[B], number in the map; ``boards`` u64[B]; the others as the fields of a batch.
-Outputs = namedtuple(  # noqa: PYI024 - fifteen entries of one type, u64
+#: ``records`` u8[B, row_bytes] and ``boards`` u64[B] have ``stride`` bytes from one to the next; ``flags``
+#: bool[B, T] and ``targets`` f32[B, T] are labels; the others as the fields of a batch. Two entries for each
+#: of the plan's columns follow: the address of its first value, and the bytes from a row to the next one.
+Outputs = namedtuple(  # noqa: PYI024 - fourteen: one more than 16 takes 0.3 us
     "Outputs",
-    "records tokens flags targets weight row run step action legal move symmetry segment base boards",
-    defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    "records tokens flags targets weight row run step action legal move symmetry boards stride",
+    defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
 )
 
 
 class Batch(Mapping[str, "NDArray[Any]"]):
     """Rows, field by field: ``batch["tokens"]`` or ``batch.tokens``. Made by ``Batches.buffer``.
 
-    A batch is a mapping and a buffer, which is filled again and again. Its fields are views of the current
-    rows; :meth:`copy` makes copies.
+    A batch is a mapping and a buffer. Its fields are views of the current rows; :meth:`copy` makes copies.
 
     Args:
         arrays: a C-ordered, writable array for each field of the layout, each with the same number of rows.
@@ -156,6 +199,7 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         rows: number of current rows, at most :attr:`capacity`.
         capacity: rows of the buffers.
         layout: as given.
+        owners: by field, the array itself, or the array of which it is a view.
 
     Raises:
         ValueError: an array is missing, or has another type, shape or order than its field.
@@ -167,7 +211,9 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         (32, ['tokens', 'labels'], (32, 16))
     """
 
-    __slots__ = ("_arrays", "_places", "_targets", "_words", "capacity", "layout", "rows")
+    __slots__ = (
+        "_arrays", "_columns", "_targets", "_unused", "_words", "capacity", "layout", "owners", "rows",
+    )  # fmt: skip
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> None:
         if set(arrays) != set(layout.fields):
@@ -187,29 +233,37 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         self.layout = layout
         self._arrays = {name: arrays[name] for name in layout.fields}
         self.rows = 0
-        targets = {name: array for name, array in self._arrays.items() if name in _PLAIN}
-        if "labels" in self._arrays:
-            targets["flags" if layout.label_dtype == "bool" else "targets"] = self._arrays["labels"]
-        self._places = None
-        if "embeddings" in self._arrays:
-            # These give the addresses of the rows' embeddings.
-            self._places = np.empty(self.capacity, np.uint32), np.empty(self.capacity, np.int64)
-            targets["segment"], targets["base"] = self._places
-        self._targets = targets
+        # Views of an array refer to the array that owns the memory.
+        self.owners = [array if array.base is None else array.base for array in self._arrays.values()]
+        self._unused = 0  # references while only a pool has the batch
+        outputs = (_PLAIN.keys() - GAME_FIELDS) & self._arrays.keys()
+        self._targets = {name: self._arrays[name] for name in outputs}
+        if "labels" in self._arrays and not layout.targets:
+            self._targets["flags" if layout.label_dtype == "bool" else "targets"] = self._arrays["labels"]
+        # The row names an invalid weight; run and step lead to the facts of the game.
+        for name, users in (
+            ("row", {layout.weight and "weight"}),
+            ("run", GAME_FIELDS),
+            ("step", {"steps_left"}),
+        ):
+            if not users.isdisjoint(layout.fields):
+                self._targets.setdefault(name, layout.empty(name, self.capacity))
+        # Those of the weights and the targets alone are no fields.
+        self._columns = {
+            name: arrays[name] if name in arrays else layout.empty(name, self.capacity)
+            for name in (each.name for each in layout.columns)
+        }
         self._words = self._words_from(0)
 
     @classmethod
     def allocate(cls, layout: BatchLayout, capacity: int) -> Batch:
         """Make a batch with new buffers."""
-        arrays = {}
-        for name in layout.fields:
-            dtype, shape = layout.type_of(name)
-            arrays[name] = np.empty((capacity, *shape), dtype)
-        return cls(arrays, layout)
+        return cls({name: layout.empty(name, capacity) for name in layout.fields}, layout)
 
     def _words_from(self, row: int) -> NDArray[np.uint64]:
         addresses = {name: address_of(array[row:]) for name, array in self._targets.items()}
-        return np.array(Outputs(**addresses), np.uint64)
+        columns = [(address_of(array[row:]), array.strides[0]) for array in self._columns.values()]
+        return np.array([*Outputs(**addresses), *itertools.chain(*columns)], np.uint64)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -220,14 +274,14 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         """Copy the current rows to new arrays by field."""
         return {name: array[: self.rows].copy() for name, array in self._arrays.items()}
 
-    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
-        return _restore, (self._arrays, self.layout, self.rows)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (self._arrays, self.layout), (None, {"rows": self.rows})
 
     def __getitem__(self, field: str) -> NDArray[Any]:
         return self._arrays[field][: self.rows]
 
     def __getattr__(self, field: str) -> NDArray[Any]:
-        if field in FIELDS and field in self._arrays:
+        if not field.startswith("_") and field in self._arrays:
             return self._arrays[field][: self.rows]
         raise AttributeError(f"no field {field!r} in this batch; it has {', '.join(self._arrays)}")
 
@@ -243,21 +297,72 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     def __repr__(self) -> str:
         return f"<Batch of {counted(self.rows, 'row')}: {', '.join(self._arrays)}>"
 
+    def show(self, count: int = 8) -> Drawing:
+        """Show the first rows as boards with their other fields, in a notebook.
 
-def _restore(arrays: Mapping[str, NDArray[Any]], layout: BatchLayout, rows: int) -> Batch:
-    """Restore a copied or pickled batch, with the addresses of its own arrays."""
-    batch = Batch(arrays, layout)
-    batch.rows = rows
-    return batch
+        Args:
+            count: Number of rows.
+
+        Raises:
+            ValueError: The batch has no field ``tokens``.
+
+        Example:
+            >>> from tape2048 import Corpus
+            >>> next(iter(Corpus.open("selfplay").batches(32))).show(2)._repr_html_().count("<svg")
+            2
+        """
+        if "tokens" not in self._arrays:
+            raise ValueError(f"found the fields {', '.join(self._arrays)}; expected tokens among them")
+        captions = [f"row {i}" for i in range(min(count, self.rows))]
+        for name in self._arrays:
+            if name != "tokens" and self[name].ndim <= 2:
+                captions = [f"{text} · {name} {self[name][i].tolist()}" for i, text in enumerate(captions)]
+        return Drawing(boards_html(zip(self["tokens"].tolist(), captions, strict=False)))
+
+    def _repr_html_(self) -> str:
+        facts = {name: f"{array.dtype} {array.shape}" for name, array in self.items()}
+        boards = self.show(4).html if "tokens" in self._arrays else ""
+        return facts_table(f"Batch of {counted(self.rows, 'row')}", facts) + boards
+
+
+class BatchPool:
+    """Buffers of an iteration, each of which is filled again once nothing else refers to it or to its owners.
+
+    All views of an owner (slices, tensors, memory views) count as references.
+    """
+
+    #: Buffers to recycle beside those that are made ahead. A caller that holds more gets new memory.
+    SPARE_MAX = 8
+
+    def __init__(self, ahead: int = 0) -> None:
+        self._batches: deque[Batch] = deque(maxlen=ahead + self.SPARE_MAX)
+
+    def take(self, make: Callable[[], Batch]) -> Batch:
+        """Return a free buffer, or make one; thread-safe."""
+        for _ in range(len(self._batches)):
+            self._batches.rotate(-1)  # the one that was served longest ago comes first
+            batch = self._batches[-1]
+            if _references(batch) == batch._unused:  # noqa: SLF001 - of this module
+                return batch
+        batch = make()
+        self._batches.append(batch)
+        batch._unused = _references(batch)  # noqa: SLF001
+        return batch
+
+
+def _references(batch: Batch) -> int:
+    """Count the references to a batch and to its owners, the caller's included."""
+    return sum(map(getrefcount, batch.owners), getrefcount(batch))
+
+
+def floats_of(batch: Batch, name: str) -> NDArray[np.float32]:
+    """Return a column of the current rows as ``f32``."""
+    values: NDArray[Any] = batch._columns[name][: batch.rows]  # noqa: SLF001 - of this module
+    if name in batch.layout.halves:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.astype(np.float32, copy=False)
 
 
 def words_of(batch: Batch, row: int = 0) -> NDArray[np.uint64]:
     """Return the entries of the ``Outputs`` that fill a batch from a row on."""
     return batch._words_from(row) if row else batch._words  # noqa: SLF001 - of this module
-
-
-def places_of(batch: Batch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return segment and number in the map of each row; only of a batch with embeddings."""
-    assert batch._places is not None  # noqa: SLF001
-    segment, base = batch._places  # noqa: SLF001
-    return segment[: batch.rows], base[: batch.rows]

@@ -6,7 +6,8 @@ outputs of the previous chunk, whose lines have arrived. All tables except the r
 caches.
 
 Each step of the look-up (the cap's draw, the mask's selection, the guide) is a separate loop over a chunk of
-rows, which XX atomic updates of its reference count, and each row takes look-ups in four tables.
+rows, which runs only if the view needs it. Tables are addresses: passing an array to a function costs two
+atomic updates of its reference count, and each row takes look-ups in four tables.
 
 Every number is compared with the number of rows before it is used, so an invalid one is an error and not a
 crash.
@@ -20,6 +21,14 @@ import numpy as np
 from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
+from tape2048.batches.column_kernel import (
+    CHUNK,
+    locate_columns,
+    prefetch_columns,
+    prefetch_last_line,
+    turn_of,
+    write_columns,
+)
 from tape2048.batches.fields import Order, Outputs, PlanEntries
 from tape2048.batches.shuffle import fill_permuted
 from tape2048.formats.session import STEP_DTYPE
@@ -45,14 +54,25 @@ from tape2048.jit.intrinsics import (
     unpack_symmetry,
     word,
 )
-from tape2048.rows.boards import END, EXPS, FIRST, board_of, entry_of, nearest
+from tape2048.rows.boards import (
+    BOARD,
+    END,
+    EXPS,
+    FIRST,
+    LACKS,
+    MOVE,
+    RUN,
+    STEP,
+    board_in,
+    board_of,
+    entry_of,
+    layout_of,
+    nearest,
+)
 from tape2048.rows.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048.tape.codec import step_checked, step_forward
 
 U64 = np.uint64
-
-#: Rows of a chunk, a power of two: 64 took 5 to 8% longer, and 256 as long; two chunks fit the L1 cache.
-CHUNK = 128
 
 #: Rows of a part of a chunk: consecutive rows on tape are decoded one after the other within it.
 PART = 32
@@ -65,7 +85,6 @@ _ROW_SHIFT = U64(5)
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
 _ACTION = U64(STEP_DTYPE.itemsize)
 
-_LINE = U64(64)
 _BOARD_BYTES = U64(BOARD_BYTES)
 
 
@@ -76,7 +95,8 @@ class Chunk(NamedTuple):
     number in the map (the same table without a mask); ``segment`` its segment; ``exponent`` that of its
     game's highest tile; ``row`` its address; ``board`` the address of its packed board; ``source``, of a row
     on tape, the address of the byte from which it is decoded, on the board at ``board``, or 0 where the row
-    follows on the one before it in the chunk.
+    follows on the one before it in the chunk. ``columns`` has such a table for each column: the addresses of
+    the rows' values.
     """
 
     number: Any
@@ -86,6 +106,7 @@ class Chunk(NamedTuple):
     row: Any
     board: Any
     source: Any
+    columns: Any
 
 
 class Wants(NamedTuple):
@@ -116,17 +137,16 @@ def stride_of(tables: Any, segment: Any) -> Any:
 
 
 @register_jitable
-def _draw(number: Any, tables: Any, cap_key: Any) -> Any:
-    """Return the row of a capped number in this epoch; see ``tape2048.Capped``."""
-    run = find(number, tables.cap_entries, tables.cap_starts, tables.cap_shift)
-    begin = word(tables.cap_starts, run)
+def _draw(number: Any, share: Any, tables: Any, cap_key: Any) -> Any:
+    """Return the row of a capped number, which is of a range, in this epoch; see ``tape2048.Capped``."""
+    begin = word(tables.cap_starts, share)
     slot = number - begin
-    taken = word(tables.cap_starts, run + U64(1)) - begin
-    first = word(tables.run_starts, run)
-    rows = word(tables.run_starts, run + U64(1)) - first
+    taken = word(tables.cap_starts, share + U64(1)) - begin
+    first = word(tables.cap_firsts, share)
+    rows = word(tables.cap_firsts, share + U64(1)) - first
     if rows == taken:
         return first + slot
-    key = mix(cap_key + run)
+    key = mix(cap_key + share)
     turn = high64(key, rows)
     if tables.cap_evenly:
         return first + (slot * rows + turn) // taken
@@ -179,10 +199,7 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
     count = _within(chunk.number, count, tables.pool_rows)
     for k in range(count):
         slot = word(chunk.number, k)
-        if tables.packed:
-            keep(chunk.board, k, tables.pool + slot * _BOARD_BYTES)
-        else:
-            keep(chunk.row, k, tables.pool + slot * tables.row_bytes)
+        keep(chunk.board if tables.packed else chunk.row, k, tables.pool + slot * tables.pool_stride)
         within = slot & ((U64(1) << tables.pool_shift) - U64(1))
         keep(chunk.number, k, word(tables.pool_firsts, slot >> tables.pool_shift) + within)
     return count
@@ -234,14 +251,25 @@ def _label(chunk: Any, count: Any, tables: Any) -> None:
 
 
 @register_jitable
-def _resolve(chunk: Any, count: Any, tables: Any, cap_key: Any) -> Any:
-    """Turn places into numbers in the view and in the map; return how many are within the view."""
+def _resolve(chunk: Any, count: Any, tables: Any, cap: Any) -> Any:
+    """Turn places into numbers in the view and in the map; return how many are within the view.
+
+    ``cap``: its key, and the address for the weights of the drawn rows, or 0.
+    """
+    cap_key, weight = cap
     if tables.pool:
         count = _take_from_pool(chunk, count, tables)
     count = _within(chunk.number, count, tables.limit)
     if tables.cap_entries:
         for k in range(count):
-            keep(chunk.number, k, _draw(word(chunk.number, k), tables, cap_key))
+            share = find(word(chunk.number, k), tables.cap_entries, tables.cap_starts, tables.cap_shift)
+            keep(chunk.segment, k, share)
+        for k in range(count):
+            keep(chunk.number, k, _draw(word(chunk.number, k), word(chunk.segment, k), tables, cap_key))
+        if weight:
+            for k in range(count):
+                stands_for = load32(tables.weights + (word(chunk.segment, k) << U64(2)))
+                store32_at(weight + (k << U64(2)), stands_for)
     if tables.words:
         for k in range(count):
             keep(chunk.base, k, _unmask(word(chunk.number, k), tables))
@@ -258,7 +286,12 @@ def _find_sources(chunk: Any, count: Any, tables: Any) -> None:
     before = U64(0)
     for k in range(count):
         row, entry = word(chunk.row, k), entry_of(tables.tape, word(chunk.segment, k))
-        if not word(entry, FIRST):
+        layout = layout_of(entry)
+        if layout:
+            keep(chunk.board, k, row + word(layout, BOARD))
+            keep(chunk.source, k, row)
+            prefetch_many(word(chunk.board, k))
+        if layout or not word(entry, FIRST):
             before = U64(0)
             continue
         if row == before + U64(1) and row != word(entry, FIRST) and k % PART:
@@ -273,13 +306,13 @@ def _find_sources(chunk: Any, count: Any, tables: Any) -> None:
 
 
 @register_jitable
-def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> Any:
-    """Fill the wanted tables of a chunk from its places.
+def look_up(chunk: Any, count: Any, tables: Any, cap: Any, wants: Any) -> Any:
+    """Fill the wanted tables of a chunk from its places; ``cap`` as for :func:`_resolve`.
 
     Returns:
         The number of leading places within the view.
     """
-    count = _resolve(chunk, count, tables, cap_key)
+    count = _resolve(chunk, count, tables, cap)
     if wants.segments:
         for k in range(count):
             segment = find(word(chunk.base, k), tables.entries, tables.starts, tables.shift)
@@ -292,18 +325,9 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> An
         _locate(chunk, count, (tables.board_line, tables.board, U64(0), _BOARD_BYTES), chunk.board)
     if wants.taped:
         _find_sources(chunk, count, tables)
+    if tables.column_count and not tables.pool:
+        locate_columns(chunk, count, tables)
     return count
-
-
-@register_jitable
-def prefetch_last_line(first: Any, last: Any, near: Any) -> None:
-    """Prefetch the cache line of the last of at most 64 bytes, if the first byte is in another line.
-
-    Otherwise prefetch ``near``, which is in the cache: a second request for a line in flight takes another
-    slot (an eighth of the time, with rows of 28 bytes), and a branch would be mispredicted for every third
-    row.
-    """
-    prefetch_many(last if (first ^ last) & _LINE else near)
 
 
 @register_jitable
@@ -320,7 +344,6 @@ def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
 
 @register_jitable
 def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> None:
-    """Prefetch the wanted cache lines of a chunk's packed boards and of its rows."""
     if wants.boards and boards:
         for k in range(count):
             prefetch_many(word(chunk.board, k))
@@ -334,20 +357,30 @@ def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> Non
 
 
 @register_jitable
+def _known_board(chunk: Any, k: Any, layout: Any) -> Any:
+    """Return the board that a row is made from, and whether it has a tile above 32768."""
+    return board_in(word(chunk.row, k), layout) if layout else (load64(word(chunk.board, k)), False)
+
+
+@register_jitable
 def decode_chunk(chunk: Any, count: Any, tables: Any, wants: Any, scratch: Any) -> Any:
-    """Decode the rows of a chunk that are on tape.
+    """Decode the rows of a chunk that are on tape, or of another layout.
 
     Afterwards, ``chunk.source`` of such a row is the address of its own byte, ``chunk.board`` that of its
     board, and, if rows are wanted, ``chunk.row`` that of a row made of it, all in ``scratch``.
 
     Returns:
-        0; or 1 + the number in the map of a row before which the rules do not allow a step.
+        0; or 1 + the number in the map of a row before which the rules do not allow a step, or that has a
+        tile above 32768.
     """
     boards = scratch + _BOARDS
     left = bad = U64(0)
     for k in range(count):
-        if word(entry_of(tables.tape, word(chunk.segment, k)), FIRST) and word(chunk.source, k):
-            keep(boards, k, load64(word(chunk.board, k)))
+        entry = entry_of(tables.tape, word(chunk.segment, k))
+        if word(entry, FIRST) and word(chunk.source, k):
+            board, wrong = _known_board(chunk, k, layout_of(entry))
+            bad = max(bad, U64(wrong) * (word(chunk.base, k) + U64(1)))
+            keep(boards, k, board)
             keep(scratch, left, k)
             left += U64(word(chunk.source, k) != word(chunk.row, k))
     while left:
@@ -397,18 +430,20 @@ def _follow(chunk: Any, count: Any, tables: Any, boards: Any) -> Any:
 
 @register_jitable
 def _make_row(chunk: Any, k: Any, tables: Any, entry: Any, row: Any) -> None:
-    at = word(chunk.source, k)
+    at, layout = word(chunk.source, k), layout_of(entry)
     store64_at(row, load64(tables.runs + run_of(tables, word(chunk.segment, k)) * tables.run_bytes))
-    store32_at(row + _STEP, at - word(entry, FIRST))
+    step, move = at - word(entry, FIRST), U64(0)
+    if layout:
+        step, move = load32(at + word(layout, STEP)), word(layout, MOVE)
+    store32_at(row + _STEP, step)
     unpack_symmetry(load64(word(chunk.board, k)), row + EXPS, U64(0))
-    store8_at(row + _ACTION, load8(at) & U64(3))
+    store8_at(row + _ACTION, load8(at + move) & U64(3) if move != LACKS else U64(0))
 
 
 #: Sources of a batch's places: consecutive places, the epoch's permutation, or the caller's list.
 STRAIGHT, SHUFFLED, LISTED = U64(0), U64(1), U64(2)
 
-#: The bits of the float 1.
-_ONE = U64(0x3F800000)
+_ONE = U64(0x3F800000)  # the bits of the float 1
 
 _EXPS_LAST = EXPS + U64(15)
 
@@ -422,44 +457,42 @@ _ORDER_ENTRIES = len(Order._fields)
 _OUTPUT_ENTRIES = len(Outputs._fields)
 
 _CHUNKS = 2
-_CHUNK_WORDS = len(Chunk._fields) * CHUNK
+_CHUNK_WORDS = (len(Chunk._fields) - 1) * CHUNK
 
 _entries: Any = to_fixed_tuple  # an intrinsic, called without the typing context that its signature names
 
 
 @register_jitable
-def _chunk(scratch: Any, ordinal: Any, tables: Any) -> Any:
+def _chunk(scratch: Any, ordinal: Any, tables: Any, columns: Any) -> Any:
     table = U64(8 * CHUNK)
-    number = scratch + (ordinal % U64(_CHUNKS)) * U64(8 * _CHUNK_WORDS)
+    turn = ordinal % U64(_CHUNKS)
+    number = scratch + turn * U64(8 * _CHUNK_WORDS)
     base = number + table
     segment = base + table
     exponent = segment + table
     row = exponent + table
     board = row + table
-    return Chunk(number, base if tables.words else number, segment, exponent, row, board, board + table)
+    columns += turn * tables.column_count * table
+    base = base if tables.words else number
+    return Chunk(number, base, segment, exponent, row, board, board + table, columns)
 
 
 @register_jitable
 def _wants(tables: Any, out: Any) -> Any:
-    """Find the parts of a row that the outputs need."""
-    of_board = out.tokens or out.legal
-    boards = out.boards or (of_board and tables.packed)
+    of_board = out.tokens or out.legal or out.boards
+    boards = of_board and tables.packed
     rows = out.records or out.step or out.action or out.move or (of_board and not tables.packed)
     taped = tables.tape and not tables.pool and (rows or (boards and not tables.board))
     away = (rows and not (tables.line or tables.pool)) or (boards and not (tables.board_line or tables.pool))
-    segments = away or taped or out.run or out.segment or (out.weight and tables.weights)
+    segments = away or taped or out.run or (tables.column_count and not tables.pool)
     labels = out.flags or out.targets
     # Few outputs need a row's first twelve bytes, which may be in another line. A move needs the next row
     # too.
     lead = U64(0) if out.records or out.step or out.move else EXPS
     last = _EXPS_LAST + (tables.row_bytes if out.move else U64(0))
+    if tables.pool and tables.column_count:
+        last = lead  # the columns request the rest
     return Wants(segments, labels, rows, lead, last, boards, taped)
-
-
-@register_jitable
-def _turn(key: Any, base: Any) -> Any:
-    """Return the symmetry of a row in this epoch; 0, the identity, without augmentation."""
-    return mix(key + base) & U64(7) if key else U64(0)
 
 
 @register_jitable
@@ -471,7 +504,7 @@ def _turned_mask(mask: Any, k: Any) -> Any:
 
 
 @register_jitable
-def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
+def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: Any) -> None:
     """Copy rows without what follows their ``row_bytes``, eight bytes at a time; the last eight overlap."""
     for k in range(count):
         source = word(chunk.row, k)
@@ -481,7 +514,7 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
             at += U64(8)
         at = row_bytes - U64(8)
         store64_at(target + at, load64(source + at))
-        target += row_bytes
+        target += stride
 
 
 @register_jitable
@@ -498,7 +531,7 @@ def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
         for k in range(count):
             prefetch_many(word(coming.board, k))
             board = load64(word(chunk.board, k))
-            unpack_symmetry(board, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
+            unpack_symmetry(board, target + (k << U64(4)), turn_of(key, word(chunk.base, k)))
     elif packed:
         for k in range(count):
             prefetch_many(word(coming.board, k))
@@ -507,7 +540,7 @@ def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
         for k in range(count):
             prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
             source = word(chunk.row, k) + EXPS
-            copy_symmetry(source, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
+            copy_symmetry(source, target + (k << U64(4)), turn_of(key, word(chunk.base, k)))
     else:
         for k in range(count):
             prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
@@ -543,21 +576,24 @@ def _write_targets(chunk: Any, count: Any, tables: Any, target: Any) -> None:
 
 
 @register_jitable
-def _following(base: Any, segment: Any, address: Any, tables: Any) -> Any:
+def _following(base: Any, segment: Any, address: Any, tables: Any, layout: Any) -> Any:
     """Return the address of the row one step after a row of a file, 0 if that was not recorded.
 
     It is the next row in the view, or else in memory: a view may end in the middle of a run.
     """
-    step = load32(address + _STEP) + U64(1)
+    run_at, step_at = U64(0), _STEP
+    if layout:
+        run_at, step_at = word(layout, RUN), word(layout, STEP)
+    step = load32(address + step_at) + U64(1)
     if base + U64(1) < tables.rows:
         after = find(base + U64(1), tables.entries, tables.starts, tables.shift)
         there = word(tables.address, after) + (base + U64(1)) * stride_of(tables, after)
         same = run_of(tables, after) == run_of(tables, segment)
-        if same and load32(there + _STEP) == step:
+        if same and load32(there + step_at) == step:
             return there
     there = address + stride_of(tables, segment)
     inside = there < word(tables.end, segment)
-    if inside and load64(there) == load64(address) and load32(there + _STEP) == step:
+    if inside and load32(there + run_at) == load32(address + run_at) and load32(there + step_at) == step:
         return there
     return U64(0)
 
@@ -569,17 +605,23 @@ def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> 
         segment = find(base, tables.entries, tables.starts, tables.shift)
         # Not the chunk's address: a pool has the row, but not the next one.
         address = word(tables.address, segment) + base * stride_of(tables, segment)
-        move = U64(UNKNOWN)
-        if tables.tape and word(entry_of(tables.tape, segment), FIRST):
+        move, layout = U64(UNKNOWN), U64(0)
+        if tables.tape:
+            layout = layout_of(entry_of(tables.tape, segment))
+        if layout and word(layout, MOVE) != LACKS:
+            move = load8(address + word(layout, MOVE))
+        elif tables.tape and not layout and word(entry_of(tables.tape, segment), FIRST):
             if address + U64(1) < word(entry_of(tables.tape, segment), END):
                 board = load64(word(chunk.board, k)) if not tables.pool else board_of(word(chunk.row, k))
                 move = recover_move(board, step_forward(board, load8(address)))
         else:
-            there = _following(base, segment, address, tables)
-            if there:
+            there = _following(base, segment, address, tables, layout)
+            if there and layout:
+                move = recover_move(board_in(address, layout)[0], board_in(there, layout)[0])
+            elif there:
                 move = recover_move(board_of(address), board_of(there))
         if move < U64(4):
-            move = U64(SYMMETRY_MOVES[_turn(key, base), move])
+            move = U64(SYMMETRY_MOVES[turn_of(key, base), move])
         store8_at(target + k, move)
 
 
@@ -587,14 +629,14 @@ def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> 
 def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
     for k in range(count):
         board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
-        store8_at(target + k, _turned_mask(legal_mask(board), _turn(key, word(chunk.base, k))))
+        store8_at(target + k, _turned_mask(legal_mask(board), turn_of(key, word(chunk.base, k))))
 
 
 @register_jitable
 def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
     """Write the outputs that need a row's bytes beside its board."""
     for k in range(count):
-        turn = _turn(key, word(chunk.base, k))
+        turn = turn_of(key, word(chunk.base, k))
         at = first + k
         if out.step:
             store32_at(out.step + (at << U64(2)), load32(word(chunk.row, k) + _STEP))
@@ -611,19 +653,14 @@ def _write_words(chunk: Any, count: Any, first: Any, tables: Any, out: Any) -> N
     for k in range(count):
         at = first + k
         if out.boards:
-            keep(out.boards, at, load64(word(chunk.board, k)))
+            board = load64(word(chunk.board, k)) if tables.packed else board_of(word(chunk.row, k))
+            store64_at(out.boards + at * out.stride, board)
         if out.row:
             keep(out.row, at, word(chunk.number, k))
-        if out.base:
-            keep(out.base, at, word(chunk.base, k))
         if out.run:
             store32_at(out.run + (at << U64(2)), run_of(tables, word(chunk.segment, k)))
-        if out.segment:
-            store32_at(out.segment + (at << U64(2)), word(chunk.segment, k))
-        if out.weight:
-            weights = tables.weights
-            weight = load32(weights + (word(chunk.segment, k) << U64(2))) if weights else _ONE
-            store32_at(out.weight + (at << U64(2)), weight)
+        if out.weight and not tables.weights:  # else they were written when the rows were drawn
+            store32_at(out.weight + (at << U64(2)), _ONE)
 
 
 @register_jitable
@@ -638,8 +675,8 @@ def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
     if out.targets:
         _write_targets(chunk, count, tables, out.targets + first * tables.threshold_count * U64(4))
     if out.records:
-        _write_records(chunk, count, tables.row_bytes, out.records + first * tables.row_bytes)
-    if out.row or out.base or out.run or out.segment or out.weight or out.boards:
+        _write_records(chunk, count, tables.row_bytes, out.stride, out.records + first * out.stride)
+    if out.row or out.run or out.weight or out.boards:
         _write_words(chunk, count, first, tables, out)
     if out.legal:
         _write_legal(chunk, count, key, wants.boards, out.legal + first)
@@ -651,7 +688,6 @@ def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
 
 @register_jitable
 def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None:
-    """Write consecutive or listed places."""
     for k in range(count):
         at = begin + k
         keep(target, k, word(order.listed, at) if order.kind == LISTED else first + at)
@@ -671,7 +707,12 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
     out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
     key = order.symmetry_key
     wants = _wants(tables, out)
-    memory = np.empty(_CHUNKS * _CHUNK_WORDS + CHUNK + SCRATCH_WORDS, np.uint64)
+    own = _CHUNKS * _CHUNK_WORDS + CHUNK + SCRATCH_WORDS
+    memory = np.empty(np.int64(own) + np.int64(tables.column_count * U64(_CHUNKS * CHUNK)), np.uint64)
+    columns, outs = (
+        U64(memory.ctypes.data) + U64(8 * own),
+        U64(out_words.ctypes.data) + U64(8 * _OUTPUT_ENTRIES),
+    )
     lanes = memory[_CHUNKS * _CHUNK_WORDS :][:CHUNK]
     scratch = U64(memory.ctypes.data)
     decoded = scratch + U64(8 * (_CHUNKS * _CHUNK_WORDS + CHUNK))
@@ -679,14 +720,16 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
     place, total = U64(places[0]), U64(places[1])
     begin, ordinal = U64(0), U64(0)
     while begin < total or looked_up:
-        chunk, before = _chunk(scratch, ordinal, tables), _chunk(scratch, ordinal + U64(1), tables)
+        chunk = _chunk(scratch, ordinal, tables, columns)
+        before = _chunk(scratch, ordinal + U64(1), tables, columns)
         wanted = min(U64(CHUNK), total - begin)
         if order.kind == SHUFFLED:
             at = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
             fill_permuted(place + begin, keys, lanes, memory[at : at + np.int64(wanted)])
         else:
             _number(order, place, begin, chunk.number, wanted)
-        within = look_up(chunk, wanted, tables, order.cap_key, wants)
+        weight = out.weight + (begin << U64(2)) if out.weight else U64(0)
+        within = look_up(chunk, wanted, tables, (order.cap_key, weight), wants)
         # The loops that write tokens prefetch the next chunk's.
         spread = out.tokens and looked_up
         _prefetch(chunk, within, wants, not spread, tables.packed or not spread)
@@ -697,6 +740,9 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
             if bad:
                 total = U64(0) - bad
                 break
+        if tables.column_count and out_words.shape[0] > _OUTPUT_ENTRIES:
+            prefetch_columns(chunk, within, tables, wants)
+            write_columns(before, (begin - looked_up, looked_up), tables, key, outs)
         if looked_up:
             _write((before, chunk, wants), (begin - looked_up, looked_up), tables, key, out)
         begin += within
@@ -737,17 +783,3 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: A
             store64_at(to + U64(16), load64(source + U64(16)))
             store64_at(to + last, load64(source + last))
     return count
-
-
-@kernel
-def copy_rows(addresses: Any, segment: Any, base: Any, row_bytes: Any, out: Any) -> None:
-    """Copy rows of another table of the view: row i from ``addresses[segment[i]] + base[i] * row_bytes``."""
-    ahead = 8
-    for i in range(base.shape[0]):
-        if i + ahead < base.shape[0]:
-            later = addresses[segment[i + ahead]] + U64(base[i + ahead]) * row_bytes
-            for line in range(U64(0), row_bytes, U64(64)):
-                prefetch_many(later + line)
-        source = addresses[segment[i]] + U64(base[i]) * row_bytes
-        for at in range(row_bytes):
-            out[i, at] = load8(source + at)

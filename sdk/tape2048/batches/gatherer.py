@@ -25,6 +25,7 @@ import hashlib
 import itertools
 import os
 import threading
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -33,69 +34,79 @@ import numpy as np
 from tape2048.base.guide import NO_GUIDE, Guide
 from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
+from tape2048.base.threads import map_ordered
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import Order, Outputs, PlanEntries, places_of, words_of
+from tape2048.batches.fields import (
+    GAME_FIELDS,
+    Batch,
+    BatchLayout,
+    ColumnEntries,
+    Order,
+    Outputs,
+    PlanEntries,
+    floats_of,
+    words_of,
+)
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import CorpusError, TapeError
 from tape2048.io.bulk_read import allocate
 from tape2048.io.reading import populate
-from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS, address_of, line_of
-from tape2048.session.directory import EMBEDDINGS_NPY
-from tape2048.session.remote_session import RemoteSession, check_fits, prefetch
+from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS, RowMap, address_of, line_of
+from tape2048.session.remote_session import Hold, RemoteSession, check_fits, prefetch
 from tape2048.session.run_table import exponents_of
-from tape2048.session.session import open_embeddings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048.batches.fields import Batch
-    from tape2048.rows.row_map import RowMap
+    from tape2048.batches.columns import ViewColumn
     from tape2048.rows.view import ViewTables
-    from tape2048.session.remote_session import Hold
 
 
 #: For orders that are not SHUFFLED.
 NO_KEYS = np.empty(0, np.uint64)
 
-# Sessions that an error names.
-_NAMED = 5
-
+_LINE_BYTES = 64
+_NAMED = 5  # sessions that an error names
 #: Fields that need whole rows, not packed boards.
-_OF_ROWS = frozenset({"step", "action", "move"})
+_OF_ROWS = frozenset({"step", "steps_left", "action", "move"})
 
 
 class Cap(NamedTuple):
-    """A cap on the rows of each run; the order's key draws them.
+    """A cap on the rows of each range, a run or a part of a run; the order's key draws them.
 
     Attributes:
-        guide: over the capped numbers of the runs' rows.
+        guide: over the capped numbers of the ranges' rows.
+        firsts: the view's number of each range's first row, and the number of rows, ``u64[n + 1]``.
         evenly: draw at equal distances, not one random row of each of equal stretches.
-        weights: rows of the view that a drawn row of each run stands for, ``f32[R]``.
+        weights: rows of the view that a drawn row of each range stands for, ``f32[n]``.
     """
 
     guide: Guide
+    firsts: NDArray[np.uint64]
     evenly: bool
     weights: NDArray[np.float32]
 
 
 class Pool(NamedTuple):
-    """Copied rows or boards: chunks of the view, one after the other.
+    """Copied rows or boards, each with its values in all columns: chunks of the view, one after the other.
 
     Attributes:
-        rows: the copied rows, ``u8[n, row_bytes]``, or their packed boards, ``u8[n, 8]``.
+        rows: the copied rows, or their packed boards, ``u8[n, stride]``.
         firsts: the view's number of each chunk's first row, ``u64[C]``.
         shift: a chunk has ``2**shift`` rows; only the last one may be shorter.
+        packed: whether they are packed boards.
     """
 
     rows: NDArray[np.uint8]
     firsts: NDArray[np.uint64]
     shift: int
+    packed: bool
 
 
-NO_CAP = Cap(NO_GUIDE, evenly=False, weights=np.empty(0, np.float32))
-NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
+NO_CAP = Cap(NO_GUIDE, NO_GUIDE.starts, evenly=False, weights=np.empty(0, np.float32))
+NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0, packed=False)
 
 
 class GatherPlan:
@@ -119,15 +130,16 @@ class GatherPlan:
         pool: Pool = NO_POOL,
         *,
         labels: NDArray[np.uint32] = NO_LABELS,
+        columns: Sequence[ColumnEntries] = (),
     ) -> None:
         by_segment = exponents[rows.run]
         pooled = len(pool.rows) > 0
         in_memory = len(rows.board) > 0 and not pooled
-        packed = pool.rows.shape[1] == BOARD_BYTES if pooled else in_memory or rows.tape.alone
+        packed = pool.packed if pooled else in_memory or rows.tape.alone
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
         patterns = np.zeros((256 if len(thresholds) <= 8 else 0, 8), np.uint8)
         patterns[:, : len(thresholds)] = np.arange(len(patterns))[:, None] >= thresholds[:8]
-        weights = cap.weights[rows.run] if len(cap.guide.entries) else cap.weights
+        entries = np.array(columns, np.uint64)
         tables = PlanEntries(
             limit=numbers[-1],
             entries=address_of(rows.guide.entries),
@@ -143,34 +155,37 @@ class GatherPlan:
             end=address_of(rows.end),
             rows=rows.rows,
             row_bytes=rows.row_bytes,
-            run_starts=address_of(rows.run_starts),
             words=address_of(rows.mask.words),
             ranks=address_of(rows.mask.ranks),
             samples=address_of(rows.mask.samples),
             cap_entries=address_of(cap.guide.entries),
             cap_starts=address_of(cap.guide.starts),
+            cap_firsts=address_of(cap.firsts),
             cap_shift=cap.guide.shift,
             cap_evenly=int(cap.evenly),
             pool=address_of(pool.rows),
             pool_firsts=address_of(pool.firsts),
             pool_shift=pool.shift,
             pool_rows=len(pool.rows),
+            pool_stride=pool.rows.shape[1],
             labels=address_of(labels),
             exponents=address_of(by_segment),
             thresholds=address_of(thresholds),
             threshold_count=len(thresholds),
             patterns=address_of(patterns),
-            weights=address_of(weights),
+            weights=address_of(cap.weights),
             tape=address_of(rows.tape.segments),
             runs=address_of(rows.tape.runs["id"]) if len(rows.tape.segments) else 0,
             run_bytes=rows.tape.runs.itemsize,
+            columns=address_of(entries),
+            column_count=len(columns),
         )
         self.words = np.array(tables, np.uint64)
         self.packed = packed
         is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
         line = np.uint64(tables.line), np.uint64(tables.limit), np.uint64(tables.row_bytes)
         self.line = line if is_line else None
-        self._kept = (rows, by_segment, labels, thresholds, patterns, weights, cap, pool)
+        self._kept = (rows, by_segment, labels, thresholds, patterns, cap, pool, entries)
 
 
 class Gatherer:
@@ -182,13 +197,20 @@ class Gatherer:
         reads_rows: whether a field is read from rows or tapes, and not from packed boards in memory.
         takes_boards: whether boards as words suffice for all fields.
         fetches: whether rows are read from sessions in stores, which :meth:`hold` brings here.
-        embedding_width: D; 0 without embeddings.
+        pool_stride: bytes of a pool's row: the row or its board, and its values in all columns.
         session_starts: number of each session's first row in the order of the view, after the cap, and the
             number of rows, ``i64[S + 1]``.
     """
 
     def __init__(
-        self, tables: ViewTables, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
+        self,
+        tables: ViewTables,
+        fields: tuple[str, ...],
+        thresholds: NDArray[np.int64],
+        cap: Cap = NO_CAP,
+        columns: Sequence[ViewColumn] = (),
+        *,
+        joins: bool | None = None,
     ) -> None:
         if "action" in fields and (without := tables.without_action):
             names = ", ".join(session.name for session in without[:_NAMED])
@@ -207,23 +229,67 @@ class Gatherer:
         self._exponents = exponents_of(tables.runs["highest_tile"])
         self._thresholds = exponents_of(thresholds)
         self._labels = tables.label_guide if "labels" in fields else NO_LABELS
+        self._runs = tables.runs
+        runs, own = tables.runs, GAME_FIELDS & set(fields)
+        facts = {"steps_left": runs["steps"], "score": runs["max_score"], "seed": runs["seed"]}
+        facts["highest"] = self._exponents
+        self._facts = {name: np.ascontiguousarray(facts[name]) for name in own}
+        self._columns = columns
         self.plan = self.plan_of(NO_POOL)
-        run_starts = cap.guide.starts if len(cap.guide.entries) else self._rowmap.run_starts
         first_runs = np.searchsorted(tables.runs["session"], np.arange(len(tables.store.sessions) + 1))
-        self.session_starts = run_starts[first_runs].astype(np.int64)
+        starts = self._rowmap.run_starts[first_runs]
+        if len(cap.guide.entries):
+            starts = cap.guide.starts[np.searchsorted(cap.firsts, starts)]
+        self.session_starts = starts.astype(np.int64)
         self.fetches = tables.store.remote and self.reads_rows
         self._held: Hold | None = None
-        self.takes_boards = self.plan.packed and not _OF_ROWS & set(fields)
-        self._embeddings: list[NDArray[np.uint16]] = []
-        self.embedding_width = 0
-        if "embeddings" in fields:
-            self._open_embeddings(tables)
+        of_boards = not _OF_ROWS & set(fields)
+        self.takes_boards = of_boards and (self.plan.packed or bool(joins and self._exponents.max() <= 15))
+        own_bytes = BOARD_BYTES if self.takes_boards else self._rowmap.row_bytes
+        *self._places, end = np.cumsum([own_bytes, *(each.info.row_bytes for each in columns)]).tolist()
+        power = 1 << (end - 1).bit_length()
+        # Rows that do not cross a cache line are worth a third more memory.
+        self.pool_stride = power if columns and power <= _LINE_BYTES and 3 * power <= 4 * end else end
+        rows = int(self._rowmap.run_starts[-1])
+        if joins is None or self.store.load == "mmap" or rows * self.pool_stride > ram_available() // 2:
+            return
+        if joins and self.takes_boards:
+            self._join(self.allocate_pool(rows))
+        else:
+            for values in itertools.chain(*(column.kept for column in columns if column.paths)):
+                populate(values)
 
     def plan_of(self, pool: Pool) -> GatherPlan:
         """Make a plan that takes rows from a pool."""
+        entries = [column.entries for column in self._columns]
+        if len(pool.rows):
+            entries = [each._replace(line=at) for each, at in zip(entries, self._places, strict=True)]
         return GatherPlan(
-            self._rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels
-        )
+            self._rowmap, self._exponents, self._thresholds, self._cap, pool,
+            labels=self._labels, columns=entries,
+        )  # fmt: skip
+
+    def _join(self, table: NDArray[np.uint8]) -> None:
+        """Copy boards and columns into memory, beside each other.
+
+        Shuffled batches with four values and a loss then have 0.8 of the rows/s without, and else 0.45.
+        """
+        order, size = np.array(Order(gather_kernel.STRAIGHT), np.uint64), 1 << CHUNK_SHIFT
+        firsts = range(0, len(table), size)
+        deque(map_ordered(lambda at: self.read(order, at, table[at : at + size]), firsts), maxlen=0)
+        self.plan = self.plan_of(Pool(table, np.zeros(1, np.uint64), 63, packed=True))
+
+    def allocate_pool(self, rows: int) -> NDArray[np.uint8]:
+        """Allocate the memory of a pool."""
+        return allocate(rows * self.pool_stride).reshape(rows, self.pool_stride)
+
+    def read(self, order: NDArray[np.uint64], first: int, rows: NDArray[np.uint8]) -> None:
+        """Copy consecutive rows of the view to those of a pool; ``order`` is STRAIGHT."""
+        begin, stride = address_of(rows), self.pool_stride
+        outputs = Outputs(**{"boards" if self.takes_boards else "records": begin, "stride": stride})
+        places = itertools.chain(*((begin + at, stride) for at in self._places))
+        target = np.array([*outputs, *places], np.uint64)
+        self.run(self.plan, order, (first, len(rows)), NO_KEYS, target)
 
     def sessions_of(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return the ordinals of the sessions of some rows; numbers outside the view count for none."""
@@ -274,7 +340,7 @@ class Gatherer:
             done = gather_kernel.copy_records(*self.plan.line, numbers, records)
         else:
             order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
-            target = np.array(Outputs(records=address_of(records)), np.uint64)
+            target = np.array(Outputs(records=address_of(records), stride=records.shape[1]), np.uint64)
             done = self.run(self.plan, order, (0, len(numbers)), NO_KEYS, target)
         del held
         self._check_done(done, numbers)
@@ -285,8 +351,8 @@ class Gatherer:
 
     def fill(
         self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]
-    ) -> int:
-        """Fill a batch from its first row on, and return how many places were within the view.
+    ) -> None:
+        """Fill a batch from its first row on with the places that are within the view.
 
         Runs in any number of threads, each with a batch of its own, and releases the GIL. Arguments as for
         ``gather_kernel.fill``. The order is not LISTED.
@@ -294,17 +360,14 @@ class Gatherer:
         Sessions in stores are held: all of the view for a SHUFFLED order, those of the batch for a STRAIGHT
         one, which stay until the next batch.
         """
-        assert places[1] <= batch.capacity
         if self.fetches:
             if order[0] != gather_kernel.SHUFFLED:
                 self._held = self.hold(places[0], places[0] + places[1])
             elif self._held is None:
                 self._held = self.hold(0, int(self.session_starts[-1]))
         held = self._held  # which another thread may replace
-        done = self.run(self.plan, order, places, keys, words_of(batch))
-        self.finish(batch, done)
+        self.finish(batch, self.run(self.plan, order, places, keys, words_of(batch)))
         del held
-        return done
 
     def run(
         self,
@@ -321,43 +384,47 @@ class Gatherer:
         return done
 
     def finish(self, batch: Batch, rows: int) -> None:
-        """Set the number of rows of a batch, and add their embeddings."""
-        batch.rows = rows
-        if self.embedding_width:
-            segment, base = places_of(batch)
-            row_bytes = np.uint64(2 * self.embedding_width)
-            out = batch["embeddings"].view(np.uint8)
-            gather_kernel.copy_rows(self._embedding_addresses, segment, base, row_bytes, out)
+        """Set the number of rows, and make weights and labels of columns.
 
-    def _open_embeddings(self, tables: ViewTables) -> None:
-        """Open the embeddings of the view's sessions, and compute each segment's address in them."""
-        segments, sessions = tables.segments, tables.store.sessions
-        made: set[tuple[str, str, int]] = set()
-        addresses = np.zeros(len(sessions), np.uint64)
-        for owner in np.unique(segments.session).tolist():
-            session = sessions[owner]
-            found = open_embeddings(session)
-            made.add((found.model_sha, found.pooling, found.values.shape[1]))
-            if len(made) > 1:
-                msg = f"embeddings of different models: {sorted(made)}"
-                raise CorpusError(
-                    msg,
-                    path=session.path / EMBEDDINGS_NPY,
-                    hint="Embed all sessions with one tower, or open only sessions of one tower.",
-                )
-            addresses[owner] = address_of(found.values)
-            self._embeddings.append(found.values)
-        # With rows in memory, embeddings that would fit as well are at least in the page cache.
-        total_bytes = sum(values.nbytes for values in self._embeddings)
-        if self.store.load != "mmap" and total_bytes <= ram_available() // 2:
-            for values in self._embeddings:
-                populate(values)
-        self.embedding_width = made.pop()[2]
-        row_bytes = np.uint64(2 * self.embedding_width)
-        first = self._rowmap.guide.starts[:-1]
-        place = segments.place.astype(np.uint64)
-        # Modulo 2**64, as for the rows: the address that the view's row 0 would have in this segment.
-        self._embedding_addresses = addresses[segments.session] + (place - first) * row_bytes
+        Raises:
+            CorpusError: a weight is invalid.
+        """
+        batch.rows, layout = rows, batch.layout
+        if not (self._facts or layout.columns):
+            return
+        for name in self._facts.keys() & set(layout.fields):
+            found = {field: array[:rows] for field, array in batch._targets.items()}  # noqa: SLF001 - of this package
+            np.take(self._facts[name], found["run"], out=batch[name], mode="clip")
+            if name == "steps_left":
+                batch[name][:] -= np.minimum(found["step"] + 1, batch[name])
+        if layout.targets:
+            batch["labels"][:] = floats_of(batch, layout.targets).reshape(rows, layout.thresholds)
+        if not layout.weight or not rows:
+            return
+        weights = floats_of(batch, layout.weight)
+        batch["weight"][:] *= weights
+        if weights.min() >= 0 and weights.max() < np.inf:  # NaN fails every comparison
+            return
+        at = int(np.argmin((weights >= 0) & (weights < np.inf)))
+        row = int(batch._targets["row"][at])  # noqa: SLF001 - of this package
+        owner = int(self._runs["session"][np.searchsorted(self._rowmap.run_starts, row, "right") - 1])
+        paths = next(each.paths for each in self._columns if each.info.name == layout.weight)
+        msg = f"{layout.weight} is {weights[at]} in row {row} of the corpus; expected a weight of at least 0"
+        raise CorpusError(msg, path=paths.get(owner))
+
+
+def check_weights(tables: ViewTables, column: ViewColumn) -> None:
+    """Raise CorpusError if no row of a view has a positive weight; reads until there is one."""
+    gatherer = Gatherer(tables, (), np.empty(0, np.int64), columns=[column])
+    batch = Batch.allocate(BatchLayout((column.info.name,), 0, "bool", (column.info,)), 1 << CHUNK_SHIFT)
+    rows, order = int(gatherer.session_starts[-1]), np.array(Order(gather_kernel.STRAIGHT), np.uint64)
+    for first in range(0, rows, batch.capacity):
+        places = first, min(batch.capacity, rows - first)
+        batch.rows = gatherer.run(gatherer.plan, order, places, NO_KEYS, words_of(batch))
+        if (floats_of(batch, column.info.name) > 0).any():
+            return
+    msg = f"{column.info.name} has no positive weight in {rows:,} rows; expected at least one"
+    raise CorpusError(msg, path=column.path)
 
 
 #: Bits of a chunk's rows: 1.8 MB, which a disk reads at full speed. A corpus with fewer than CHUNKS_MIN
@@ -400,7 +467,6 @@ class PoolReader:
         self,
         gatherer: Gatherer,
         rows: int,
-        row_bytes: int,
         *,
         pool_rows: int,
         pool_sessions: int | None,
@@ -408,10 +474,8 @@ class PoolReader:
     ) -> None:
         self._gatherer = gatherer
         self._rows = rows
-        self._row_bytes = BOARD_BYTES if gatherer.takes_boards else row_bytes
         self._rank, self._world = ranks
-        fine = (rows // (CHUNKS_MIN * self._world)).bit_length() - 1
-        self._shift = max(0, min(CHUNK_SHIFT, fine))
+        self._shift = max(0, min(CHUNK_SHIFT, (rows // (CHUNKS_MIN * self._world)).bit_length() - 1))
         size = 1 << self._shift
         if pool_rows < 2 * size:
             raise ValueError(f"pool_rows={pool_rows}; expected at least two chunks of {size} rows")
@@ -463,17 +527,15 @@ class PoolReader:
         epoch: tuple[int, int],
         places: tuple[int, int],
         order: NDArray[np.uint64],
-        *,
-        cap_key: int,
     ) -> None:
         """Fill a batch from this rank's order of an epoch (a seed and a number); a batch may span two pools.
 
         ``places``: first place in the rank's order, and number of rows; ``order``: the entries of a SHUFFLED
-        ``Order``, ``u64``; ``cap_key``: its key of the capped rows.
+        ``Order``, ``u64``.
         """
         if self._process != os.getpid():
             self._reset()  # a forked child has its parent's futures but not the thread that completes them
-        share = self._epoch(epoch, cap_key)
+        share = self._epoch(epoch, Order(*order.tolist()).cap_key)
         place, count = places
         done = 0
         assert count <= batch.capacity
@@ -551,17 +613,15 @@ class PoolReader:
         self._gatherer.store.check_files()
         chunks = share.chunks[number]
         lengths = self._lengths(chunks)
-        rows = allocate(int(lengths.sum()) * self._row_bytes).reshape(-1, self._row_bytes)
+        rows = self._gatherer.allocate_pool(int(lengths.sum()))
         firsts = (chunks << self._shift).astype(np.uint64)
         order = np.array(Order(gather_kernel.STRAIGHT, cap_key=share.cap_key), np.uint64)
         places = np.cumsum([0, *lengths.tolist()])
-        name = "boards" if self._gatherer.takes_boards else "records"
         self._gatherer.prefetch(self._sessions_of(share, number))
         for at in np.argsort(firsts).tolist():  # by session, so that each is held once
             first, length = int(firsts[at]), int(lengths[at])
-            target = np.array(Outputs(**{name: address_of(rows[places[at] :])}), np.uint64)
             held = self._gatherer.hold(first, first + length)  # and then the last one goes
-            self._gatherer.run(self._gatherer.plan, order, (first, length), NO_KEYS, target)
+            self._gatherer.read(order, first, rows[places[at] : places[at] + length])
         held.close()
         is_idle = self._fetcher is None or not self._fetcher.is_alive()
         if self._gatherer.fetches and number + 1 < len(share.chunks) and is_idle:
@@ -570,7 +630,7 @@ class PoolReader:
             self._fetcher = threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True)
             self._fetcher.start()
         keys = Permutation(int(places[-1]), seed=share.seed, epoch=number).keys
-        return self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys
+        return self._gatherer.plan_of(Pool(rows, firsts, self._shift, self._gatherer.takes_boards)), keys
 
     def _fetch_ahead(self, sessions: list[int]) -> None:
         """Fetch sessions before they are wanted; what fails is fetched again then, and raises its error."""

@@ -69,8 +69,7 @@ SMALL_DOUBLE_ROUNDS = 12
 _N, _LOW_BITS, _HIGH_SIZE, _DOUBLE_ROUNDS, _LANE_BITS, _ROUND_KEYS = range(6)
 _DOUBLE_ROUND_WORDS = 6
 
-# Indices that pass all rounds together.
-_TILE = 1024
+_TILE = 1024  # indices that pass all rounds together
 
 
 class Permutation:

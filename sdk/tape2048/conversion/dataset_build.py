@@ -116,9 +116,10 @@ def build_dataset(
 ) -> Built:
     """Build a data set of all runs of some sources.
 
-    A run that cannot be read, has an illegal move, or has more than 65,536 steps is left out and named
-    with its reason, in the result and in the manifest. Branch values in [0, 1] are kept, except that the
-    chosen move's becomes 1; the values of a step with others are normalised, and the result counts such runs.
+    A run that cannot be read, breaks the rules (:func:`tape2048.runs.check_rules`), or has more than 65,536
+    steps is left out and named with its reason, in the result and in the manifest. Branch values in [0, 1]
+    are kept, except that the chosen move's becomes 1; the values of a step with others are normalised, and
+    the result counts such runs.
 
     Args:
         output: the directory to make; it must not exist.
@@ -286,8 +287,6 @@ def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list
 
 
 class _Chunk(NamedTuple):
-    """Some runs as rows, with ids from 0."""
-
     records: NDArray[np.uint8]
     table: RunTable
     skipped: list[SkippedRun]
@@ -439,7 +438,12 @@ class DatasetWriter:
 
     def finish(self) -> None:
         """Write the files beside the rows, for the old runs and the new ones, and flush all files."""
-        self.finish_rows()
+        if not self.files and self._fd is None:
+            self._begin()  # a data set without rows has a file, too
+        if self._fd is not None:
+            self._end(self._fd)
+        if self._shard_rows is not None:
+            fsync_dir(self._directory / SHARDS)
         table = RunTable.joined(self.tables).renumbered(self._first_id, self._first_row)
         before = None
         if self._old is not None:
@@ -465,15 +469,6 @@ class DatasetWriter:
         """Return the result for the caller."""
         rows = self.rows - self._first_row
         return Built(str(path), self.runs, rows, tuple(self.skipped), dict(self.lost), self.normalised)
-
-    def finish_rows(self) -> None:
-        """End the last file of rows, and flush the directory of the shards."""
-        if not self.files and self._fd is None:
-            self._begin()  # a data set without rows has a file, too
-        if self._fd is not None:
-            self._end(self._fd)
-        if self._shard_rows is not None:
-            fsync_dir(self._directory / SHARDS)
 
     def close(self) -> None:
         """Close an unfinished file."""

@@ -3,13 +3,12 @@
 Repacking writes a session's rows onto tape, or back. Both hold the same games: rows onto tape and back are
 the same ``steps.npy``. A tape holds every move and each game's final board, which ``steps.npy`` has only in
 part, so that some games are played again. The session is validated before and after, and the rows of both are
-compared. Ids, seeds and facts stay as they are, but for ``storage``; embeddings belong to the files they were
-made of, and are not copied.
+compared. Ids, seeds and facts stay as they are, but for ``storage``, and so do columns, with the new
+checksum of the rows.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import os
 import re
@@ -27,17 +26,22 @@ from tape2048.formats.session import (
     BLOCK_DTYPE,
     FORMAT_VERSION,
     ROWS,
+    RULES,
+    RULES_1,
     RUN_DTYPE,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     TAPE,
     FileEntry,
     session_header,
+    step_dtype,
 )
 from tape2048.io.durable import Staging, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import crc32c, crc32c_combine
 from tape2048.maintenance.validation import check_draft, validate_session
-from tape2048.runs.run import Run, RunMeta, check_meta, engine_text, identity_of
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, engine_text, identity_of, until_win
+from tape2048.selection import unix_s
 from tape2048.session.session import Session
 from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
@@ -56,18 +60,16 @@ if TYPE_CHECKING:
     #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
     #: if that player is not available here.
     Replayer = Callable[[Path, Mapping[str, Any]], Play]
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 
 #: Rows of a block of a written session.
 BLOCK_ROWS = 262_144
 
-
 #: Losses of a game without recorded moves, where it cannot be replayed.
 NO_LAST_MOVE = "the last move and the final board"
 NO_CHOICE = "which of two moves was made, where both explain the boards"
+#: In the messages of errors about missing rows, which are no defect of a game.
+SAMPLED = "recorded (sample_rate)"
 
 
 def session_run(
@@ -94,7 +96,7 @@ def session_run(
     Raises:
         ReplayError: the session has no moves, or not all steps, and there is no ``play``.
         ReplayError: the game comes out differently.
-        FieldError: an invalid move, or a tile above 32768.
+        FieldError: a tile above 32768.
 
     Example:
         >>> from tape2048 import Session
@@ -117,8 +119,6 @@ def session_run(
     steps = int(row["steps"])
     boards = boards_of(rows, name, session.path)
     moves = np.ascontiguousarray(rows["action"]) if "action" in (rows.dtype.names or ()) else None
-    if moves is not None and len(moves) and int(moves.max()) > 3:
-        raise FieldError(f"{name} has move {moves.max()}; expected 0 to 3", path=session.path)
     is_whole = len(rows) == steps and np.array_equal(rows["step_idx"], np.arange(steps))
     meta = _meta(session, row)
     if is_whole and (moves is not None or not steps):
@@ -127,7 +127,10 @@ def session_run(
             finals, sure = last_boards(boards[-1:], moves[-1:])
             final, certain = int(finals[0]), bool(sure[0])
         if certain or play is None or not final_board:
-            return Run.from_boards(boards, [] if moves is None else moves, final, meta), certain, ()
+            if session.foreign is not None and not final and steps:
+                final = int(boards[-1])  # the table may have the score of a longer game: count it again
+            run = Run.from_boards(boards, [] if moves is None else moves, final, meta)
+            return until_win(run), certain, ()
     if play is not None:
         states, made = play(int(row["seed"]), steps)
         at = rows["step_idx"]
@@ -141,7 +144,7 @@ def session_run(
         return Run(states, made, meta), True, ()
     if not is_whole:
         raise ReplayError(
-            f"{name} has {len(rows)} rows for {steps} steps: not all were recorded (sample_rate)",
+            f"{name} has {len(rows)} rows for {steps} steps: not all were {SAMPLED}",
             path=session.path,
             hint="Record every row (no sampling) to replay or convert games.",
         )
@@ -159,12 +162,14 @@ def _known_part(
 ) -> tuple[Run, bool, tuple[str, ...]]:
     """Return a game without moves, up to its last board, as :func:`session_run`."""
     from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover
+    from tape2048.game.rules import wins
 
     moves = recover(boards).moves
     if (moves == UNKNOWN).any():
         step = int((moves == UNKNOWN).argmax())
+        rules = f": {RULES_1}" if any(wins(boards[step], move) for move in range(4)) else ""
         raise ReplayError(
-            f"{name}: no move leads from step {step} to step {step + 1}",
+            f"{name}: no move leads from step {step} to step {step + 1}{rules}",
             path=path,
             hint="Record every row (no sampling) to replay or convert games.",
         )
@@ -173,6 +178,24 @@ def _known_part(
         moves[open_choice & (recover(boards, np.full(len(moves), move, np.uint8)).moves == move)] = move
     lost = (NO_LAST_MOVE, NO_CHOICE) if open_choice.any() else (NO_LAST_MOVE,)
     return Run(boards, moves, msgspec.structs.replace(meta, steps=len(moves))), True, lost
+
+
+def move_values(session: Session) -> NDArray[np.float32] | None:
+    """Map a session's column of a value for each move (``tape2048 annotate``); None if it has none."""
+    if "values" not in session.columns:
+        return None
+    values, info, _ = session.column("values")
+    return values if info.facts.get("moves") is True else None
+
+
+def with_values(run: Run, session: Session, ordinal: int, values: NDArray[np.float32]) -> RunV2:
+    """Return a session's run with the rows' values, ``f32[N, 4]``, as normalized branch values."""
+    steps = session.rows_of(ordinal)["step_idx"]
+    steps = steps[steps < len(run)]
+    found, has = np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.bool_)
+    found[steps], has[steps] = values[session.numbers_of(ordinal)][: len(steps)], True
+    legal = np.full(len(run), 15, np.uint8)
+    return RunV2(run.states, run.moves, run.meta, found, legal, has).normalize_branches()
 
 
 def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:
@@ -194,22 +217,12 @@ def _meta(session: Session, row: np.void) -> RunMeta:
         text = engine_text(text, sha, int(row["seed"]))
     return RunMeta(
         steps=int(row["steps"]),
-        start_unix_s=_unix_s(facts.get("started_at")),
+        start_unix_s=max(0, int(np.nan_to_num(unix_s(facts.get("started_at"))))),
         elapsed_s=0.0,
         max_score=int(row["max_score"]),
         highest_tile=int(row["highest_tile"]),
         engine=text or None,
     )
-
-
-def _unix_s(text: Any) -> int:
-    """Parse a timestamp to seconds since 1970; UTC without an offset, 0 if invalid."""
-    try:
-        moment = dt.datetime.fromisoformat(text)
-        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-        return max(0, int(aware.timestamp()))
-    except (TypeError, ValueError, OverflowError):
-        return 0
 
 
 def player_of(replayer: Replayer | None, path: Path, facts: Mapping[str, Any]) -> tuple[Play | None, str]:
@@ -245,7 +258,8 @@ def write_session(
     Raises:
         NameTakenError: ``directory`` exists.
         FieldError: a score or a run that is too large for a session's fields.
-        FormatError: a run that no tape holds: see :func:`tape2048.tape.check_games`.
+        FormatError: a run that the rules do not allow (:func:`tape2048.runs.check_rules`), or that no tape
+            holds (:func:`tape2048.tape.check_games`).
         StorageError: the operating system could not write it.
 
     Example:
@@ -284,7 +298,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
 
 
 def write_rows(
-    draft: Path, dtype: np.dtype[Any], parts: Iterable[NDArray[np.void]]
+    draft: Path, dtype: np.dtype[Any], parts: Iterable[NDArray[Any]]
 ) -> tuple[FileEntry, NDArray[np.void]]:
     """Write ``steps.npy`` of consecutive parts of rows, and flush it; return its entry and its blocks.
 
@@ -294,7 +308,7 @@ def write_rows(
     done = 0
     with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         for part in parts:
-            data = np.ascontiguousarray(part).view(np.uint8).data
+            data = np.ascontiguousarray(part).view(np.uint8).reshape(-1).data
             write_all(fd, data, STEPS_HEADER_BYTES + done * dtype.itemsize)
             if blocks and blocks[-1][1] + len(part) <= BLOCK_ROWS:
                 first, rows, checksum = blocks[-1]
@@ -326,6 +340,7 @@ def _facts(players: set[str | None]) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "engine": f"tape2048 {__version__}",
+        "rules": RULES,
         "player": "converted",
         "player_sha256": players.pop() if len(players) == 1 else None,
         "sample_rate": 1,
@@ -335,9 +350,9 @@ def _facts(players: set[str | None]) -> dict[str, Any]:
 
 
 def _run_record(run: Run, run_id: int, first_row: int, players: set[str | None]) -> tuple[int, ...]:
-    """Return a run's record of the run table; add its player to ``players``."""
     meta = run.meta
     check_meta(meta, max_score=2**32 - 1)
+    check_rules(run)
     if (identity := identity_of(meta.engine)) is not None:
         seed, player = identity.seed, identity.player_sha256
     else:
@@ -347,15 +362,12 @@ def _run_record(run: Run, run_id: int, first_row: int, players: set[str | None])
     return run_id, seed, first_row, len(run), len(run), meta.max_score, meta.highest_tile
 
 
-#: Different from that of a recorder's unfinished sessions, which its next start finishes.
-_STAGING_SUFFIX = ".repacking"
-
 #: Rows that are in memory at a time, unless a game is longer.
 _PIECE_ROWS = 1 << 18
 
 
 class Repacked(NamedTuple):
-    """The result of :func:`repack_session`: the new session, its rows and runs, and both sizes in bytes."""
+    """The result of :func:`repack_session`: the new session, rows, runs, and both sizes without columns."""
 
     path: Path
     rows: int
@@ -410,20 +422,24 @@ def repack_session(
     if report.findings:
         first = report.findings[0]
         found = f"the session does not pass its validation ({first.error}: {first.message})"
-        raise MaintenanceError(found, path=first.path, hint="restore it from a copy")
+        raise MaintenanceError(found, path=first.path, hint=first.hint or "restore it from a copy")
     advance = progress or (lambda _done, _total: None)
     with storage_errors(root, "writing the session"):
         root.mkdir(parents=True, exist_ok=True)
         target = root / session.name
-        with Staging(target, _STAGING_SUFFIX) as staging:
+        with Staging(target) as staging:
             draft = staging.path / "session"
             draft.mkdir()
             if storage == TAPE:
                 size = _rows_onto_tape(draft, session, replayer, advance, lossy=lossy)
             else:
                 size = _tape_as_rows(draft, session, advance)
+            written = Session.open(draft)
+            for name, info in session.columns.items():
+                values, facts = session.column(name).values, {"maker": None, **info.facts}
+                written.write_column(name, values, dtype=info.dtype, facts=facts)
             check_draft(draft, MaintenanceError)
-            _check_same(session, Session.open(draft))
+            _check_same(session, written)
             published = rename_numbered(draft, target)
             fsync_dir(root)
     before = sum((session.path / name).stat().st_size for name in (*_files(session), "manifest.json"))
@@ -435,7 +451,6 @@ def _files(session: Session) -> list[str]:
 
 
 def _check_source(session: Session, storage: Storage) -> None:
-    """Refuse what has this storage already, and what a tape cannot hold."""
     if (session.tape is not None) == (storage == TAPE):
         raise MaintenanceError(f"the session is in this storage already: {storage}", path=session.path)
     has_one_file = session.tape is not None or STEPS_NPY in _files(session)
@@ -460,67 +475,58 @@ def _rows_onto_tape(
     lossy: bool,
 ) -> int:
     play, why = player_of(replayer, session.path, session.meta)
+    if play is None and "action" not in (session.dtype.names or ()):
+        raise MaintenanceError(
+            f"its moves were not recorded (record_action), and its games cannot be played again: {why}",
+            path=session.path,
+            hint="bring its player back, with its weights, or leave the session as it is",
+        )
     with TapeWriter(draft) as writer:
         for games, rows in game_pieces(session.runs, _PIECE_ROWS):
-            boards, moves, finals = _games(session, games, rows, play, why, lossy=lossy)
+            runs = []
+            for ordinal in range(games.start, games.stop):
+                run, certain, _ = session_run(session, ordinal, play)
+                if not (certain or lossy):
+                    raise MaintenanceError(
+                        f"run {session.runs['id'][ordinal]}: both a 2 and a 4 may have ended the game, "
+                        f"and it cannot be played again: {why}",
+                        path=session.path,
+                        hint="--lossy (lossy=True) takes a 2: no row tells the difference",
+                    )
+                runs.append(run)
+            boards, moves = (
+                np.concatenate([getattr(run, name) for run in runs]) for name in ("boards", "moves")
+            )
+            finals = np.array([run.final_board for run in runs], np.uint64)
             writer.add_boards(boards, moves, finals, session.runs[games])
             advance(rows.stop, len(session))
         return writer.finish(session.meta)
 
 
-def _games(
-    session: Session, games: slice, rows: slice, play: Play | None, why: str, *, lossy: bool
-) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint64]]:
-    """Return boards, moves and final boards of some games; ``why`` there is no ``play`` is for errors."""
-    from tape2048.game.moves import last_boards
-
-    records = session.read_rows(rows.start, rows.stop)
-    boards = boards_of(records, f"one of the runs {games.start} to {games.stop - 1}", session.path)
-    if "action" not in (records.dtype.names or ()):
-        if play is None:
-            raise MaintenanceError(
-                f"its moves were not recorded (record_action), and its games cannot be played again: {why}",
-                path=session.path,
-                hint="bring its player back, with its weights, or leave the session as it is",
-            )
-        runs = [session_run(session, game, play)[0] for game in range(games.start, games.stop)]
-        moves = np.concatenate([run.moves for run in runs])
-        return boards, moves, np.array([run.final_board for run in runs], np.uint64)
-    moves = np.ascontiguousarray(records["action"])
-    ends = np.cumsum(session.runs["rows"][games], dtype=np.int64)
-    finals, certain = last_boards(boards[ends - 1], moves[ends - 1])
-    for game in np.flatnonzero(~certain).tolist():
-        ordinal = games.start + game
-        if play is not None:
-            finals[game] = session_run(session, ordinal, play)[0].final_board
-        elif not lossy:
-            raise MaintenanceError(
-                f"run {session.runs['id'][ordinal]}: both a 2 and a 4 may have ended the game, "
-                f"and it cannot be played again: {why}",
-                path=session.path,
-                hint="--lossy (lossy=True) takes a 2: no row tells the difference",
-            )
-    return boards, moves, finals
-
-
 def _tape_as_rows(draft: Path, session: Session, advance: Callable[[int, int], object]) -> int:
-    def parts() -> Iterator[NDArray[np.void]]:
+    dtype = step_dtype(record_action=session.meta.get("record_action") is True)
+
+    def parts() -> Iterator[NDArray[np.uint8]]:
         for first in range(0, len(session), BLOCK_ROWS):
             end = min(first + BLOCK_ROWS, len(session))
-            yield session.read_rows(first, end)
+            yield _row_bytes(session, first, end)[:, : dtype.itemsize]
             advance(end, len(session))
 
-    entry, blocks = write_rows(draft, session.dtype, parts())
+    entry, blocks = write_rows(draft, dtype, parts())
     return finish_session(draft, {STEPS_NPY: entry}, session.runs, blocks, {**session.meta, "storage": ROWS})
 
 
+def _row_bytes(session: Session, first: int, end: int) -> NDArray[np.uint8]:
+    return session.read_rows(first, end).view(np.uint8).reshape(end - first, -1)
+
+
 def _check_same(session: Session, written: Session) -> None:
-    """Compare all runs and rows of the original and of the new session."""
     same = len(session) == len(written) and np.array_equal(session.runs, written.runs)
     for first in range(0, len(session) if same else 0, _PIECE_ROWS):
         end = min(first + _PIECE_ROWS, len(session))
-        one, other = (each.read_rows(first, end).view(np.uint8) for each in (session, written))
-        same = same and np.array_equal(one, other)
+        one, other = (_row_bytes(each, first, end) for each in (session, written))
+        width = min(one.shape[1], other.shape[1])  # the last byte of the longer is the action
+        same = same and np.array_equal(one[:, :width], other[:, :width])
     if not same:
         found = "the new session does not hold the same rows; nothing was published"
         raise MaintenanceError(

@@ -23,21 +23,21 @@ from tape2048.errors import (
 )
 from tape2048.formats.dataset_layout import METADATA_DB, SkippedRun
 from tape2048.formats.metadata import read_facts
-from tape2048.formats.npy import read_header
-from tape2048.formats.session import STEP_DTYPES, TAPE_NPY
-from tape2048.io.reading import open_regular, reading
+from tape2048.formats.session import TAPE_NPY
+from tape2048.io.reading import reading
 from tape2048.runs import jsonl, parquet
-from tape2048.runs.files import find_run_files, first_bytes, read_run_file
+from tape2048.runs.files import JSONL_GZ, find_run_files, first_bytes, read_run_file
+from tape2048.runs.run import Run, check_rules, until_win
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator
 
     from tape2048.conversion.session_runs import Play, Replayer
-    from tape2048.runs.run import Run
 
     #: A run, then the other fields of :class:`SourceRun`.
     RunFacts = tuple[Run, *tuple[Any, ...]]
+    Check = Callable[[Run], Run]
 
 
 class RunFormat(NamedTuple):
@@ -57,6 +57,7 @@ FORMATS = {
     "packdat": RunFormat(".dat", b"2048", final_board=False),
     "dataset": RunFormat(""),
     "session": RunFormat("", values=False, final_board=False),
+    "tape": RunFormat("", values=False),
     "jsonl": RunFormat(".jsonl", values=False),
     "parquet": RunFormat(".parquet", b"PAR1"),
 }
@@ -66,7 +67,6 @@ RUN_FILES = ("a2run", "a2run2")
 
 #: Kinds of sources besides these formats: a run's file, a directory of them, a directory of sessions.
 SESSIONS = ("session", "sessions")
-
 
 #: Runs that one thread decodes together.
 JOB_RUNS = 16
@@ -105,10 +105,13 @@ class SourceRun(NamedTuple):
         return SkippedRun.of(self.name, self.error)
 
     @classmethod
-    def attempt(cls, name: str, read: Callable[[Any], RunFacts], item: Any) -> SourceRun:
-        """Return the run and facts that ``read`` returns for an item, or its error."""
+    def attempt(
+        cls, name: str, read: Callable[[Any], RunFacts], item: Any, check: Check = check_rules
+    ) -> SourceRun:
+        """Return the run and facts that ``read`` returns for an item, or an error, also one of ``check``."""
         try:
-            return cls(name, *read(item))
+            run, *facts = read(item)
+            return cls(name, check(until_win(run)), *facts)
         except TapeError as error:
             return cls(name, None, error=error.detach())
 
@@ -128,6 +131,7 @@ class RunSource:
         path: of the source.
         kind: a name of ``tape2048.conversion.sources.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
         count: number of runs, damaged ones included.
+        columns: names of the columns of its sessions.
     """
 
     path: Path
@@ -135,6 +139,7 @@ class RunSource:
     count: int
     _groups: Callable[[], Iterable[list[tuple[str, Any]]]]  # names and items that one thread decodes
     _read: Callable[[Any], RunFacts]
+    columns: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<RunSource {self.path}: {self.kind}, {self.count:,} runs>"
@@ -144,11 +149,13 @@ class RunSource:
         for found in self.map(lambda runs: runs, workers):
             yield from found
 
-    def map(self, work: Callable[[list[SourceRun]], Any], workers: int | None = None) -> Iterator[Any]:
+    def map(
+        self, work: Callable[[list[SourceRun]], Any], workers: int | None = None, check: Check = check_rules
+    ) -> Iterator[Any]:
         """Apply ``work`` to groups of runs on the threads that decode; iterate over the results in order."""
 
         def job(items: list[tuple[str, Any]]) -> Any:
-            return work([SourceRun.attempt(name, self._read, item) for name, item in items])
+            return work([SourceRun.attempt(name, self._read, item, check) for name, item in items])
 
         return map_ordered(job, self._groups(), workers)
 
@@ -159,6 +166,7 @@ def open_source(
     *,
     lossy: bool = False,
     final_boards: bool = True,
+    values: bool = True,
 ) -> RunSource:
     """Detect the kind of a path and open it.
 
@@ -169,6 +177,8 @@ def open_source(
             not hold and the rules do not tell; None, or where it raises ReplayError: nothing is played.
         lossy: whether games without recorded moves that cannot be played again end at their last board.
         final_boards: whether a session's games are played again for their final boards alone.
+        values: whether runs of a session with the column ``values`` (``tape2048 annotate``) have them as
+            branch values, normalized by :func:`tape2048.runs.normalize`.
 
     Raises:
         MaintenanceError: a session without moves cannot be replayed, and ``lossy`` is False.
@@ -187,7 +197,7 @@ def open_source(
     where = Path(path)
     kind = kind_of(where)
     if kind in SESSIONS:
-        return _sessions(where, kind, replayer, lossy=lossy, final_boards=final_boards)
+        return _sessions(where, kind, replayer, lossy=lossy, final_boards=final_boards, values=values)
     return _open_file(where, kind)
 
 
@@ -211,6 +221,8 @@ def kind_of(path: Path) -> str:
     for kind, one in FORMATS.items():
         if one.magic and head.startswith(one.magic):
             return "run" if kind == "a2run" else kind
+    if path.name.endswith(JSONL_GZ):
+        return "run"
     kind_by_suffix = {".a2run2": "run", ".jsonl": "jsonl", ".ndjson": "jsonl"}
     if path.suffix in kind_by_suffix:
         return kind_by_suffix[path.suffix]
@@ -239,9 +251,8 @@ def _open_file(path: Path, kind: str) -> RunSource:
     source = functools.partial(RunSource, path, kind)
     match kind:
         case "jsonl":
-            return source(
-                jsonl.count_lines(path), lines, lambda line: (jsonl.parse_line(line[1], path, line[0]),)
-            )
+            count = sum(map(len, jsonl.line_groups(path)))
+            return source(count, lines, lambda line: (jsonl.parse_line(line[1], path, line[0]),))
         case "parquet":
             groups = functools.partial(parquet.row_groups, path)
             return source(parquet.count_rows(path), groups, lambda row: (parquet.parse_row(row, path),))
@@ -258,13 +269,18 @@ def _open_file(path: Path, kind: str) -> RunSource:
             ids = table.runs["id"]
             return _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
     files = [path] if kind == "run" else find_run_files(path)
-    return _numbered(path, kind, len(files), lambda i: str(files[i]), lambda i: (read_run_file(files[i]),))
+
+    def read(i: int) -> RunFacts:
+        run = read_run_file(files[i])
+        return run, not files[i].name.endswith(JSONL_GZ)
+
+    return _numbered(path, kind, len(files), lambda i: str(files[i]), read)
 
 
 def _sessions(
-    path: Path, kind: str, replayer: Replayer | None, *, lossy: bool, final_boards: bool
+    path: Path, kind: str, replayer: Replayer | None, *, lossy: bool, final_boards: bool, values: bool
 ) -> RunSource:
-    from tape2048.conversion.session_runs import session_run
+    from tape2048.conversion.session_runs import move_values, session_run, with_values
     from tape2048.session.session import Session, sessions
 
     paths = [path] if kind == "session" else sessions(path)
@@ -272,6 +288,7 @@ def _sessions(
         raise NotASessionError("no sessions", path=path)
     plays = [_play_of(one, replayer, lossy=lossy) for one in paths]  # before any row is read
     opened = [Session.open(one) for one in paths]
+    columns = {one.path: move_values(one) if values else None for one in opened}
 
     def groups() -> Iterator[list[tuple[str, tuple[Session, Play | None, int]]]]:
         for session, play in zip(opened, plays, strict=True):
@@ -283,9 +300,12 @@ def _sessions(
     def read(item: tuple[Session, Play | None, int]) -> RunFacts:
         session, play, i = item
         run, certain, lost = session_run(session, i, play, lossy=lossy, final_board=final_boards)
+        if (column := columns[session.path]) is not None:
+            run = with_values(run, session, i, column)
         return run, certain, 0, lost, int(session.runs["id"][i])
 
-    return RunSource(path, kind, sum(len(one.runs) for one in opened), groups, read)
+    names = sorted({name for one in opened for name in one.columns})
+    return RunSource(path, kind, sum(len(one.runs) for one in opened), groups, read, tuple(names))
 
 
 def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | None:
@@ -294,8 +314,9 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     Raises MaintenanceError if the player is needed for moves and ``lossy`` is not set, and ReplayError if it
     is needed for boards.
     """
-    from tape2048.conversion.session_runs import player_of
+    from tape2048.conversion.session_runs import SAMPLED, player_of
     from tape2048.session.directory import check_directory, find_steps
+    from tape2048.session.foreign import step_layout
 
     directory = check_directory(path)
     steps = find_steps(directory)[0]
@@ -308,13 +329,11 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     rate = facts.get("sample_rate", 1)
     if isinstance(rate, int) and rate > 1:
         raise ReplayError(
-            f"only every {rate}th step was recorded (sample_rate), and its games cannot be replayed: {why}",
+            f"only every {rate}th step was {SAMPLED}, and its games cannot be replayed: {why}",
             path=directory,
             hint="export and Session read its rows; for whole games, record with sample_rate = 1",
         )
-    with open_regular(steps) as fd:
-        has_moves = "action" in (read_header(fd, steps, STEP_DTYPES).dtype.names or ())
-    if not has_moves and not lossy:
+    if not step_layout(steps).move and not lossy:
         raise MaintenanceError(
             f"its moves were not recorded, and its games cannot be replayed: {why}",
             path=directory,

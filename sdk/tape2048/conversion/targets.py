@@ -13,7 +13,8 @@ target        does not hold
 ``dataset``   branch values outside [0, 1], which are normalised, and that of a chosen move that was not best
               (the chosen one is 1.0 there) unless the other values tell it
 ``session``   branch values, start, elapsed time, and the engine but for the identity of a recorded game;
-              the final board
+              the final board; columns, which are left out with a line in the log
+``tape``      a session on tape, of games that ended: as ``session``, but it holds the final board
 ``jsonl``     branch values
 ``parquet``   nothing
 ============  =========================================================================================
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import os
 from collections import Counter
 from pathlib import Path
@@ -53,19 +55,18 @@ from tape2048.datasets.dataset import refuse_empty
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
-from tape2048.io.durable import Staging, new_file, storage_errors, write_all
+from tape2048.formats.session import ROWS, TAPE
+from tape2048.io.durable import Staging, new_file, storage_errors, sweep_drafts, write_all
 from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2
-from tape2048.runs.jsonl import run_line
+from tape2048.runs.jsonl import U64, run_line
 from tape2048.runs.parquet import write_parquet
-from tape2048.runs.run import identity_of
+from tape2048.runs.run import Run, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tape2048.conversion.session_runs import Replayer
-    from tape2048.runs.jsonl import U64
-    from tape2048.runs.run import Run
 
 _NO_ENDING = "a final board that is uncertain"
 #: Branch values that the rows of these targets cannot hold.
@@ -117,7 +118,6 @@ def convert(
     u64: U64 = "number",
     workers: int | None = None,
     replayer: Replayer | None = None,
-    change: Callable[[Run], Run] | None = None,
     packing: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
@@ -125,14 +125,13 @@ def convert(
 
     Args:
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
-        target: a path that does not exist: a directory for ``dataset`` and ``session``, and for ``a2run`` and
-            ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
+        target: a path that does not exist: a directory for ``dataset``, ``session`` and ``tape``, and for
+            ``a2run`` and ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
         to: one of :data:`~tape2048.conversion.sources.FORMATS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
         workers: threads that decode; None: one for each core.
         replayer: see :func:`~tape2048.conversion.open_source`.
-        change: changes every run, on the threads that decode.
         packing: arguments of :class:`~tape2048.packs.PackWriter` for the target ``pack``.
         progress: called with the runs read and all runs.
 
@@ -160,7 +159,10 @@ def convert(
     if os.path.lexists(where):
         raise NameTakenError("the path exists; nothing was replaced", path=where)
     if not isinstance(source, RunSource):
-        source = open_source(source, replayer, lossy=lossy, final_boards=FORMATS[kind].final_board)
+        holds = FORMATS[kind]
+        source = open_source(
+            source, replayer, lossy=lossy, final_boards=holds.final_board, values=holds.values
+        )
     if _is_run_file(where, kind) and source.count != 1:
         raise FormatError(
             f"found {'several runs' if source.count else 'no run'} in {source.path}, expected one: "
@@ -168,7 +170,10 @@ def convert(
             path=where,
             hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
         )
-    flow = _Flow(source, where, kind, lossy, workers, progress, change, packing or {}, u64)
+    flow = _Flow(source, where, kind, lossy, workers, progress, packing or {}, u64)
+    if kind in {"session", "tape"} and source.columns:
+        logging.getLogger("tape2048").warning("columns left out: %s", ", ".join(source.columns))
+    sweep_drafts(where.parent)
     try:
         _write(flow)
     except FieldError as error:
@@ -180,15 +185,12 @@ def convert(
 
 @dataclasses.dataclass
 class _Flow:
-    """The runs of a source on their way to a target, after the check of their losses."""
-
     source: RunSource
     target: Path
     kind: str
     lossy: bool
     workers: int | None
     progress: Callable[[int, int], object] | None
-    change: Callable[[Run], Run] | None
     packing: Mapping[str, Any]
     u64: U64
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -226,13 +228,16 @@ class _Flow:
         return (run for _, _, run in self.named())
 
     def _check(self, found: SourceRun) -> tuple[SourceRun, list[str]]:
-        """Change a run, and list its losses in the target; on the threads that decode."""
-        change = self.change
-        if found.run is not None and change is not None:
-            found = SourceRun.attempt(found.name, lambda run: (change(run), *found[2:6]), found.run)
+        """List a run's losses in the target; on the threads that decode."""
         run = found.run
         if run is None:
             return found, []
+        if self.kind == "tape":
+            from tape2048.game.rules import legal_masks
+
+            if legal_masks(np.array([run.final_board], np.uint64))[0]:
+                message = f"a tape holds games that ended; {found.name} breaks off; nothing was written"
+                raise MaintenanceError(message, path=self.source.path, hint="Use --to session.")
         losses = _losses(found, run, self.source.kind, self.kind)
         if _NO_ENDING in losses and self.source.kind in SESSIONS:
             found = found._replace(run=_without_last_move(run))
@@ -264,13 +269,12 @@ def _losses(found: SourceRun, run: Run, source: str, target: str) -> list[str]:
             losses.append("chosen values that the source has lost")
     meta = run.meta
     unnamed = identity_of(meta.engine) is None and (meta.start_unix_s or meta.engine)
-    if target == "session" and source not in SESSIONS and (meta.elapsed_s or unnamed):
+    if target in {"session", "tape"} and source not in SESSIONS and (meta.elapsed_s or unnamed):
         losses.append("start, elapsed time and engine")
     return losses
 
 
 def _without_last_move(run: Run) -> Run:
-    """Return the run up to the board before its last move."""
     parts = {
         name: None if (array := getattr(run, name)) is None else array[:-1]
         for name in ("states", "moves", "branch_values", "branch_legal", "has_branches")
@@ -332,10 +336,11 @@ def _write(flow: _Flow) -> None:
             built = build_dataset(flow.target, [source], workers=1)
             flow.skipped += built.skipped
             flow.count = built.runs
-        case "session":
+        case "session" | "tape":
             from tape2048.conversion.session_runs import write_session
 
-            write_session(flow.target, flow.runs(), {"converted_from": flow.source.kind})
+            facts = {"converted_from": flow.source.kind}
+            write_session(flow.target, flow.runs(), facts, storage=TAPE if flow.kind == "tape" else ROWS)
         case "jsonl":
             with new_file(flow.target) as fd:
                 for _, number, run in flow.named():

@@ -1,4 +1,4 @@
-"""Critics without PyTorch: n-tuple critics, settings, evaluation, baselines, rollouts, score files."""
+"""Critics without PyTorch: n-tuple critics, settings, evaluation, baselines, rollouts."""
 
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,5 @@ if TYPE_CHECKING:
     )
     from tape2048.critic.ntuple.critic import NTupleCritic as NTupleCritic
     from tape2048.critic.oracle import Oracle as Oracle, oracle_scores as oracle_scores
-    from tape2048.critic.scores import (
-        CriticScores as CriticScores,
-        open_scores as open_scores,
-        write_scores as write_scores,
-    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

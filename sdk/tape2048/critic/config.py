@@ -15,19 +15,24 @@ import msgspec
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
+from tape2048.formats.session import TOP_TILE
 from tape2048.io.objects import is_url
-from tape2048.ntuple.network import TILES, NetworkLayout
+from tape2048.ntuple.network import NetworkLayout
 from tape2048.session.run_table import check_thresholds
 from tape2048.settings.fields import Count, Positive, Settings, Share, about
 
 #: Settings that do not decide what a training learns: they may change when it is resumed.
 FREE = frozenset(
-    {"cache", "cache_max_mb", "checkpoint_s", "checkpoint_steps", "data", "device", "load", "loader_threads"}
-    | {"out", "prune_below", "tensorboard", "threads", "wandb_project", "weight_step"}
+    {"cache", "cache_max_mb", "checkpoint_s", "checkpoint_steps", "columns", "data", "device", "load"}
+    | {"loader_threads", "out", "prune_below", "tensorboard", "threads", "wandb_project", "weight_step"}
 )
 
 #: Far past anything that learns; AdamW's step in float32 overflows at some 1e37.
 _LEARNING_RATE_MAX = 1e30
+
+
+#: The name of a column, or nothing.
+_COLUMN = r"^([a-z][a-z0-9_]{0,63})?$"
 
 
 class LearningConfig(Settings, frozen=True, kw_only=True):
@@ -46,6 +51,27 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         about(
             'a condition on runs in SQL, such as "max_score >= 50000"; empty: all of them',
             why="a critic should learn from games like those that it will score",
+        ),
+    ] = ""
+    columns: Annotated[
+        str, about("overlay directory with columns; empty: none", why="a store's sessions need one")
+    ] = ""
+    targets: Annotated[
+        str,
+        about(
+            "column with the probabilities to learn, by threshold; empty: the outcomes of the games",
+            why="every session has outcomes; `critic score` makes a column of another critic's probabilities",
+            form="the name of a column",
+            pattern=_COLUMN,
+        ),
+    ] = ""
+    weight: Annotated[
+        str,
+        about(
+            "column with the weight of each row in the loss; empty: all rows count alike",
+            why="a critic should be right wherever games lead",
+            form="the name of a column",
+            pattern=_COLUMN,
         ),
     ] = ""
     cache: Annotated[
@@ -70,6 +96,13 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
             why="in the current directory; a training that was stopped there is resumed",
         ),
     ] = "critic"
+    player_name: Annotated[
+        str,
+        about(
+            "the player whose games are learned from, by its short name or its label; empty: the only one",
+            why="sessions of one player are the common case",
+        ),
+    ] = ""
     mixed_players: Annotated[
         bool,
         about(
@@ -106,6 +139,11 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     def tiles(self) -> tuple[int, ...]:
         """Thresholds as numbers."""
         return tuple(int(tile) for tile in self.thresholds.split())
+
+    @property
+    def column_options(self) -> dict[str, Any]:
+        """The labels and the weight of rows, as arguments of ``Corpus.batches``."""
+        return {"thresholds": self.tiles, "targets": self.targets or None, "weight": self.weight or None}
 
     @property
     def fractions(self) -> dict[str, float]:
@@ -212,19 +250,6 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
         ),
     ] = "none"
-    targets: Annotated[
-        str,
-        about(
-            "what to learn: outcome of the game, td: the probabilities of `teacher`, or mix:SHARE: the "
-            "teacher's with this share, and the outcome",
-            why="outcomes need nothing else; a teacher makes better critics from as many games",
-            form="outcome, td or mix:SHARE",
-            pattern=r"^(outcome|td|mix:[01]?(\.[0-9]+)?)$",
-        ),
-    ] = "outcome"
-    teacher: Annotated[
-        str, about("the n-tuple critic (`critic train --kind ntuple`) of `targets`", why="outcomes need none")
-    ] = ""
     batch_rows: Annotated[
         Count,
         about(
@@ -341,12 +366,6 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     ] = ""
 
     @property
-    def teacher_share(self) -> float:
-        """The teacher's share in the targets, 0 to 1."""
-        kind, _, share = self.targets.partition(":")
-        return float(share or "nan") if kind == "mix" else float(kind == "td")
-
-    @property
     def weights(self) -> tuple[float, ...] | None:
         """Numbers of ``pos_weight``; None for ``none`` and ``dataset``."""
         if self.pos_weight in {"none", "dataset"}:
@@ -360,7 +379,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             weights = self.weights or (1.0,) * len(self.tiles)
         except ValueError as error:
             raise ConfigError(f"pos_weight: found {self.pos_weight!r}, expected numbers ({error})") from error
-        share, tiles = self.teacher_share, counted(len(self.tiles), "threshold")
+        tiles = counted(len(self.tiles), "threshold")
         checks = (
             (
                 "tower_dim",
@@ -375,12 +394,6 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
                 "pos_weight",
                 len(weights) == len(self.tiles) and all(0 < w < 1e12 for w in weights),
                 f"a positive number for each of {tiles}",
-            ),
-            ("targets", 0 <= share <= 1, "a share from 0 to 1: mix:0.3"),
-            (
-                "targets",
-                bool(share) == bool(self.teacher) and not (self.teacher and self.use_embeddings),
-                "a teacher for td and mix, none for outcome, and boards for it (not use_embeddings)",
             ),
         )
         for name, holds, expected in checks:
@@ -506,14 +519,17 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError for settings that are valid one by one and contradict each other."""
         super().check()
-        if self.tiles[-1] > TILES[-1]:
-            raise ConfigError(f"thresholds: found {self.tiles[-1]}, expected tiles up to {TILES[-1]}")
+        if self.tiles[-1] > TOP_TILE:
+            raise ConfigError(f"thresholds: found {self.tiles[-1]}, expected tiles up to {TOP_TILE}")
         _ = self.layout
         if bool(self.player) != (self.games is not None):
             raise ConfigError(
                 f"player: found {self.player!r} beside games = {self.games}, expected both or none",
                 hint="--player ntuple --games 15k",
             )
+        if self.player and (column := self.targets or self.weight):
+            found = f"player: found {self.player!r} beside the column {column!r}, expected one of them"
+            raise ConfigError(found, hint="Record the games: unrecorded games have no columns.")
 
 
 #: Configurations in the package, each of the critic that ships under its name.

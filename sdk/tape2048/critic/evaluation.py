@@ -44,6 +44,7 @@ from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracl
 from tape2048.errors import MissingPackageError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.rows.view import tables_of
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ class Sample(NamedTuple):
 
 def take_sample(
     corpus: Corpus,
-    critic: Critic | None,
+    critic: Any,
     baselines: Mapping[str, Baseline],
     *,
     per_run: int | None,
@@ -94,7 +95,7 @@ def take_sample(
 
     ``progress`` is called with the number of rows done and of all rows.
     """
-    embedded = critic is not None and critic.needs_embeddings
+    embedded = getattr(critic, "needs_embeddings", False)
     source = corpus if per_run is None else corpus.capped(per_run)
     batches = source.batches(
         BATCH_ROWS, shuffle=False, seed=seed, rank=0, world_size=1,
@@ -279,10 +280,30 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         return facts_table(f"Evaluation, {self.stages[0].name}", facts, bars)
 
 
+def _critic_of(function: Callable[[Any], Any], tiles: tuple[int, ...]) -> Callable[[Any], Any]:
+    def probabilities(boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        shape, problems = (len(boards), len(tiles)), []
+        for given in (boards, boards_to_exps(boards)):
+            try:
+                found = np.asarray(function(given), np.float32)
+                if found.shape == shape and ((found >= 0) & (found <= 1)).all():
+                    return found
+                problems.append(f"values from {found.min()} to {found.max()} of shape {found.shape}")
+            except Exception as error:  # noqa: BLE001 - it may take tokens; the message has both errors
+                problems.append(f"{type(error).__name__}: {error}")
+        raise ValueError(
+            f"{function!r}: found {problems[0]} for boards u64[N], and {problems[1]} for tokens u8[N, 16]; "
+            f"expected probabilities of shape {shape}, for the thresholds {tiles}"
+        )
+
+    return probabilities
+
+
 def evaluate(
-    critic: Critic,
+    critic: Critic | Callable[[NDArray[Any]], NDArray[Any]],
     corpus: Corpus,
     *,
+    thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
     train: Corpus | None = None,
     baselines: Mapping[str, Baseline] | None = None,
     by: StagesBy = "moves",
@@ -297,8 +318,10 @@ def evaluate(
     """Evaluate a critic.
 
     Args:
-        critic: a :class:`tape2048.torch.critic.TorchCritic`, or an object with the same interface.
+        critic: a :class:`tape2048.torch.TorchCritic` or :class:`tape2048.critic.NTupleCritic`, or a function
+            from boards ``u64[N]`` or tokens ``u8[N, 16]`` to probabilities ``[N, T]``.
         corpus: games outside the critic's training part.
+        thresholds: the T tiles of a function; a critic has its own.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
         baselines: by name, beside the prevalence and the highest tile.
@@ -314,7 +337,7 @@ def evaluate(
 
     Raises:
         TypeError: ``corpus`` or ``train`` is no corpus.
-        ValueError: an invalid argument.
+        ValueError: an invalid argument, or a function that returns no probabilities.
         MissingPackageError: ``train`` is given, and scikit-learn is not installed.
         TapeError: as for reading rows and calling the critic.
 
@@ -338,7 +361,8 @@ def evaluate(
     for each in (corpus, train):
         if each is not None:
             tables_of(each)
-    tiles = tuple(critic.thresholds)
+    tiles = tuple(getattr(critic, "thresholds", check_thresholds(thresholds).tolist()))
+    scored = critic if hasattr(critic, "needs_embeddings") else _critic_of(critic, tiles)
     predictors: dict[str, Baseline] = {
         PREVALENCE: lambda boards, _: np.zeros(len(boards)),  # the same score, which is calibrated to it
         TILE: highest_tile,
@@ -346,7 +370,7 @@ def evaluate(
     }
     report = progress or (lambda *_: None)
     how: Any = {"baselines": predictors, "per_run": per_run}
-    sample = take_sample(corpus, critic, seed=seed, progress=partial(report, "rows"), **how)
+    sample = take_sample(corpus, scored, seed=seed, progress=partial(report, "rows"), **how)
     calibrated: dict[str, NDArray[np.float64]] = {}
     if train is not None:
         learned = take_sample(train, None, seed=seed + 1, progress=partial(report, "training rows"), **how)
@@ -407,8 +431,6 @@ def _stages(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
 
 
 class _Predictor(NamedTuple):
-    """The scores of a predictor."""
-
     scores: Sequence[NDArray[Any]]  # `[N]` for each threshold
     orders: Sequence[NDArray[np.int64]]  # rows by descending score, `i64[N]` for each threshold
     probabilities: NDArray[Any] | None  # `[N, T]`, or None
@@ -423,8 +445,7 @@ def _predictors(
             f"the critic gave {own.shape} for {counted(len(sample.runs), 'board')} and "
             f"{counted(len(tiles), 'threshold')}"
         )
-    orders = [np.argsort(column)[::-1] for column in own.T]
-    found = {CRITIC: _Predictor(list(own.T), orders, own)}
+    found = {CRITIC: _Predictor(list(own.T), [np.argsort(column)[::-1] for column in own.T], own)}
     for name, scores in sample.baselines.items():
         order = np.argsort(scores)[::-1]
         found[name] = _Predictor([scores] * len(tiles), [order] * len(tiles), calibrated.get(name))

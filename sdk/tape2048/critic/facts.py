@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import numpy as np
 
-from tape2048.base.text import counted
+from tape2048.base.text import printable
 from tape2048.errors import ColumnError, ConfigError, ModelError
-from tape2048.session.session import open_embeddings
+from tape2048.selection import PlayedBy, name_players, only_player, player_names, players_of
 
 if TYPE_CHECKING:
     import os
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
 
     from tape2048.corpus import Corpus
     from tape2048.critic.config import LearningConfig
+    from tape2048.session.remote_session import RemoteSession
+    from tape2048.session.session import Session
 
 
 #: The files of the critics that ship with the package, by name.
 SHIPPED = {"default": "default.critic"}
+
+
+_SAMPLE_ROWS = 1 << 20  # rows that show the range of targets and the mean weight
 
 
 class Critic(Protocol):
@@ -52,19 +58,6 @@ class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
 
 
-class PlayedBy(msgspec.Struct, frozen=True):
-    """A player whose games are in a corpus."""
-
-    name: str  # with its parameters, as its sessions say; empty where they do not
-    sha256: str  # of the player; empty in sessions without it, which are taken for one player's by name
-    games: int  # number of its games
-
-    def __str__(self) -> str:
-        named = self.name or "a player without a name"
-        known = f"SHA-256 {self.sha256[:16]}..." if self.sha256 else "no SHA-256"
-        return f"{named} ({known}; {counted(self.games, 'game')})"
-
-
 class CriticFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that all kinds of critics state."""
 
@@ -79,33 +72,14 @@ class CriticFacts(msgspec.Struct, frozen=True, kw_only=True):
     training: dict[str, Any] = {}  # the training's configuration
 
 
-def players_of(corpus: Corpus) -> list[PlayedBy]:
-    """Return the players of a corpus's games, the one with the most games first."""
-    games = np.bincount(corpus.runs["session"], minlength=len(corpus.sessions))
-    found: dict[str, PlayedBy] = {}
-    for session, count in zip(corpus.sessions, games.tolist(), strict=True):
-        if count:
-            given, name = session.meta.get("player_sha256"), _named(session.meta)
-            sha256 = given if isinstance(given, str) else ""
-            before = found.setdefault(sha256 or name, PlayedBy(name, sha256, 0))
-            found[sha256 or name] = PlayedBy(before.name, sha256, before.games + count)
-    return sorted(found.values(), key=lambda player: -player.games)
-
-
-def _named(meta: dict[str, Any]) -> str:
-    """Return a session's player with its parameters; empty where the session does not name it."""
-    name, config = meta.get("player"), meta.get("config")
-    args = config.get("player_args") if isinstance(config, dict) else None
-    given = ",".join(f"{key}={value}" for key, value in args.items()) if isinstance(args, dict) else ""
-    return "" if not isinstance(name, str) else f"{name}:{given}" if given else name
-
-
 def training_facts(
     config: LearningConfig, corpus_hash: str, players: list[PlayedBy], step: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the facts of a critic that its training knows, but for ``training`` itself."""
+    conditions = [config.where, only_player(players[0]) if config.player_name else ""]
+    where = " AND ".join(f"({one})" for one in conditions if one) if config.player_name else config.where
     return {
-        "thresholds": list(config.tiles), "corpus_hash": corpus_hash, "where": config.where,
+        "thresholds": list(config.tiles), "corpus_hash": corpus_hash, "where": where,
         "split": SplitInfo(fractions=config.fractions, salt=config.split_salt), "players": players,
         "seed": config.seed, "step": step, "metrics": metrics,
     }  # fmt: skip
@@ -121,19 +95,58 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
 
     corpus = Corpus.open(
         config.data, config.where or None, load=load, cache=config.cache or None,
-        cache_max_mb=config.cache_max_mb, progress=False,
+        cache_max_mb=config.cache_max_mb, columns=config.columns or None, progress=False,
     )  # fmt: skip
-    players = players_of(corpus)
-    if len(players) > 1 and not config.mixed_players:
+    players = players_of(corpus.runs, corpus.sessions)
+    names = {
+        label: printable(name) for label, name in player_names(one.meta for one in corpus.sessions).items()
+    }
+    if config.player_name:
+        chosen = [one for one in players if config.player_name in {one.label, names[one.label]}]
+        if len(chosen) != 1:
+            raise ConfigError(
+                f"player_name is {config.player_name!r}; found games of {name_players(players, names)}",
+                hint="Pass the name of one of these players.",
+            )
+        corpus, players = corpus.where(only_player(chosen[0])), chosen
+    elif len(players) > 1 and not config.mixed_players:
         raise ConfigError(
-            f"found games of {len(players)} players: {'; '.join(map(str, players))}",
-            hint="a critic judges one player: name its sessions (--data, --where), or learn from all "
-            "together with --mixed-players",
+            f"found games of {name_players(players, names)}; a critic judges one player",
+            hint=f'Choose one with --player-name "{names[players[0].label]}", or learn from all of them with '
+            "--mixed-players.",
         )
     try:
         return corpus, players, corpus.split(salt=config.split_salt, **config.fractions)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def check_columns(part: Corpus, config: LearningConfig) -> tuple[float, str | None]:
+    """Return the mean weight of a sample, and a SHA-256 of the facts of the columns that are learned from.
+
+    They are 1 and None without columns. Raises a ConfigError for a column of the wrong shape, a ColumnError
+    for targets that are no probabilities, and the errors of ``Corpus.batches``.
+    """
+    names = [name for name in (config.targets, config.weight) if name]
+    if not names:
+        return 1.0, None
+    how: Any = {"fields": ("labels", "weight", "run"), "rank": 0, "world_size": 1, **config.column_options}
+    try:
+        sample = next(iter(part.batches(_SAMPLE_ROWS, **how)))
+    except ValueError as error:
+        raise ConfigError(str(error), path=config.data) from error
+    valid = ((sample.labels >= 0) & (sample.labels <= 1)).all(axis=1)
+    if not valid.all():
+        at = valid.argmin()
+        raise ColumnError(
+            f"found {sample.labels[at].tolist()}; expected probabilities",
+            path=part.sessions[part.runs["session"][sample.run[at]]].column(config.targets).path,
+            hint="Choose a column for targets such as `tape2048 critic score` makes.",
+        )
+    sessions = [part.sessions[number] for number in np.unique(part.runs["session"])]
+    facts = [session.columns[name].document for session in sessions for name in names]
+    digest = hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
+    return float(sample.weight.mean()) or 1.0, digest
 
 
 def doubts(players: Sequence[PlayedBy]) -> list[str]:
@@ -169,12 +182,18 @@ def critic_path(path: str | os.PathLike[str]) -> Path:
 def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:
     """Raise ColumnError unless all sessions of a corpus have embeddings of this tower."""
     for number in np.unique(corpus.runs["session"]).tolist():
-        session = corpus.sessions[number]
-        found = open_embeddings(session)
-        if found.model_sha != tower_sha256:
-            raise ColumnError(
-                f"found embeddings of the tower {found.model_sha[:16]}..., and the critic learned from those "
-                f"of {tower_sha256[:16]}...",
-                path=session.path,
-                hint="name the critic's tower (--tower), or make embeddings with it",
-            )
+        embeddings_of(corpus.sessions[number], tower_sha256)
+
+
+def embeddings_of(session: Session | RemoteSession, tower_sha256: str) -> NDArray[np.uint16]:
+    """Map a session's embeddings, ``u16[N, D]``; ColumnError unless they are of this tower."""
+    values, info, path = session.column("embeddings")
+    made_by = str(info.facts.get("model_sha"))
+    if made_by != tower_sha256:
+        raise ColumnError(
+            f"found embeddings of the tower {made_by[:16]}..., and the critic learned from those "
+            f"of {tower_sha256[:16]}...",
+            path=path.parent,
+            hint="name the critic's tower (--tower), or make embeddings with it",
+        )
+    return values

@@ -30,7 +30,7 @@ or below the lower end of its interval.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -40,7 +40,6 @@ from tape2048.jit.compiler import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -52,8 +51,7 @@ if TYPE_CHECKING:
 #: Bins of the calibration error and of the reliability plot.
 CALIBRATION_BINS = 15
 
-#: Weightings converted to float64 at a time: 256 MB for 500,000 runs.
-_COLUMNS = 64
+_COLUMNS = 64  # weightings converted to float64 at a time: 256 MB for 500,000 runs
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -105,8 +103,7 @@ class RunBootstrap:
         self.weights = np.ones((runs, 1 + replicates), np.float32)
         generator = np.random.default_rng(seed)
         for column in range(1, 1 + replicates):
-            drawn = generator.integers(0, runs, runs)
-            self.weights[:, column] = np.bincount(drawn, minlength=runs)
+            self.weights[:, column] = np.bincount(generator.integers(0, runs, runs), minlength=runs)
 
 
 class Ranking(NamedTuple):
@@ -343,8 +340,7 @@ def ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[np.float64]:
 #: 8 at a time 1.7 (the branch on a row's label costs as much as its sums), 16 1.5, 32 0.64, 64 0.44.
 LANES = 64
 
-#: Keeps 0 / 0 at 0 where all weights so far are 0.
-_TINY = 1e-300
+_TINY = 1e-300  # keeps 0 / 0 at 0 where all weights so far are 0
 
 
 @kernel

@@ -196,7 +196,6 @@ def _default_directory() -> Path:
 
 
 def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> tuple[NDArray[np.uint16], int]:
-    """Read the counts of a file, and the number of its positions that were played."""
     try:
         arrays, found = decode(read_path(path).tobytes(), str(path))
     except FormatError as error:
@@ -213,11 +212,8 @@ def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> tupl
     return counts.copy(), int(done)
 
 
-#: Probabilities keep this distance from 0 and 1 in the log loss.
-_LOG_MARGIN = 1e-6
-
-#: A variance of q below this is rounding.
-_VARIANCE_MIN = 1e-12
+_LOG_MARGIN = 1e-6  # probabilities keep this distance from 0 and 1 in the log loss
+_VARIANCE_MIN = 1e-12  # a variance of q below this is rounding
 
 
 class OracleScores(msgspec.Struct, frozen=True, kw_only=True):

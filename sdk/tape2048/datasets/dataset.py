@@ -71,7 +71,7 @@ from tape2048.formats.dataset_layout import (
     Manifest,
     SkippedRun,
 )
-from tape2048.formats.npy import check_load, read_header
+from tape2048.formats.npy import Load, NpyHeader, check_load, read_header
 from tape2048.formats.session import (
     SESSION_NAME,
     SHARD_NAME as SESSION_SHARD_NAME,
@@ -82,15 +82,12 @@ from tape2048.formats.session import (
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.reading import map_file, open_regular, reading
 from tape2048.runs.files import first_bytes
-from tape2048.selection import ALL
+from tape2048.selection import ALL, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
-
-    from tape2048.formats.npy import Load, NpyHeader
-    from tape2048.selection import Phase
 
 
 #: Largest accepted manifest: room for the names of some 100,000 skipped runs.
@@ -110,6 +107,7 @@ def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) ->
             f"0 of {counted(len(skipped), 'run')} can be written here; nothing was written; the first: "
             f"{first.run}: {first.error}: {first.message}",
             path=path,
+            hint="repair the runs, or name other ones",
         )
 
 
@@ -241,7 +239,6 @@ def find_parts(directory: Path) -> list[Path]:
 
 
 def _refuse_sessions(directory: Path, names: set[str]) -> None:
-    """Raise NotASessionError for a session, or a directory of them."""
     if STEPS_NPY in names:
         try:
             with open_regular(directory / STEPS_NPY) as fd:

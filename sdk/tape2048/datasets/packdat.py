@@ -57,8 +57,9 @@ from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import check_crc, crc32c, map_path, open_regular, read_exactly
+from tape2048.runs.a2run2 import VALUE_MAX
 from tape2048.runs.files import scan
-from tape2048.runs.run import Run, check_meta, read_engine
+from tape2048.runs.run import Run, check_meta, check_rules, read_engine
 from tape2048.selection import ALL
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
 MAGIC = b"2048"
 VERSION = 1
 
-
 _HEADER = struct.Struct("<4sIIQQ")
 HEADER_BYTES = 28
 assert _HEADER.size == HEADER_BYTES
@@ -82,7 +82,7 @@ _RUN_BYTES_MIN = _RUN_HEAD.size + _RUN_TAIL.size
 CRC_BYTES = 4
 U32_MAX = 2**32 - 1
 _ENGINE_BYTES_MAX = 2**16 - 1
-#: Bytes that are written, or checksummed, at once.
+#: Bytes that are written at once.
 CHUNK_BYTES = 64 * 1024 * 1024
 #: Runs whose steps are checked together, which bounds the memory for it.
 _RUNS_AT_ONCE = 256
@@ -129,8 +129,7 @@ def checksum_of(pieces: Iterable[memoryview]) -> int:
     """Return the CRC-32C of a file's consecutive pieces."""
     checksum = 0
     for piece in pieces:
-        for begin in range(0, len(piece), CHUNK_BYTES):
-            checksum = crc32c(piece[begin : begin + CHUNK_BYTES], checksum)
+        checksum = crc32c(piece, checksum)
     return checksum
 
 
@@ -141,16 +140,19 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
     at = 0
     for _ in range(header.runs):
         head_end = at + _RUN_HEAD.size
-        if head_end > len(content):
-            raise _runs_end(path, header, at)
-        head = _RUN_HEAD.unpack_from(content, at)
-        tail_at = head_end + head[5]
-        if tail_at + _RUN_TAIL.size > len(content):
-            raise _runs_end(path, header, at)
+        try:
+            head = _RUN_HEAD.unpack_from(content, at)
+            tail_at = head_end + head[5]
+            tail = _RUN_TAIL.unpack_from(content, tail_at)
+        except struct.error as error:
+            raise FieldError(
+                "the runs end within one: an engine's length or the number of runs is wrong",
+                path=path,
+                offset=header.metadata_offset + at,
+            ) from error
         at_engine = header.metadata_offset + head_end
         engine = read_engine(content[head_end:tail_at], path, at_engine, f" of run {head[0]}")
         engines.append(engine or None)
-        tail = _RUN_TAIL.unpack_from(content, tail_at)
         if not math.isfinite(tail[1]):
             raise FieldError(
                 f"elapsed_s of run {head[0]} is {tail[1]}; expected a finite number",
@@ -167,14 +169,6 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
         )
     names = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
     return RunTable.of_columns(dict(zip(names, zip(*records, strict=True), strict=False)), engines)
-
-
-def _runs_end(path: str | os.PathLike[str], header: Header, at: int) -> FieldError:
-    return FieldError(
-        "the runs end within one: an engine's length or the number of runs is wrong",
-        path=path,
-        offset=header.metadata_offset + at,
-    )
 
 
 def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> int:
@@ -241,7 +235,6 @@ def check_fits(name: str, value: int) -> None:
         )
 
 
-_ALMOST_ONE = np.float32(1 - 2**-23)
 # Rows that are converted together: 8 MB.
 _FILL_ROWS = 1 << 18
 
@@ -345,8 +338,9 @@ class DataPack(TableRows):
 
         Raises:
             TypeError: an item is not a :class:`Run`.
-            FieldError: a value that its field cannot hold, an illegal move, a branch value that is not
-                finite, or more runs or steps than the format counts.
+            FieldError: a value that its field cannot hold, a branch value that is not finite, or more runs or
+                steps than the format counts.
+            FormatError: a run that the rules do not allow, see :func:`tape2048.runs.check_rules`.
         """
         pack = cls([], RunTable.of_metas([]))
         pack.append(runs)
@@ -394,7 +388,7 @@ class DataPack(TableRows):
         Raises:
             TypeError: an item is not a :class:`Run`.
             ValueError: this is a view.
-            FieldError: as :meth:`build`; nothing is added.
+            FieldError, FormatError: as :meth:`build`; nothing is added.
         """
         from tape2048.datasets.records import packdat_records
 
@@ -408,6 +402,7 @@ class DataPack(TableRows):
             if not isinstance(run, Run):
                 raise TypeError(f"found {run!r:.200}, expected a Run; open_source(path).runs() has them")
             check_meta(run.meta)
+            check_rules(run)
             check_fits("id", next_id)
             check_fits("first_step_idx", rows)
             records = np.empty(ROW_BYTES * len(run), np.uint8)
@@ -488,7 +483,6 @@ class DataPack(TableRows):
         return b"".join(self._file_parts())
 
     def _file_parts(self) -> list[memoryview]:
-        """Encode the file in pieces; a view's runs are renumbered."""
         if self.is_view:
             return self.merge([self])._file_parts()  # noqa: SLF001 - of the same class
         table, records = self._table, self._parts[0]
@@ -512,7 +506,7 @@ class DataPack(TableRows):
         rows["board"], rows["move"], rows["ev_legal"] = steps["board"], steps["move_dir"], steps["ev_mask"]
         has = (steps["ev_mask"][:, None] >> np.arange(4, dtype=np.uint8)) & 1
         # At most the float32 below 1, and 0 where the mask has none.
-        rows["ev_values"] = np.minimum(steps["ev_q"].astype(np.float32) / LEVELS, _ALMOST_ONE) * has
+        rows["ev_values"] = np.minimum(steps["ev_q"].astype(np.float32) / LEVELS, VALUE_MAX) * has
         rows["run_id"], rows["step_index"] = steps["run_id"], steps["index_in_run"]
         return rows
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, LEVELS, PACKDAT_STEP_DTYPE
 from tape2048.game.rules import legal_masks
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import copy_record, find, prefetch_in, prefetch_many_in
-from tape2048.runs.a2run2 import normalize
+from tape2048.runs.a2run2 import VALUE_MAX, normalize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,8 +29,6 @@ _RECORD = U64(32)
 _FAR_AHEAD = 48
 _NEAR_AHEAD = 8
 
-#: The largest normalised value: the float32 below 1.
-ALMOST_ONE = np.float32(1 - 2**-23)
 _HALF = np.float32(0.5)
 _MOVES = np.arange(4, dtype=np.uint8)
 
@@ -41,18 +38,8 @@ def _bits(masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _within_one(run: Run) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8], int]:
-    """Return the legal moves, values in [0, 1], the moves with a value, and the number of normalised steps.
-
-    Raise FieldError for a move that is not legal.
-    """
+    """Return legal moves, values in [0, 1], moves with a value, and the number of normalised steps."""
     masks = legal_masks(run.boards)
-    bad = (run.moves > 3) | (masks >> np.minimum(run.moves, 3) & 1 == 0)
-    if bad.any():
-        step = int(bad.argmax())
-        raise FieldError(
-            f"step {step}: move {run.moves[step]} is not legal on board {int(run.states[step]):#018x}",
-            hint="the run's writer has other rules, or the file is damaged",
-        )
     if run.has_branches is None or run.branch_values is None or run.branch_legal is None:
         return masks, np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.uint8), 0
     legal = np.where(run.has_branches, masks & run.branch_legal, 0).astype(np.uint8)
@@ -66,8 +53,8 @@ def _within_one(run: Run) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArr
 def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
     """Write the rows of a run, of at most 65,536 steps, to ``out``, ``u8[32 * steps]``, as in a data set.
 
-    Return the number of steps whose branch values were normalised, since some were outside [0, 1]; raise
-    FieldError for a move that is not legal on its board, or a branch value that is not finite.
+    The rules must allow the run. Return the number of steps whose branch values were normalised, since some
+    were outside [0, 1]; raise FieldError for a branch value that is not finite.
     """
     masks, values, _, normalised = _within_one(run)
     if run.has_branches is not None:
@@ -114,17 +101,17 @@ def restore_values(
     if has is None:
         has = chosen != 0
         legal[~has] = 0
-    steps = np.flatnonzero(has & (chosen >= ALMOST_ONE))
+    steps = np.flatnonzero(has & (chosen >= VALUE_MAX))
     kept, chosen_move = values[steps], moves[steps]
     others = _bits(legal[steps]) & (chosen_move[:, None] != _MOVES)
     lowest = (others & (kept == 0)).any(axis=1)
-    highest = (others & (kept == ALMOST_ONE)).any(axis=1)
+    highest = (others & (kept == VALUE_MAX)).any(axis=1)
     halves = (others <= (kept == half)).all(axis=1)  # all of them
     some = others.any(axis=1)
     values[steps, chosen_move] = np.where(
-        some & halves, half, np.where(some & highest & ~lowest, np.float32(0), ALMOST_ONE)
+        some & halves, half, np.where(some & highest & ~lowest, np.float32(0), VALUE_MAX)
     )
-    normal = (others <= (kept <= ALMOST_ONE)).all() and (lowest | highest | halves).all()
+    normal = (others <= (kept <= VALUE_MAX)).all() and (lowest | highest | halves).all()
     # With both ends among the others, the chosen value may have been anything.
     return has, int((highest & lowest & ~(some & halves)).sum()) if normal else len(steps)
 

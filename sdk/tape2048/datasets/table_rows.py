@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import msgspec
 import numpy as np
 
-from tape2048.base.guide import make_guide
+from tape2048.base.guide import Guide, make_guide
 from tape2048.formats.rows import row_numbers, run_ordinal
 from tape2048.jit.mix import mix64
-from tape2048.runs.run import Run, identity_of, join_seed
-from tape2048.selection import ALL, Phase, View, make_phase, player_key
+from tape2048.runs.run import Run, identity_of, join_seed, player_of_engine
+from tape2048.selection import ALL, Columns, Phase, View, make_phase, player_key
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, run_labels
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.base.guide import Guide
     from tape2048.datasets.run_table import RunTable
-    from tape2048.selection import Columns
     from tape2048.session.session import Rows
 
 ROW_BYTES = 32
@@ -225,6 +223,9 @@ class TableRows(View):
             **super()._columns(),
             "engine": lambda: engines,
             "model": lambda: engines,
+            "player": lambda: np.array(
+                [player_of_engine(one) for one in (*self._table.engines, None)], object
+            )[self.runs["engine"]],
             "started": lambda: np.where(start > 0, start, np.nan),
         }
 
@@ -325,7 +326,6 @@ class TableRows(View):
         return view if phase.empties is None else view._with_empties(*phase.empties)  # noqa: SLF001
 
     def _with_empties(self, low: int, high: int) -> Self:
-        """Make a view of the rows of this one whose board has ``low <= empty cells < high``."""
         found = [self._spans.take(np.zeros(0, np.int64))]
         for begin in range(0, len(self), _SCAN_ROWS):
             numbers = np.arange(begin, min(begin + _SCAN_ROWS, len(self)))

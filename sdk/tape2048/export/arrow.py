@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
         "tape2048.export needs pyarrow, which is not installed: pip install 'tape2048[arrow]'", name="pyarrow"
     ) from error
 
-from tape2048.export.table import make_table
+from tape2048.export.table import Column, Table, TableName, make_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.export.table import Column, Table, TableName
 
 #: Records in a batch: a few megabytes.
 BATCH_RECORDS = 131_072
@@ -38,7 +37,12 @@ ROW_GROUP_RECORDS = 8 * BATCH_RECORDS
 
 
 def record_batches(
-    corpus: Corpus, table: TableName = "rows", *, thresholds: Sequence[int] = (), records: int = BATCH_RECORDS
+    corpus: Corpus,
+    table: TableName = "rows",
+    *,
+    thresholds: Sequence[int] = (),
+    columns: Sequence[str] | None = None,
+    records: int = BATCH_RECORDS,
 ) -> Iterator[pa.RecordBatch]:
     """Return a corpus's rows or runs as Arrow record batches, in order.
 
@@ -46,6 +50,7 @@ def record_batches(
         corpus: the source; a view gives its own rows and runs.
         table: ``"rows"`` or ``"runs"``; :func:`tape2048.export.table.make_table` lists their columns.
         thresholds: tiles for which a column ``reached_<tile>`` is added.
+        columns: the sessions' columns to add to rows; None for all that every session has alike.
         records: maximum number of records in a batch.
 
     Yields:
@@ -60,11 +65,11 @@ def record_batches(
         >>> from tape2048.export import record_batches
         >>> batch = next(record_batches(tape2048.Corpus.open("selfplay"), "runs"))
         >>> batch.num_rows, batch.schema.names[:3]
-        (200, ['session', 'run_id', 'seed'])
+        (200, ['session', 'player', 'run_id'])
     """
     if records < 1:
         raise ValueError(f"records={records}; expected at least 1")
-    return (batch for batch, _ in _batches(make_table(corpus, table, thresholds), records))
+    return (batch for batch, _ in _batches(make_table(corpus, table, thresholds, columns), records))
 
 
 def _schema(table: Table) -> pa.Schema:

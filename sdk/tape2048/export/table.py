@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from tape2048.base.text import valid_text
+from tape2048.batches.fields import Batch
+from tape2048.errors import ColumnError
 from tape2048.rows.view import tables_of
+from tape2048.selection import player_label
+from tape2048.session.columns import shared_columns
 from tape2048.session.run_table import check_thresholds
 
 if TYPE_CHECKING:
@@ -48,13 +53,16 @@ class Table(NamedTuple):
             yield [np.ascontiguousarray(column) for column in values]
 
 
-def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) -> Table:
+def make_table(
+    corpus: Corpus, name: TableName, thresholds: Sequence[int] = (), columns: Sequence[str] | None = None
+) -> Table:
     """Make a table of a corpus.
 
-    ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), and ``action``
-    where every session has it. ``runs`` has ``session``, ``run_id``, ``seed``, ``steps``, ``max_score``,
-    ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have ``reached_<tile>``
-    for each threshold.
+    ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), ``action`` where
+    every session has it, and the sessions' columns (None: those that all have alike, and the others are
+    logged), ``bf16`` as float32. ``runs`` has ``session``, ``player``, ``run_id``, ``seed``, ``steps``,
+    ``max_score``, ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have
+    ``reached_<tile>`` for each threshold.
     """
     tables_of(corpus)
     if name not in get_args(TableName):
@@ -64,24 +72,60 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     labels = tuple(Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles)
     session, codes = _text_column("session", [session.name for session in corpus.sessions])
     owners = codes[corpus.runs["session"]]
+    more, read_more = _session_columns(corpus, columns if name == "rows" else ())
 
     def row_values(first: int, last: int) -> list[NDArray[Any]]:
         corpus.check_files()
         rows = corpus[first:last]
         runs = corpus.run_index(slice(first, last))
-        return [owners[runs], *(rows[field] for field in corpus.dtype.names or ()), *reached[runs].T]
+        fields = (rows[field] for field in corpus.dtype.names or ())
+        return [owners[runs], *fields, *reached[runs].T, *read_more(first, last)]
 
     def run_values(first: int, last: int) -> list[NDArray[Any]]:
         runs = corpus.runs[first:last]
         fields = [runs[field] for field in ("id", "seed", "steps", "max_score", "highest_tile")]
-        return [owners[first:last], *fields, counts[first:last], *reached[first:last].T]
+        return [owners[first:last], played[first:last], *fields, counts[first:last], *reached[first:last].T]
 
     if name == "rows":
         types = [(field, corpus.dtype[field]) for field in corpus.dtype.names or ()]
         fields = [Column(field, t.base, t.shape[0] if t.shape else None) for field, t in types]
-        return Table(name, (session, *fields, *labels), len(corpus), row_values)
+        own = (session, *fields, *labels)
+        if taken := {each.name for each in own} & {each.name for each in more}:
+            raise ColumnError(f"column {min(taken)!r} has the name of a field of rows", hint="Export others.")
+        return Table(name, (*own, *more), len(corpus), row_values)
     counts = corpus.row_counts.astype(np.uint32)
-    return Table(name, (session, *_RUN_COLUMNS, *labels), len(corpus.runs), run_values)
+    player, codes = _text_column("player", [player_label(session.meta) for session in corpus.sessions])
+    played = codes[corpus.runs["session"]]
+    return Table(name, (session, player, *_RUN_COLUMNS, *labels), len(corpus.runs), run_values)
+
+
+def _session_columns(
+    corpus: Corpus, names: Sequence[str] | None
+) -> tuple[list[Column], Callable[[int, int], list[NDArray[Any]]]]:
+    chosen = np.unique(corpus.runs["session"]) if names is None or names else ()
+    shared, others = shared_columns([corpus.sessions[ordinal].columns for ordinal in chosen])
+    if names is None and others:
+        logging.getLogger("tape2048").warning("columns left out: %s", others)
+    if missing := sorted({*(names or ())} - shared.keys()):
+        raise ColumnError(f"no column {missing[0]!r} that all sessions have alike", hint=others or None)
+    infos = [shared[name] for name in (shared if names is None else names)]
+    if not infos:
+        return [], lambda _first, _last: []
+    from tape2048.batches.columns import plan_fields  # loads the compiler
+    from tape2048.batches.gatherer import Gatherer
+
+    tables, tiles = tables_of(corpus), np.empty(0, np.int64)
+    layout, planned = plan_fields(tables, [info.name for info in infos], tiles, "bool")
+    gatherer = Gatherer(tables, layout.fields, tiles, columns=planned)
+
+    def read(first: int, last: int) -> list[NDArray[Any]]:
+        batch = Batch.allocate(layout, last - first)
+        gatherer.gather(np.arange(first, last), batch)
+        arrays = [(batch.arrays[info.name], info.dtype == "bf16") for info in infos]
+        return [(each.astype("<u4") << 16).view("<f4") if half else each for each, half in arrays]
+
+    types = zip(infos, read(0, 0), strict=True)
+    return [Column(info.name, values.dtype, info.width) for info, values in types], read
 
 
 def run_file_table(
@@ -135,7 +179,6 @@ def run_file_table(
 
 
 def _text_column(name: str, texts: Sequence[str]) -> tuple[Column, NDArray[np.int32]]:
-    """Return a column of texts, and their codes; a dictionary has each word once."""
     words = [valid_text(text) for text in texts]
     codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
     column = Column(name, np.dtype("<i4"), words=tuple(codes))

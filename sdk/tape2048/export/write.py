@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import MissingPackageError
-from tape2048.export.table import make_table
+from tape2048.export.table import Column, Table, TableName, make_table
 from tape2048.io.durable import publishing_file
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.export.table import Column, Table, TableName
     from tape2048.runs.jsonl import U64
 
 #: Formats of the file.
@@ -52,6 +51,7 @@ def export(
     format: Format,  # noqa: A002 - the usual name
     table: TableName = "rows",
     thresholds: Sequence[int] = (),
+    columns: Sequence[str] | None = None,
     compression: str | None = None,
     u64: U64 = "number",
     replace: bool = False,
@@ -64,8 +64,9 @@ def export(
         path: of the new file.
         format: ``"parquet"``, ``"arrow"`` (IPC file, Feather version 2), ``"jsonl"`` or ``"csv"``.
         table: ``"rows"`` (``session, run_id, step_idx, exps``, and ``action`` where every session has it) or
-            ``"runs"`` (``session, run_id, seed, steps, max_score, highest_tile, rows``).
+            ``"runs"`` (``session, player, run_id, seed, steps, max_score, highest_tile, rows``).
         thresholds: tiles for which a column ``reached_<tile>`` is added.
+        columns: the sessions' columns to add to rows; None for all that every session has alike.
         compression: one of :data:`COMPRESSIONS` of the format; by default the first of them.
         u64: in JSON lines, ids and seeds as ``"number"``, or as ``"text"``; see :mod:`tape2048.runs.jsonl`.
         replace: whether to replace an existing file.
@@ -88,7 +89,7 @@ def export(
         >>> export(tape2048.Corpus.open("selfplay"), "runs.jsonl", format="jsonl", table="runs")
         200
     """
-    records = make_table(corpus, table, thresholds)
+    records = make_table(corpus, table, thresholds, columns)
     return write_table(
         records, path, format=format, compression=compression, u64=u64, replace=replace, progress=progress
     )
@@ -160,7 +161,7 @@ def write_lines(
     ``true`` and ``false``; lines end with a line feed alone.
     """
     encoder = msgspec.json.Encoder()
-    as_text = [u64 == "text" and column.dtype == np.uint64 for column in table.columns]
+    as_text = [u64 == "text" and each.dtype == np.uint64 and each.width is None for each in table.columns]
     names = [column.name for column in table.columns]
     if format == "csv":
         wide = [column for column in table.columns if column.width is not None]
@@ -194,9 +195,9 @@ def _csv_lines(records: Iterable[Iterable[Any]]) -> bytes:
 
 
 def _plain(values: NDArray[Any], column: Column) -> list[Any]:
-    """Convert values to Python objects, and codes to words; a float32 has its shortest digits."""
-    if column.dtype == np.float32:
-        return [float(str(value)) for value in values]
+    """Convert values to Python objects, and codes to words; a short float has its shortest digits."""
+    if column.dtype in (np.float16, np.float32):
+        values = np.array([float(str(value)) for value in values.flat]).reshape(values.shape)
     plain: list[Any] = values.tolist()
     return plain if column.words is None else [column.words[code] for code in plain]
 

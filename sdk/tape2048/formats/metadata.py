@@ -73,8 +73,7 @@ _PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
 # Kept as bit patterns; every other column is a count.
 _BIT_PATTERNS = frozenset({"id", "seed", _START})
 
-#: Rows that are Python objects at once.
-_INSERT_ROWS = 1 << 16
+_INSERT_ROWS = 1 << 16  # rows that are Python objects at once
 
 #: SQLite limits a value to 10**9 bytes, and holds it in memory.
 PACKED_BYTES_MAX = 900_000_000
@@ -224,11 +223,12 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
             continue
         wrong = np.flatnonzero(copied != runs)
         if wrong.size:
-            what = (
+            return BookkeepingError(
                 f"runs_packed has {copied[wrong[0]]} where the table runs has {runs[wrong[0]]}; "
-                f"{wrong.size} of {counted(len(runs), 'run')} differ"
+                f"{wrong.size} of {counted(len(runs), 'run')} differ",
+                path=path,
+                hint=_packed_hint(path),
             )
-            return BookkeepingError(what, path=path, hint=_packed_hint(path))
     return None
 
 
@@ -277,7 +277,6 @@ def _insert_packed(
 def _read_runs(
     database: sqlite3.Connection, found: set[str], path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], NDArray[np.uint64] | None]:
-    """Read the run table, and the column ``start_board`` if it is among the columns that were found."""
     if not found.issuperset(_ROW_COLUMNS):
         return _read_table(database, "runs", _SEED_COLUMNS, RUN_DTYPE, path), None
     if _START not in found:
@@ -292,7 +291,6 @@ def _read_runs(
 def _read_packed(
     database: sqlite3.Connection, tables: Mapping[str, str], path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], NDArray[np.uint64] | None] | None:
-    """Read the run table from its packed copy; None without a valid one."""
     if tables.get("runs_packed") != _PACKED_TABLE or tables["runs"] not in _OWN_COLUMNS:
         return None
     triggers = database.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'runs'")
@@ -322,7 +320,6 @@ def _read_packed(
 def _columns(
     database: sqlite3.Connection, tables: Mapping[str, str], table: str, path: str | os.PathLike[str]
 ) -> set[str]:
-    """Return a table's columns, as :func:`columns_of`, which a table of this package's own needs not."""
     return _OWN_COLUMNS.get(tables[table]) or columns_of(database, table, *_TABLES[table], path)
 
 
@@ -371,7 +368,6 @@ def _read_table(
 def _raise_for_type(
     database: sqlite3.Connection, table: str, columns: tuple[str, ...], path: str | os.PathLike[str]
 ) -> None:
-    """Raise SchemaError for the first value that is not an integer."""
     for name in columns:
         query = f"SELECT {columns[0]}, typeof({name}) FROM {table} WHERE typeof({name}) <> 'integer' LIMIT 1"  # noqa: S608
         found = database.execute(query).fetchone()

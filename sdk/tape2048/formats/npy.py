@@ -1,4 +1,4 @@
-r"""Strict reader and writer of ``.npy`` files: one-dimensional, C order, rows of expected types.
+r"""Strict reader and writer of ``.npy`` files: C order, rows of expected types.
 
 A file is accepted only if its rows have an expected type, and its length is exactly what the header claims. A
 regular expression parses the headers that this package and NumPy write of such rows; NumPy's reader parses
@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import functools
 import io
+import mmap
 import os
 import re
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -33,7 +34,7 @@ import numpy.lib.format as npy_format
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NpyError, TruncatedError
 from tape2048.io.bulk_read import Stretch, read_into
-from tape2048.io.reading import map_file, open_regular
+from tape2048.io.reading import Reserved, map_file, open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,8 @@ _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 _LONG_WORD = re.compile(rb"\w{65}")
 # Numbers that run into words, and escapes, of which Python's parser prints warnings, and an indented last
 # line, of which NumPy does; no header has them.
-_STRING = re.compile(rb"'[^']*'|\"[^\"]*\"")
+_STRING = re.compile(rb"('[^']*'|\"[^\"]*\")")
+_LONG = re.compile(rb"(?<=[0-9])L\b")  # of Python 2
 _WARNED_OF = re.compile(rb"[0-9]\s*[A-Za-z_]|\n[ \t\f]+\Z")
 # The text as NumPy and this package write it. Parsing it as a literal takes 0.2 ms, too much for a thousand
 # files.
@@ -66,7 +68,10 @@ _USUAL_TEXT = re.compile(
 
 
 class NpyHeader(msgspec.Struct, frozen=True):
-    """A parsed header: the type and number of rows, and the offset of the first one."""
+    """A parsed header: the type and number of rows, and the offset of the first one.
+
+    The rows of an array ``[N, D]`` are of a subarray type.
+    """
 
     dtype: np.dtype[Any]
     rows: int
@@ -121,6 +126,7 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
             shape, fortran_order, dtype = (int(usual[2]),), False, _usual_type(usual[1])
         else:
             shape, fortran_order, dtype = _read_text(text)
+        row_dtype = np.dtype((dtype, shape[1:]))
     except Exception as error:  # NumPy documents no classes
         raise NpyError(
             f"the header text of {len(text)} bytes is not one of a .npy file, a literal of descr, "
@@ -129,9 +135,9 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
             offset=begin,
         ) from error
     # Not isinstance, which takes a bool for an int.
-    if fortran_order or len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
+    if fortran_order or len(shape) < 1 or any(type(length) is not int or length < 0 for length in shape):
         raise NpyError(
-            f"fortran_order is {fortran_order}, shape is {str(shape)[:80]}; expected False and one dimension",
+            f"fortran_order is {fortran_order}, shape is {str(shape)[:80]}; expected False and rows",
             path=path,
             offset=begin,
         )
@@ -142,7 +148,13 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
             offset=begin,
             hint="pickles are never loaded",
         )
-    return NpyHeader(dtype, shape[0], begin + length)
+    return NpyHeader(row_dtype, shape[0], begin + length)
+
+
+def peek_header(path: str | os.PathLike[str]) -> NpyHeader:
+    """Parse a file's header; errors as for :func:`read_header`, except those of row types and lengths."""
+    with open_regular(path) as fd:
+        return parse_header(os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0), path)
 
 
 def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]]) -> NpyHeader:
@@ -170,8 +182,7 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
         ...     read_header(file.fileno(), path, STEP_DTYPES).data_offset
         192
     """
-    head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
-    return check_header(head, os.fstat(fd).st_size, path, dtypes)
+    return check_header(os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0), os.fstat(fd).st_size, path, dtypes)
 
 
 def check_header(
@@ -181,8 +192,8 @@ def check_header(
     header = parse_header(head, path)
     known = next((dtype for dtype in dtypes if dtype == header.dtype), None)
     if known is None:
-        expected = " or ".join(str(dtype.descr) for dtype in dtypes)
-        raise NpyError(f"rows of type {header.dtype.descr}; expected {expected}", path=path, offset=0)
+        found, *expected = (str(each.descr if each.names else each) for each in (header.dtype, *dtypes))
+        raise NpyError(f"rows of type {found}; expected {' or '.join(expected)}", path=path, offset=0)
     header = NpyHeader(known, header.rows, header.data_offset)
     claim = f"the header claims {header.rows} rows ({header.end_offset} bytes); the file"
     if bytes_found < header.end_offset:
@@ -237,10 +248,29 @@ def open_rows(
     return rows
 
 
-def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dtype[Any]]) -> NDArray[np.void]:
-    """Read at least one file into one read-only array, in the given order, after a check of all headers.
+class Shards(NamedTuple):
+    """Files of one row type as one array.
 
-    Errors are those of :func:`open_rows`; two shards of different types are an NpyError.
+    Attributes:
+        rows: the array, read-only. Where files are mapped, nothing is mapped between two of them: touching a
+            row there kills the process.
+        counts: rows of each file, ``i64[F]``.
+        places: place of each file's first row in ``rows``, ``i64[F]``.
+    """
+
+    rows: NDArray[Any]
+    counts: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+def open_shards(
+    paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dtype[Any]], load: Load = "ram"
+) -> Shards:
+    """Open at least one file as one read-only array, in the given order, after a check of all headers.
+
+    With ``"mmap"``, the files are mapped at addresses from which all rows are multiples of a row's size
+    apart. Where the headers allow no such addresses, the rows are read. Errors are those of
+    :func:`open_rows`; two shards of different types are an NpyError.
     """
     accepted = list(dtypes)
     headers = []
@@ -248,16 +278,44 @@ def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dty
         with open_regular(path) as fd:
             headers.append(read_header(fd, path, accepted))
         accepted = [headers[0].dtype]
-    rows = np.empty(sum(header.rows for header in headers), headers[0].dtype)
+    counts = np.array([header.rows for header in headers], np.int64)
+    begins = _addresses(headers) if load == "mmap" else None
+    if begins is not None:
+        size, first = headers[0].dtype.itemsize, headers[0].data_offset
+        with reading(paths[0]):
+            space = Reserved(begins[-1] + headers[-1].end_offset)
+        for path, header, begin in zip(paths, headers, begins, strict=True):
+            with open_regular(path) as fd:
+                space.attach(fd, begin, header.end_offset)
+        places = [begin + header.data_offset - first for begin, header in zip(begins, headers, strict=True)]
+        content = np.asarray(space)[first:]
+        dtype = headers[0].dtype
+        rows = content[: len(content) // size * size].view(dtype.base).reshape(-1, *dtype.shape)
+        return Shards(rows, counts, np.array(places) // size)
+    rows = np.empty(counts.sum(), headers[0].dtype)
     read_into(
-        rows.view(np.uint8),
+        rows.view(np.uint8).reshape(-1),
         [
             Stretch(path, header.data_offset, header.rows * header.dtype.itemsize)
             for path, header in zip(paths, headers, strict=True)
         ],
     )
     rows.flags.writeable = False
-    return rows
+    return Shards(rows, counts, np.cumsum(counts) - counts)
+
+
+def _addresses(headers: Sequence[NpyHeader]) -> list[int] | None:
+    """Place files so that all rows are multiples of a row apart; None if no pages are."""
+    found: list[int] = []
+    end, size, page = 0, headers[0].dtype.itemsize, mmap.PAGESIZE
+    for header in headers:
+        shift = header.data_offset - headers[0].data_offset
+        begin = next((at for at in range(end, end + page * size, page) if (at + shift) % size == 0), None)
+        if begin is None:
+            return None
+        found.append(begin)
+        end = begin + -(-header.end_offset // page) * page
+    return found
 
 
 def check_load(load: str) -> None:
@@ -276,6 +334,8 @@ def _read_text(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
     The reader of version 2.0 serves for all: 3.0 differs in field names that are not ASCII.
     """
+    parts = _STRING.split(text)
+    text = b"".join(part if i % 2 else _LONG.sub(b"", part) for i, part in enumerate(parts))
     if b"\\" in text or _LONG_WORD.search(text) or _WARNED_OF.search(_STRING.sub(b"''", text)):
         raise ValueError("not parsed")
     file = io.BytesIO(len(text).to_bytes(4, "little") + text)

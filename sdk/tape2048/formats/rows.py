@@ -97,7 +97,6 @@ class RowView(ABC):
         return row
 
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
-        """Return the rows ``first``, ``first + step``, ... before ``end``."""
         return self.get_batch(np.arange(first, end, step, dtype=np.int64))
 
 

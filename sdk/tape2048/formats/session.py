@@ -6,7 +6,7 @@
         steps.npy        one packed record for each decision (the board before the move)
         metadata.db      SQLite: runs, session, blocks
         manifest.json    written last: sizes and checksums of the two above
-        embeddings.bf16.npy + embeddings.json      added by the offline job
+        <name>.<dtype>.npy + <name>.json      columns, added later (tape2048.session.columns)
 
 ``TS`` is the session's start in UTC, ``YYYYMMDDTHHMMSSZ``; ``-N`` is appended to a name that is taken. A name
 that starts with ``.`` is not (yet) a session.
@@ -38,10 +38,12 @@ bits  meaning
 0-1   the move: 0 up, 1 down, 2 left, 3 right
 2-5   the cell of the spawned tile, row-major, 0 is the top left
 6     1 if the spawned tile is a 4, 0 if it is a 2
-7     0
+7     1 if the move merges two tiles of 32768, which ends the game; else 0
 ====  ==========================================================================
 
-Every step of a game is there: the last byte leads to its final board, on which no move is legal.
+Every step of a game is there: the last byte leads to its final board, on which no move is legal, or has bit 7
+set. No tile is spawned then, and bits 2 to 6 are 0. In a step without bit 7, two tiles of 32768 stay apart: a
+game recorded under rules 1, in which they do not merge, has the boards that were played.
 
 ``anchors.npy``: ``<u8``, shape ``(ceil(N / K),)``. Entry c is the packed board of row ``c * K``, from which
 the rows after it are decoded. K is a power of two, ``anchor_rows`` in the manifest.
@@ -57,7 +59,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -66,18 +70,21 @@ from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.npy import rows_header
 from tape2048.io.reading import open_regular
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
 FORMAT_VERSION = 1
+
+#: The fact ``rules`` of new sessions. In rules 1, of sessions without it, two tiles of 32768 do not merge.
+RULES = 2
+#: The highest tile of any game, which ends with it.
+TOP_TILE = 65536
+#: Where two tiles of 32768 did not merge.
+RULES_1 = "two tiles of 32768 merge, which ends the game, except under rules 1"
 
 STEPS_NPY = "steps.npy"
 METADATA_DB = "metadata.db"
 MANIFEST = "manifest.json"
 
 #: Shards of rows, as foreign sessions name them.
-SHARD_NAME = re.compile(r"steps-(\d{6})\.npy")
+SHARD_NAME = re.compile(r"steps-(\d{5,6})\.npy")
 
 STEPS_HEADER_BYTES = 192
 
@@ -142,11 +149,12 @@ PACKED_SCHEMA = (
 SESSION_NAME = re.compile(r"(?P<ts>[0-9]{8}T[0-9]{6}Z)_model=(?P<tag>[A-Za-z0-9][A-Za-z0-9._+-]*)")
 
 
-class FileEntry(msgspec.Struct, frozen=True):
-    """Size in bytes and CRC-32C of one file of a session."""
+class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Size in bytes and CRC-32C of one file of a session, and in a store its SHA-256."""
 
     bytes: int
     crc32c: int
+    sha256: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -202,10 +210,7 @@ TAPE_DTYPE = np.dtype("u1")
 ANCHOR_DTYPE = np.dtype("<u8")
 
 MOVE_BITS = 0x03
-#: Four times the cell.
-CELL_BITS = 0x3C
-FOUR_BIT = 0x40
-UNUSED_BIT = 0x80
+WIN_BIT = 0x80
 
 #: No game has more steps: the tiles of 16 cells add up to at most 16 * 32768, and each spawn adds at least 2
 #: to the first two tiles. So a game always fits into memory, whatever a file claims.

@@ -7,6 +7,7 @@ from tape2048.base.lazy import lazy
 if TYPE_CHECKING:
     from tape2048.game.moves import (
         AMBIGUOUS as AMBIGUOUS,
+        NO_CELL as NO_CELL,
         UNKNOWN as UNKNOWN,
         Recovered as Recovered,
         last_boards as last_boards,
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
         recover_move as recover_move,
     )
     from tape2048.game.rules import (
+        WON as WON,
         board_score as board_score,
         boards_to_exps as boards_to_exps,
         count_empty as count_empty,
+        exps_after as exps_after,
         exps_to_boards as exps_to_boards,
         legal_mask as legal_mask,
         legal_masks as legal_masks,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
         slide as slide,
         symmetry as symmetry,
         transpose as transpose,
+        wins as wins,
     )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -6,7 +6,8 @@ up in tables; columns are rows of the transposed board (bit tricks after nneonne
 Jaskowski's engines). The table of left moves is generated from the rule at import, and the other tables from
 it.
 
-Two tiles of 32768 do not merge, since a nibble cannot hold 65536.
+Two tiles of 32768 merge, and the game ends with that move (:func:`wins`). No nibble holds the 65536, so the
+final board of such a game is :data:`WON`. In rules 1 they do not merge.
 
 The kernels take ``np.uint64`` boards. They can be called from Python (slowly; a returned board is an ``int``,
 to be wrapped before it is passed on) and from other kernels (inlined). Functions with plural names take
@@ -15,6 +16,7 @@ arrays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,11 @@ U64 = np.uint64
 
 UP, DOWN, LEFT, RIGHT = range(4)
 EXPONENT_MAX = 15
+
+#: The board after a move that merges two tiles of 32768: an empty board, which no other game has.
+WON = U64(0)
+#: A game has at least this many moves before its tiles add up to 65536: a move adds at most a 4.
+MOVES_BEFORE_WIN = (65536 - 2 * 4) // 4
 
 #: ``SYMMETRY_MOVES[k, move]`` is the move on ``symmetry(board, k)`` that mirrors ``move`` on ``board``.
 SYMMETRY_MOVES = np.array(
@@ -45,42 +52,52 @@ SYMMETRY_MOVES = np.array(
 )
 
 
-def _slide_row_left(row: int) -> tuple[int, int]:
-    """Move one row (cell 0 in the highest nibble) left; return it and the score of its merges."""
-    tiles = [e for e in (row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15) if e]
+def slide_line(line: Sequence[int], top: int = EXPONENT_MAX + 1) -> tuple[list[int], int]:
+    """Slide four exponents to the first cell, and merge those below ``top``; return them and the score."""
+    tiles = [exponent for exponent in line if exponent]
     out: list[int] = []
     score = 0
     while tiles:
         exponent = tiles.pop(0)
-        if tiles and tiles[0] == exponent != EXPONENT_MAX:
+        if tiles and tiles[0] == exponent < top:
             tiles.pop(0)
             exponent += 1
             score += 1 << exponent
         out.append(exponent)
-    out += [0] * (4 - len(out))
-    return out[0] << 12 | out[1] << 8 | out[2] << 4 | out[3], score
+    return out + [0] * (4 - len(out)), score
 
 
-def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
-    """Make ``SLIDE`` (left moves, then right moves, 65,536 each) and the score of each row's merges.
+def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
+    """Make ``SLIDE`` and ``SLIDE_APART`` (left moves, then right moves, 65,536 each) and ``MERGE_SCORE``.
 
     Both directions score the same: of a run of equal tiles, two merge once, three once, four twice.
     """
-    pairs = [_slide_row_left(row) for row in range(1 << 16)]
-    left = np.array([pair[0] for pair in pairs], dtype=np.uint16)
+    lines = [(row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15) for row in range(1 << 16)]
+    slid = [slide_line(line) for line in lines]
+    left = np.array([a << 12 | b << 8 | c << 4 | d for (a, b, c, d), _ in slid])
+    apart = left.copy()
+    for number, (line, (after, _)) in enumerate(zip(lines, slid, strict=True)):
+        if 16 in after:
+            for table, cells in ((left, after), (apart, slide_line(line, EXPONENT_MAX)[0])):
+                a, b, c, d = (min(cell, EXPONENT_MAX) for cell in cells)
+                table[number] = a << 12 | b << 8 | c << 4 | d
     rows = np.arange(1 << 16, dtype=np.uint32)
     reverse = (rows >> 12 | (rows >> 4 & 0x00F0) | (rows << 4 & 0x0F00) | (rows << 12 & 0xF000)).astype(
         np.uint16
     )
-    right = reverse[left[reverse]]
-    return np.concatenate([left, right]), np.array([pair[1] for pair in pairs], dtype=np.uint32)
+    slide, slide_apart = (
+        np.concatenate([table, reverse[table[reverse]]]).astype(np.uint16) for table in (left, apart)
+    )
+    return slide, slide_apart, np.array([score for _, score in slid], dtype=np.uint32)
 
 
-SLIDE, MERGE_SCORE = _make_tables()
-SLIDE.flags.writeable = MERGE_SCORE.flags.writeable = False
+#: ``SLIDE`` leaves one of two merged tiles of 32768: a search values the move by that board. ``SLIDE_APART``
+#: leaves both, as in every move after which a game of any rules continues.
+SLIDE, SLIDE_APART, MERGE_SCORE = _make_tables()
+SLIDE.flags.writeable = MERGE_SCORE.flags.writeable = SLIDE_APART.flags.writeable = False
 
 _ROW = U64(0xFFFF)
-_ONES = U64(0x1111111111111111)
+ONES = U64(0x1111111111111111)
 
 
 @register_jitable
@@ -162,6 +179,36 @@ def merge_score(board: Any, move: Any) -> Any:
 
 
 @kernel
+def has_pair(board: Any) -> Any:
+    """Return whether a board has two tiles of 32768."""
+    tops = board & (board >> U64(1))
+    tops &= (tops >> U64(2)) & ONES
+    return tops & (tops - U64(1)) != U64(0)
+
+
+@kernel
+def wins(board: Any, move: Any) -> Any:
+    """Return whether a move merges two tiles of 32768, which ends the game.
+
+    Args:
+        board: a packed board.
+        move: 0 up, 1 down, 2 left, 3 right.
+
+    Example:
+        >>> wins(np.uint64(0xF0F1000000000000), LEFT), wins(np.uint64(0xF1F0000000000000), LEFT)
+        (True, False)
+    """
+    if not has_pair(board):
+        return False
+    lines = board if U64(move) >= U64(LEFT) else transpose(board)
+    for i in range(4):
+        line = row(lines, i)
+        if SLIDE[line] != SLIDE_APART[line]:
+            return True
+    return False
+
+
+@kernel
 def legal_mask(board: Any) -> Any:
     """Return the legal moves, bit ``m`` set where move ``m`` changes the board.
 
@@ -184,7 +231,7 @@ def empty_mask(board: Any) -> Any:
     """Set the lowest bit of each empty cell's nibble."""
     board |= board >> U64(1)
     board |= board >> U64(2)
-    return ~board & _ONES
+    return ~board & ONES
 
 
 @kernel
@@ -210,6 +257,12 @@ def max_exponent(board: Any) -> Any:
     for i in range(16):
         highest = max(highest, (board >> U64(4 * i)) & U64(15))
     return highest
+
+
+@kernel
+def final_exponent(board: Any) -> Any:
+    """Return :func:`max_exponent` of a game's final board, 16 of :data:`WON`."""
+    return U64(EXPONENT_MAX + 1) if board == WON else max_exponent(board)
 
 
 @kernel
@@ -330,6 +383,23 @@ def boards_to_exps(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     out = np.empty((packed.size, 16), dtype=np.uint8)
     _fill_exps(np.ascontiguousarray(packed.reshape(-1)), out)
     return out.reshape(*packed.shape, 16)
+
+
+def exps_after(board: int, move: int) -> npt.NDArray[np.uint8]:
+    """Return the exponents after a move and before the spawn, ``u8[16]``: 16 for a 65536.
+
+    Args:
+        board: a packed board.
+        move: 0 up, 1 down, 2 left, 3 right.
+
+    Example:
+        >>> exps_after(0xFF00000000000000, LEFT)[:4]
+        array([16,  0,  0,  0], dtype=uint8)
+    """
+    exps = boards_to_exps(board).reshape(4, 4)
+    lines = (exps if move >= LEFT else exps.T)[:, :: -1 if move & 1 else 1]  # a view
+    lines[:] = [slide_line(line)[0] for line in lines.tolist()]
+    return exps.reshape(16)
 
 
 def exps_to_boards(exps: npt.ArrayLike) -> npt.NDArray[np.uint64]:

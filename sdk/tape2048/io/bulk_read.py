@@ -48,8 +48,7 @@ STEP_BYTES = 4 * 1024 * 1024
 #: queued at a disk.
 THREADS = 4
 
-#: The smallest share that is worth a thread.
-_LANE_BYTES_MIN = 8 * 1024 * 1024
+_LANE_BYTES_MIN = 8 * 1024 * 1024  # the smallest share that is worth a thread
 
 
 class Stretch(NamedTuple):
@@ -132,8 +131,7 @@ class Reader(abc.ABC):
 
     def _read_piece(self, part: Stretch, begin: int) -> None:
         # An open file is opened again, since read-ahead belongs to the descriptor.
-        opened = part.path if part.fd is None else f"/proc/self/fd/{part.fd}"
-        with open_regular(opened) as fd:
+        with open_regular(part.path if part.fd is None else f"/proc/self/fd/{part.fd}") as fd:
             with contextlib.suppress(OSError):  # a file system without advice
                 os.posix_fadvise(fd, part.offset, part.bytes, os.POSIX_FADV_SEQUENTIAL)
             for done in range(0, part.bytes, self._step_bytes):
@@ -201,8 +199,7 @@ def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[tup
     """Yield the ranges of each thread, an equal share of the bytes, with their first byte's number."""
     ends = np.cumsum([part.bytes for part in parts], dtype=np.int64).tolist()
     units = (ends[-1] if ends else 0) // unit
-    bounds = [units * i // count * unit for i in range(count + 1)]
-    for first, last in itertools.pairwise(bounds):
+    for first, last in itertools.pairwise([units * i // count * unit for i in range(count + 1)]):
         lane = []
         low = first
         for index in range(bisect.bisect_right(ends, first), len(parts)):

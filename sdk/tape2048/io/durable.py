@@ -16,7 +16,6 @@ import ctypes
 import errno
 import fcntl
 import functools
-import glob
 import itertools
 import os
 import re
@@ -36,11 +35,8 @@ if TYPE_CHECKING:
 #: Hint where the operating system refuses, and neither space nor permissions are the reason.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
-_FILES_HINT = (
-    "raise the limit on open files: ulimit -n, LimitNOFILE= of a service, fs.file-max of the machine"
-)
 _FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
-_DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_DRAFT = re.compile(r"\.(.+\.)?[0-9a-f]{16}\.tmp")
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -51,6 +47,12 @@ NO_FILES = (errno.EMFILE, errno.ENFILE)
 #: Codes of an open with O_NOFOLLOW and O_NONBLOCK for a link, a pipe or a socket, a directory.
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+_HINTS = {
+    **dict.fromkeys(NO_FILES, "raise the limit on open files: ulimit -n, LimitNOFILE= or fs.file-max"),
+    **dict.fromkeys(_NO_ACCESS, "check that the directory exists and may be written"),
+    errno.ENAMETOOLONG: "choose a shorter name, or a directory with a shorter path",
+    errno.ENOLCK: "mount this file system with locks (for NFS, start lockd), or choose another directory",
+}
 
 
 def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> StorageError:
@@ -58,13 +60,8 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
     reason = error.strerror or str(error)
     if error.errno in _NO_ROOM:
         return DiskFullError(f"no room: {doing} failed ({reason})", path=path, hint="free some space")
-    if error.errno in NO_FILES:
-        return TooManyFilesError(f"{doing} failed ({reason})", path=path, hint=_FILES_HINT)
-    if error.errno in _NO_ACCESS:
-        return StorageError(
-            f"{doing} failed ({reason})", path=path, hint="check that the directory exists and may be written"
-        )
-    return StorageError(f"{doing} failed ({reason})", path=path, hint=DEVICE_HINT)
+    kind = TooManyFilesError if error.errno in NO_FILES else StorageError
+    return kind(f"{doing} failed ({reason})", path=path, hint=_HINTS.get(error.errno or 0, DEVICE_HINT))
 
 
 @contextlib.contextmanager
@@ -183,8 +180,11 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 
 
 @contextlib.contextmanager
-def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[int]:
-    """Write a file that appears complete at ``path`` at the end of the block, or not at all."""
+def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bool = True) -> Iterator[int]:
+    """Write a file that appears complete at ``path`` at the end of the block, or not at all.
+
+    Without ``durable`` nothing is flushed: after a power failure, the file may be there without its content.
+    """
     target = Path(path)
     if not replace and os.path.lexists(target):  # before gigabytes are written; the rename checks again
         raise NameTakenError("the name is taken; nothing was replaced", path=target, hint=_FORCE_HINT)
@@ -196,12 +196,14 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
             with contextlib.suppress(OSError):  # a file system without locks: only sweep_drafts() needs it
                 try_lock(fd)
             yield fd
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
             if replace:
                 draft.replace(target)
             else:
                 rename_noreplace(draft, target)
-        fsync_dir(target.parent)
+        if durable:
+            fsync_dir(target.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -228,27 +230,24 @@ def refuse_special(path: Path) -> None:
 
 
 def sweep_drafts(directory: Path) -> list[Path]:
-    """Remove the drafts of :func:`new_file` that killed processes left in a directory; return their paths.
+    """Remove drafts of files and directories that killed processes left in a directory; return their paths.
 
     A live draft has a lock, which ends with its process. Drafts that cannot be removed stay.
     """
     removed = []
     with contextlib.suppress(OSError):
         for path in directory.iterdir():
-            if _DRAFT.fullmatch(path.name) and _is_dead(path):
-                with contextlib.suppress(OSError):  # the others can still go
-                    path.unlink(missing_ok=True)
+            if (match := _DRAFT.fullmatch(path.name)) is None:
+                continue
+            is_kind, remove = (stat.S_ISDIR, shutil.rmtree) if match[1] else (stat.S_ISREG, type(path).unlink)
+            with (
+                contextlib.suppress(OSError),  # the others can still go
+                open_fd(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd,
+            ):
+                if is_kind(os.fstat(fd).st_mode) and try_lock(fd):
+                    remove(path)
                     removed.append(path)
     return removed
-
-
-def _is_dead(draft: Path) -> bool:
-    """Check that a draft is a file without a lock."""
-    try:
-        with open_fd(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd:
-            return try_lock(fd) and stat.S_ISREG(os.fstat(fd).st_mode)
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager
@@ -322,9 +321,6 @@ def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) 
         )
 
 
-_SUFFIX = ".partial"
-
-
 def lock_directory(path: Path) -> int | None:
     """Open and lock a directory; return its descriptor, or None if another process holds the lock."""
     while True:
@@ -342,19 +338,17 @@ def lock_directory(path: Path) -> int | None:
 class Staging:
     """A new, locked directory beside a target; removed at the end of the block, unless published.
 
-    Those that dead processes left for the same target are removed first. The name, of :attr:`path`, begins
-    with a dot and ends in ``suffix``, by which :func:`sweep` finds it.
+    Drafts that dead processes left in the same directory are removed first (:func:`sweep_drafts`).
     """
 
-    def __init__(self, target: Path, suffix: str = _SUFFIX) -> None:
-        self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}{suffix}")
+    def __init__(self, target: Path) -> None:
+        self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         self._target = target
-        self._suffix = suffix
         self._fd: int | None = None
         self._published = False
 
     def __enter__(self) -> Self:
-        sweep(self._target, self._suffix)
+        sweep_drafts(self._target.parent)
         while self._fd is None:
             self.path.mkdir()
             # Another process's sweep may remove it before it is locked.
@@ -389,18 +383,3 @@ def hold_lock(path: Path, stack: contextlib.ExitStack) -> None:
     if fd is None:
         raise StorageError("another process is rewriting it", path=path, hint="wait for it, then try again")
     stack.callback(os.close, fd)
-
-
-def sweep(target: Path, suffix: str = _SUFFIX) -> list[Path]:
-    """Remove the staging directories that dead processes left for a target; return their paths."""
-    removed = []
-    for path in target.parent.glob(f".{glob.escape(target.name)}.*{suffix}"):
-        try:
-            fd = lock_directory(path)
-        except OSError:
-            continue  # gone meanwhile, or of another user
-        if fd is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(fd)
-            removed.append(path)
-    return removed

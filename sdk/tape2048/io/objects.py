@@ -1,12 +1,12 @@
 """Files below a URL: a directory (of a network file system, too), or a bucket of S3 (extra ``s3``).
 
-Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and replaces; no operation is
-conditional, since stores differ in what they make of a condition. Who needs a unique key derives it from its
-content, or from something that nobody else has. Listings are fresh: nothing is cached.
+Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and replaces. No operation is
+conditional, because some servers ignore conditions: derive a unique key from its content. Listings are never
+cached.
 
-A directory of files becomes visible as a whole: its files are uploaded below :meth:`Store.stage`, and
-:meth:`Store.commit` puts its last one. On S3 readers look for that last key; in a directory, the staged one
-has a hidden name until it is renamed.
+A directory of files appears atomically: upload its files below :meth:`Store.stage`, and put the last file
+with :meth:`Store.commit`. On S3, readers look for the last key. In a directory, the staged files have a
+hidden name until a rename. obstore's local store neither flushes nor stages, so directories do not use it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ import contextlib
 import errno
 import glob
 import os
+import re
 import secrets
 import shutil
+import stat
 from abc import ABC, abstractmethod
+from datetime import timedelta
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +33,10 @@ from tape2048.io.durable import (
     open_fd,
     rename_noreplace,
     replace_file,
-    storage_errors,
     write_all,
     write_file,
 )
+from tape2048.io.reading import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,10 +45,10 @@ if TYPE_CHECKING:
 #: Bytes of one read or write.
 CHUNK_BYTES = 8 * 1024 * 1024
 
-#: The longest that an operation of S3, and an upload of a whole file, may take.
-_ANSWER_S, _UPLOAD_S = 60.0, 3600.0
+#: Seconds that a request to S3 may be silent, concurrent parts of an upload, and the most parts of a file.
+_ANSWER_S, _PARTS_AT_ONCE, _PARTS_MAX = 60, 4, 10_000
 
-_AWAY_HINT = "look at the address, the network and the credentials; it is tried again"
+_AWAY_HINT = "Check the address (AWS_ENDPOINT_URL), the region (AWS_REGION), the credentials and the network."
 
 
 class Store(ABC):
@@ -58,18 +63,13 @@ class Store(ABC):
 
     def upload(self, key: str, path: Path) -> None:
         """Write a file with the content of a local one, or replace it."""
-        with storage_errors(path, "reading it"), open_fd(path, os.O_RDONLY):
-            pass  # a local file that is missing is another error
-        with self._reached(key, "writing") as target:
-            self._upload(target, path)
+        with open_regular(path) as source, self._reached(key, "writing") as target:
+            self._upload(target, source)
 
-    def chunks(self, key: str, size: int | None = None) -> Iterator[bytes]:
-        """Read a file from start to end; MissingPathError if there is none.
-
-        With the expected ``size``, S3 needs one request less; of a longer file a byte more may come.
-        """
+    def chunks(self, key: str) -> Iterator[bytes]:
+        """Read a file from start to end; MissingPathError if there is none."""
         with self._reached(key, "reading") as path:
-            yield from self._chunks(path, size)
+            yield from self._chunks(path)
 
     def names(self, directory: str) -> dict[str, int]:
         """List the files below a directory, relative to it, with their sizes; hidden files are left out."""
@@ -81,22 +81,23 @@ class Store(ABC):
         with self._reached(key, "removing") as path, contextlib.suppress(FileNotFoundError):
             self._remove(path)
 
-    @abstractmethod
     def stage(self, directory: str) -> str:
         """Return the place for the files of a directory that is not visible yet; leftovers are removed."""
+        return directory
 
-    @abstractmethod
     def commit(self, directory: str, name: str, data: bytes) -> None:
         """Put the last file of a staged directory, which makes it visible; a visible one stays."""
+        self.put(f"{directory}/{name}", data)
 
-    @abstractmethod
     def retract(self, directory: str, name: str) -> None:
         """Remove a directory, its last file first."""
+        for each in (name, *self.names(directory)):
+            self.remove(f"{directory}/{each}")
 
-    def get(self, key: str, bytes_max: int, size: int | None = None) -> bytes:
-        """Read a small file, of at most ``bytes_max`` bytes; ``size`` as for :meth:`chunks`."""
+    def get(self, key: str, bytes_max: int) -> bytes:
+        """Read a small file, of at most ``bytes_max`` bytes."""
         data = b""
-        for chunk in self.chunks(key, size):
+        for chunk in self.chunks(key):
             data += chunk
             if len(data) > bytes_max:
                 raise StoreError(f"more than {bytes_max} bytes, expected a small file", path=self.path(key))
@@ -112,9 +113,9 @@ class Store(ABC):
     @abstractmethod
     def _put(self, path: Any, data: bytes) -> None: ...
     @abstractmethod
-    def _upload(self, target: Any, path: Path) -> None: ...
+    def _upload(self, target: Any, source: int) -> None: ...
     @abstractmethod
-    def _chunks(self, path: Any, size: int | None) -> Iterator[bytes]: ...
+    def _chunks(self, path: Any) -> Iterator[bytes]: ...
     @abstractmethod
     def _names(self, path: Any) -> dict[str, int]: ...
     @abstractmethod
@@ -169,14 +170,16 @@ class DirectoryStore(Store):
         self._make_directory(path.parent)
         replace_file(path, data)
 
-    def _upload(self, target: Path, path: Path) -> None:
+    def _upload(self, target: Path, source: int) -> None:
         self._make_directory(target.parent)
-        with open_fd(path, os.O_RDONLY) as source, new_file(target, replace=True) as fd:
+        with new_file(target, replace=True) as fd:
             while data := os.read(source, CHUNK_BYTES):
                 write_all(fd, data)
 
-    def _chunks(self, path: Path, size: int | None) -> Iterator[bytes]:  # noqa: ARG002 - for S3
-        with open_fd(path, os.O_RDONLY) as fd:
+    def _chunks(self, path: Path) -> Iterator[bytes]:
+        with open_fd(path, os.O_RDONLY | os.O_NONBLOCK) as fd:  # it may be a FIFO
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             while data := os.read(fd, CHUNK_BYTES):
                 yield data
 
@@ -232,91 +235,105 @@ class DirectoryStore(Store):
 
 
 class S3Store(Store):
-    """Objects below a prefix of a bucket, by s3fs, which takes credentials and address as boto3 does."""
+    """Objects below a prefix of a bucket; AWS_* variables have the address and the credentials."""
 
     def __init__(self, root: str) -> None:
         self.url = f"s3://{root}"
-        self._root = root
+        self._bucket, _, self._prefix = root.partition("/")
+        #: By process. A forked child keeps its parent's client: it lacks the threads for freeing it.
+        self._clients: dict[int, Any] = {}
+        if not (found := os.environ.get("AWS_ENDPOINT_URL", "http:")).startswith(("http:", "https:")):
+            raise ConfigError(f"AWS_ENDPOINT_URL is {found!r}; expected http://... or https://...")
         try:
-            import s3fs
+            _obstore(os.getpid())
         except ImportError as error:
             raise MissingPackageError(
-                "s3:// needs the package s3fs", path=self.url, hint="pip install 'tape2048[s3]'"
+                "s3:// needs the package obstore", path=self.url, hint="pip install 'tape2048[s3]'"
             ) from error
-        limits = {
-            "connect_timeout": 5,
-            "read_timeout": 30,
-            "retries": {"max_attempts": 2},
-            # Some servers send a file's checksum with a part of it; what is read here is compared anyway.
-            "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
-        }
-        # Its listing cache would hide new sessions.
-        self._files: Any = s3fs.S3FileSystem(
-            use_listings_cache=False, skip_instance_cache=True, config_kwargs=limits
-        )
-        self._files.retries = 2
 
-    def _do(self, name: str, *args: Any, timeout_s: float = _ANSWER_S, **options: Any) -> Any:
-        """Call a method of s3fs; a server may neither answer nor hang up."""
-        from fsspec.asyn import sync
+    def _do(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call a function of obstore in this process."""
+        obstore = _obstore(pid := os.getpid())
+        if pid not in self._clients:
+            credentials = None
+            if "AWS_ACCESS_KEY_ID" not in os.environ:
+                with contextlib.suppress(ImportError, ValueError):  # boto3 is missing, or finds none
+                    from obstore.auth.boto3 import Boto3CredentialProvider
 
-        return sync(self._files.loop, getattr(self._files, f"_{name}"), *args, timeout=timeout_s, **options)
+                    credentials = Boto3CredentialProvider()
+            client = obstore._store.S3Store(  # noqa: SLF001
+                self._bucket,
+                prefix=self._prefix or None,
+                client_options={
+                    "allow_http": True,  # AWS_ENDPOINT_URL may start with http://
+                    "connect_timeout": "5s",
+                    "read_timeout": f"{_ANSWER_S}s",
+                    "timeout": "1day",  # for a whole file; the default is 30 s
+                },
+                retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=30)},
+                credential_provider=credentials,
+            )
+            self._clients.setdefault(pid, client)
+        return getattr(obstore, name)(self._clients[pid], *args, **options)
 
     @contextlib.contextmanager
     def _reached(self, key: str, doing: str) -> Iterator[str]:
         try:
-            yield f"{self._root}/{key}"
-        except TapeError:
-            raise
-        except FileNotFoundError as error:
-            raise MissingPathError("nothing stands at this address", path=self.path(key)) from error
-        except Exception as error:  # those of boto, aiohttp and asyncio have no base class in common
-            why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise StoreError(f"{doing} failed ({why})", path=self.path(key), hint=_AWAY_HINT) from error
+            yield key
+        except BaseException as error:  # of obstore, which may panic, or boto3
+            if isinstance(error, (TapeError, KeyboardInterrupt, SystemExit, GeneratorExit)):
+                raise
+            text, _, details = str(error).partition("\n\nDebug source")
+            if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
+                hint = "look at the spelling of the bucket and the prefix; make the bucket if it is missing"
+                raise MissingPathError(
+                    "nothing stands at this address", path=self.path(key), hint=hint
+                ) from error
+            causes = re.findall(r'(?:message|error): "([^"]+)"', details)[-1:]
+            if "kind: Timeout" in details:
+                causes = [f"no answer within {_ANSWER_S} s"]
+            why = " ".join(re.sub(r"<[^>]*>", " ", text).split())  # servers answer in XML
+            message = f"{doing} failed ({': '.join([*causes, type(error).__name__, why])})"
+            raise StoreError(message, path=self.path(key), hint=_AWAY_HINT) from error
 
     def _put(self, path: str, data: bytes) -> None:
-        self._do("pipe_file", path, data)
+        self._do("put", path, data)
 
-    def _upload(self, target: str, path: Path) -> None:
-        self._do("put_file", str(path), target, timeout_s=_UPLOAD_S)
+    def _upload(self, target: str, source: int) -> None:
+        part = max(CHUNK_BYTES, -(-os.fstat(source).st_size // _PARTS_MAX))
+        with self._do("open_writer", target, buffer_size=part, max_concurrency=_PARTS_AT_ONCE) as writer:
+            while data := os.read(source, CHUNK_BYTES):
+                writer.write(data)
 
-    def _chunks(self, path: str, size: int | None) -> Iterator[bytes]:
-        if size is None:
-            size = self._do("info", path)["size"]
-        for begin in range(0, size, CHUNK_BYTES):
-            end = min(begin + CHUNK_BYTES, size)
-            try:
-                data = self._do("cat_file", path, start=begin, end=end + (end == size))
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                return  # it ends before the range
-            yield data
-            if len(data) < end - begin:
-                return
+    def _chunks(self, path: str) -> Iterator[bytes]:
+        yield from map(bytes, self._do("get", path).stream(CHUNK_BYTES))
 
     def _names(self, path: str) -> dict[str, int]:
-        found = self._do("find", path, detail=True)
-        return {name.removeprefix(f"{path}/"): int(each["size"]) for name, each in found.items()}
+        pages = self._do("list", path)
+        return {each["path"].removeprefix(f"{path}/"): each["size"] for page in pages for each in page}
 
     def _remove(self, path: str) -> None:
-        self._do("info", path)  # some servers do not answer the removal of what is not there
-        self._do("rm_file", path)
+        self._do("delete", path)
 
-    def stage(self, directory: str) -> str:
-        """Return where to put the files of a directory that is not visible yet; what was left goes."""
-        return directory
 
-    def commit(self, directory: str, name: str, data: bytes) -> None:
-        """Put the last file of a staged directory, which makes it visible; a visible one stays."""
-        self.put(f"{directory}/{name}", data)
+_IMPORTED_IN = os.getpid()
+_LIBRARIES: dict[int, Any] = {}
 
-    def retract(self, directory: str, name: str) -> None:
-        """Remove a directory, its last file first."""
-        self.remove(f"{directory}/{name}")
-        for each in self.names(directory):
-            self.remove(f"{directory}/{each}")
+
+def _obstore(pid: int) -> Any:
+    """Load obstore for a process. In a forked child it would wait for its parent's threads: load a copy."""
+    if pid not in _LIBRARIES:
+        from obstore import _obstore as library
+
+        if pid != _IMPORTED_IN:
+            fd = os.memfd_create("obstore")  # dlopen returns the loaded library for the same file
+            loader = ExtensionFileLoader(library.__name__, f"/proc/{pid}/fd/{fd}")
+            shutil.copyfile(library.__file__, loader.path)
+            library = module_from_spec(ModuleSpec(loader.name, loader, origin=loader.path))
+            loader.exec_module(library)
+            os.close(fd)
+        _LIBRARIES.setdefault(pid, library)  # another thread may be faster, and its clients need its library
+    return _LIBRARIES[pid]
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -55,7 +55,6 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ: Final = 22  # linux/mman.h, since Linux 5.14; the mmap module has no name for it
 
-
 # What mmap's flags are beside those that the mmap module names: of Linux on all machines this runs on.
 _MAP_FIXED: Final = 0x10
 _RESERVED: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
@@ -111,9 +110,10 @@ class Reserved(_Mapping):
     def __init__(self, length: int) -> None:
         super().__init__(-1, length, 0, _RESERVED)
 
-    def attach(self, fd: int) -> None:
-        """Map the file there, which has ``length`` bytes; ``fd`` may be closed then."""
-        _map(self._address, self._length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd)
+    def attach(self, fd: int, offset: int = 0, length: int | None = None) -> None:
+        """Map a file of ``length`` bytes at a multiple of the page size; ``fd`` may be closed then."""
+        address, length = self._address + offset, self._length if length is None else length
+        _map(address, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd)
 
     def detach(self) -> None:
         """Take the file out again."""
@@ -130,6 +130,11 @@ def populate(mapped: NDArray[Any]) -> None:
     address = mapped.__array_interface__["data"][0]
     begin = address - address % mmap.PAGESIZE
     _libc.madvise(begin, address + mapped.nbytes - begin, _MADV_POPULATE_READ)
+
+
+def prefer_huge_pages(mapped: NDArray[Any]) -> None:
+    """Read a mapped file in huge pages where the system can; call it before the array is used."""
+    _libc.madvise(mapped.ctypes.data, mapped.nbytes, mmap.MADV_HUGEPAGE)
 
 
 def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
@@ -224,13 +229,11 @@ def _multiply(a: int, b: int) -> int:
 
 @functools.cache
 def _power_of_two(n: int) -> int:
-    """Return ``x**(2**n)``."""
     return _ONE >> 1 if n == 0 else _multiply(_power_of_two(n - 1), _power_of_two(n - 1))
 
 
 @functools.lru_cache(maxsize=1024)
 def _shift(length: int) -> int:
-    """Return ``x**(8 * length)``."""
     result, n = _ONE, 3
     while length:
         if length & 1:

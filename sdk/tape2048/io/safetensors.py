@@ -15,8 +15,10 @@ It loads a network of 256 MB, which every worker does, in 5 s instead of 0.5 s, 
 from __future__ import annotations
 
 import math
+import os
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,21 +28,17 @@ from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, FormatError, TruncatedError
 from tape2048.io.reading import crc32c
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 Array = npt.NDArray[Any]
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = "crc32c"
-_DTYPES = {"F32": "<f4", "I16": "<i2", "U16": "<u2", "U64": "<u8"}
+_DTYPES = {"U8": "u1", "F32": "<f4", "I16": "<i2", "U16": "<u2", "U64": "<u8"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
-#: Networks have no more, and NumPy has a limit of its own.
-_DIMENSIONS_MAX = 2
+_DIMENSIONS_MAX = 2  # networks have no more, and NumPy has a limit of its own
 
-#: An array takes about 100 bytes of a header.
-_HEADER_BYTES_MAX = 4 << 20
+#: Bytes of the largest header and its length; an array takes about 100.
+HEADER_END_MAX = 8 + (4 << 20)
 
 
 class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,7 +48,7 @@ class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file of ``f32``, ``i16``, ``u16`` and ``u64`` arrays, without copying them."""
+    """Yield the bytes of a file of ``u8``, ``f32``, ``i16``, ``u16`` and ``u64`` arrays, without a copy."""
     header: dict[str, Any] = {"__metadata__": {**texts, _CHECKSUM: _checksum(arrays)}}
     end = 0
     for name, array in arrays.items():
@@ -73,27 +71,42 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
     return f"{value:08x}"
 
 
-def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
-
-    Raises FormatError or one of its subclasses TruncatedError and ChecksumError.
-    """
+def check_length(data: memoryview | bytes, path: str | os.PathLike[str] | None) -> int:
+    """Return the offset of the first array; raise TruncatedError for a header that cannot be one."""
     if len(data) < _LENGTH.size:
         raise TruncatedError(f"found {len(data)} bytes, expected a safetensors file", path=path, offset=0)
-    (length,) = _LENGTH.unpack_from(data)
-    begin = _LENGTH.size + length
-    if begin > len(data) or length > _HEADER_BYTES_MAX:
+    begin: int = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    if begin > len(data) or begin > HEADER_END_MAX:
         raise TruncatedError(
             f"the header claims more bytes than the {len(data) - _LENGTH.size:,} that follow, or than the "
-            f"{_HEADER_BYTES_MAX:,} that a header may have",
+            f"{HEADER_END_MAX - _LENGTH.size:,} that a header may have",
             path=path,
             offset=0,
             hint="not a safetensors file, or a file that was cut off",
         )
-    tensors, texts = _read_header(data[_LENGTH.size : begin], path)
-    arrays: dict[str, Array] = {}
-    at = begin
-    for name, tensor in tensors:
+    return begin
+
+
+class TensorTable(NamedTuple):
+    """A header: types and shapes of the arrays by name, the texts, and where the arrays begin and end."""
+
+    arrays: dict[str, tuple[str, list[int]]]
+    texts: dict[str, str]
+    begin: int
+    end: int
+
+
+def read_tensor_table(data: memoryview | bytes, path: str | os.PathLike[str]) -> TensorTable:
+    """Read and check a header, of data that may end after it; errors as :func:`decode`."""
+    begin = at = check_length(data, path)
+    try:
+        header = msgspec.json.decode(data[_LENGTH.size : begin], type=dict[str, msgspec.Raw])
+        texts = msgspec.json.decode(header.pop("__metadata__", b"{}"), type=dict[str, str])
+        tensors = {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"the header is not safetensors JSON: {error}", path=path, offset=8) from error
+    arrays = {}
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         dtype = _DTYPES.get(tensor.dtype)
         if dtype is None:
             raise FormatError(
@@ -101,8 +114,7 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
             )
         if len(tensor.shape) > _DIMENSIONS_MAX or any(not 0 < size < 2**48 for size in tensor.shape):
             raise FormatError(f"{name} has the shape {tensor.shape}", path=path)
-        count = math.prod(tensor.shape)
-        end = at + count * np.dtype(dtype).itemsize
+        end = at + math.prod(tensor.shape) * np.dtype(dtype).itemsize
         if tensor.data_offsets != (at - begin, end - begin):
             raise FormatError(
                 f"{name} claims bytes {tensor.data_offsets[0]} to {tensor.data_offsets[1]}; "
@@ -110,13 +122,26 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
                 path=path,
                 offset=at,
             )
-        if end > len(data):
-            raise TruncatedError(f"{name} ends at byte {end:,}, and the file has {len(data):,}", path=path)
-        arrays[name] = np.frombuffer(data, dtype=dtype, count=count, offset=at).reshape(tensor.shape)
+        arrays[name] = dtype, tensor.shape
         at = end
-    if at != len(data):
-        rest = counted(len(data) - at, "byte")
-        raise FormatError(f"the last array is followed by {rest}", path=path, offset=at)
+    return TensorTable(arrays, texts, begin, at)
+
+
+def decode(data: memoryview | bytes, path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
+    """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
+
+    Raises FormatError or one of its subclasses TruncatedError and ChecksumError.
+    """
+    described, texts, at, end = read_tensor_table(data, path)
+    if end > len(data):
+        raise TruncatedError(f"the last array ends at byte {end:,} of {len(data):,}", path=path)
+    if end < len(data):
+        rest = counted(len(data) - end, "byte")
+        raise FormatError(f"the last array is followed by {rest}", path=path, offset=end)
+    arrays: dict[str, Array] = {}
+    for name, (dtype, shape) in described.items():
+        arrays[name] = np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape)
+        at += arrays[name].nbytes
     written = texts.pop(_CHECKSUM, None)
     if written is not None and written != (found := _checksum(arrays)):
         raise ChecksumError(
@@ -125,13 +150,3 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
             hint="restore the file from a copy; a program that edits arrays has to drop the header's crc32c",
         )
     return arrays, texts
-
-
-def _read_header(text: memoryview | bytes, path: str) -> tuple[list[tuple[str, _Tensor]], dict[str, str]]:
-    try:
-        header = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        texts = msgspec.json.decode(header.pop("__metadata__", b"{}"), type=dict[str, str])
-        tensors = {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"the header is not safetensors JSON: {error}", path=path, offset=8) from error
-    return sorted(tensors.items(), key=lambda item: item[1].data_offsets), texts

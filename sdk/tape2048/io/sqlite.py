@@ -13,16 +13,14 @@ import itertools
 import os
 import re
 import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
 from tape2048.errors import BookkeepingError, DiskFullError, NameTakenError, SchemaError, StorageError
 from tape2048.io.durable import DEVICE_HINT, storage_error
 from tape2048.io.reading import open_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _OPERATIONS_PER_CALLBACK = 10_000
 
@@ -30,13 +28,14 @@ _OPERATIONS_PER_CALLBACK = 10_000
 #: statement and 41 ms with 50 to 250. Old builds of SQLite take at most 999 values.
 INSERT_VALUES_MAX = 896
 
+_PATH_BYTES_MAX = 504  # the longest path that SQLite opens, with links resolved
+
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 _WAL_VERSION = 2
 _PAGE_BYTES_MAX = 1 << 16
 # SQLite normalises statements: real tables begin like this, virtual tables do not.
 _CREATE_TABLE = re.compile(r"CREATE TABLE\b", re.IGNORECASE)
-
 
 _LOCKED_HINT = "let its writer finish, then open it again"
 _JOURNAL_HINT = (
@@ -131,6 +130,8 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
             database.execute("BEGIN")
             yield database
             database.execute("COMMIT")
+            if _is_long(path):
+                Path(path).write_bytes(database.serialize())
     except BaseException as error:
         with contextlib.suppress(OSError):
             Path(path).unlink()
@@ -143,8 +144,7 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
             hint = "free some space, then try again"
             raise DiskFullError("no space left on the device", path=path, hint=hint) from error
         if code == sqlite3.SQLITE_CANTOPEN:  # the file that was made just now
-            no_file = OSError(errno.EMFILE, f"SQLite: {error}")
-            raise storage_error(no_file, path, "opening it") from error
+            raise storage_error(OSError(errno.EMFILE, f"SQLite: {error}"), path, "opening it") from error
         message = f"SQLite could not write it: {error} ({_code_name(error)})"
         raise StorageError(message, path=path, hint=DEVICE_HINT) from error
 
@@ -208,21 +208,35 @@ def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -
 
 
 def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
-    """Open an existing file with SQLite's mode ``ro`` or ``rw``, without waiting for locks."""
+    """Open an existing file with SQLite's mode ``ro`` or ``rw``, without waiting for locks.
+
+    SQLite opens no path of more than 504 bytes: such a file is read into memory.
+    """
+    if _is_long(path):
+        database = sqlite3.connect(":memory:", isolation_level=None)
+        if data := Path(path).read_bytes():
+            database.deserialize(data)
+        return database
     # Always a URI: many builds take a name that begins with "file:" for one anyway, and only a URI can forbid
     # to create the file. Special bytes are escaped.
     uri = f"file://{quote_from_bytes(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
 
 
+def _is_long(path: str | os.PathLike[str]) -> bool:
+    return len(os.fsencode(os.path.realpath(path))) > _PATH_BYTES_MAX
+
+
 @contextlib.contextmanager
-def limited_work(database: sqlite3.Connection, operations: int) -> Iterator[None]:
-    """Interrupt statements of the block (SQLITE_INTERRUPT) once all have taken this many operations."""
+def limited_work(
+    database: sqlite3.Connection, operations: int, stop: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Interrupt statements of the block (SQLITE_INTERRUPT) once ``stop``, or all took so many operations."""
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 
     def too_long() -> bool:
         nonlocal calls_left
-        calls_left -= 1
+        calls_left = -1 if stop() else calls_left - 1
         return calls_left < 0
 
     database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)

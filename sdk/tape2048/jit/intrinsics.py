@@ -8,7 +8,8 @@ where the processor has them, else loops.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
@@ -17,9 +18,6 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from tape2048.jit.mix import mix64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 U64 = np.uint64
 #: :func:`tape2048.jit.mix.mix64` for compiled code.
@@ -51,7 +49,6 @@ _I64 = ir.IntType(64)
 _I128 = ir.IntType(128)
 _BYTE = ir.IntType(8)
 _U64 = types.uint64
-
 
 # An intrinsic is called without its first parameter, the typing context, which type checkers cannot see.
 _intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
@@ -184,7 +181,6 @@ extract_nibbles: Callable[[Any, Any], Any] = pext if HAS_PDEP else extract_nibbl
 
 
 def _store_bits(builder: Any, value: Any, pointer: Any, bits: int) -> None:
-    """Emit a store of the low ``bits`` of a ``u64``, whatever the alignment."""
     word = ir.IntType(bits)
     value = value if bits == 64 else builder.trunc(value, word)
     builder.store(value, builder.bitcast(pointer, word.as_pointer()), align=1)
@@ -201,7 +197,6 @@ def _store(bits: int) -> Any:
 
 
 store8 = _store(8)
-store16 = _store(16)
 store32 = _store(32)
 store64 = _store(64)
 
@@ -232,8 +227,6 @@ load64 = _load(64)
 
 
 def _store_at(bits: int) -> Any:
-    """Make a store of the low ``bits`` of a ``u64`` at an address, whatever its alignment."""
-
     @_emits(types.void, _U64, _U64)
     def store(builder: Any, address: Any, value: Any) -> None:
         _store_bits(builder, value, _pointer(builder, address, ir.IntType(bits)), bits)
@@ -273,7 +266,6 @@ def stack_words(count: int) -> Any:
 
 
 def _emit_prefetch(builder: Any, pointer: Any, locality: int, *, to_write: bool = False) -> None:
-    """Emit LLVM's prefetch of the cache line that a pointer is in, of data; never a fault."""
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
     data = 1
@@ -297,7 +289,6 @@ def _prefetch(locality: int) -> Any:
 prefetch = _prefetch(3)
 #: Into the second level: more lines can be in flight than the first level has room for.
 prefetch_many = _prefetch(2)
-
 
 # Where each of the 16 cells comes from, for the three generators of the square's symmetries.
 _MIRROR = [4 * (cell // 4) + 3 - cell % 4 for cell in range(16)]
@@ -362,8 +353,6 @@ def copy_record(builder: Any, target: Any, to: Any, source: Any, at: Any) -> Non
 
 
 def _prefetch_in(locality: int = 3, *, to_write: bool = False) -> Any:
-    """Make a prefetch of the cache line of ``buffer[offset]`` (one dimension)."""
-
     @_emits(types.void, None, _U64)
     def prefetch_in(builder: Any, buffer: Any, offset: Any) -> None:
         _emit_prefetch(builder, builder.gep(buffer, [offset]), locality, to_write=to_write)

@@ -7,11 +7,12 @@ counts from 0), the games are renumbered in that order, with new checksums. Tape
 time, each decoded, since anchors lie at other rows then.
 
 The table ``session`` keeps the facts that all sessions share; the list ``merged_from`` has the others, for
-each session. Embeddings are not copied.
+each session. The columns that all sessions have alike are joined in the order of the rows.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,7 @@ from tape2048.formats.session import (
 from tape2048.io.durable import Staging, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import crc32c, crc32c_combine, open_regular, read_exactly
 from tape2048.maintenance.validation import BlockSums, check_draft
+from tape2048.session.columns import shared_columns
 from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
 from tape2048.tape.reader import game_pieces
@@ -51,11 +53,7 @@ _SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_r
 #: Facts of each session that the merged session replaces.
 _OWN = ("rows", "runs", "started_at", "ended_at", "recovered", "merged_from")
 
-#: Rows of a larger block are read in pieces; the recorder's blocks have 7 MB.
-_PIECE_ROWS = 1 << 18
-
-#: Different from that of a recorder's unfinished sessions, which its next start finishes.
-_STAGING_SUFFIX = ".merging"
+_PIECE_ROWS = 1 << 18  # rows of a larger block are read in pieces; the recorder's blocks have 7 MB
 
 
 class Merged(NamedTuple):
@@ -66,7 +64,7 @@ class Merged(NamedTuple):
         sessions: number of merged sessions.
         rows: number of rows.
         runs: number of runs.
-        bytes: size of its files.
+        bytes: size of its files, without columns.
         renumbered: whether games have new ids.
     """
 
@@ -82,16 +80,19 @@ def merge_sessions(
     paths: Sequence[str | os.PathLike[str]],
     out_dir: str | os.PathLike[str],
     *,
+    all_columns: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Merged:
     """Merge sessions into a new one, and leave the originals unchanged.
 
     The new session is named after the earliest start and the model tag. It is published only after a complete
     validation (:func:`tape2048.validate_session`). Memory holds the run tables and a piece of a block.
+    It has the columns that all sessions have, of one type, width and facts; the others are logged.
 
     Args:
         paths: at least two sessions of one player; their starts decide the order.
         out_dir: the directory for the new session; created if missing.
+        all_columns: refuse to leave out a column.
         progress: called with the rows copied so far, and all rows.
 
     Returns:
@@ -99,7 +100,8 @@ def merge_sessions(
 
     Raises:
         MaintenanceError: a session is foreign or named twice, two sessions have different players or sampling
-            rates, only some have the action or are on tape, or two contain the same game.
+            rates, only some have the action or are on tape, two contain the same game, or a column would be
+            left out with ``all_columns``.
         FormatError: a session cannot be opened, or its bytes have changed.
         StorageError: an operation of the file system failed.
 
@@ -113,6 +115,11 @@ def merge_sessions(
     root = Path(os.path.abspath(out_dir))
     parts = _open_parts(paths)  # held, and so locked, to the end
     _check_mergeable(parts)
+    columns, others = shared_columns([part.columns for part in parts])
+    if others and all_columns:
+        raise MaintenanceError(f"columns would be lost: {others}", hint="Keep the originals (no --remove).")
+    if others:
+        logging.getLogger("tape2048").warning("columns left out: %s", others)
     ids = np.concatenate([part.runs["id"] for part in parts])
     renumbered = len(np.unique(ids)) != len(ids)
     facts = _facts(parts)
@@ -129,10 +136,14 @@ def merge_sessions(
     with storage_errors(root, "writing the merged session"):
         root.mkdir(parents=True, exist_ok=True)
         target = root / _name(facts)
-        with Staging(target, _STAGING_SUFFIX) as staging:
+        with Staging(target) as staging:
             draft = staging.path / "session"
             draft.mkdir()
             size = write(draft, parts, tables, facts, report, renumbered=renumbered)
+            merged = Session.open(draft)
+            for name, info in columns.items():
+                values = (part.column(name).values for part in parts)
+                merged.write_column(name, values, dtype=info.dtype, facts={"maker": None, **info.facts})
             check_draft(draft, MaintenanceError)
             published = rename_numbered(draft, target)
             fsync_dir(root)
@@ -203,8 +214,7 @@ def _check_mergeable(parts: list[Session]) -> None:
                     path=part.path,
                     hint="merge only sessions of one player, recorded alike",
                 )
-    seeds = np.concatenate([part.runs["seed"] for part in parts])
-    ordered = np.sort(seeds)
+    ordered = np.sort(np.concatenate([part.runs["seed"] for part in parts]))
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(twice):
         seed = ordered[twice[0]]
@@ -261,7 +271,6 @@ def _name(facts: dict[str, Any]) -> str:
 
 
 def _data(part: Session) -> tuple[Path, int]:
-    """Return the file of a session's rows, and the offset of the first one."""
     name, row_bytes = (STEPS_NPY, part.dtype.itemsize) if part.tape is None else (TAPE_NPY, 1)
     assert part.manifest is not None
     return part.path / name, part.manifest.files[name].bytes - len(part) * row_bytes
@@ -299,7 +308,6 @@ def _write_rows(
 def _copy_block(
     target: int, first_row: int, part: Session, block: np.void, table: NDArray[np.void] | None
 ) -> int:
-    """Copy one block's rows, with the ids of ``table``, if given; return the new block's checksum."""
     begin, count = int(block["first_row"]), int(block["rows"])
     path, data_offset = _data(part)
     found = written = 0

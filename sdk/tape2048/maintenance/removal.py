@@ -34,9 +34,11 @@ from tape2048.io.durable import (
     rename_numbered,
     storage_error,
     storage_errors,
+    sweep_drafts,
     write_file,
 )
-from tape2048.session.directory import EMBEDDINGS_FILES, list_names, read_manifest
+from tape2048.session.columns import column_files
+from tape2048.session.directory import list_names, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,8 +48,7 @@ if TYPE_CHECKING:
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
 
-#: Sessions hidden by one flush of the directory.
-_BATCH = 128
+_BATCH = 128  # sessions hidden by one flush of the directory
 
 
 class Removed(NamedTuple):
@@ -81,7 +82,7 @@ def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for e
     rows = {TAPE_NPY, ANCHORS_NPY} if TAPE_NPY in names else {STEPS_NPY}
     if missing := sorted({METADATA_DB, *rows} - names):
         return f"it lacks {missing[0]}"
-    foreign = sorted(names - {MANIFEST, *manifest.files, *EMBEDDINGS_FILES})
+    foreign = sorted(names - {MANIFEST, *manifest.files, *column_files(path)})
     return f"it holds {foreign[0]}, which is not a file of a session" if foreign else None
 
 
@@ -96,10 +97,11 @@ def find_leftovers(root: Path) -> list[Path]:
 
 
 def clear_leftovers(root: Path, removal_lock: RemovalLock) -> list[Removed]:  # noqa: ARG001 - proves the right
-    """Remove what interrupted removals have left; return the outcomes, sorted."""
+    """Remove what interrupted removals and killed writers have left; return the outcomes."""
     doing = "removing what was left"
     with storage_errors(root, doing):
-        outcomes = [_delete(path, path, doing) for path in find_leftovers(root)]
+        outcomes = [Removed(path, gone=True) for path in sweep_drafts(root)]
+        outcomes += [_delete(path, path, doing) for path in find_leftovers(root)]
         if outcomes:
             fsync_dir(root)
     return outcomes

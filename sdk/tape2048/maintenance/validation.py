@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -18,9 +19,17 @@ import numpy as np
 
 from tape2048.base.findings import Finding, Report
 from tape2048.base.text import counted
-from tape2048.errors import BookkeepingError, ChecksumError, ManifestError, NpyError, SchemaError, TapeError
-from tape2048.formats.metadata import packed_defect, read_metadata
-from tape2048.formats.npy import read_header
+from tape2048.errors import (
+    BookkeepingError,
+    ChecksumError,
+    FormatError,
+    ManifestError,
+    NpyError,
+    SchemaError,
+    TapeError,
+)
+from tape2048.formats.metadata import Metadata, packed_defect, read_metadata
+from tape2048.formats.npy import NpyHeader, read_header
 from tape2048.formats.session import (
     ANCHOR_DTYPE,
     MANIFEST,
@@ -29,21 +38,22 @@ from tape2048.formats.session import (
     STEP_DTYPES,
     TAPE_DTYPE,
     TAPE_NPY,
+    Manifest,
     anchor_count,
 )
 from tape2048.io.reading import crc32c, open_regular, read_exactly
+from tape2048.selection import unix_s
+from tape2048.session.columns import Columns, column_files, find_drafts
 from tape2048.session.directory import (
-    EMBEDDINGS_FILES,
     PLAIN_NAME,
-    as_unsigned,
     check_directory,
     find_steps,
     list_names,
     manifest_defects,
-    read_embeddings,
     read_manifest,
 )
-from tape2048.session.run_table import from_run_table
+from tape2048.session.foreign import Layout, step_layout
+from tape2048.session.run_table import Owners, from_run_table
 from tape2048.tape.reader import (
     Defect,
     anchor_error,
@@ -56,17 +66,12 @@ from tape2048.tape.reader import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    from tape2048.errors import FormatError
-    from tape2048.formats.metadata import Metadata
-    from tape2048.formats.npy import NpyHeader
-    from tape2048.formats.session import Manifest
-    from tape2048.session.run_table import Owners
 
 _EXPONENT_MAX = 15
+#: Where two 32768 tiles merge and the game goes on; no game reaches 2**18.
+_FOREIGN_EXPONENT_MAX = 17
 _ACTION_MAX = 3
 
 #: How the fact ``engine`` of a game that this project's recorder played begins; others count differently.
@@ -96,10 +101,15 @@ class RowChecks:
 
     Attributes:
         rows_without_run: number of rows so far whose run is not in the table.
+        rows_beyond: number of rows so far with a tile above 32768, where another program's rules allow one.
     """
 
-    def __init__(self, metadata: Metadata, rows: int, path: Path, *, whole: bool = True) -> None:
+    def __init__(
+        self, metadata: Metadata, rows: int, path: Path, layout: Layout, *, whole: bool, foreign: bool
+    ) -> None:
         self._path = path
+        self._layout = layout
+        self._exponent_max = _FOREIGN_EXPONENT_MAX if foreign else _EXPONENT_MAX
         self._defects: list[TapeError] = []
         self._bad_rows: dict[str, tuple[int, str, Place]] = {}
         self._owners: Owners | None = None
@@ -123,12 +133,14 @@ class RowChecks:
         self._last = np.full((len(self._runs), 17), 255, np.uint8) if recorded else None
         self._rows = rows
         self._whole = whole
-        self.rows_without_run = 0
+        self.rows_without_run = self.rows_beyond = 0
 
-    def update(self, chunk: NDArray[np.void], place: Place) -> None:
-        """Check the next rows, ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``."""
-        if len(chunk) == 0:
+    def update(self, given: NDArray[np.void], place: Place) -> None:
+        """Check the next rows, of the layout."""
+        if len(given) == 0:
             return
+        chunk, bad_mask = self._layout.steps(given)
+        self._note("mask", bad_mask, place, lambda at: self._layout.contradiction(given[at]))
         ids, steps, exps = chunk["run_id"], chunk["step_idx"], np.ascontiguousarray(chunk["exps"])
         owner = self._owner(np.ascontiguousarray(ids), place)
         number = self._number(owner, place.first)
@@ -147,8 +159,10 @@ class RowChecks:
         empty = served & ((halves[:, 0] | halves[:, 1]) == 0)
         self._note("empty", empty, place, lambda _: "has an empty board")
         if exps.max() > _EXPONENT_MAX:
-            bad_cell = served & (exps > _EXPONENT_MAX).any(axis=1)
-            self._note("exps", bad_cell, place, lambda at: f"has exponents {exps[at].tolist()}, above 15")
+            bad_cell = served & (exps > self._exponent_max).any(axis=1)
+            above = f"above {self._exponent_max}"
+            self._note("exps", bad_cell, place, lambda at: f"has exponents {exps[at].tolist()}, {above}")
+            self.rows_beyond += int((served & (exps > _EXPONENT_MAX).any(axis=1)).sum())
         if "action" in (chunk.dtype.names or ()):
             action = chunk["action"]
             bad_action = served & (action > _ACTION_MAX)
@@ -210,8 +224,7 @@ class RowChecks:
             number = np.arange(first, first + len(owner)) - self._runs["first_row"][owner].astype(np.int64)
         else:
             # In a stable sort by run, a row's number is its distance from the first row of its run.
-            unknown = len(owner) - len(known)
-            order = np.argsort(owner, kind="stable")[unknown:]
+            order = np.argsort(owner, kind="stable")[len(owner) - len(known) :]
             begins = np.cumsum(added) - added
             by_run = owner[order]
             number = np.zeros(len(owner), np.int64)
@@ -220,7 +233,6 @@ class RowChecks:
         return number
 
     def _run_defects(self) -> Iterator[BookkeepingError]:
-        """Yield the defects that need all rows of a run."""
         runs, counts, rate = self._runs, self._counts, self._rate or 1
         steps, tile = runs["steps"].astype(np.int64), runs["highest_tile"].astype(np.int64)
         due = -(-steps // rate)
@@ -436,7 +448,7 @@ def outcomes(rows: NDArray[np.uint8], moves: NDArray[np.int64]) -> Outcomes:
     lines = np.stack([boards.transpose(0, 2, 1), boards], axis=1)
     packed = np.take_along_axis(lines, np.argsort(lines == 0, axis=-1, kind="stable"), axis=-1)
     one, other = packed[..., :-1], packed[..., 1:]
-    merges = (one == other) & (one > 0) & (one < _EXPONENT_MAX)
+    merges = (one == other) & (one > 0)
     merges[..., 1] &= ~merges[..., 0]
     merges[..., 2] &= ~merges[..., 1]
     merged = np.where(merges, np.int64(2) << one, 0)
@@ -457,14 +469,18 @@ CHUNK_ROWS = 1 << 18
 #: Bytes of a chunk of other files.
 CHUNK_BYTES = 8 * 1024 * 1024
 
-# Endings of the files that SQLite, and programs that write to a temporary name, leave behind.
-_LEFTOVER_SUFFIXES = ("-journal", "-wal", "-shm", ".tmp", ".partial")
+_NAMED_MAX = 10  # unknown files that a note names
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def validate_session(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
+def validate_session(
+    path: str | os.PathLike[str],
+    *,
+    columns: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Check a session directory completely.
 
     Recomputes and compares: the manifest's sizes, checksums and counts; the blocks' checksums, and that the
@@ -472,13 +488,14 @@ def validate_session(path: str | os.PathLike[str], *, progress: Progress | None 
     <= 15, actions <= 3 and no empty board; each run's ``rows == ceil(steps / sample_rate)``, and its
     ``highest_tile`` with the tiles of its rows; of games that this project's recorder played, score and
     highest tile with the outcomes of the last row; the facts ``rows`` and ``runs``; the copy of the run
-    table; that embeddings are complete and of these rows, as far as the loader checks it; and that the
-    directory has no other files. A session on tape is decoded: each game by the rules and by its row of the
-    run table, and each anchor. Without the fact ``sample_rate``, the first rows give the rate. Rows of games
-    that never reached the run table of a foreign session are a note, not a finding.
+    table; and each column's type, shape, length and rows. A session on tape is decoded: each game by the
+    rules and by its row of the run table, and each anchor. Without the fact ``sample_rate``, the first rows
+    give the rate. Unknown files, unfinished columns, a start in the future or after the end, and rows of
+    games that never reached the run table of a foreign session, are notes, not findings.
 
     Args:
         path: the directory of a session, of the recorder or foreign.
+        columns: overlay directory, whose columns of this session are checked, too.
         progress: called after each chunk with the bytes read so far, and all bytes.
 
     Returns:
@@ -491,7 +508,7 @@ def validate_session(path: str | os.PathLike[str], *, progress: Progress | None 
         >>> report.ok, report.runs
         (True, 200)
     """
-    return _Validation(progress).run(path)
+    return _Validation(progress).run(path, columns)
 
 
 def check_draft(draft: Path, kind: type[TapeError]) -> None:
@@ -510,6 +527,7 @@ class _Validation:
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
         self._findings: list[Finding] = []
+        self._notes: list[str] = []
         self._checksums = 0
         self._bytes_done = 0
         self._bytes_total = 0
@@ -518,7 +536,7 @@ class _Validation:
         self._metadata: Metadata | None = None
         self._blocks: BlockSums | None = None
 
-    def run(self, path: str | os.PathLike[str]) -> Report:
+    def run(self, path: str | os.PathLike[str], overlay: str | os.PathLike[str] | None) -> Report:
         directory = self._collect(check_directory, path)
         if directory is None:
             return Report(os.fspath(path), 0, 0, 0, tuple(self._findings))
@@ -539,25 +557,31 @@ class _Validation:
         ]
         self._bytes_total = sum(found.st_size for found in map(_stat, {*parts, *listed}) if found is not None)
         on_tape = bool(parts) and parts[0].name == TAPE_NPY
-        headers = self._headers(parts, *([[TAPE_DTYPE], [ANCHOR_DTYPE]] if on_tape else [STEP_DTYPES]))
-        rows = left_out = 0
+        layout = None
+        if parts and self._manifest is None and not on_tape:
+            layout = self._collect(step_layout, parts[0])
+        types = STEP_DTYPES if layout is None or layout.is_native else (layout.dtype,)
+        headers = self._headers(parts, *([[TAPE_DTYPE], [ANCHOR_DTYPE]] if on_tape else [types]))
+        rows = left_out = beyond = 0
         if headers is None:
             self._read_plain(*parts)
         else:
             rows = headers[0].rows if on_tape else sum(header.rows for header in headers)
-            left_out = (self._read_tape if on_tape else self._read_rows)(parts, headers, rows)
-            self._check_counts(rows)
+            left_out, beyond = (self._read_tape if on_tape else self._read_rows)(parts, headers, rows)
+            self._check_facts(rows)
         self._read_plain(*(path for path in listed if path not in parts and path.is_file()))
-        self._check_names(
-            {MANIFEST, METADATA_DB, *EMBEDDINGS_FILES, *(part.name for part in (*parts, *listed))}
-        )
-        if headers is not None and any(os.path.lexists(directory / name) for name in EMBEDDINGS_FILES):
-            self._collect(read_embeddings, directory, rows - left_out, self._manifest)
-        notes: tuple[str, ...] = ()
+        in_columns = self._collect(column_files, directory) or set()
+        known = {MANIFEST, METADATA_DB, *in_columns, *(part.name for part in (*parts, *listed))}
+        self._check_names(known | {f"{name}s.json" for name in (layout.dtype.names or () if layout else ())})
+        for place in (directory, *([] if overlay is None else [Path(overlay, directory.name)])):
+            self._collect(self._check_columns, place, None if headers is None else rows - left_out - beyond)
         if left_out:
-            notes = (f"{counted(left_out, 'row')} of games that never reached the table runs: left out",)
+            what = f"{counted(left_out, 'row')} of games that never reached the table runs: left out"
+            self._notes.append(what)
+        if beyond:
+            self._notes.append(f"{counted(beyond, 'row')} after the first 65536 of a game: left out")
         runs = len(self._metadata.runs) if self._metadata else 0
-        return Report(str(directory), rows, runs, self._checksums, tuple(self._findings), notes)
+        return Report(str(directory), rows, runs, self._checksums, tuple(self._findings), tuple(self._notes))
 
     def _headers(self, parts: list[Path], *accepted: Sequence[np.dtype[Any]]) -> list[NpyHeader] | None:
         """Read the header of each part; return None if one is invalid or two differ.
@@ -576,21 +600,23 @@ class _Validation:
             headers.append(header)
         return headers or None
 
-    def _read_rows(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> int:
-        """Read the rows once, for all checksums and checks; return the number of rows without a run."""
+    def _read_rows(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> tuple[int, int]:
         checks: RowChecks | None = None
         if self._metadata is not None:
             whole = self._metadata.has_rows or self._manifest is not None
-            checks = RowChecks(self._metadata, rows, self._directory / METADATA_DB, whole=whole)
+            path, foreign = self._directory / METADATA_DB, self._manifest is None
+            layout = Layout.of(headers[0].dtype, parts[0])
+            checks = RowChecks(self._metadata, rows, path, layout, whole=whole, foreign=foreign)
         self._begin_blocks(rows, headers[0].dtype.itemsize)
         first = 0
         for part, header in zip(parts, headers, strict=True):
             if self._collect(self._read_part, part, header, first, checks) is None:
-                return checks.rows_without_run if checks else 0  # the later rows are unknown
+                break  # the later rows are unknown
             first += header.rows
-        self._add(*(checks.defects() if checks else ()))
-        self._end_blocks(parts[0], headers[0].data_offset if len(parts) == 1 else None)
-        return checks.rows_without_run if checks else 0
+        else:
+            self._add(*(checks.defects() if checks else ()))
+            self._end_blocks(parts[0], headers[0].data_offset if len(parts) == 1 else None)
+        return (checks.rows_without_run, checks.rows_beyond) if checks else (0, 0)
 
     def _read_part(self, path: Path, header: NpyHeader, first: int, checks: RowChecks | None) -> bool:
         with self._summed(path) as (read, _):
@@ -603,23 +629,21 @@ class _Validation:
                 if self._blocks is not None:
                     self._blocks.update(content)
                 if checks is not None:
-                    checks.update(as_unsigned(chunk), place.plus(begin))
+                    checks.update(chunk, place.plus(begin))
         return True
 
-    def _read_tape(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> int:
-        """Read tape and anchors once, side by side, for all checksums, and decode every game."""
+    def _read_tape(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> tuple[int, int]:
         checks = self._collect(self._tape_checks, self._metadata, parts, headers) if self._metadata else None
         if checks is None:
             self._read_plain(*parts)
-            return 0
+            return 0, 0
         self._begin_blocks(rows, 1)
         if self._collect(self._read_games, checks, parts, headers) is not None:
             self._add(*checks.defects())
             self._end_blocks(parts[0], headers[0].data_offset)
-        return 0
+        return 0, 0
 
     def _tape_checks(self, metadata: Metadata, parts: list[Path], headers: list[NpyHeader]) -> TapeChecks:
-        """Compare run table, manifest and sizes, and return the checks of the games."""
         anchor_rows = check_anchor_rows(self._directory, self._manifest)
         runs, starts = tape_runs(metadata, self._directory)
         runs, _ = from_run_table(runs, headers[0].rows, self._directory / METADATA_DB)
@@ -692,11 +716,18 @@ class _Validation:
                     read(buffer[: size - begin])
 
         for path in paths:
-            self._collect(read_all, path)
+            entry, status = self._manifest and self._manifest.files.get(path.name), _stat(path)
+            if entry and status and status.st_size <= entry.bytes:  # a sparse file may have terabytes
+                self._collect(read_all, path)
 
-    def _check_counts(self, rows: int) -> None:
+    def _check_facts(self, rows: int) -> None:
         if self._metadata is None:
             return
+        start, end = (self._metadata.session.get(name) for name in ("started_at", "ended_at"))
+        if unix_s(end) < unix_s(start):
+            self._notes.append(f"ended_at is {end}, before started_at, {start}: the clock was changed")
+        if unix_s(start) > time.time():
+            self._notes.append(f"started_at is {start}, in the future: was the clock wrong?")
         for name, found in (("rows", rows), ("runs", len(self._metadata.runs))):
             if self._manifest is not None and getattr(self._manifest, name) != found:
                 msg = f"{name} is {getattr(self._manifest, name)}; the session has {found}"
@@ -707,6 +738,12 @@ class _Validation:
                 msg = f"the fact {name} in the table session is {fact!r}; the session has {found}"
                 self._add(SchemaError(msg, path=self._directory / METADATA_DB))
 
+    def _check_columns(self, place: Path, rows: int | None) -> None:
+        columns = Columns((place,), rows or 0, self._manifest)
+        for name in columns if rows is not None else ():
+            self._collect(columns.open, name)
+        self._notes += [f"unfinished: {place / name}" for name in find_drafts(place)]
+
     def _check_names(self, known: set[str]) -> None:
         names = self._collect(list_names, self._directory) or []
         ours = self._metadata is not None and self._metadata.has_rows and self._metadata.blocks is not None
@@ -714,16 +751,11 @@ class _Validation:
             msg = f"no {MANIFEST}, though the recorder wrote the rest"
             hint = "restore it from a copy: without it no program can tell whether the files are complete"
             self._add(ManifestError(msg, path=self._directory, hint=hint))
-        for name in names:
-            # A foreign session may have other files, such as notes.
-            leftover = ours or name.startswith(".") or name.endswith(_LEFTOVER_SUFFIXES)
-            if name not in known and leftover:
-                msg = f"{name} is not a file of this session"
-                hint = "a program did not finish, or put it there by mistake; move it away"
-                self._add(ManifestError(msg, path=self._directory / name, hint=hint))
+        if unknown := sorted(set(names) - known):
+            more = f", and {len(unknown) - _NAMED_MAX:,} more" if len(unknown) > _NAMED_MAX else ""
+            self._notes.append(f"not of this session: {', '.join(unknown[:_NAMED_MAX])}{more}")
 
     def _collect(self, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
-        """Return the action's result; on an error, add a finding and return None."""
         try:
             return action(*args, **kwargs)
         except TapeError as error:

@@ -24,7 +24,8 @@ single loads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -34,10 +35,6 @@ from numba.extending import intrinsic, register_jitable
 from tape2048.game.rules import flip, mirror, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import extract_nibbles, prefetch_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 #: Images of a board.
 SYMMETRIES = 8
@@ -97,7 +94,6 @@ def _field(builder: Any, images: Any, rotation: Any, mask: Any) -> Any:
 
 
 def _fields(builder: Any, images: Any, parts: Sequence[Any]) -> Any:
-    """Join the fields of alternating rotations and masks."""
     joined = _field(builder, images, parts[0], parts[1])
     for i in range(2, len(parts), 2):
         joined = builder.or_(joined, _field(builder, images, parts[i], parts[i + 1]))
@@ -219,8 +215,7 @@ def sums_at(
             values = _gathered(builder, places(offset, parts), _F32 if entry == types.float32 else _I32)
             whole = entry == types.float32
             others.append(_float_sum(builder, values) if whole else _half_sum(builder, values, high=False))
-        sums = firsts + seconds + others
-        return context.make_tuple(builder, signature.return_type, sums)
+        return context.make_tuple(builder, signature.return_type, firsts + seconds + others)
 
     count = 2 * pairs.count + singles.count
     sums_type: Any = types.UniTuple(entry, count)  # type: ignore[no-untyped-call]
@@ -242,20 +237,18 @@ def downgraded(board: Any) -> Any:
 
     Networks have seen few boards with the largest tiles, and value them badly: Guei, Chen and Wu, "Optimistic
     temporal difference learning for 2048", IEEE Transactions on Games 2021, section IV. Returns the board
-    itself where no tile is missing, and where two are 32768, which do not merge: halves of them would.
+    itself where no tile is missing.
     """
     present = U64(0)
     highest = U64(0)
-    ceilings = 0
     for i in range(16):
         exponent = (board >> U64(4 * i)) & U64(15)
         present |= U64(1) << exponent
         highest = max(highest, exponent)
-        ceilings += exponent == U64(15)
     missing = highest
     while missing > U64(0) and (present >> missing) & U64(1):
         missing -= U64(1)
-    if missing == U64(0) or ceilings > 1:
+    if missing == U64(0):
         return board
     halved = U64(0)
     for i in range(16):

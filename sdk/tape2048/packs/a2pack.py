@@ -36,7 +36,7 @@ import os
 import struct
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -55,21 +55,20 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
+from tape2048.formats.session import GAME_STEPS_MAX
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import check_crc, map_path, read_exactly
 from tape2048.runs.a2run import MAGIC as A2T1_MAGIC, parse_run, run_bytes
 from tape2048.runs.a2run2 import Cursor, RunV2, varint
 from tape2048.runs.files import find_run_files
+from tape2048.runs.run import Run, RunMeta, check_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
-    from typing import Self
 
     from numpy.typing import NDArray
-
-    from tape2048.runs.run import Run, RunMeta
 
 
 MAGIC: Final = b"A2PACK\0\0"
@@ -238,18 +237,9 @@ def _check_crc(
 
 Compression = Literal["none", "zstd", "lz4"]
 
-# A move adds a tile of 2 or 4. The tiles' sum begins at 4 or more, and is at most 16 x 32768.
-_GAME_STEPS_MAX = (16 * 32768 - 4) // 2
-# a2run2's longest step; A2T1's have 9 bytes.
-_STEP_BYTES_MAX = 32
-_ENGINE_BYTES_MAX = 2**16
-_OTHER_BYTES_MAX = 128
-
-#: The longest file of a game. A frame of a few bytes can claim gigabytes of zeros; no more are decompressed.
-RAW_BYTES_MAX: Final = _GAME_STEPS_MAX * _STEP_BYTES_MAX + _ENGINE_BYTES_MAX + _OTHER_BYTES_MAX
-
-#: zstd's own default.
-_ZSTD_LEVEL = 3
+#: The longest file of a game: steps of a2run2 (32 bytes at most; A2T1's have 9), the engine, other metadata.
+#: A frame of a few bytes can claim gigabytes of zeros; no more are decompressed.
+RAW_BYTES_MAX: Final = 32 * GAME_STEPS_MAX + 2**16 + 128
 
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.frame"}
 
@@ -269,7 +259,7 @@ def codec(compression: str) -> Any:
 def compress(payload: bytes | memoryview, compression: str) -> bytes:
     """Compress a payload as one frame."""
     package = codec(compression)
-    compressor = package.ZstdCompressor(level=_ZSTD_LEVEL) if compression == "zstd" else package
+    compressor = package.ZstdCompressor() if compression == "zstd" else package
     frame: bytes = compressor.compress(payload)
     return frame
 
@@ -385,13 +375,6 @@ def agrees(found: PackStats, metas: list[RunMeta]) -> bool:
     return found == msgspec.structs.replace(count_stats(metas), **free)
 
 
-def stats_bytes(stats: PackStats) -> bytes:
-    """Encode a stats block."""
-    values = (getattr(stats, name) for name in _POSTCARD)
-    head = b"".join(struct.pack("<d", x) if isinstance(x, float) else varint(x) for x in values)
-    return head + msgspec.json.encode(_More(stats.highest_tile_hist, stats.engine_counts))
-
-
 def parse_stats(block: bytes) -> PackStats | None:
     """Parse a stats block; return None for a JSON object of other content, FieldError for other bytes."""
     # JSON first: its brace is also the count of a postcard block of 123 runs, whose rest is no JSON.
@@ -436,8 +419,6 @@ class Packed(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A payload as stored."""
-
     stored: bytes | memoryview
     kind: int
     raw_length: int
@@ -531,7 +512,7 @@ class PackWriter:
         """Append a run's file, byte for byte.
 
         Raises:
-            FormatError: the bytes are not a run, or exceed an entry.
+            FormatError: the bytes are not a run, the rules do not allow it, or it exceeds an entry.
         """
         self.append_entry(self.prepare(payload))
 
@@ -539,7 +520,7 @@ class PackWriter:
         """Append a run: as a2run2 if it has the branch arrays, else as A2T1.
 
         Raises:
-            FieldError: the run does not fit the format.
+            FormatError: the run does not fit the format, or the rules do not allow it.
         """
         self.add(b"".join(run_bytes(run)) if run.has_branches is None else RunV2.from_run(run).to_bytes())
 
@@ -557,7 +538,8 @@ class PackWriter:
         stored, raw_length = payload, 0
         if self.compress != "none" and len(payload) <= RAW_BYTES_MAX:
             stored, raw_length = compress(payload, self.compress), len(payload)
-        return _Entry(stored, kind, raw_length, crc32c(stored) if self.entry_crc else 0, run.meta)
+        crc = crc32c(stored) if self.entry_crc else 0
+        return _Entry(stored, kind, raw_length, crc, check_rules(run).meta)
 
     def append_entry(self, entry: _Entry) -> None:
         """Store a result of :meth:`prepare`."""
@@ -587,7 +569,9 @@ class PackWriter:
         _move(self._fd, self._data_at, data_at, self._length, self.path)
         index["offset"] += np.uint64(data_at)
         data_end = data_at + self._length
-        stats = stats_bytes(self.stats)
+        values = (getattr(self.stats, name) for name in _POSTCARD)
+        head = b"".join(struct.pack("<d", x) if isinstance(x, float) else varint(x) for x in values)
+        stats = head + msgspec.json.encode(_More(self.stats.highest_tile_hist, self.stats.engine_counts))
         # A checksum of the region of compressed entries would only repeat theirs.
         data_crc = self._data_crc if self.compress == "none" else 0
         footer = _FOOTER.pack(data_end, crc32c(self._index), data_crc, data_end, 0, 0)[:_FOOTER_SUMMED]
@@ -615,11 +599,11 @@ def pack_directory(
     a damaged one is left out and named in the result.
 
     Args:
-        source: the directory; see :func:`tape2048.runs.files.find_run_files`.
+        source: the directory.
         target: the pack, which appears when it is whole.
-        align: as :class:`PackWriter`.
-        compress: as :class:`PackWriter`.
-        entry_crc: as :class:`PackWriter`.
+        align: as for :class:`PackWriter`.
+        compress: as for :class:`PackWriter`.
+        entry_crc: as for :class:`PackWriter`.
         workers: threads that read, check and compress; None: one for each core.
         progress: called with files done and files in all.
 

@@ -24,6 +24,7 @@ from tape2048.packs.a2pack import (
     HEADER_BYTES,
     INDEX_DTYPE,
     KINDS,
+    PackLayout,
     PackStats,
     agrees,
     count_stats,
@@ -33,7 +34,7 @@ from tape2048.packs.a2pack import (
 )
 from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX, parse_run
 from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX, RunV2
-from tape2048.runs.run import RunRows
+from tape2048.runs.run import RunRows, check_rules
 from tape2048.selection import shuffled
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.packs.a2pack import PackLayout
     from tape2048.runs.jsonl import U64
 
 RunKind = Literal["v1", "v2"]
@@ -237,8 +237,8 @@ class PackReader:
         return self.decode(i)
 
     def __iter__(self) -> Iterator[RunV2]:
-        """Every run, in order."""
-        return map(self.decode, range(len(self)))
+        """Every run, in order; a thread for each core decodes ahead."""
+        return map_ordered(self.decode, range(len(self)))
 
     def decode_batch(self, indices: Iterable[int], workers: int | None = 1) -> list[RunV2]:
         """Decode several runs.
@@ -293,11 +293,7 @@ class PackReader:
         Memory: a few runs. With ``shuffle``, 42 bytes for each step, and as much again while they are
         decoded; a data set, a pack.dat or a corpus shuffles more steps than that leaves room for.
 
-        Args:
-            batch_size: steps in a batch, at least 1.
-            shuffle: use one random order of all steps, in place of run after run.
-            seed: decides that order, as in :meth:`iter_batches`.
-            workers: threads that decode; None: one for each core.
+        The arguments are those of :meth:`iter_batches`. ``shuffle`` uses one random order of all steps.
 
         Returns:
             For each batch, ``ROW_DTYPE[batch_size]``: see :mod:`tape2048.formats.rows`. ``run_id`` is the
@@ -494,7 +490,7 @@ class PackReader:
             if entry["crc32c"]:
                 found = crc32c(data[begin:end].data)
                 check_crc(found, int(entry["crc32c"]), f"entry {i}", path=self.path, offset=begin)
-            metas.append(self._decode(i).meta)
+            metas.append(check_rules(self._decode(i)).meta)
             if progress is not None:
                 progress(i + 1, len(layout.entries))
         self._check_zeros(end, layout.data_end)

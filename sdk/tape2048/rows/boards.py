@@ -1,4 +1,4 @@
-"""Boards of rows in compiled code: packed, decoded from tape, and counted by their empty cells.
+"""Boards of rows in compiled code: packed, decoded from tape; and masks of rows.
 
 **Packed boards** take 4 bits a cell, 8 bytes a row instead of 28. Batches of boards and labels need nothing
 else, so 1e9 rows take 8 GB. A random board touches one cache line, a random row of 28 bytes often two.
@@ -8,7 +8,8 @@ kernels find a row's byte by its address, as they find a row of ``steps.npy`` (s
 is one byte long. The two tables of a ``row_map.TapeMap`` have an entry for each segment and one for each span
 of adjacent rows.
 
-**Masks** select the rows whose board has a given number of empty cells.
+**Masks** have a bit for each row: of a view's map, or, where a corpus keeps its selected rows, of the store,
+whose views share them.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from numba.extending import register_jitable
 from tape2048.base.resources import available_cores
 from tape2048.base.threads import map_ordered
 from tape2048.errors import CorpusError
+from tape2048.formats.rows import row_numbers
 from tape2048.formats.session import EXPS_OFFSET
 from tape2048.game.rules import count_empty
 from tape2048.io.bulk_read import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
 from tape2048.io.reading import read_exactly
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import bswap64, load8, load64, popcount, word
-from tape2048.rows.row_map import BOARD_BYTES, RowMask
+from tape2048.rows.row_map import BOARD_BYTES, RowMap, RowMask
 from tape2048.tape.codec import step_checked, step_forward
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.rows.row_map import RowMap
 
 U64 = np.uint64
 EXPS = U64(EXPS_OFFSET)
@@ -56,9 +57,14 @@ def _pack_half(address: Any) -> Any:
 
 
 @register_jitable
+def _pack(cells: Any) -> Any:
+    return _pack_half(cells) << U64(32) | _pack_half(cells + U64(8))
+
+
+@register_jitable
 def board_of(row: Any) -> Any:
     """Pack the board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
-    return _pack_half(row + EXPS) << U64(32) | _pack_half(row + EXPS + U64(8))
+    return _pack(row + EXPS)
 
 
 @kernel
@@ -104,8 +110,7 @@ def read_boards(
     each step that was read. Errors as for :func:`pack_rows` and ``io.bulk_read.read_rows``.
     """
     check_lengths(parts)
-    rows = sum(part.bytes for part in parts) // row_bytes
-    boards = allocate(rows * BOARD_BYTES).view(np.uint64)
+    boards = allocate(sum(part.bytes for part in parts) // row_bytes * BOARD_BYTES).view(np.uint64)
     with _PackingReader(boards, parts, row_bytes, threads) as reader:
         reader.finish(progress)
     boards.flags.writeable = False
@@ -113,8 +118,6 @@ def read_boards(
 
 
 class _PackingReader(Reader):
-    """A parallel reader of rows that keeps only their packed boards."""
-
     def __init__(
         self, boards: NDArray[np.uint64], parts: Sequence[Stretch], row_bytes: int, threads: int
     ) -> None:
@@ -142,6 +145,10 @@ FIRST, END, START, SPAN = (U64(i) for i in range(4))
 #: Words of a span's entry: addresses of its first byte and of its first anchor, and the bits of the rows
 #: between two anchors.
 BEGIN, ANCHORS, SHIFT = (U64(i) for i in range(3))
+#: Words of a layout: places in the row of run id, step, board, move and mask, and 1 if boards are packed.
+RUN, STEP, BOARD, MOVE, MASK, PACKED = (U64(i) for i in range(6))
+#: The place of a field that a layout lacks.
+LACKS = ~U64(0)
 
 
 @register_jitable
@@ -173,12 +180,29 @@ def board_at(row: Any, entry: Any) -> Any:
     return board
 
 
+@register_jitable
+def layout_of(entry: Any) -> Any:
+    """Return the address of the words of a segment's layout; 0 for a recorder's rows or tape."""
+    return word(entry, SPAN) if word(entry, END) == U64(0) else U64(0)
+
+
+@register_jitable
+def board_in(row: Any, layout: Any) -> Any:
+    """Return the packed board of a row of a layout, and whether a tile is above 32768."""
+    cells, mask = row + word(layout, BOARD), word(layout, MASK)
+    if not word(layout, PACKED):
+        return _pack(cells), (load64(cells) | load64(cells + U64(8))) & _TOO_LARGE != U64(0)
+    high = U64(0) if mask == LACKS else load8(row + mask) | load8(row + mask + U64(1))
+    return load64(cells), high != U64(0)
+
+
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)
 
-BLOCK_WORDS = 8
 _NONE = np.empty(0, U64)
 #: Parts of the rows for each core.
 _SHARES = 4
+
+BLOCK_WORDS = 8
 #: Rows of a view from one sampled block to the next: as many as a block has bits.
 SAMPLE_ROWS = 64 * BLOCK_WORDS
 
@@ -194,12 +218,14 @@ def _mark(  # noqa: PLR0917
     Returns:
         -1; or the number of a row after which the rules do not allow a step.
     """
-    bad, at, board = U64(0), U64(0), U64(0)
+    bad, at, board, layout = U64(0), U64(0), U64(0), U64(0)
     row, end = bounds
     segment = np.searchsorted(starts, row, "right") - 1
     while row < end:
         entry = entry_of(U64(entries.ctypes.data), U64(segment))
-        on_tape = entries.size > 0 and word(entry, FIRST) != U64(0)
+        if entries.size:
+            layout = layout_of(entry)
+        on_tape = entries.size > 0 and not layout and word(entry, FIRST) != U64(0)
         stop = min(starts[segment + 1], end)
         if on_tape and row < stop:
             at = address[segment] + row
@@ -208,9 +234,14 @@ def _mark(  # noqa: PLR0917
             if on_tape:
                 empty = count_empty(board)
                 board, wrong = step_checked(board, load8(at))
-                if wrong:
+                if wrong and row + 1 < stop:
                     bad = row + U64(1)
                 at += U64(1)
+            elif layout:
+                board, wrong = board_in(address[segment] + row * strides[segment], layout)
+                empty = count_empty(board)
+                if wrong:
+                    bad = row + U64(1)
             elif strides.size == 0:
                 empty = count_empty(load64(address[segment] + (row << U64(3))))
             else:
@@ -228,26 +259,15 @@ def _filled(cells: Any) -> Any:
     return popcount((((cells & _SEVENS) + _SEVENS) | cells) & ~_SEVENS)
 
 
-@kernel
-def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
-    for i in range(numbers.shape[0]):
-        place, bits = numbers[i] >> U64(6), numbers[i] & U64(63)
-        count = ranks[place // U64(BLOCK_WORDS)]
-        for before in range(place // U64(BLOCK_WORDS) * U64(BLOCK_WORDS), place):
-            count += popcount(words[before])
-        if bits:
-            count += popcount(words[place] & ((U64(1) << bits) - U64(1)))
-        counts[i] = count
-
-
-def mask_empties(rows: RowMap, low: int, high: int, report: Callable[[RowMap, int], object]) -> RowMap:
-    """Restrict a map to the rows whose board has ``low <= empty cells < high``.
+def mark_empties(
+    rows: RowMap, low: int, high: int, report: Callable[[RowMap, int], object]
+) -> NDArray[np.uint64]:
+    """Return a mask of the rows of a map whose board has ``low <= empty cells < high``.
 
     Reads every row's board once, in order: 28 GB for 1e9 rows, 8 GB of packed boards, or 1 GB of tape, which
     all cores decode.
     """
-    blocks = -(-rows.rows // (64 * BLOCK_WORDS))
-    words = np.zeros(blocks * BLOCK_WORDS, np.uint64)
+    words = no_bits(rows.rows)
     if len(rows.board):
         where = rows.board, rows.guide.starts, _NONE, np.empty((0, 4), U64)
     else:
@@ -260,11 +280,79 @@ def mask_empties(rows: RowMap, low: int, high: int, report: Callable[[RowMap, in
     for bad in map_ordered(lambda share: _mark(share, *where, *limits, words), shares):
         if bad >= 0:
             report(rows, bad)  # which raises the error of the tape
+    return words
+
+
+def no_bits(rows: int) -> NDArray[np.uint64]:
+    """Make the words of a mask of so many rows, in whole blocks, without a bit set."""
+    return np.zeros(-(-rows // SAMPLE_ROWS) * BLOCK_WORDS, U64)
+
+
+def bits_of(rows: ArrayLike, count: int) -> NDArray[np.uint64]:
+    """Make the words of a mask ``bool[count]`` or of row numbers; errors as for ``Corpus.select``."""
+    given, words = np.asarray(rows), no_bits(count)
+    octets = words.view(np.uint8)
+    if given.dtype == np.bool_:
+        if given.shape != (count,):
+            raise ValueError(f"a mask of shape {given.shape}; expected ({count},), one for each row")
+        octets[: -(-count // 8)] = np.packbits(given, bitorder="little")
+        return words
+    numbers = row_numbers(given, count)
+    # Different powers of two add up without a carry, so a number given twice shows in the count.
+    np.add.at(octets, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
+    if int(np.bitwise_count(words).sum(dtype=np.int64)) < len(numbers):
+        found, times = np.unique(numbers, return_counts=True)
+        at = int(times.argmax())
+        raise ValueError(f"row {found[at]} comes {times[at]} times; expected each row at most once")
+    return words
+
+
+@kernel
+def copy_bits(source: Any, begins: Any, target: Any, places: Any, counts: Any) -> None:
+    """Set bits ``places[i] + k`` of the target as bits ``begins[i] + k`` of the source, k < ``counts[i]``."""
+    for i in range(counts.shape[0]):
+        begin, place, left = U64(begins[i]), U64(places[i]), U64(counts[i])
+        while left:
+            some = min(left, U64(64) - (begin & U64(63)), U64(64) - (place & U64(63)))
+            bits = source[begin >> U64(6)] >> (begin & U64(63)) & (~U64(0) >> (U64(64) - some))
+            target[place >> U64(6)] |= bits << (place & U64(63))
+            begin, place, left = begin + some, place + some, left - some
+
+
+@kernel
+def spread_bits(source: Any, words: Any) -> Any:
+    """Return the words of a mask whose k-th set bit is replaced by bit k of the source."""
+    target, k = np.empty_like(words), U64(0)
+    for i in range(words.shape[0]):
+        left, found = words[i], U64(0)
+        while left:
+            lowest = left & (~left + U64(1))
+            found |= lowest * (source[k >> U64(6)] >> (k & U64(63)) & U64(1))
+            left ^= lowest
+            k += U64(1)
+        target[i] = found
+    return target
+
+
+@kernel
+def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
+    for i in range(numbers.shape[0]):
+        place, bits = numbers[i] >> U64(6), numbers[i] & U64(63)
+        count = ranks[place // U64(BLOCK_WORDS)]
+        for before in range(place // U64(BLOCK_WORDS) * U64(BLOCK_WORDS), place):
+            count += popcount(words[before])
+        if bits:
+            count += popcount(words[place] & ((U64(1) << bits) - U64(1)))
+        counts[i] = count
+
+
+def masked(rows: RowMap, words: NDArray[np.uint64]) -> RowMap:
+    """Restrict a map to the rows whose bits are set."""
     # By blocks, since counts of words would take as much memory again.
-    ranks = np.zeros(blocks + 1, U64)
-    np.cumsum(np.bitwise_count(words).reshape(blocks, BLOCK_WORDS).sum(axis=1, dtype=U64), out=ranks[1:])
+    ranks = np.zeros(len(words) // BLOCK_WORDS + 1, U64)
+    np.cumsum(np.bitwise_count(words).reshape(-1, BLOCK_WORDS).sum(axis=1, dtype=U64), out=ranks[1:])
     samples = np.searchsorted(ranks, np.arange(0, int(ranks[-1]), SAMPLE_ROWS, dtype=U64), "right") - 1
-    mask = RowMask(words, ranks, np.append(samples, max(0, blocks - 1)).astype(U64))
+    mask = RowMask(words, ranks, np.append(samples, max(0, len(ranks) - 2)).astype(U64))
     run_starts = np.empty_like(rows.run_starts)
     _count_below(rows.run_starts, words, ranks, run_starts)
     return rows._replace(mask=mask, run_starts=run_starts)

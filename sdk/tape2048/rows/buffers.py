@@ -1,14 +1,14 @@
 """Rows and runs of many sessions: one table of all runs, and the memory of the rows.
 
 Row buffers are the part that all views of a corpus share. They hold segments (see ``row_map``), so they grow
-with the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows in
-shards were read by their session already, and stay there. Rows with the action and rows without are read
-into one array each, and so are tapes with their anchors.
+with the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows with
+the action and rows without are read into one array each, and so are tapes with their anchors.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
@@ -27,7 +27,7 @@ from tape2048.errors import (
     StorageError,
     TapeError,
 )
-from tape2048.formats.npy import read_header
+from tape2048.formats.npy import open_shards, read_header
 from tape2048.formats.session import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
@@ -42,7 +42,7 @@ from tape2048.formats.session import (
 from tape2048.io.bulk_read import Stretch, allocate, read_rows
 from tape2048.io.objects import DirectoryStore, is_url
 from tape2048.io.reading import open_regular, read_exactly, reading
-from tape2048.rows.row_map import BOARD_BYTES, Segments, address_of
+from tape2048.rows.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.session.remote import CACHE_MAX_MB, SESSIONS, list_sessions
 from tape2048.session.remote_session import Hold, RemoteSession, open_remote
 from tape2048.session.session import Session, sessions
@@ -52,25 +52,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.rows.row_map import RowMap
 
 #: Path or address; what tells two sessions apart; of a session in a store, the session or its error.
-_Found: TypeAlias = "tuple[Path | str, object, Session | TapeError | None]"
+Found: TypeAlias = "tuple[Path | str, object, Session | TapeError | None]"
 
 
 def open_sessions(
-    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    found: list[Found],
     damaged: Literal["raise", "skip"] = "raise",
-    cache: str | os.PathLike[str] | None = None,
-    cache_max_mb: int | None = CACHE_MAX_MB,
+    columns: str | os.PathLike[str] | None = None,
 ) -> tuple[tuple[Session, ...], list[Skipped]]:
-    """Open every session below some paths and URLs; return the open and the skipped ones, as ``Corpus.open``.
-
-    Those of stores are opened by their run tables alone.
-    """
+    """Open sessions from :func:`find_sessions`; return the open and the skipped ones, as ``Corpus.open``."""
     if damaged not in {"raise", "skip"}:
         raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
-    found = _find_sessions(root, cache, cache_max_mb)
     seen: set[object] = set()
     for path, place, _ in found:
         if place in seen:
@@ -81,10 +75,15 @@ def open_sessions(
         try:
             if isinstance(one, TapeError):
                 raise one
-            opened.append(Session.open(path) if one is None else one)
+            session = Session.open(path) if one is None else one
+            session.use_overlay(columns)
+            opened.append(session)
         except TapeError as error:
-            if damaged == "raise":
+            gone = isinstance(error, MissingPathError) and error.path == str(path)
+            if damaged == "raise" and not gone:
                 raise
+            if gone:
+                logging.getLogger("tape2048").warning("skipped %s, which was removed just now", path)
             skipped.append(Skipped(Path(path), error.detach()))
     if not opened:
         counts = counted(len(skipped), "session")
@@ -92,13 +91,14 @@ def open_sessions(
     return tuple(opened), skipped
 
 
-def _find_sessions(
+def find_sessions(
     root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    cache: str | os.PathLike[str] | None,
-    cache_max_mb: int | None,
-) -> list[_Found]:
+    cache: str | os.PathLike[str] | None = None,
+    cache_max_mb: int | None = CACHE_MAX_MB,
+) -> list[Found]:
+    """List every session below some paths and URLs; those of stores are opened by their run tables alone."""
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
-    found: list[_Found] = []
+    found: list[Found] = []
     for each in roots:
         if cache is not None or is_url(each):
             # By name, which stands for the content: no session counts twice, from two stores either.
@@ -115,7 +115,6 @@ def _find_sessions(
 
 
 def _identity(path: Path) -> object:
-    """Return a value that is equal for two names of one directory."""
     try:
         status = path.stat()
     except OSError:
@@ -219,23 +218,24 @@ class RowBuffers:
         places = (segments.address - self._begins[at]) // _U64(dtype.itemsize)
         return self.memory[at].view(np.uint8).reshape(-1).view(dtype), places.astype(np.int64)
 
-    def board_addresses(self, segments: Segments, boards: PackedBoards) -> NDArray[np.uint64]:
-        """Return the address of each segment's first packed board, ``u64[n]``."""
-        mine = self.segments.places
+    def begins_of(self, segments: Segments, boards: PackedBoards | None = None) -> NDArray[np.uint64]:
+        """Return the number in the store of each segment's first row, or its board's address, ``u64[n]``."""
+        mine, rows = self.segments.places, self.segments.rows
         order = np.argsort(mine)
         whole = order[np.searchsorted(mine[order], segments.places, "right") - 1]
         within = (segments.place - self.segments.place[whole]).astype(_U64)
+        if boards is None:
+            return (np.cumsum(rows) - rows).astype(_U64)[whole] + within
         return boards.addresses[whole] + within * _U64(BOARD_BYTES)
 
     def raise_defect(self, rows: RowMap, number: int) -> NoReturn:
-        """Raise the FormatError of the game on tape that a row of a map is in."""
+        """Raise the FormatError of the game that a made row of a map is in."""
         segment = int(np.searchsorted(rows.guide.starts, _U64(number), "right")) - 1
         run = rows.tape.runs[rows.run[segment]]
         session = self.sessions[run["session"]]
-        assert session.tape is not None
         first = int(run["first_row"])
-        session.tape.boards(first, first + int(run["rows"]))
-        raise ReplayError(f"run {run['id']} was not whole when it was read", path=session.path / TAPE_NPY)
+        session.read_rows(first, first + int(run["rows"]))
+        raise ReplayError(f"run {run['id']} was not whole when it was read", path=session.path)
 
     def check_files(self) -> None:
         """Raise CorpusError if a mapped file was truncated: touching a lost page would kill the process.
@@ -305,7 +305,7 @@ def _load(  # noqa: PLR0917
     progress: Callable[[int, int], object] | None,
 ) -> RowBuffers:
     on_tape = segments.on_tape
-    tapes = map_tapes(sessions, chosen) if on_tape.any() else None
+    tapes = map_tapes(sessions, chosen) if (on_tape | (segments.layout != 0)).any() else None
     memory = tuple(session.stored for session in sessions)
     requested = load
     if load == "auto":
@@ -322,8 +322,16 @@ def _load(  # noqa: PLR0917
     if load == "mmap":
         return RowBuffers(sessions, runs, segments, memory, "mmap", tapes=tapes)
     report = _counter(progress, _bytes_to_read(sessions, segments))
-    held: list[NDArray[Any]] = [session.steps for session in sessions if session.load == "ram"]
-    if tapes is not None:
+    held: list[NDArray[Any]] = [session.stored for session in sessions if session.load == "ram"]
+    for owner, session in enumerate(sessions):
+        if session.foreign is not None and session.load == "mmap":
+            mine = segments.session == owner
+            rows = open_shards(session.foreign.paths, [session.foreign.layout.dtype]).rows
+            at = (session.foreign.in_files(segments.place[mine]) * rows.itemsize).astype(_U64)
+            segments.address[mine] = at + _U64(address_of(rows))
+            segments.end[mine] = address_of(rows) + rows.nbytes
+            held.append(rows)
+    if tapes is not None and on_tape.any():
         taped = segments.take(on_tape)
         array, spans = read_tapes(sessions, taped, report)
         segments.address[on_tape], segments.end[on_tape] = taped.address, taped.end
@@ -356,7 +364,6 @@ def _local_ranks() -> int:
 
 
 def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
-    """Make the segments of all sessions, by run, with addresses in the sessions' own arrays."""
     parts = [session.segments() for session in sessions]
     owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
     place, rows, run = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -365,9 +372,17 @@ def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
     stride = np.array([array.itemsize for array in stored])[owner]
     begin = np.array([address_of(array) for array in stored], _U64)
     end = begin + np.array([array.nbytes for array in stored], _U64)
+    foreign = [session.foreign for session in sessions]
+    ends, at = end[owner], place.copy()
+    for ordinal, each in enumerate(foreign):
+        if each is not None:
+            mine = owner == ordinal
+            at[mine] = each.begins
+            ends[mine] = begin[ordinal] + (each.ends * each.rows.itemsize).astype(_U64)
+    layouts = [0 if each is None or each.layout.is_native else address_of(each.words) for each in foreign]
     segments = Segments(
-        address=begin[owner] + (place * stride).astype(_U64),
-        rows=rows, run=run, end=end[owner], place=place, session=owner, stride=stride,
+        address=begin[owner] + (at * stride).astype(_U64), rows=rows, run=run, end=ends, place=place,
+        session=owner, stride=stride, layout=np.array(layouts, _U64)[owner],
     )  # fmt: skip
     if not all(session.contiguous for session in sessions):
         segments = segments.take(np.argsort(run, kind="stable"))
@@ -375,14 +390,14 @@ def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
 
 
 def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.bool_]:
-    """Select the segments in mapped ``steps.npy``; sessions in shards are in memory already."""
-    found: NDArray[np.bool_] = np.array([session.load == "mmap" for session in sessions])[segments.session]
+    """Select the segments in mapped ``steps.npy`` of a recorder."""
+    mapped = [session.load == "mmap" and session.foreign is None for session in sessions]
+    found: NDArray[np.bool_] = np.array(mapped)[segments.session]
     return found & ~segments.on_tape
 
 
 def _bytes_to_read(sessions: Sequence[Session], segments: Segments) -> int:
-    in_files = _in_files(sessions, segments) | segments.on_tape
-    return int((segments.rows * segments.stride)[in_files].sum())
+    return int((segments.rows * segments.stride)[_in_files(sessions, segments) | segments.on_tape].sum())
 
 
 def _of_files(
@@ -437,14 +452,13 @@ def _pack(
     tapes: Tapes | None,
     progress: Callable[[int, int], object] | None,
 ) -> PackedBoards:
-    """Read the boards of segments, decode those on tape, or pack them if the rows are in memory already."""
     from tape2048.rows.boards import pack_rows, read_boards  # loads the compiler
 
     report = _counter(progress, _bytes_to_read(sessions, segments))
     addresses = np.empty(len(segments.rows), _U64)
     memory = []
-    if tapes is not None:
-        on_tape = segments.on_tape
+    on_tape = segments.on_tape
+    if tapes is not None and on_tape.any():
         boards, addresses[on_tape] = decode_tapes(
             sessions, segments.take(on_tape), runs, tapes.starts, report
         )
@@ -456,8 +470,10 @@ def _pack(
     for owner in np.unique(segments.session[~_in_files(sessions, segments) & ~segments.on_tape]).tolist():
         session = sessions[owner]
         boards = np.empty(len(session), _U64)
-        rows = session.steps.view(np.uint8).reshape(-1, session.steps.dtype.itemsize)
-        pack_rows(rows, boards, session.path)
+        for first in range(0, len(session), _PACK_ROWS):
+            rows = session.read_rows(first, min(first + _PACK_ROWS, len(session)))
+            content = rows.view(np.uint8).reshape(len(rows), -1)
+            pack_rows(content, boards[first : first + len(rows)], session.path)
         mine = segments.session == owner
         addresses[mine] = _U64(address_of(boards)) + segments.place[mine].astype(_U64) * _U64(BOARD_BYTES)
         memory.append(boards)
@@ -467,8 +483,9 @@ def _pack(
 def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
     if session.load == "ram" or isinstance(session, RemoteSession):  # whose files nobody else writes
         return
-    for name in (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY):
-        path = session.path / name
+    names = (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY)
+    own = [session.path / name for name in names]
+    for path in own if session.foreign is None else session.foreign.paths:
         try:
             yield path, path.stat()
         except OSError as error:
@@ -478,6 +495,8 @@ def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
 #: Rows that are decoded together, some hundred long games, and most rows of a file between the first and the
 #: last of them.
 _JOB_ROWS = 1 << 21
+#: Rows of other programs that are converted together: 28 MB.
+_PACK_ROWS = 1 << 20
 _JOB_SPAN_SHIFT = 24
 
 
@@ -502,7 +521,7 @@ def map_tapes(sessions: Sequence[Session], chosen: NDArray[np.bool_] | None) -> 
     joined = np.concatenate(starts)
     tapes = [session.tape for session in sessions if session.tape is not None]
     spans = [(*(m.ctypes.data for m in t.memory), t.anchor_rows.bit_length() - 1) for t in tapes]
-    return Tapes(np.array(sorted(spans), _U64), joined if chosen is None else joined[chosen])
+    return Tapes(np.array(sorted(spans), _U64).reshape(-1, 3), joined if chosen is None else joined[chosen])
 
 
 def read_tapes(
@@ -570,8 +589,7 @@ def decode_tapes(
     ends = np.append(0, np.cumsum(rows))
     boards = allocate(int(ends[-1]) * BOARD_BYTES).view(_U64)
     jobs = np.stack([owner, place >> _JOB_SPAN_SHIFT, ends[:-1] // _JOB_ROWS])
-    cuts = np.flatnonzero((jobs[:, 1:] != jobs[:, :-1]).any(axis=0)) + 1
-    bounds = [0, *cuts.tolist(), len(order)]
+    bounds = [0, *(np.flatnonzero((jobs[:, 1:] != jobs[:, :-1]).any(axis=0)) + 1).tolist(), len(order)]
 
     def decode(job: tuple[int, int]) -> int:
         mine = slice(*job)

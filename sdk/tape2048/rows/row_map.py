@@ -7,13 +7,14 @@ segment is a range of these numbers and an address. The address of a row is
     segment's address + row x segment's stride
 
 (the segment's first number is subtracted beforehand, modulo 2**64). The stride is the size of a row in its
-file: 29 bytes with the action, 28 without, 1 on tape. A guide (``base.guide``) finds the segment of a number.
+file: 29 bytes with the action, 28 without, 1 on tape, any in a file of another program. A guide
+(``base.guide``) finds the segment of a number.
 
 A row on tape is a byte, and its address is that of its byte. Two more tables say from where its board is
-decoded (:class:`TapeMap`, ``tape_rows``).
+decoded (:class:`TapeMap`). Rows of another layout are made the same way, from their fields.
 
-A condition on the board makes a mask over these numbers: one bit a row, and one count every 512
-(``row_mask``).
+A selection of rows or a condition on the board makes a mask over these numbers: one bit a row, and one count
+every 512 (``boards``).
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048.base.guide import make_guide
+from tape2048.base.guide import Guide, make_guide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.base.guide import Guide
 
 _U64 = np.uint64
 _NONE = np.empty(0, np.uint64)
@@ -76,6 +76,7 @@ class Segments(NamedTuple):
     place: NDArray[np.int64]  #: number of the first row within the session
     session: NDArray[np.int64]  #: ordinal of the session
     stride: NDArray[np.int64]  #: bytes from a row to the next one
+    layout: NDArray[np.uint64]  #: address of the words of ``foreign.Layout``; 0 for a recorder's rows
 
     def take(self, chosen: NDArray[Any]) -> Segments:
         """Return the segments of a mask or of indices, in that order."""
@@ -103,15 +104,16 @@ class Segments(NamedTuple):
 
 
 class TapeMap(NamedTuple):
-    """The tables that decode rows on tape; all are empty where no segment is on tape.
+    """The tables that make rows from tape, or from rows of another layout; empty where no row is made.
 
     Attributes:
-        segments: for each segment the addresses of its game's first byte (0: not on tape) and of the end of
-            its last one, the game's first board, and the address of its span's entry, ``u64[S, 4]``.
+        segments: for each segment the addresses of its game's first byte (0: no row is made) and of the end
+            of its last one, the game's first board, and the address of its span's entry, ``u64[S, 4]``. Of
+            another layout, the segment's address, 0, 0, and the address of the layout's words.
         spans: for each span of adjacent rows the addresses of its first byte, which has an anchor, and of
             that anchor, and the bits of the rows between two anchors, ``u64[n, 3]`` by address.
         runs: the view's run table, for the ids in its rows.
-        alone: whether all segments are on tape.
+        alone: whether all rows are made.
     """
 
     segments: NDArray[np.uint64]
@@ -124,20 +126,22 @@ class TapeMap(NamedTuple):
         cls, segments: Segments, runs: NDArray[np.void], starts: NDArray[np.uint64], spans: NDArray[np.uint64]
     ) -> TapeMap:
         """Make the tables of a view's segments and runs; ``starts``: the runs' first boards, ``u64[R]``."""
-        on_tape = segments.on_tape
-        if not on_tape.any():
+        on_tape, made = segments.on_tape, segments.on_tape | (segments.layout != 0)
+        if not made.any():
             return NO_TAPE
         span = np.searchsorted(spans[:, 0], segments.address, "right") - 1
         entries = np.empty((len(on_tape), 4), np.uint64)
         entries[:, 0] = segments.address - segments.place.astype(np.uint64) + runs["first_row"][segments.run]
         entries[:, 1] = entries[:, 0] + runs["rows"][segments.run]
         entries[:, 2] = starts[segments.run]
-        entries[:, 3] = spans.ctypes.data + span * spans[0].nbytes
+        entries[:, 3] = spans.ctypes.data + span * spans.strides[0]
+        other = made & ~on_tape
         entries[~on_tape] = 0
-        return cls(entries, spans, runs, bool(on_tape.all()))
+        entries[other, 0], entries[other, 3] = segments.address[other], segments.layout[other]
+        return cls(entries, spans, runs, bool(made.all()))
 
 
-#: No row is on tape.
+#: No row is made.
 NO_TAPE = TapeMap(_NONE, _NONE, np.empty(0, np.void), alone=False)
 
 
@@ -181,7 +185,7 @@ class RowMap(NamedTuple):
             address=segments.address - firsts * strides,  # modulo 2**64, as the kernel adds it again
             run=segments.run.astype(np.uint32),
             end=segments.end,
-            strides=strides if (strides != row_bytes).any() else _NONE,
+            strides=strides if (strides != row_bytes).any() or len(tape.segments) else _NONE,
             run_starts=run_starts,
             mask=NO_MASK,
             board=_NONE if boards is None else boards - firsts * _U64(BOARD_BYTES),

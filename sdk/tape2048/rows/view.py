@@ -7,7 +7,7 @@ Parts of games need no index of rows either. ``steps`` and ``fraction`` select a
 which are in step order, so they only cut its segments. ``empties`` depends on each board: it reads all rows
 once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for 1e9 rows of 28 GB); counting
 finds the k-th row of the view. So an epoch serves every row once, as without the filter, and the number of
-batches is known beforehand.
+batches is known beforehand. Selected rows are such a mask, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.formats.session import SAMPLE_RATE_MAX, STEP_DTYPE, step_dtype
-from tape2048.rows.row_map import NO_TAPE, RowMap, TapeMap, make_label_guide
+from tape2048.rows.row_map import NO_TAPE, RowMap, Segments, TapeMap, make_label_guide
 from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:
@@ -28,21 +28,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.rows.buffers import RowBuffers
-    from tape2048.rows.row_map import Segments
     from tape2048.selection import Phase
     from tape2048.session.session import Session
 
-# Rows whose steps are read together: 4 MB.
-_SCAN_ROWS = 1 << 20
+_SCAN_ROWS = 1 << 20  # rows whose steps are read together: 4 MB
 
 
 class ViewTables:
     """The runs of a view, and where their rows are in memory; for the kernels."""
 
-    def __init__(self, store: RowBuffers, chosen: NDArray[np.int64] | None, phase: Phase) -> None:
+    def __init__(
+        self,
+        store: RowBuffers,
+        chosen: NDArray[np.int64] | None,
+        phase: Phase,
+        selected: NDArray[np.uint64] | None,
+    ) -> None:
         self.store = store
         self.chosen = chosen
         self.phase = phase
+        self.selected = selected  #: a bit for each row of the store, see ``boards``; None: all
         self.runs = store.runs if chosen is None else store.runs[chosen]
         self.runs.flags.writeable = False
         has_runs = np.bincount(self.runs["session"], minlength=len(store.sessions)) > 0
@@ -52,7 +57,7 @@ class ViewTables:
 
     @cached_property
     def segments(self) -> Segments:
-        """The segments of the view's runs, before ``empties``."""
+        """The segments of the view's runs, before ``empties`` and the selection."""
         segments = self.store.segments
         if self.chosen is not None:
             ordinal = np.full(len(self.store.runs), -1, np.int64)
@@ -67,20 +72,37 @@ class ViewTables:
     def rowmap(self) -> RowMap:
         """The tables that locate the view's rows."""
         segments, store = self.segments, self.store
-        boards = None if store.boards is None else store.board_addresses(segments, store.boards)
+        boards = None if store.boards is None else store.begins_of(segments, store.boards)
         tape = NO_TAPE
         if (tapes := store.tapes) is not None:
             starts = tapes.starts if self.chosen is None else tapes.starts[self.chosen]
             tape = TapeMap.of(segments, self.runs, starts, tapes.spans)
         rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards, tape)
-        if self.phase.empties is not None:
-            from tape2048.rows.boards import mask_empties
+        if self.selected is None and self.phase.empties is None:
+            return rows
+        from tape2048.rows.boards import copy_bits, mark_empties, masked, no_bits
 
+        words = no_bits(rows.rows)
+        if self.selected is None:
+            words = ~words
+        else:
+            copy_bits(self.selected, store.begins_of(segments), words, rows.guide.starts, segments.rows)
+        if self.phase.empties is not None:
             if boards is None:
                 store.check_files()
             with store.hold(np.unique(segments.session).tolist() if boards is None else []):
-                rows = mask_empties(rows, *self.phase.empties, store.raise_defect)
-        return rows
+                words &= mark_empties(rows, *self.phase.empties, store.raise_defect)
+        return masked(rows, words)
+
+    def select(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Turn the words of a mask of the view's rows into a selection."""
+        from tape2048.rows.boards import copy_bits, no_bits, spread_bits
+
+        rows, segments, selected = self.rowmap, self.segments, no_bits(int(self.store.segments.rows.sum()))
+        if rows.mask.words.size:
+            words = spread_bits(words, rows.mask.words)
+        copy_bits(words, rows.guide.starts, selected, self.store.begins_of(segments), segments.rows)
+        return selected
 
     @cached_property
     def label_guide(self) -> NDArray[np.uint32]:
@@ -96,7 +118,7 @@ class ViewTables:
         b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
         if not (rows.address[a:b] == rows.address[a]).all() or not (rows.end[a:b] == rows.end[a]).all():
             return None
-        if (rows.strides[a:b] != rows.row_bytes).any():
+        if (rows.strides[a:b] != rows.row_bytes).any() or len(rows.tape.segments):
             return None
         address = (int(rows.address[a]) + first * rows.row_bytes) % 2**64
         return self.store.bytes_at(address, (end - first) * rows.row_bytes).view(self.dtype)
@@ -131,14 +153,17 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
     low, high = phase.step_ranges(runs["steps"])
     rates = np.array([_sample_rate(session) for session in store.sessions], np.int64)
     known = rates[segments.session] > 0
-    whole = segments.take(known)  # segments that are whole runs are cut by arithmetic
+    whole = segments.take(known)  # segments of runs in step order are cut by arithmetic
     rate = rates[whole.session]
-    ends = (np.minimum(-(-bound[whole.run] // rate), whole.rows) for bound in (low, high))
+    before = whole.place - runs["first_row"][whole.run].astype(np.int64)
+    ends = (np.clip(-(-bound[whole.run] // rate) - before, 0, whole.rows) for bound in (low, high))
     parts = [_narrow(whole, np.arange(len(rate)), ends)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
-        rows, places = store.rows_of(mine, store.sessions[owner].dtype)
-        parts.append(_cut_by_reading(mine, low, high, rows["step_idx"], places))
+        session = store.sessions[owner]
+        rows, places = store.rows_of(mine, session.stored.dtype)
+        step = "step_idx" if session.foreign is None else session.foreign.layout.step
+        parts.append(_cut_by_reading(mine, low, high, rows[step], places))
     if len(parts) == 1:
         return parts[0]
     together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
@@ -150,6 +175,8 @@ def _sample_rate(session: Session) -> int:
     rate = session.meta.get("sample_rate")
     if session.tape is not None:
         return 1  # every step is there
+    if session.foreign is not None:
+        return int(session.foreign.dense)
     ours = session.blocks is not None and session.contiguous
     if not ours or not isinstance(rate, int) or not 1 <= rate <= SAMPLE_RATE_MAX:
         return 0
@@ -164,7 +191,6 @@ def _cut_by_reading(
     steps: NDArray[np.uint32],
     places: NDArray[np.int64],
 ) -> Segments:
-    """Cut segments, which begin at these places in an array of steps; a segment may become several."""
     found: list[tuple[NDArray[np.int64], ...]] = []
     batch_end = np.cumsum(segments.rows) // _SCAN_ROWS
     for batch in np.unique(batch_end).tolist():
@@ -189,7 +215,6 @@ def _cut_by_reading(
 
 
 def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any) -> Segments:
-    """Take rows [first, end) of some segments, without those that become empty."""
     first, end = bounds
     kept = first < end
     first, end = first[kept], end[kept]

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     )
     from tape2048.runs.files import Found as Found, read_run_file as read_run_file, scan as scan
     from tape2048.runs.jsonl import run_line as run_line, step_lines as step_lines
-    from tape2048.runs.run import Run as Run, RunMeta as RunMeta, RunRows as RunRows
+    from tape2048.runs.run import (
+        Run as Run,
+        RunMeta as RunMeta,
+        RunRows as RunRows,
+        check_rules as check_rules,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

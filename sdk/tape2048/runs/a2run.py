@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Literal
 from crc32c import crc32c
 
 from tape2048.errors import FieldError, FormatError, MagicError, TruncatedError, VersionError
-from tape2048.formats.npy import check_load
+from tape2048.formats.npy import Load, check_load
 from tape2048.io.durable import fsync_dir, new_file, storage_errors, write_all
 from tape2048.io.reading import check_crc, load_path, map_path, read_path
 from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tape2048.formats.npy import Load
 
 MAGIC = b"A2T1"
 SUFFIX = ".a2run"
@@ -54,7 +53,6 @@ VERSION = 1
 _HEADER = struct.Struct("<4sBBIQfQIH")
 HEADER_BYTES = 36
 _CRC_BYTES = 4
-_BOARD_BYTES = 8
 _ENGINE_BYTES_MAX = 2**16 - 1
 assert _HEADER.size == HEADER_BYTES
 
@@ -128,7 +126,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     if order != 0:
         raise VersionError(f"byte order {order}; expected 0 (little-endian)", path=path, offset=5)
     states_at = HEADER_BYTES + engine_len
-    moves_at = states_at + _BOARD_BYTES * (steps + 1)
+    moves_at = states_at + 8 * (steps + 1)
     end = moves_at + steps + _CRC_BYTES
     if len(data) != end:
         raise (TruncatedError if len(data) < end else FormatError)(

@@ -26,7 +26,7 @@ import functools
 import math
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
 
 if TYPE_CHECKING:
     import os
-    from typing import Self
 
     from numpy.typing import NDArray
 
@@ -48,7 +47,7 @@ SUFFIX = ".a2run2"
 _STEP_BYTES_MIN: Final = 3
 
 #: The largest normalized value, just below 1.
-_VALUE_MAX = np.float32(1 - 2**-23)
+VALUE_MAX = np.float32(1 - 2**-23)
 
 
 class Move(IntEnum):
@@ -288,8 +287,8 @@ def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[
             raise FieldError(f"branch values {values[step].tolist()} at step {step}; expected finite ones")
         scaled = (values - low[:, None]) / spread[:, None]
     scaled = np.where(spread[:, None] == 0, np.float32(0.5), scaled)
-    scaled = np.where(count[:, None] == 1, _VALUE_MAX, scaled)
-    return np.where(mask, np.minimum(scaled, _VALUE_MAX), np.float32(0)).astype(np.float32, copy=False)
+    scaled = np.where(count[:, None] == 1, VALUE_MAX, scaled)
+    return np.where(mask, np.minimum(scaled, VALUE_MAX), np.float32(0)).astype(np.float32, copy=False)
 
 
 @functools.cache

@@ -10,24 +10,45 @@ read these integers exactly, and Polars does or refuses. ``pyarrow.json``, and w
 makes rounded floats of those from 2**63 on (unless a schema says ``uint64``), and jq before 1.7 and
 JavaScript of those above 2**53: the last cells of a board are lost. Branch values read back as the same
 float32; a value that is not finite is null.
+
+Another program's games are read as well, one in each file ``<name>.jsonl.gz`` with its facts in
+``<name>.meta.json``; a line is a step ::
+
+    {
+        "seed": 5,
+        "step_index": 0,
+        "max_rank": 1,
+        "move": "up",
+        "valuation_type": "search",
+        "valuation": 2.5,
+        "board": [0, 1, ...],
+        "branch_evs": {"up": 2.5, "down": null, "left": 2.4, "right": 2.1},
+    }
+
+with the facts ``seed``, ``num_moves``, ``score`` and ``max_tile``; other fields are ignored. They hold no
+final board. A tile of 65536 or more is beyond a packed board, and a game is read up to the move that makes
+it.
 """
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import zlib
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
-from tape2048.errors import FieldError, FormatError
+from tape2048.errors import BookkeepingError, FieldError, FormatError, TruncatedError
 from tape2048.io.reading import open_regular, reading
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: Integers of 64 bits as JSON numbers or as text.
@@ -35,9 +56,6 @@ U64: TypeAlias = Literal["number", "text"]
 
 #: Lines are read in groups of about so many bytes.
 _GROUP_BYTES = 4 * 1024 * 1024
-
-#: Steps that are encoded together: with more, their Python objects leave the second level of cache.
-_CHUNK_STEPS = 256
 
 _MOVES = {"UP": 0, "DOWN": 1, "LEFT": 2, "RIGHT": 3}
 _NAMES = np.array(list(_MOVES), object)
@@ -89,26 +107,19 @@ def step_lines(run: Run, run_idx: int) -> bytes:
 
     full = RunV2.from_run(run)
     bits = full.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1
-    chunks = []
-    for begin in range(0, len(run), _CHUNK_STEPS):
-        part = slice(begin, begin + _CHUNK_STEPS)
-        legal = bits[part].astype(np.bool_).reshape(-1)
-        values = full.branch_values[part].astype(object).reshape(-1)
-        values[~legal] = None
-        branches = list(map(_Branch, legal.tolist(), values.tolist()))
-        steps = map(
-            _StepLine,
-            itertools.repeat(run_idx),
-            itertools.count(begin),
-            boards_to_exps(full.boards[part]).tolist(),
-            _NAMES[full.moves[part]].tolist(),
-            (
-                branches[4 * i : 4 * i + 4] if has else None
-                for i, has in enumerate(full.has_branches[part].tolist())
-            ),
-        )
-        chunks.append(_encoder.encode_lines(list(steps)))
-    return b"".join(chunks)
+    legal = bits.astype(np.bool_).reshape(-1)
+    values = full.branch_values.astype(object).reshape(-1)
+    values[~legal] = None
+    branches = list(map(_Branch, legal.tolist(), values.tolist()))
+    steps = map(
+        _StepLine,
+        itertools.repeat(run_idx),
+        itertools.count(),
+        boards_to_exps(full.boards).tolist(),
+        _NAMES[full.moves].tolist(),
+        (branches[4 * i : 4 * i + 4] if has else None for i, has in enumerate(full.has_branches.tolist())),
+    )
+    return _encoder.encode_lines(list(steps))
 
 
 def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
@@ -135,16 +146,12 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
     return _encoder.encode_lines([line])
 
 
-def count_lines(path: Path) -> int:
-    """Count the lines of a file that are not blank."""
-    return sum(map(len, line_groups(path)))
-
-
 def line_groups(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     """Read lines in groups of a few megabytes; yield those that are not blank, each with its number."""
     number = 0
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
         while lines := file.readlines(_GROUP_BYTES):
+            lines[0] = lines[0] if number else lines[0].removeprefix(codecs.BOM_UTF8)
             yield [(number + i, line) for i, line in enumerate(lines, start=1) if line.strip()]
             number += len(lines)
 
@@ -177,3 +184,82 @@ def parse_line(line: bytes, path: Path, number: int) -> Run:
     check_meta(meta, path)
     moves = np.array([_MOVES[move] for move in fields.moves], np.uint8)
     return Run(np.array(states, np.uint64), moves, meta)
+
+
+class _GameFacts(msgspec.Struct):
+    seed: int
+    num_moves: int
+    score: int
+    max_tile: int
+    seconds: float = 0.0
+
+
+class _GameStep(msgspec.Struct, gc=False):
+    move: Literal["up", "down", "left", "right"]
+    board: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=0, le=17)]], msgspec.Meta(min_length=16, max_length=16)
+    ]
+    seed: int | None = None
+    step_index: int | None = None
+    branch_evs: dict[str, float | None] = {}
+
+
+#: Most bytes of a game's JSON; a game of 60,000 steps has 15 MB.
+GAME_JSON_BYTES_MAX = 512 * 1024 * 1024
+
+
+def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:
+    try:
+        with open_regular(path) as fd, os.fdopen(os.dup(fd), "rb") as given:
+            file = gzip.GzipFile(fileobj=given) if path.suffix == ".gz" else given
+            content = file.read(GAME_JSON_BYTES_MAX + 1)
+        if len(content) > GAME_JSON_BYTES_MAX:
+            raise FormatError(f"over {GAME_JSON_BYTES_MAX} bytes of JSON", path=path)
+        return decode(content)
+    except EOFError as error:
+        size, hint = path.stat().st_size, "restore the file from a copy"
+        message = f"the gzip stream is cut off after {size} bytes"
+        raise TruncatedError(message, path=path, offset=size, hint=hint) from error
+    except (zlib.error, gzip.BadGzipFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"malformed: {error}", path=path) from error
+
+
+def read_game(path: Path) -> Run:
+    """Read another program's game from its ``.jsonl.gz`` and ``.meta.json``; see this module.
+
+    Returns:
+        The run, with ``branch_evs`` as branch values. Its final board is a candidate of
+        :func:`tape2048.game.moves.last_boards`.
+
+    Raises:
+        TruncatedError: the compressed file ends early.
+        BookkeepingError: the facts disagree with the steps.
+        FieldError: the steps are not numbered from 0, or have another seed.
+        FormatError: the content is malformed, or too long.
+        StorageError: a file cannot be read.
+    """
+    from tape2048.game.moves import last_boards
+    from tape2048.game.rules import exps_to_boards
+
+    plain = path.with_name(path.name.removesuffix(".jsonl.gz") + ".meta.json")
+    packed = plain.with_name(f"{plain.name}.gz")
+    facts_path = packed if packed.exists() else plain
+    facts = _decode(facts_path, msgspec.json.Decoder(_GameFacts).decode)
+    steps = _decode(path, msgspec.json.Decoder(_GameStep).decode_lines)
+    for number, step in enumerate(steps):
+        if step.step_index not in {None, number} or step.seed not in {None, facts.seed}:
+            found = f"line {number + 1}: step_index {step.step_index} and seed {step.seed}"
+            raise FieldError(f"{found}; expected {number} and {facts.seed}", path=path)
+    exps = np.array([step.board for step in steps], np.uint8).reshape(-1, 16)
+    highest = 1 << int(exps.max(initial=0))
+    if facts.num_moves != len(steps) or facts.max_tile not in {highest, 2 * highest}:
+        found = f"{facts_path.name} has num_moves {facts.num_moves} and max_tile {facts.max_tile}"
+        message = f"{found}; the {len(steps)} steps show a {highest}"
+        raise BookkeepingError(message, path=facts_path, hint=f"compare it with {path.name}")
+    boards = exps_to_boards(np.minimum(exps, 15))
+    moves = np.array([_MOVES[step.move.upper()] for step in steps], np.uint8)
+    final = last_boards(boards[-1:], moves[-1:])[0]
+    values = np.array([[step.branch_evs.get(move.lower()) for move in _MOVES] for step in steps], np.float32)
+    legal = np.packbits(~np.isnan(values.reshape(-1, 4)), axis=1, bitorder="little")[:, 0]
+    meta = RunMeta(len(steps), 0, facts.seconds, facts.score, facts.max_tile)
+    return Run(np.append(boards, final), moves, meta, np.nan_to_num(values.reshape(-1, 4)), legal, legal != 0)

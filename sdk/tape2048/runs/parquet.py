@@ -3,7 +3,8 @@
 Columns: ``steps u32, start_unix_s u64, elapsed_s f32, max_score u64, highest_tile u32, engine string,
 states list<u64>, moves list<u8>``, and, null where a run has no branch values, ``branch_values
 list<f32>`` (up, down, left, right of the first step, then of the second, ...), ``branch_legal list<u8>``
-(legal masks) and ``has_branches list<u8>``. The columns hold all data of a run.
+(legal masks) and ``has_branches list<u8>``. The columns hold all data of a run. The reader finds columns by
+name and ignores others; it takes types of any width and lists of any kind, if no value changes.
 
 For analysis, ``UNNEST`` in DuckDB makes a row of each step.
 """
@@ -11,9 +12,11 @@ For analysis, ``UNNEST`` in DuckDB makes a row of each step.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tape2048.errors import FieldError, FormatError, MissingPackageError
@@ -23,8 +26,6 @@ from tape2048.runs.run import Run, RunMeta, check_meta
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
 #: Runs in a row group: about 16,000 steps, some hundred kilobytes, to decode at once.
 GROUP_RUNS = 16
@@ -69,31 +70,44 @@ def write_parquet(path: str | os.PathLike[str], runs: Iterable[Run]) -> int:
         while group := list(itertools.islice(remaining, GROUP_RUNS)):
             for run in group:
                 check_meta(run.meta)
-            writer.write_table(_table(pa, schema, group))
+            writer.write_table(pa.Table.from_pylist(list(map(_row, group)), schema))
             count += len(group)
     return count
 
 
-def _table(pa: Any, schema: Any, runs: list[Run]) -> Any:
-    columns = [pa.array([getattr(run.meta, name) for run in runs], schema.field(name).type) for name in _META]
+def _row(run: Run) -> dict[str, Any]:
+    row = msgspec.structs.asdict(run.meta)
     for name, dtype in (*_LISTS, *_BRANCHES):
-        arrays: list[NDArray[Any] | None] = [getattr(run, name) for run in runs]
-        missing = np.array([array is None for array in arrays])
-        flat = [np.empty(0, dtype) if array is None else array.reshape(-1) for array in arrays]
-        offsets = np.cumsum([0, *(len(part) for part in flat)]).astype(np.int32)
-        values = pa.array(np.concatenate(flat).astype(dtype, copy=False))
-        columns.append(pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(missing)))
-    return pa.table(columns, schema=schema)
+        array = getattr(run, name)
+        row[name] = None if array is None else array.reshape(-1).astype(dtype)
+    return row
 
 
 def count_rows(path: Path) -> int:
     """Check a file's columns; return the number of its rows, which are runs."""
     pa, _ = _pyarrow()
     with _open(path) as file:
-        if not file.schema_arrow.equals(_schema(pa)):
-            names = ", ".join(file.schema_arrow.names)
-            raise FormatError(f"columns {names}; expected {', '.join(_schema(pa).names)}", path=path)
+        found = {field.name: field.type for field in file.schema_arrow}
+        for due in _schema(pa):
+            if due.name not in found or not _holds(pa.types, found[due.name], due.type):
+                raise FormatError(
+                    f"column {due.name} is {found.get(due.name, 'missing')}; expected {due.type}", path=path
+                )
         return int(file.metadata.num_rows)
+
+
+def _holds(types: Any, found: Any, due: Any) -> bool:
+    """Check that a column's type is of the kind that is due, of any width."""
+    if types.is_dictionary(found):
+        return _holds(types, found.value_type, due)
+    if types.is_list(due):
+        is_list = types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)
+        return types.is_null(found) or (is_list and _holds(types, found.value_type, due.value_type))
+    if types.is_string(due):
+        kinds = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    else:
+        kinds = (types.is_integer, types.is_floating)[: 1 + types.is_floating(due)]
+    return any(is_kind(found) for is_kind in kinds)
 
 
 def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
@@ -103,7 +117,7 @@ def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatEr
         for group in range(file.num_row_groups):
             name = f"{path}: row group {group}"
             try:
-                rows = file.read_row_group(group).to_pylist()
+                rows = file.read_row_group(group, columns=_schema(pa).names).to_pylist()
             except (pa.ArrowException, OSError) as error:
                 found = FormatError(f"row group {group} is not readable: {error}", path=path)
                 yield [(name, found.detach())]
@@ -124,10 +138,20 @@ def parse_row(row: dict[str, Any], path: Path) -> Run:
     meta = RunMeta(*(row[name] for name in _META))
     check_meta(meta, path)
     lists = {name: (row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None}
-    for name, (values, _) in lists.items():
+    arrays: dict[str, Any] = {}
+    for name, (values, dtype) in lists.items():
         if None in values:  # NumPy would make it NaN, or raise TypeError
             raise FieldError(f"{name} has no value at {values.index(None)}", path=path)
-    arrays: dict[str, Any] = {name: np.array(values, dtype) for name, (values, dtype) in lists.items()}
+        try:
+            with np.errstate(over="ignore"):
+                arrays[name] = np.array(values, dtype)
+            held = arrays[name].tolist()
+        except OverflowError:
+            held = [None] * len(values)
+        pairs = zip(values, held, strict=True) if values != held else ()
+        lost = [value for value, now in pairs if value != now and not math.isnan(value)]
+        if lost:
+            raise FieldError(f"{name} has {lost[0]}, which a {np.dtype(dtype)} cannot hold", path=path)
     if "branch_values" in arrays and len(arrays["branch_values"]) == 4 * meta.steps:
         arrays["branch_values"] = arrays["branch_values"].reshape(-1, 4)
     if "has_branches" in arrays:
@@ -136,8 +160,6 @@ def parse_row(row: dict[str, Any], path: Path) -> Run:
         run = Run(meta=meta, **arrays)
     except (TypeError, ValueError) as error:
         raise FieldError(f"the lists do not fit {meta.steps} steps: {error}", path=path) from error
-    if len(run) and int(run.moves.max()) > 3:
-        raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3", path=path)
     if run.branch_legal is not None and int(run.branch_legal.max(initial=0)) > 15:
         raise FieldError(f"a branch_legal is {run.branch_legal.max()}; expected 0 to 15", path=path)
     return run

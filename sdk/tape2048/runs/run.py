@@ -17,19 +17,21 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 
-from tape2048.base.text import counted, is_utf8
-from tape2048.errors import FieldError
+from tape2048.base.drawing import boards_html, exps_of
+from tape2048.base.text import counted, facts_table, is_utf8
+from tape2048.errors import BookkeepingError, FieldError, ReplayError
 from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
+from tape2048.formats.session import RULES_1, TOP_TILE
+from tape2048.selection import player_label
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
-    from typing import Any, Self
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -60,6 +62,15 @@ def identity_of(engine: str | None) -> Identity | None:
     return Identity(match["engine"], match["player"], int(match["seed"]))
 
 
+def player_of_engine(engine: str | None) -> str:
+    """Return the player of an engine's text, with or without a seed, as :func:`player_label` does."""
+    identity = identity_of(engine) or identity_of(f"{engine} seed=0")
+    if identity is None:
+        return engine or ""
+    name = identity.engine.rpartition(" ")[2]
+    return player_label({"player": name, "player_sha256": identity.player_sha256})
+
+
 def split_seed(engine: str | None) -> tuple[str | None, int | None]:
     """Split the seed off an engine's text; thousands of runs share the rest."""
     if engine is None or identity_of(engine) is None:
@@ -81,7 +92,6 @@ _UNSIGNED_MAX = {
     "highest_tile": 2**32 - 1,
 }
 _U64, _U8, _F32, _BOOL = map(np.dtype, (np.uint64, np.uint8, np.float32, np.bool_))
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class RunMeta(msgspec.Struct, frozen=True):
@@ -116,7 +126,8 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **high
         if not isinstance(value, int | np.integer) or not 0 <= value <= limit:
             raise FieldError(f"{name} is {value!r}; expected a whole number from 0 to {limit}", path=path)
     try:
-        fits = math.isfinite(meta.elapsed_s) and abs(meta.elapsed_s) <= _FLOAT32_MAX
+        with np.errstate(over="ignore"):
+            fits = math.isfinite(meta.elapsed_s) and bool(np.isfinite(np.float32(meta.elapsed_s)))
     except (TypeError, OverflowError):  # not a number, or too large for a float
         fits = False
     if not fits:
@@ -215,6 +226,20 @@ class Run(RowView):
             f"highest tile {meta.highest_tile}>"
         )
 
+    def _repr_html_(self) -> str:
+        meta, last = self.meta, len(self)
+        facts: dict[str, object] = {
+            "moves": meta.steps,
+            "score": meta.max_score,
+            "highest tile": meta.highest_tile,
+        }
+        if meta.engine:
+            facts["played by"] = meta.engine.partition(" player_sha256=")[0]
+        steps = sorted({0, last // 2, last})
+        boards = [(exps_of(int(self.states[step])), f"before move {step:,}") for step in steps[:-1]]
+        final = exps_at(self.states, self.moves, last)
+        return facts_table("Run", facts) + boards_html([*boards, (final, "final board")])
+
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return the steps with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`."""
         numbers = row_numbers(indices, len(self))
@@ -256,6 +281,84 @@ def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], 
         raise TypeError(f"{name} is a {type(array).__name__}; expected {dtype}{list(shape)}")
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}")
+
+
+def check_rules(run: Run) -> Run:
+    """Return the run; raise if the rules do not allow a step, the score or the highest tile.
+
+    The score is that of the moves, or the board score. A game that does not begin with its start has earlier
+    merges, too. A game without its last move, as lossy conversions leave it, has the facts of its end.
+
+    Raises:
+        ReplayError: a move is illegal, or not followed by one spawned 2 or 4; the message has the step.
+        BookkeepingError: another score or highest tile.
+
+    Example:
+        >>> from tape2048.runs import check_rules, read_run
+        >>> len(check_rules(read_run("runs/golden.a2run"))) > 0
+        True
+    """
+    from tape2048.game.moves import find_fault
+    from tape2048.game.rules import final_exponent, slide, wins
+
+    if not len(run):
+        return run
+    # Copies: numba would compile once more for a mapped file, whose boards are unaligned and read-only.
+    states, moves, meta = np.array(run.states), np.array(run.moves), run.meta
+    step, merged = find_fault(states, moves, np.uint64(meta.max_score), np.uint64(meta.highest_tile))
+    if step < 0:
+        return run
+    hint = "the run's writer has other rules, or the file is damaged"
+    if step == len(run):
+        raise BookkeepingError(
+            f"max_score is {meta.max_score} and highest_tile {meta.highest_tile}; "
+            f"the steps end with {merged} and {1 << final_exponent(states[-1])}",
+            hint=hint,
+        )
+    board, following = int(states[step]), int(states[step + 1])
+    after = int(slide(states[step], moves[step])) if moves[step] < 4 else board
+    found = {following: "no new tile", board: "an illegal move"}.get(after, "other merges or new tiles")
+    if after != board and wins(states[step], moves[step]):
+        found = RULES_1
+    raise ReplayError(
+        f"step {step}: move {moves[step]} and one spawned 2 or 4 do not lead from board "
+        f"{board:#018x} to {following:#018x}: {found}",
+        hint=hint,
+    )
+
+
+def exps_at(states: Sequence[int] | NDArray[Any], moves: Sequence[int] | NDArray[Any], at: int) -> list[int]:
+    """Return the 16 exponents of a game's board, with a 16 where the last move made a 65536."""
+    if states[at] or not at:
+        return exps_of(int(states[at]))
+    from tape2048.game.rules import exps_after
+
+    return [*map(int, exps_after(int(states[at - 1]), int(moves[at - 1])))]
+
+
+def until_win(run: Run) -> Run:
+    """Return a run of another program up to the move that merges two tiles of 32768, which ends a game here.
+
+    Raises:
+        ReplayError: a run of this program, recorded under rules 1, goes on after such a move.
+    """
+    from tape2048.game.moves import find_fault, find_win
+
+    if run.meta.highest_tile < 1 << 15:
+        return run
+    states, moves = np.array(run.states), np.array(run.moves)
+    steps = find_win(states, moves) + 1
+    if steps > len(run) or not states[steps]:
+        return run
+    if "tape2048" in (run.meta.engine or ""):
+        raise ReplayError(f"step {steps - 1}, board {states[steps - 1]:#018x}: {RULES_1}")
+    states, moves = states[: steps + 1], moves[:steps]
+    states[-1] = 0
+    _, score = find_fault(states, moves, np.uint64(0), np.uint64(0))
+    meta = msgspec.structs.replace(run.meta, steps=steps, max_score=int(score), highest_tile=TOP_TILE)
+    names = ("branch_values", "branch_legal", "has_branches") if run.has_branches is not None else ()
+    branches = {name: getattr(run, name)[:steps] for name in names}
+    return dataclasses.replace(run, states=states, moves=moves, meta=meta, **branches)
 
 
 class RunRows(RowView):

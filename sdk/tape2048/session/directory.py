@@ -1,24 +1,14 @@
-"""The files of a session directory: steps or tape, metadata, manifest and embeddings.
-
-``embeddings.bf16.npy`` holds ``u16[N, D]``, the bits of bfloat16 (NumPy has no such type), in the order of
-the rows. ``embeddings.json`` names the model and the rows: ``{"model_sha", "pooling", "D", "dtype": "bf16",
-"dtype_bits": "bf16", "rows", "steps_crc32c"}``; the checksum is that of ``steps.npy``, or of ``tape.npy``.
-"""
+"""The files of a session directory: steps or tape, metadata and manifest."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
-
-import msgspec
-import numpy as np
+from typing import TYPE_CHECKING
 
 from tape2048.base.text import counted
 from tape2048.errors import (
-    ColumnError,
     ManifestError,
     MissingPathError,
     NotASessionError,
@@ -27,7 +17,7 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
+from tape2048.formats.npy import Load, open_rows, peek_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     ANCHORS_NPY,
@@ -45,14 +35,14 @@ from tape2048.formats.session import (
     file_defects,
     read_manifest_file,
 )
-from tape2048.io.reading import map_file, open_regular, reading
+from tape2048.io.reading import reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from tape2048.formats.npy import Load
 
 #: The largest manifest that is parsed; one with two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
@@ -104,8 +94,8 @@ def find_steps(directory: Path) -> list[Path]:
         sessions = counted(len(within), "session")
         hint = f"a directory of {sessions}? name one of them: {within[-1]}" if within else None
         raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
-    shards = {int(match[1]): match[0] for match in map(SHARD_NAME.fullmatch, names) if match}
-    forms = [name for name in (TAPE_NPY, STEPS_NPY, shards[min(shards)] if shards else "") if name in names]
+    shards = sorted((int(match[1]), match[0]) for match in map(SHARD_NAME.fullmatch, names) if match)
+    forms = [name for name in (TAPE_NPY, STEPS_NPY, shards[0][1] if shards else "") if name in names]
     if len(forms) > 1:
         raise NotASessionError(
             f"found both {forms[0]} and {forms[1]}; expected one form of rows", path=directory
@@ -119,12 +109,11 @@ def find_steps(directory: Path) -> list[Path]:
     if not shards:
         refuse_dataset(directory)
         raise NotASessionError(f"no {STEPS_NPY} or {TAPE_NPY} in this directory", path=directory)
-    for expected, number in enumerate(sorted(shards), start=1):
+    for expected, (number, name) in enumerate(shards, start=min(1, shards[0][0])):
         if number != expected:
-            raise NotASessionError(
-                f"shard steps-{expected:06d}.npy is missing; {shards[number]} is there", path=directory
-            )
-    return [directory / shards[number] for number in sorted(shards)]
+            wanted = f"steps-{expected:0{len(name) - len('steps-.npy')}d}.npy"
+            raise NotASessionError(f"shard {wanted} is missing; {name} is there", path=directory)
+    return [directory / name for _, name in shards]
 
 
 def is_dataset(directory: Path, names: Collection[str]) -> bool:
@@ -135,9 +124,7 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
         return SHARDS in names
     path = directory / STEPS_NPY
     try:
-        with open_regular(path) as fd:
-            head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
-        return parse_header(head, path).dtype == DATASET_ROW_DTYPE
+        return peek_header(path).dtype == DATASET_ROW_DTYPE
     except TapeError:
         return False
 
@@ -175,11 +162,9 @@ def refuse_dataset(directory: Path) -> None:
         )
 
 
-def read_steps(paths: list[Path], load: Load) -> NDArray[np.void]:
-    """Open the rows of a file, or read all shards into one array; errors as for ``open_rows``."""
-    if len(paths) == 1 and paths[0].name == STEPS_NPY:
-        return as_unsigned(open_rows(paths[0], STEP_DTYPES, load))
-    return as_unsigned(open_shards(paths, STEP_DTYPES))
+def read_steps(path: Path, load: Load) -> NDArray[np.void]:
+    """Open the rows of a file; errors as for ``open_rows``."""
+    return as_unsigned(open_rows(path, STEP_DTYPES, load))
 
 
 def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
@@ -216,90 +201,3 @@ def list_names(directory: Path) -> list[str]:
     """List the names in the directory, sorted; raise StorageError if it cannot be read."""
     with reading(directory):
         return sorted(os.listdir(directory))  # noqa: PTH208 - paths would cost more than the names
-
-
-EMBEDDINGS_NPY = "embeddings.bf16.npy"
-EMBEDDINGS_JSON = "embeddings.json"
-
-#: Files of a session that its manifest does not list.
-EMBEDDINGS_FILES = frozenset({EMBEDDINGS_NPY, EMBEDDINGS_JSON})
-
-# A usual one has about 200 bytes.
-_JSON_BYTES_MAX = 1024 * 1024
-# NumPy writes headers of 128 bytes; its own limit for reading one is 10,000.
-_HEADER_BYTES_MAX = 16 * 1024
-
-
-class _Facts(msgspec.Struct, frozen=True):
-    model_sha: str
-    pooling: str
-    D: Annotated[int, msgspec.Meta(ge=1)]
-    dtype: str
-    rows: int
-    dtype_bits: str = "bf16"
-    steps_crc32c: int | None = None
-
-
-class Embeddings(NamedTuple):
-    """Mapped embeddings, bits of bfloat16 ``u16[N, D]``, with their model and the pooling of its states."""
-
-    values: NDArray[np.uint16]
-    model_sha: str
-    pooling: str
-
-
-def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Embeddings:
-    """Map the embeddings in a session's directory, as :func:`open_embeddings`, with the same errors."""
-    path, json_path = directory / EMBEDDINGS_NPY, directory / EMBEDDINGS_JSON
-    facts = _read_facts(json_path)
-    if (facts.dtype, facts.dtype_bits) != ("bf16", "bf16"):
-        raise ColumnError(f"dtype {facts.dtype!r}; expected 'bf16'", path=json_path)
-    entry = rows_entry(manifest)
-    crc32c = entry.crc32c if entry else facts.steps_crc32c
-    if (facts.rows, facts.steps_crc32c) != (rows, crc32c):
-        raise ColumnError(
-            f"made of {facts.rows} rows with CRC-32C {facts.steps_crc32c}; "
-            f"the session has {rows} with {crc32c}",
-            path=json_path,
-            hint="`tape2048 embed --force` makes them again from these rows",
-        )
-    if not path.exists():
-        raise ColumnError(f"{EMBEDDINGS_JSON} is there, and {EMBEDDINGS_NPY} is not", path=path)
-    return Embeddings(_map(path, (rows, facts.D)), facts.model_sha, facts.pooling)
-
-
-def _read_facts(path: Path) -> _Facts:
-    try:
-        with open_regular(path) as fd:
-            content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
-        return msgspec.json.decode(content, type=_Facts)
-    except MissingPathError as error:
-        message = f"no {EMBEDDINGS_JSON}: this session has no embeddings"
-        raise ColumnError(message, path=path.parent, hint="`tape2048 embed` makes them") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ColumnError(f"malformed: {error}", path=path) from error
-
-
-def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
-    with open_regular(path) as fd:
-        size = os.fstat(fd).st_size
-        head = io.BytesIO(os.pread(fd, _HEADER_BYTES_MAX, 0))
-        try:
-            numpy = np.lib.format
-            readers = {(1, 0): numpy.read_array_header_1_0, (2, 0): numpy.read_array_header_2_0}
-            found, fortran, dtype = readers[numpy.read_magic(head)](head)
-        except (ValueError, KeyError, SyntaxError) as error:
-            raise ColumnError(f"not a .npy file of version 1.0 or 2.0: {error}", path=path) from error
-        if found != shape or fortran or dtype != np.dtype("<u2"):
-            order = " in Fortran order" if fortran else ""
-            raise ColumnError(
-                f"{dtype} of shape {found}{order}; expected <u2 of shape {shape}", path=path, offset=0
-            )
-        begin = head.tell()
-        end = begin + 2 * shape[0] * shape[1]
-        if size != end:
-            raise ColumnError(f"has {size} bytes; expected {end}", path=path, offset=min(size, end))
-        if shape[0] * shape[1] == 0:
-            return np.empty(shape, np.uint16)
-        mapped = map_file(fd, end)
-    return mapped[begin:].view("<u2").reshape(shape)

@@ -26,7 +26,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Self
 
-from tape2048.errors import BusyError, MissingPathError, NotASessionError
+from tape2048.errors import BusyError, MissingPathError
 from tape2048.io.durable import open_fd, open_owned, storage_errors, try_lock
 
 LOCKS_DIRECTORY = ".recorder"
@@ -39,7 +39,6 @@ _BYTES_MASK = (1 << 62) - 1
 
 
 def _lock(fd: int, kind: int, byte: int) -> bool:
-    """Lock or unlock one byte without waiting; return False if another process has it."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
     except (BlockingIOError, PermissionError):
@@ -111,7 +110,7 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
                 return None  # locked as a whole, and not by a remover: that one's lock file would be there
             byte = 0 if file.whole else _byte_of(directory.stat())
             if file.counts.get(byte, 0) == 0 and not file.whole and not _lock(file.fd, fcntl.F_RDLCK, byte):
-                raise NotASessionError("this session is being removed", path=directory)
+                raise MissingPathError("nothing stands at this path (it is being removed)", path=directory)
             file.counts[byte] = file.counts.get(byte, 0) + 1
             lock = ReadLock(file, byte)
         except OSError:
@@ -150,7 +149,6 @@ def _open(root: Path) -> _LockFile | None:
 
 
 def _unlock_released() -> None:
-    """Unlock the bytes of collected sessions, and close files without any other."""
     for key, file in list(_files.items()):
         while file.released:
             byte = file.released.popleft()

@@ -5,9 +5,9 @@
     sessions/<session>.<label>.<manifest>/    the files of a session, manifest.json last
     removed/<the same name>.json              a tombstone: the session is no longer listed
 
-``<manifest>`` is the beginning of the SHA-256 of ``manifest.json``, which has the checksums of the other
-files: a name stands for one content. So a put that is repeated, or that two processes make, changes nothing,
-and bytes that were replaced in the store are found by name.
+``<manifest>`` is the beginning of the SHA-256 of ``manifest.json``, which has the SHA-256 of the other files;
+earlier releases put manifests with CRC-32C alone. A name stands for one content. So a put that is repeated,
+or that two processes make, changes nothing, and bytes that were replaced in the store are found by name.
 
 The cache of a store's sessions is bounded, and shared by any number of processes::
 
@@ -48,11 +48,10 @@ from tape2048.errors import (
     ManifestError,
     MissingPathError,
     NameTakenError,
-    NotASessionError,
     StoreError,
     TruncatedError,
 )
-from tape2048.formats.metadata import read_metadata
+from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.session import (
     FORMAT_VERSION,
     MANIFEST,
@@ -65,6 +64,7 @@ from tape2048.io.durable import (
     Staging,
     lock_directory,
     open_fd,
+    open_owned,
     rename_exchange,
     rename_noreplace,
     storage_errors,
@@ -73,14 +73,12 @@ from tape2048.io.durable import (
 )
 from tape2048.io.reading import check_crc, crc32c, crc32c_file, open_regular, read_path
 from tape2048.session.directory import MANIFEST_BYTES_MAX, PLAIN_NAME
-from tape2048.session.locks import LOCKS_DIRECTORY, RemovalLock, lock_for_reading, make_readers_lock
+from tape2048.session.locks import LOCKS_DIRECTORY, ReadLock, RemovalLock, lock_for_reading, make_readers_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from tape2048.formats.metadata import Metadata
     from tape2048.io.objects import Store
-    from tape2048.session.locks import ReadLock
 
 SESSIONS, _REMOVED = "sessions", "removed"
 _DIGEST_LENGTH = 16
@@ -113,27 +111,31 @@ def put_session(store: Store, session: Path, label: str) -> str:
     What is there under its name stays if it is whole and has the same bytes; else it is written again.
     """
     try:
-        text = read_path(session / MANIFEST).tobytes()
+        local = read_path(session / MANIFEST).tobytes()
     except MissingPathError as error:
         raise ManifestError("missing", path=session / MANIFEST) from error
-    manifest = _parse(text, session / MANIFEST)
-    name = str(RemoteName(session.name, label, _digest(text)))
-    directory = f"{SESSIONS}/{name}"
-    if MANIFEST in store.names(directory):
-        try:
-            _verify(store, directory, manifest, text)
-        except (FormatError, MissingPathError):
-            store.retract(directory, MANIFEST)
-        else:
-            return name
+    manifest = _parse(local, session / MANIFEST)
+    files = {
+        file: msgspec.structs.replace(entry, sha256=check_local(session / file, entry))
+        for file, entry in manifest.files.items()
+    }
+    text = pretty_json(msgspec.structs.replace(manifest, files=files))
+    for found in (local, text):  # earlier releases put the local manifest, without SHA-256
+        name = str(RemoteName(session.name, label, _digest(found)))
+        directory = f"{SESSIONS}/{name}"
+        if MANIFEST in store.names(directory):
+            try:
+                _verify_manifest(store, directory, found)
+                for file, entry in files.items():
+                    compare_file(store, f"{directory}/{file}", entry)
+            except (FormatError, MissingPathError):
+                store.retract(directory, MANIFEST)
+            else:
+                return name
     staged = store.stage(directory)
-    for file, entry in manifest.files.items():
+    for file, entry in files.items():
         store.upload(f"{staged}/{file}", session / file)
-        try:
-            compare_file(store, f"{staged}/{file}", entry)
-        except FormatError:
-            check_local(session / file, entry)  # its error, if the local file is the damaged one
-            raise
+        compare_file(store, f"{staged}/{file}", entry)
     store.commit(directory, MANIFEST, text)
     _verify_manifest(store, directory, text)
     if MANIFEST not in store.names(directory):
@@ -167,7 +169,7 @@ def download(
     for file, entry in manifest.files.items():
         if files is None or file in files:
             with open_fd(directory / file, os.O_WRONLY | os.O_CREAT) as fd:
-                compare_file(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd), entry.bytes)
+                compare_file(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd))
                 if files is None:
                     os.fsync(fd)
 
@@ -218,17 +220,11 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
     return manifest
 
 
-def read_manifest(store: Store, name: str, size: int | None = None) -> tuple[Manifest, bytes]:
-    """Read the manifest that a session's name stands for, with its text; ``size`` as for ``Store.get``."""
+def read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
+    """Read the manifest that a session's name stands for, with its text."""
     key = f"{SESSIONS}/{name}/{MANIFEST}"
-    text = store.get(key, MANIFEST_BYTES_MAX, size)
+    text = store.get(key, MANIFEST_BYTES_MAX)
     return parse_named(name, text, store.path(key)), text
-
-
-def _verify(store: Store, directory: str, manifest: Manifest, text: bytes) -> None:
-    _verify_manifest(store, directory, text)
-    for file, entry in manifest.files.items():
-        compare_file(store, f"{directory}/{file}", entry)
 
 
 def _verify_manifest(store: Store, directory: str, text: bytes) -> None:
@@ -237,30 +233,33 @@ def _verify_manifest(store: Store, directory: str, text: bytes) -> None:
         raise ManifestError("it reads back other bytes than were written", path=store.path(key))
 
 
-def check_local(path: Path, entry: FileEntry) -> None:
-    """Compare a local file with the manifest; FormatError if it differs."""
+def check_local(path: Path, entry: FileEntry) -> str:
+    """Compare a local file with the manifest; FormatError if it differs. Return its SHA-256."""
+    digest = hashlib.sha256()
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size
         if size != entry.bytes:
             raise TruncatedError(f"has {size} bytes; the manifest says {entry.bytes}", path=path)
-        check_crc(crc32c_file(fd, size, path), entry.crc32c, "the file", path=path, offset=0)
+        checksum = crc32c_file(fd, size, path, on_chunk=lambda chunk: digest.update(chunk.data))
+        check_crc(checksum, entry.crc32c, "the file", path=path, offset=0)
+    _check_sha256(digest.hexdigest(), entry, path)
+    return digest.hexdigest()
+
+
+def _check_sha256(found: str, entry: FileEntry, path: str | Path) -> None:
+    if entry.sha256 not in {None, found}:
+        raise ChecksumError(f"SHA-256 {found}; the manifest says {entry.sha256}", path=path)
 
 
 def compare_file(
-    store: Store,
-    key: str,
-    entry: FileEntry,
-    write: Callable[[bytes], object] = lambda _: None,
-    size: int | None = None,
+    store: Store, key: str, entry: FileEntry, write: Callable[[bytes], object] = lambda _: None
 ) -> None:
-    """Read a file of the store, and compare its size and its CRC-32C with the manifest's.
-
-    ``size`` is for ``Store.chunks``.
-    """
+    """Read a file of the store, and compare its size and its checksums with the manifest's."""
     found = checksum = 0
-    chunks: Iterator[bytes] = store.chunks(key, size)
-    for data in chunks:
+    digest = hashlib.sha256()
+    for data in store.chunks(key):
         found, checksum = found + len(data), crc32c(data, checksum)
+        digest.update(data)
         if found > entry.bytes:
             break
         write(data)
@@ -273,6 +272,7 @@ def compare_file(
             f"reads back as CRC-32C {checksum:#010x}; the manifest says {entry.crc32c:#010x}",
             path=store.path(key),
         )
+    _check_sha256(digest.hexdigest(), entry, store.path(key))
 
 
 MEGABYTE = 10**6
@@ -314,6 +314,7 @@ class SessionCache:
         self.max_mb = max_mb
         with storage_errors(directory, "making the cache"):
             (directory / _TABLES).mkdir(parents=True, exist_ok=True)
+            os.close(open_owned(directory / _TABLES, os.O_RDONLY | os.O_DIRECTORY))
             make_readers_lock(directory)
 
     def check_fits(self, size: int, what: str, hint: str | None = None) -> None:
@@ -327,7 +328,7 @@ class SessionCache:
 
     def has_table(self, name: str) -> bool:
         """Check whether a session's run table is in the cache."""
-        return (self.directory / _TABLES / name).is_dir()
+        return os.path.isdir(self.directory / _TABLES / name)  # noqa: PTH112 - a name may be too long
 
     @contextlib.contextmanager
     def room(self, size: int, what: str) -> Iterator[Callable[[int], None]]:
@@ -352,7 +353,7 @@ class SessionCache:
             yield took
 
     def table(
-        self, store: Store, name: str, listed: int | None = None, took: Callable[[int], None] | None = None
+        self, store: Store, name: str, took: Callable[[int], None] | None = None
     ) -> tuple[Manifest, Metadata]:
         """Return a session's manifest and run table, which are fetched if they are missing or damaged."""
         target = self.directory / _TABLES / name
@@ -364,7 +365,7 @@ class SessionCache:
             metadata = read_metadata(target / METADATA_DB)
             _touch(target)
             return manifest, metadata
-        manifest, text = read_manifest(store, name, listed)
+        manifest, text = read_manifest(store, name)
         if METADATA_DB not in manifest.files:
             raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
         size = manifest.files[METADATA_DB].bytes + len(text)
@@ -402,8 +403,10 @@ class SessionCache:
         draft = target.with_name(f".{name}.fetching")
         while (held := _hold(target)) is None:
             with storage_errors(draft, "writing it"), contextlib.ExitStack() as stack:
-                draft.mkdir(exist_ok=True)
+                with contextlib.suppress(FileExistsError):  # exist_ok=True fails if it is renamed meanwhile
+                    draft.mkdir()
                 try:
+                    os.close(open_owned(draft, os.O_RDONLY | os.O_DIRECTORY))
                     fd = lock_directory(draft)
                 except FileNotFoundError:
                     continue
@@ -508,7 +511,6 @@ class SessionCache:
 
 
 def _touch(path: Path) -> None:
-    """Note the use of an entry, by which the least recently used one is found."""
     now = time.time_ns()  # the kernel's own is some milliseconds coarse
     with contextlib.suppress(OSError):
         os.utime(path, ns=(now, now))
@@ -519,7 +521,7 @@ def _hold(path: Path) -> Held | None:
         return None
     try:
         lock = lock_for_reading(path)
-    except (MissingPathError, NotASessionError):  # it is being removed
+    except MissingPathError:  # it is being removed
         return None
     _touch(path)
     return Held(path, lock)

@@ -31,13 +31,15 @@ from tape2048.formats.session import (
     STEPS_NPY,
     TAPE_DTYPE,
     TAPE_NPY,
+    FileEntry,
+    Manifest,
     anchor_count,
 )
 from tape2048.io.durable import storage_errors
 from tape2048.io.objects import open_store
 from tape2048.io.reading import Reserved, open_regular
 from tape2048.session.directory import as_unsigned
-from tape2048.session.remote import SESSIONS, RemoteName, SessionCache, list_files
+from tape2048.session.remote import SESSIONS, Held, RemoteName, SessionCache, list_files
 from tape2048.session.session import Session
 from tape2048.tape.reader import Tape, check_anchor_rows, tape_runs
 
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats.metadata import Metadata
-    from tape2048.formats.session import FileEntry, Manifest
-    from tape2048.io.objects import Store
-    from tape2048.session.remote import Held
 
 #: Requests for run tables at a time, and sessions that are fetched at a time.
 _TABLE_REQUESTS, _FETCHES = 16, 4
@@ -63,20 +62,12 @@ class RemoteSessions:
         self.cache = cache
         head, _, name = url.rstrip("/").rpartition("/")
         self._only = name if RemoteName.parse(name) is not None else None
-        self._root = (head if self._only else url.rstrip("/")).removesuffix("/sessions")
-        self._pid = 0
+        self.store = open_store((head if self._only else url.rstrip("/")).removesuffix("/sessions"))
 
     @property
     def is_session(self) -> bool:
         """Whether it is one session of a store."""
         return self._only is not None
-
-    @property
-    def store(self) -> Store:
-        """The store; a forked child opens it again, as clients do not survive a fork."""
-        if self._pid != os.getpid():
-            self._store, self._pid = open_store(self._root), os.getpid()
-        return self._store
 
     def __reduce__(self) -> tuple[Callable[..., RemoteSessions], tuple[Any, ...]]:
         return open_remote, (self._url, str(self.cache.directory), self.cache.max_mb)
@@ -98,7 +89,7 @@ class RemoteSessions:
 
             def open_one(name: str) -> RemoteSession | TapeError:
                 try:
-                    found = self.cache.table(self.store, name, listed[name].get(MANIFEST), took)
+                    found = self.cache.table(self.store, name, took)
                     return RemoteSession(self, name, *found)
                 except TapeError as error:
                     return error
@@ -128,8 +119,6 @@ def open_remote(url: str, cache: str | os.PathLike[str] | None, max_mb: int | No
 
 
 class _Part(NamedTuple):
-    """A file of rows: its name, its place, its type and rows, and where these begin in it."""
-
     file: str
     place: Reserved
     dtype: np.dtype[Any]
@@ -246,8 +235,13 @@ class RemoteSession(Session):
         """Number of rows, N."""
         return len(self.stored)
 
-    def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...]]:
-        return RemoteSessions.open, (self.source, self.name)
+    def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...], dict[str, Any]]:
+        return RemoteSessions.open, (self.source, self.name), {"overlay": self.overlay}
+
+    @property
+    def column_places(self) -> tuple[Path, ...]:
+        """The overlay alone: the cache holds no columns."""
+        return () if self.overlay is None else (self.overlay,)
 
     def keep(self) -> None:
         """Hold the session as long as it lives."""

@@ -8,6 +8,7 @@ wrote is one segment; a foreign session may interleave its runs, and then a run 
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,11 @@ from tape2048.errors import BookkeepingError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-# Rows scanned at a time: 8 MB of ids.
-_SCAN_ROWS = 1 << 20
+_SCAN_ROWS = 1 << 20  # rows scanned at a time: 8 MB of ids
 
 
 class Owners:
@@ -33,12 +33,12 @@ class Owners:
     ) -> None:
         self._starts = starts
         self._runs = runs
-        self._rows = rows
+        self.rows = rows
         self.contiguous = contiguous
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
-        return np.diff(self._starts, append=self._rows)
+        return np.diff(self._starts, append=self.rows)
 
     @cached_property
     def _dense(self) -> NDArray[np.uint32]:
@@ -97,33 +97,47 @@ def from_run_table(
     return runs, Owners(first[filled], filled, rows, contiguous=True)
 
 
-def from_scan(
-    runs: NDArray[np.void], ids: NDArray[np.uint64], path: str | os.PathLike[str], *, whole: bool = True
-) -> tuple[NDArray[np.void], Owners, NDArray[np.bool_] | None]:
-    """Find the rows of each run from every row's ``run_id``."""
-    starts, segment_ids = _segments(ids)
+def find_owners(
+    runs: NDArray[np.void],
+    rows: int,
+    ids: Callable[[NDArray[np.int64]], NDArray[np.uint64]],
+    path: str | os.PathLike[str],
+    *,
+    whole: bool = True,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find the rows of each run from every row's ``run_id``, which ``ids`` returns by row numbers.
+
+    Returns first row and run of each segment, ``i64[S]``; the run is -1 for rows of no run. These are an
+    error if ``whole`` is set, or if no row is of a run.
+    """
+    starts, segment_ids = _segments(rows, ids)
     by_id = np.argsort(runs["id"], kind="stable")
     sorted_ids = runs["id"][by_id]
     place = np.searchsorted(sorted_ids, segment_ids)
     known = place < len(runs)
     known[known] = sorted_ids[place[known]] == segment_ids[known]
-    lengths = np.diff(starts, append=len(ids))
-    kept = None
-    if not known.all():
-        if whole or (len(runs) and not known.any()):
-            at = int(known.argmin())
-            raise BookkeepingError(
-                f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have",
-                path=path,
-            )
-        kept = np.repeat(known, lengths)
-        place, lengths = place[known], lengths[known]
-        # Stretches of one run with only others' rows between them become one.
-        begins = np.flatnonzero(np.append(True, place[1:] != place[:-1])[: len(place)])
-        place, lengths = place[begins], np.add.reduceat(lengths, begins)
-        starts = np.cumsum(lengths) - lengths
-    owner = by_id[place]
-    rows = int(lengths.sum())
+    if not known.all() and (whole or (len(runs) and not known.any())):
+        at = int(known.argmin())
+        raise BookkeepingError(
+            f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have",
+            path=path,
+        )
+    owner = np.full(len(starts), -1, np.int64)
+    owner[known] = by_id[place[known]]
+    return starts, owner
+
+
+def keep_owned(
+    runs: NDArray[np.void], starts: NDArray[np.int64], owner: NDArray[np.int64], rows: int
+) -> tuple[NDArray[np.void], Owners, NDArray[np.int64]]:
+    """Number the rows of N rows in segments without those of no run; segments as of :func:`find_owners`.
+
+    Returns:
+        The run table by first row, the owners of the rows that are left, and the indices of their segments.
+    """
+    kept = np.flatnonzero(owner >= 0)
+    owner, lengths = owner[kept], np.diff(starts, append=rows)[kept]
+    starts, rows = np.cumsum(lengths) - lengths, int(lengths.sum())
     runs = runs.copy()
     runs["rows"] = np.bincount(owner, weights=lengths, minlength=len(runs))  # exact below 2**53
     runs["first_row"] = rows
@@ -131,20 +145,22 @@ def from_scan(
     order = np.argsort(runs["first_row"], kind="stable")
     ordinal = np.empty(len(runs), np.int64)
     ordinal[order] = np.arange(len(runs))
-    contiguous = len(starts) == np.count_nonzero(runs["rows"])
-    return runs[order], Owners(starts, ordinal[owner], rows, contiguous=contiguous), kept
+    changes = np.count_nonzero(owner[1:] != owner[:-1]) + min(1, len(owner))
+    contiguous = changes == np.count_nonzero(runs["rows"])
+    return runs[order], Owners(starts, ordinal[owner], rows, contiguous=bool(contiguous)), kept
 
 
-def _segments(ids: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Return first row and id of each stretch of equal ids."""
-    starts: list[NDArray[np.int64]] = [np.zeros(min(1, len(ids)), np.int64)]
-    for first in range(0, len(ids), _SCAN_ROWS):
+def _segments(
+    rows: int, ids: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    starts: list[NDArray[np.int64]] = [np.zeros(min(1, rows), np.int64)]
+    for first in range(0, rows, _SCAN_ROWS):
         # With the row before, which may be of the same run.
         begin = max(0, first - 1)
-        chunk = np.ascontiguousarray(ids[begin : first + _SCAN_ROWS])
+        chunk = ids(np.arange(begin, min(first + _SCAN_ROWS, rows)))
         starts.append(np.flatnonzero(chunk[1:] != chunk[:-1]) + 1 + begin)
     found = np.concatenate(starts)
-    return found, ids[found]
+    return found, ids(found)
 
 
 #: The tiles that a critic predicts by default.
@@ -170,6 +186,21 @@ def run_labels(runs: NDArray[np.void], thresholds: Sequence[int]) -> NDArray[np.
     """Compare the highest tile of each run with each threshold: ``bool[R, T]``."""
     reached: NDArray[np.bool_] = runs["highest_tile"][:, None] >= check_thresholds(thresholds)
     return reached
+
+
+def warn_of_constants(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) -> None:
+    """Log a warning of each threshold that all runs or none reached."""
+    if told := constant_labels(run_labels, thresholds):
+        logging.getLogger("tape2048").warning("constant labels: %s; pass other thresholds", "; ".join(told))
+
+
+def constant_labels(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) -> list[str]:
+    """Describe each threshold that all runs or none reached."""
+    return [
+        f"{tile:,} was reached by {'all' if column.any() else 'none'} of {len(column):,} games"
+        for tile, column in zip(thresholds, run_labels.T, strict=True)
+        if column.all() or not column.any()
+    ]
 
 
 def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from tape2048.base.text import facts_table
 from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, ReplayError, StorageError
 from tape2048.formats.metadata import Metadata, read_metadata
-from tape2048.formats.npy import check_load
+from tape2048.formats.npy import Load, check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -19,33 +19,30 @@ from tape2048.formats.session import (
     MANIFEST,
     METADATA_DB,
     SESSION_NAME,
-    STEP_DTYPE,
     STEPS_NPY,
     TAPE_NPY,
+    Manifest,
+    step_dtype,
 )
-from tape2048.session.directory import (
-    Embeddings,
-    check_directory,
-    check_files,
-    is_dataset,
-    is_session,
-    read_embeddings,
-    read_steps,
+from tape2048.selection import player_label
+from tape2048.session.columns import Column, Columns
+from tape2048.session.directory import check_directory, check_files, is_dataset, is_session, read_steps
+from tape2048.session.foreign import ForeignRows, step_layout
+from tape2048.session.locks import ReadLock, lock_for_reading
+from tape2048.session.run_table import (
+    DEFAULT_THRESHOLDS,
+    Owners,
+    from_run_table,
+    game_facts,
+    run_labels,
 )
-from tape2048.session.locks import lock_for_reading
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, from_run_table, from_scan, game_facts, run_labels
 from tape2048.tape.reader import Tape, open_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, SupportsIndex
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.formats.npy import Load
-    from tape2048.formats.session import Manifest
-    from tape2048.session.locks import ReadLock
-    from tape2048.session.run_table import Owners
 
 #: A selection of rows: a slice, row numbers, or a mask of all rows.
 Rows: TypeAlias = "slice | ArrayLike"
@@ -68,9 +65,10 @@ class Session(RowView):
 
     Attributes:
         path: the directory, absolute.
-        dtype: type of a row as a record: ``STEP_DTYPE``, or ``ACTION_STEP_DTYPE`` if moves were recorded. A
-            session on tape, which has all moves, goes by its fact ``record_action``.
+        dtype: type of a row as a record: ``ACTION_STEP_DTYPE`` if it has the move, as always on tape;
+            otherwise ``STEP_DTYPE``.
         tape: the rows of a session on tape; None for a session of rows.
+        foreign: the rows that another program wrote; None for a recorder's.
         runs: the run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a foreign session, runs without
             rows come last, with ``first_row`` = N and ``rows`` = 0.
         blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
@@ -81,6 +79,7 @@ class Session(RowView):
             count the rows that are left.
         load: ``"mmap"`` or ``"ram"``.
         read_lock: keeps the session from being removed, as long as it is referenced.
+        overlay: directory with columns of this session outside it, or None.
 
     Example:
         >>> from tape2048 import Session, sessions
@@ -96,7 +95,7 @@ class Session(RowView):
     def __init__(
         self,
         path: Path,
-        rows: NDArray[np.void] | Tape,
+        rows: NDArray[np.void] | Tape | ForeignRows,
         metadata: Metadata,
         manifest: Manifest | None,
         load: Load,
@@ -106,20 +105,21 @@ class Session(RowView):
         """Make a session of the contents that :meth:`open` has read; without ``probe``, touches no row."""
         self.path = path
         self.tape: Tape | None = None
+        self.foreign: ForeignRows | None = None
         self.rows_without_run = 0
         self._steps: NDArray[np.void] | None = None
         if isinstance(rows, Tape):
             self.tape = rows
             self.runs, self._owners = from_run_table(rows.runs, len(rows), path / METADATA_DB)
-            has_moves = metadata.session.get("record_action") is True
-            self.dtype: np.dtype[Any] = ACTION_STEP_DTYPE if has_moves else STEP_DTYPE
+            self.dtype: np.dtype[Any] = ACTION_STEP_DTYPE
+        elif isinstance(rows, ForeignRows):
+            self.foreign, self.runs, self._owners = rows, rows.runs, rows.owners
+            self.rows_without_run = rows.without_run
+            self.dtype = step_dtype(record_action=bool(rows.layout.move))
+            if rows.layout.is_native and (rows.begins == rows.owners.segments()[0]).all():
+                self._steps = rows.rows[: len(rows)]
         else:
-            self.runs, self._owners, kept = _assign(
-                metadata, rows, path / METADATA_DB, load, manifest, probe=probe
-            )
-            if kept is not None:
-                self.rows_without_run = len(rows) - int(np.count_nonzero(kept))
-                rows, load = _without_others(rows, kept, load)
+            self.runs, self._owners = _assign(metadata, rows, path / METADATA_DB, load, probe=probe)
             self._steps, self.dtype = rows, rows.dtype
         self.runs.flags.writeable = False
         self.blocks = metadata.blocks
@@ -127,20 +127,27 @@ class Session(RowView):
         self.manifest = manifest
         self.load: Load = load
         self.read_lock: ReadLock | None = None
+        self.overlay: Path | None = None
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], load: Load = "mmap") -> Session:
-        """Open a session of the recorder, or a foreign one with the columns of the original design.
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        load: Load = "mmap",
+        columns: str | os.PathLike[str] | None = None,
+    ) -> Session:
+        """Open a session of the recorder or of another program, see :mod:`tape2048.session.foreign`.
 
         Checks sizes, types, and that the runs tile the rows, in time proportional to the runs.
         :func:`tape2048.validate_session` checks checksums and rows. The rows of a session on tape are decoded
-        as they are asked for. If the run table lacks each run's rows,
-        every row's ``run_id`` is read once.
+        as they are asked for. If the run table lacks each run's rows, and the runs do not lie one after the
+        other with a row for each step, every row's ``run_id`` is read once.
 
         Args:
             path: the directory.
-            load: ``"mmap"`` maps the rows, ``"ram"`` reads them. Rows in shards (``steps-000001.npy``, ...)
-                are always read, and so are rows among which others were left out.
+            load: ``"mmap"`` maps the rows, ``"ram"`` reads them.
+            columns: overlay directory, for sessions that cannot be written to: the session's columns are also
+                read from ``columns/<name of the session>``, first, and are written there.
 
         Raises:
             MissingPathError: nothing stands at this path.
@@ -154,20 +161,30 @@ class Session(RowView):
         lock = lock_for_reading(directory)
         parts, manifest = check_files(directory)
         metadata = read_metadata(directory / METADATA_DB)
-        rows = (
-            open_tape(directory, metadata, manifest, load)
-            if parts[0].name == TAPE_NPY
-            else read_steps(parts, load)
-        )
+        rows: NDArray[np.void] | Tape | ForeignRows
+        if parts[0].name == TAPE_NPY:
+            rows = open_tape(directory, metadata, manifest, load)
+        elif (
+            parts[0].name != STEPS_NPY
+            or not metadata.has_rows
+            or not (manifest or step_layout(parts[0]).is_native)
+        ):
+            rows = ForeignRows(parts, metadata, directory / METADATA_DB, load, whole=manifest is not None)
+        else:
+            rows = read_steps(parts[0], load)
         for name, found in (("rows", len(rows)), ("runs", len(metadata.runs))) if manifest else ():
             if getattr(manifest, name) != found:
                 raise ManifestError(
                     f"{name} is {getattr(manifest, name)}; the session has {found}", path=directory / MANIFEST
                 )
-        in_shards = parts[0].name not in {STEPS_NPY, TAPE_NPY}
-        session = cls(directory, rows, metadata, manifest, "ram" if in_shards else load)
+        session = cls(directory, rows, metadata, manifest, load)
         session.read_lock = lock
+        session.use_overlay(columns)
         return session
+
+    def use_overlay(self, columns: str | os.PathLike[str] | None) -> None:
+        """Set the overlay directory, as ``columns`` of :meth:`open`."""
+        self.overlay = None if columns is None else Path(os.path.abspath(columns), self.name)
 
     @property
     def name(self) -> str:
@@ -178,8 +195,8 @@ class Session(RowView):
     def steps(self) -> NDArray[np.void]:
         """All rows as records, ``STEP_DTYPE[N]`` or ``ACTION_STEP_DTYPE[N]``, read-only.
 
-        Those of a session on tape are decoded at the first access, and then stay in memory, at 28 or 29 bytes
-        a row; :meth:`read_rows` decodes a part.
+        Those of a session on tape are decoded at the first access, and then stay in memory, at 29 bytes a
+        row; :meth:`read_rows` decodes a part.
         """
         if self._steps is None:
             self._steps = self.read_rows(0, len(self))
@@ -189,6 +206,8 @@ class Session(RowView):
     @property
     def stored(self) -> NDArray[Any]:
         """The array of the rows, or of their bytes on tape; of one in a store, its addresses alone."""
+        if self.foreign is not None:
+            return self.foreign.rows
         return self.steps if self.tape is None else self.tape.memory[0]
 
     @property
@@ -198,18 +217,82 @@ class Session(RowView):
 
     def __len__(self) -> int:
         """Number of rows, N."""
-        return len(self.steps if self.tape is None else self.tape)
+        return self._owners.rows
 
     def __repr__(self) -> str:
         return f"<Session {self.name}: {len(self):,} rows, {len(self.runs):,} runs, {self.load}>"
 
     def _repr_html_(self) -> str:
         facts, tiles = game_facts(self.runs)
-        facts = {"player": self.meta.get("player", ""), "rows": len(self), **facts, "load": self.load}
+        facts = {"player": player_label(self.meta), "rows": len(self), **facts, "load": self.load}
         return facts_table(f"Session {self.name}", facts, tiles)
 
-    def __reduce__(self) -> tuple[Callable[..., Session], tuple[str, str]]:
-        return Session.open, (str(self.path), self.load)
+    def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...], dict[str, Any]]:
+        return Session.open, (str(self.path), self.load), {"overlay": self.overlay}
+
+    @property
+    def column_places(self) -> tuple[Path, ...]:
+        """The directories with columns, in the order in which they are searched; the first is written to."""
+        return (self.path,) if self.overlay is None else (self.overlay, self.path)
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the session by name: ``Mapping[str, ColumnInfo]``; lists its directory.
+
+        The mapping raises KeyError for an unknown name, and ColumnError for a half-written column.
+        """
+        return Columns(self.column_places, len(self), self.manifest, self.foreign)
+
+    def column(self, name: str) -> Column:
+        """Map a column, in time that does not depend on the rows.
+
+        Args:
+            name: one of :attr:`columns`.
+
+        Returns:
+            The values ``[N]`` or ``[N, D]``, read-only, with their facts and file. Values of type ``bf16``
+            are bits: ``u16``.
+
+        Raises:
+            ColumnError: there is no such column, or it is damaged, half-written, or of other rows.
+            StorageError: the operating system could not read a file.
+        """
+        return self.columns.read(name)
+
+    def write_column(
+        self,
+        name: str,
+        values: ArrayLike | Iterable[ArrayLike],
+        *,
+        dtype: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+        replace: bool = False,
+    ) -> Column:
+        """Write a column beside the rows, or to the overlay; it appears when it is complete.
+
+        Args:
+            name: a-z, then up to 63 of a-z, 0-9 and _; not a built-in field of batches.
+            values: an array ``[N]`` or ``[N, D]``, or an iterable of chunks of it, in the order of the rows.
+            dtype: one of the :mod:`types of columns <tape2048.session.columns>`; by default that of the first
+                chunk. Integers must fit; floats are rounded.
+            facts: what is stored with the column, as JSON; ``maker`` is a text.
+            replace: replace a column of this name, or an unfinished one.
+
+        Raises:
+            ValueError: an invalid name or type, or values of another number of rows.
+            ColumnError: the column exists (without ``replace``), or the session has rows of no run.
+            BusyError: another process writes the column.
+            StorageError: the operating system refused something; a DiskFullError for lack of space.
+
+        Example:
+            >>> session.write_column(
+            ...     "empty", (session.tokens(slice(None)) == 0).sum(axis=1), dtype="u8"
+            ... ).path.name
+            'empty.u8.npy'
+        """
+        from tape2048.session.column_draft import write_column
+
+        return write_column(self, name, values, dtype, facts, replace=replace)
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return the rows with these numbers, in this order: ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``.
@@ -238,7 +321,7 @@ class Session(RowView):
         if not 0 <= first <= end <= len(self):
             raise IndexError(f"rows {first} to {end}; expected a range within 0 and {len(self)}")
         if self.tape is None:
-            return self.steps[first:end]
+            return self.steps[first:end] if self._steps is not None else self._take(np.arange(first, end))
         moves = self.tape.moves(slice(first, end))
         numbers, owners = np.arange(first, end), self._owners.between(first, end)
         return self._records(self.tape.boards(first, end), moves, numbers, owners)
@@ -250,18 +333,18 @@ class Session(RowView):
         numbers: NDArray[np.int64],
         owners: NDArray[np.int64],
     ) -> NDArray[np.void]:
-        """Make the records of decoded rows, by their numbers and the ordinals of their runs."""
         from tape2048.game.rules import boards_to_exps  # loads the compiler
 
         rows = np.empty(len(boards), self.dtype)
         rows["run_id"] = self.runs["id"][owners]
         rows["step_idx"] = numbers - self.runs["first_row"][owners].astype(np.int64)
         rows["exps"] = boards_to_exps(boards)
-        if self.dtype == ACTION_STEP_DTYPE:
-            rows["action"] = moves
+        rows["action"] = moves
         return rows
 
     def _take(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
+        if self._steps is None and self.foreign is not None:
+            return self.foreign.read(numbers)
         # An untyped view: NumPy copies structured rows field by field. The numbers are checked, so "clip"
         # only saves NumPy's second, slower check.
         return np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
@@ -305,7 +388,7 @@ class Session(RowView):
             if isinstance(rows, slice) and rows.step in {None, 1}:
                 return boards_to_exps(self.tape.boards(*rows.indices(len(self))[:2]))
             return boards_to_exps(self.tape.boards_at(self._row_numbers(rows)))
-        if isinstance(rows, slice):
+        if isinstance(rows, slice) and self._steps is not None:
             return self.steps["exps"][rows].copy()
         # Not from the strided field, of which NumPy would first copy the whole column.
         taken = self._take(self._row_numbers(rows))
@@ -437,33 +520,17 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
     return is_session(names) and not is_dataset(Path(entry.path), names)
 
 
-def _without_others(
-    steps: NDArray[np.void], kept: NDArray[np.bool_], load: Load
-) -> tuple[NDArray[np.void], Load]:
-    """Return the rows of a mask: of the mapping if they are its first ones, else a copy."""
-    rows = int(np.count_nonzero(kept))
-    if kept[:rows].all():
-        return steps[:rows], load
-    found = steps.view(f"V{steps.dtype.itemsize}")[kept].view(steps.dtype)  # untyped, as in Session._take
-    found.flags.writeable = False
-    return found, "ram"
-
-
 def _assign(
     metadata: Metadata,
     steps: NDArray[np.void],
     path: Path,
     load: Load,
-    manifest: Manifest | None,
     *,
     probe: bool,
-) -> tuple[NDArray[np.void], Owners, NDArray[np.bool_] | None]:
-    """Find the rows of each run, from the run table or else from the rows; see ``from_scan``."""
-    if not metadata.has_rows:
-        return from_scan(metadata.runs, steps["run_id"], path, whole=manifest is not None)
+) -> tuple[NDArray[np.void], Owners]:
     runs, owners = from_run_table(metadata.runs, len(steps), path)
     if not probe:
-        return runs, owners, None
+        return runs, owners
     probed = np.flatnonzero(runs["rows"])
     if load == "mmap" and len(probed) > _PROBED_RUNS:
         probed = probed[np.arange(_PROBED_RUNS) * (len(probed) - 1) // (_PROBED_RUNS - 1)]
@@ -481,9 +548,4 @@ def _assign(
         raise BookkeepingError(
             msg, path=path, hint="the steps belong to another session, or one of the two files was changed"
         )
-    return runs, owners, None
-
-
-def open_embeddings(session: Session) -> Embeddings:
-    """Map a session's embeddings."""
-    return read_embeddings(session.path, len(session), session.manifest)
+    return runs, owners

@@ -28,18 +28,16 @@ import math
 import re
 import textwrap
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeGuard, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from tape2048.base.text import is_utf8
 from tape2048.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 S = TypeVar("S", bound="Settings")
 
@@ -67,8 +65,7 @@ _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false
 #: 20, and 20 digits times the largest factor are exact in Decimal's 28.
 _DIGITS_MAX = 20
 
-#: Whole numbers written as floats (``1e7`` in TOML) are exact up to here.
-_FLOAT_EXACT_MAX = 2**53
+_FLOAT_EXACT_MAX = 2**53  # whole numbers written as floats (``1e7`` in TOML) are exact up to here
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -331,7 +328,6 @@ def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
 
 
 def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:
-    """Check whether a value is from a source of text only."""
     return isinstance(raw, str) and origin.kind in ("env", "flag")
 
 
@@ -371,7 +367,6 @@ def show_plain(value: object) -> str:
 
 
 def _number_in(text: str, suffixes: dict[str, Decimal]) -> Decimal | None:
-    """Parse a number exactly; None if the text is not one."""
     text = text.strip()
     if re.fullmatch(r"0[xX][0-9a-fA-F_]{1,20}", text):
         return Decimal(int(text, 16))
@@ -483,7 +478,6 @@ def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, An
 
 
 def _place(message: str, text: str) -> tuple[str, int, int]:
-    """Split the parser's message into text, line and column."""
     what, _, where = message.rpartition(" (at ")
     match = re.fullmatch(r"line (\d+), column (\d+)\)", where)
     if match is not None:
@@ -530,7 +524,6 @@ def sample_entry(setting: Setting) -> str:
 
 
 def _about(setting: Setting, *, named: bool = False) -> str:
-    """Format the comment above a setting; ``named`` adds the default's value."""
     default = f"Default ({_toml_value(setting, setting.default)})" if named else "Default"
     what = f"{setting.text[0].upper()}{setting.text[1:]}"
     return comment(f"{what}.\nValues: {setting.expected}.\n{default}: {setting.why}.")

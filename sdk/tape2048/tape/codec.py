@@ -7,22 +7,33 @@ stay in the second-level cache.
 Kernels check no ranges: ``first`` and ``steps`` of every game have to lie within the arrays. Bytes may be
 anything: no byte leads outside of an array, and wrong ones give wrong boards. Decoding notes them, at a few
 instructions a step.
+
+A step whose byte has no ``WIN_BIT`` leaves two tiles of 32768 apart, as in games of rules 1. The last step
+of a game that ends with their merge has it, and decoding notes it as wrong: :func:`judge` looks closer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.game.moves import spawn_between
-from tape2048.game.rules import SLIDE, board_score, legal_mask, max_exponent
+from tape2048.formats.session import WIN_BIT
+from tape2048.game.moves import is_start, spawn_between
+from tape2048.game.rules import (
+    SLIDE_APART,
+    WON,
+    board_score,
+    final_exponent,
+    has_pair,
+    legal_mask,
+    merge_score,
+    wins,
+)
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import HAS_PDEP, pdep, pext, popcount
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tape2048.jit.intrinsics import HAS_PDEP, pdep, pext
 
 U8 = np.uint8
 U64 = np.uint64
@@ -57,10 +68,10 @@ def slid_by_turning(board: Any, byte: Any) -> Any:
     board = _turn(board, near, far)
     table = (byte & U64(1)) << U64(16)
     board = (
-        (U64(SLIDE[table | board >> U64(48)]) << U64(48))
-        | (U64(SLIDE[table | ((board >> U64(32)) & _ROW)]) << U64(32))
-        | (U64(SLIDE[table | ((board >> U64(16)) & _ROW)]) << U64(16))
-        | U64(SLIDE[table | (board & _ROW)])
+        (U64(SLIDE_APART[table | board >> U64(48)]) << U64(48))
+        | (U64(SLIDE_APART[table | ((board >> U64(32)) & _ROW)]) << U64(32))
+        | (U64(SLIDE_APART[table | ((board >> U64(16)) & _ROW)]) << U64(16))
+        | U64(SLIDE_APART[table | (board & _ROW)])
     )
     return _turn(board, near, far)
 
@@ -76,10 +87,10 @@ def _slid_by_masks(board: Any, byte: Any) -> Any:
     fourth = third >> shift
     table = (byte & U64(1)) << U64(16)
     return (
-        pdep(U64(SLIDE[table | pext(board, first)]), first)
-        | pdep(U64(SLIDE[table | pext(board, second)]), second)
-        | pdep(U64(SLIDE[table | pext(board, third)]), third)
-        | pdep(U64(SLIDE[table | pext(board, fourth)]), fourth)
+        pdep(U64(SLIDE_APART[table | pext(board, first)]), first)
+        | pdep(U64(SLIDE_APART[table | pext(board, second)]), second)
+        | pdep(U64(SLIDE_APART[table | pext(board, third)]), third)
+        | pdep(U64(SLIDE_APART[table | pext(board, fourth)]), fourth)
     )
 
 
@@ -180,7 +191,6 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
 
 @register_jitable
 def _decode_four(tape: Any, at: Any, count: Any, board: Any, bad: Any, boards: Any) -> None:  # noqa: PLR0917
-    """Decode ``count`` steps of each lane."""
     at0, at1, at2, at3 = U64(at[0]), U64(at[1]), U64(at[2]), U64(at[3])
     board0, board1, board2, board3 = board[0], board[1], board[2], board[3]
     bad0, bad1, bad2, bad3 = bad[0], bad[1], bad[2], bad[3]
@@ -214,30 +224,28 @@ def seek(  # noqa: PLR0917
         finals[i], wrong[i] = board, U8(bad != U64(0))
 
 
-@register_jitable
-def is_start(board: Any) -> Any:
-    """Tell whether a board holds exactly two tiles, each a 2 or a 4."""
-    doubled = board & (board >> U64(1)) & U64(0x1111111111111111)
-    return board & U64(0xCCCCCCCCCCCCCCCC) == U64(0) and doubled == U64(0) and popcount(board) == U64(2)
-
-
 @kernel
-def find_defect(tape: Any, first: Any, steps: Any, start: Any) -> tuple[Any, Any]:
-    """Return the first defect of a whole game, as its step and its kind."""
+def find_defect(tape: Any, first: Any, steps: Any, start: Any) -> tuple[Any, Any, Any]:
+    """Return the first defect of a whole game, as its step and its kind, and the board before that step.
+
+    The step of a sound game that ends with a 65536 is the last one, and that of another sound game ``steps``.
+    """
     if not is_start(start):
-        return 0, BAD_START
+        return 0, BAD_START, start
     board = start
     for step in range(steps):
         byte = U64(tape[first + step])
-        if byte & U64(0x80):
-            return step, BIT_7
+        if byte & U64(WIN_BIT) or wins(board, byte & U64(3)):
+            sound = wins(board, byte & U64(3)) and byte & U64(0xFC) == U64(WIN_BIT)
+            kind = SOUND if step == steps - 1 else AFTER_END
+            return step, kind if sound else BIT_7, board
         after = _slid(board, byte)
         if after == board:
-            return step, AFTER_END if legal_mask(board) == U64(0) else ILLEGAL_MOVE
+            return step, AFTER_END if legal_mask(board) == U64(0) else ILLEGAL_MOVE, board
         if (after >> (U64(60) - (byte & U64(0x3C)))) & U64(15):
-            return step, FULL_CELL
+            return step, FULL_CELL, board
         board = step_forward(board, byte)
-    return steps, SOUND if legal_mask(board) == U64(0) else BEFORE_END
+    return steps, SOUND if legal_mask(board) == U64(0) else BEFORE_END, board
 
 
 @kernel
@@ -265,11 +273,15 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
         for place in range(begin, begin + count):
             fours += U64((tape[place] >> U8(6)) & U8(1))
         final = finals[game]
-        scores[game] = board_score(final) - board_score(starts[game]) - U64(4) * fours
-        tiles[game] = U64(1) << max_exponent(final)
-        step, kind = count, SOUND
-        if wrong[game] or legal_mask(final) != U64(0) or not is_start(starts[game]):
-            step, kind = find_defect(tape, begin, count, starts[game])
+        step, kind, merged = count, SOUND, U64(0)
+        # Two tiles of 32768 stay on the boards until the end.
+        if wrong[game] or legal_mask(final) != U64(0) or not is_start(starts[game]) or has_pair(final):
+            step, kind, board = find_defect(tape, begin, count, starts[game])
+            if kind == SOUND and step < count:
+                final, finals[game] = board, WON
+                merged = merge_score(board, U64(tape[begin + step]) & U64(3))
+        scores[game] = board_score(final) - board_score(starts[game]) - U64(4) * fours + merged
+        tiles[game] = U64(1) << final_exponent(finals[game])
         kinds[game], at[game] = kind, step
         bad += kind != SOUND
     return bad

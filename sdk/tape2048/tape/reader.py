@@ -19,7 +19,7 @@ from tape2048.errors import (
     SchemaError,
     TruncatedError,
 )
-from tape2048.formats.npy import open_rows
+from tape2048.formats.npy import Load, open_rows
 from tape2048.formats.session import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
@@ -29,10 +29,13 @@ from tape2048.formats.session import (
     MANIFEST,
     METADATA_DB,
     MOVE_BITS,
+    RULES_1,
     TAPE,
     TAPE_DTYPE,
     TAPE_HEADER_BYTES,
     TAPE_NPY,
+    WIN_BIT,
+    Manifest,
     anchor_count,
 )
 
@@ -44,13 +47,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats.metadata import Metadata
-    from tape2048.formats.npy import Load
-    from tape2048.formats.session import Manifest
 
 HINT = "restore the session from a copy"
 
-#: Beside the kinds of :mod:`tape2048.tape.codec`: a number of the run table differs.
-_DIFFERS = 255
+_DIFFERS = 255  # beside the kinds of :mod:`tape2048.tape.codec`: a number of the run table differs
 
 
 class Defect(NamedTuple):
@@ -215,7 +215,7 @@ def _board_at(tape: NDArray[np.uint8], start: np.uint64) -> np.uint64:
 
 def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[type[FormatError], str]:
     """Describe a defect of the rules, on the board before its step; ``rest`` begins with the step's byte."""
-    from tape2048.game.rules import legal_mask
+    from tape2048.game.rules import legal_mask, wins
     from tape2048.tape import codec
 
     mask = int(legal_mask(board))
@@ -223,12 +223,17 @@ def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[typ
     if kind == codec.BAD_START:
         return FieldError, not_a_start(board)
     if kind == codec.BEFORE_END:
-        return ReplayError, f"the game stops on board {board:#018x}, where move {legal} is legal"
+        rules = f": {RULES_1}" if any(wins(board, move) for move in range(4)) else ""
+        return ReplayError, f"the game stops on board {board:#018x}, where move {legal} is legal{rules}"
     if kind == codec.AFTER_END:
         return ReplayError, f"the game goes on after its end, on board {board:#018x}"
     byte = int(rest[0])
     if kind == codec.BIT_7:
-        return FieldError, f"byte {byte:#04x} has bit 7 set; expected 0"
+        found = f"byte {byte:#04x} has bit 7 set; expected 0"
+        if wins(board, byte & 3):
+            expected = f"expected {byte & 3 | WIN_BIT:#04x} on board {board:#018x}"
+            found = f"byte {byte:#04x}; {expected}: {RULES_1}"
+        return FieldError, found
     if kind == codec.ILLEGAL_MOVE:
         return ReplayError, f"move {byte & 3} is illegal on board {board:#018x}; expected {legal}"
     cell = byte >> 2 & 15
@@ -305,14 +310,14 @@ class Tape:
         boards = np.empty(end - int(begin[0]), np.uint64)
         finals, wrong = np.empty(len(steps), np.uint64), np.empty(len(steps), np.uint8)
         decode(self.data[int(begin[0]) : end], places, steps, starts, boards, finals, wrong)
-        if wrong.any():
-            raise self._defect(game + int(wrong.argmax()))
+        for bad in np.flatnonzero(wrong).tolist():
+            self._raise_defect(game + bad)
         due = anchors_of(boards, int(begin[0]), self.anchor_rows)
         anchor = anchor_count(int(begin[0]), self.anchor_rows)
         differs = due != self.anchors[anchor : anchor + len(due)]
         if differs.any():
             row = (anchor + int(differs.argmax())) * self.anchor_rows
-            raise self._defect(int(np.searchsorted(self.first_rows, row, "right")) - 1)
+            self._raise_defect(int(np.searchsorted(self.first_rows, row, "right")) - 1)
         return boards[first - int(begin[0]) :]
 
     def boards_at(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -324,7 +329,7 @@ class Tape:
         boards, wrong = np.empty(len(rows), np.uint64), np.empty(len(rows), np.uint8)
         seek(self.data, begin, rows - begin, starts, boards, wrong)
         if wrong.any():
-            raise self._defect(int(games[int(wrong.argmax())]))
+            self._raise_defect(int(games[int(wrong.argmax())]))
         return boards
 
     def states(self, game: int) -> NDArray[np.uint64]:
@@ -340,28 +345,26 @@ class Tape:
     def _nearest(
         self, rows: NDArray[np.int64], games: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """Return the last row with a known board at or before each row, and that board."""
         anchor = rows // self.anchor_rows
         from_anchor = anchor * self.anchor_rows >= self.first_rows[games]
         begin = np.where(from_anchor, anchor * self.anchor_rows, self.first_rows[games])
         return begin, np.where(from_anchor, self.anchors[anchor], self.starts[games])
 
-    def _defect(self, game: int) -> FormatError:
-        """Find what is wrong with a game, by decoding all of it."""
-        try:
-            boards = self.states(game)[:-1]
-        except FormatError as error:
-            return error
+    def _raise_defect(self, game: int) -> None:
+        """Raise a game's defect; the last byte of a game that ends with a 65536 is none."""
+        boards = self.states(game)[:-1]
         run, first, path = self.runs[game], int(self.first_rows[game]), self._directory / ANCHORS_NPY
         due = anchors_of(boards, first, self.anchor_rows)
         anchor = anchor_count(first, self.anchor_rows)
         differs = np.flatnonzero(due != self.anchors[anchor : anchor + len(due)])
         if not differs.size:
-            return ReplayError(f"run {run['id']} changed while it was read", path=path)
+            if self.data[first + len(boards) - 1] & WIN_BIT:
+                return
+            raise ReplayError(f"run {run['id']} changed while it was read", path=path)
         at = int(differs[0])
         row = (anchor + at) * self.anchor_rows
         offset = self._offsets[1] + (anchor + at) * ANCHOR_DTYPE.itemsize
-        return anchor_error(row, self.anchors[anchor + at], due[at], run, path, offset)
+        raise anchor_error(row, self.anchors[anchor + at], due[at], run, path, offset)
 
 
 def open_tape(directory: Path, metadata: Metadata, manifest: Manifest | None, load: Load) -> Tape:

@@ -89,8 +89,7 @@ class TapeWriter:
             FormatError: the first defect, as for :func:`check_games`.
         """
         runs = runs.copy()
-        ends = np.cumsum(runs["rows"], dtype=np.uint64)
-        runs["first_row"] = np.uint64(self.rows) + ends - runs["rows"]
+        runs["first_row"] = np.uint64(self.rows) + np.cumsum(runs["rows"], dtype=np.uint64) - runs["rows"]
         checked = check_games(tape, runs, starts)
         for defect in checked.defects:
             raise defect.error(runs[defect.game], self._directory / TAPE_NPY)

@@ -27,6 +27,7 @@ import torch
 from torch import nn
 from torch.nn.functional import softplus
 
+from tape2048.base.drawing import DrawsBoards
 from tape2048.base.text import pretty_json
 from tape2048.critic.facts import CriticFacts
 from tape2048.errors import ColumnError, MissingPathError, ModelError
@@ -120,8 +121,7 @@ class CriticHead(nn.Module):
             raw: torch.Tensor = self.last(self.body(x.float()))
             if not self.ordered:
                 return raw
-            falls = softplus(raw[:, 1:]).cumsum(dim=1)
-            return torch.cat((raw[:, :1], raw[:, :1] - falls), dim=1)
+            return torch.cat((raw[:, :1], raw[:, :1] - softplus(raw[:, 1:]).cumsum(dim=1)), dim=1)
 
     @torch.no_grad()
     def set_prior(self, shares: Sequence[float]) -> None:
@@ -214,7 +214,7 @@ def save_critic(
     return info
 
 
-class TorchCritic:
+class TorchCritic(DrawsBoards):
     """A trained critic: maps boards to probabilities; see :meth:`load`.
 
     Attributes:

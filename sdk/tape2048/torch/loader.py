@@ -8,37 +8,41 @@ Needs torch (``pip install 'tape2048[torch]'``)::
             train(batch["tokens"], batch["labels"])
             torch.save({"loader": loader.state_dict(), ...}, path)
 
-Tensors view the buffers that the gather fills without the GIL: threads suffice, and nothing is copied.
-
-**Lifetime of a batch.** Without ``device``, or on the CPU, its tensors are a buffer of a ring, which is
-overwritten when ``keep`` more batches have been taken. Copy tensors that must live longer. With a CUDA
-``device``, batches are copied there asynchronously, from pinned memory, and belong to the caller.
+Tensors view the buffers that the gather fills without the GIL: threads suffice, and nothing is copied. A
+buffer is filled again once nothing refers to its tensors or to views of them, so every batch that you hold
+stays as it is. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory.
 
 **Torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches for any
-W. Its processes have copies of the loader, so iterate over ``loader.counting(data_loader)``: passes begin at
-this loader's state, and count in it. Without it, each pass is the next epoch, and the state stays.
+W. Any other ``batch_size`` is an error: the loader's batches are complete. Worker processes have copies of
+the loader, so iterate over ``loader.counting(data_loader)``: passes begin at this loader's state, and count
+in it. Without it, each pass is the next epoch, and the state stays.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tape2048.base.text import as_int
 from tape2048.base.threads import Prefetcher
 from tape2048.batches.batches import Batches
-from tape2048.batches.fields import FIELDS, BatchOptions, check_fields, check_options
+from tape2048.batches.columns import plan_fields
+from tape2048.batches.fields import BatchOptions, BatchPool, check_fields, check_options
 from tape2048.corpus import Capped
 from tape2048.datasets.table_rows import TABLE_FIELDS, TableRows
 from tape2048.errors import ConfigError
+from tape2048.mixture import Mixture
 from tape2048.rows.view import tables_of
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, run_labels, warn_of_constants
 from tape2048.torch.tower import pick_device
 
 if TYPE_CHECKING:
@@ -50,11 +54,12 @@ if TYPE_CHECKING:
     from tape2048.batches.fields import Batch, LabelDtype
     from tape2048.corpus import Corpus
 
-#: Tensors by field, of the fields' types except ``run`` and ``step`` (int32) and ``embeddings`` (bfloat16).
+#: Tensors by field, of the fields' types. But unsigned integers of more than a byte are signed, of the same
+#: bits, and columns of ``bf16`` are bfloat16.
 Tensors = dict[str, torch.Tensor]
 
-# Torch has few operations for unsigned types other than uint8, and NumPy has no bfloat16.
-_NUMPY_TYPES = {"<u4": "<i4", "<u2": "<i2"}
+# Torch has few operations for unsigned types other than uint8; NumPy has no bfloat16, whose bits are uint16.
+_SIGNED = {np.dtype(f"u{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 
 _MOVED = "the loader was moved, or iterated over again, while this iteration went on"
 
@@ -62,30 +67,17 @@ _MOVED = "the loader was moved, or iterated over again, while this iteration wen
 _PASS_BITS = 48
 
 
-class _Slot:
-    """A buffer of the ring, and its tensors.
+class _Served(Tensors):
+    """A complete batch, which a ``DataLoader`` must not join with others."""
 
-    ``copied`` is the event of an asynchronous copy from the buffer, which has to end before the next fill.
-    """
 
-    def __init__(self, batches: Batches, *, pin_memory: bool) -> None:
-        arrays = {}
-        self.tensors: Tensors = {}
-        for field in batches.layout.fields:
-            dtype, shape = batches.layout.type_of(field)
-            count = int(np.prod((batches.batch_size, *shape))) * dtype.itemsize
-            memory = torch.empty(count, dtype=torch.uint8, pin_memory=pin_memory)
-            arrays[field] = memory.numpy().view(dtype).reshape(batches.batch_size, *shape)
-            self.tensors[field] = _as_tensor(field, arrays[field])
-        self.batch: Batch = batches.buffer(arrays)
-        self.copied: torch.cuda.Event | None = None
+def _reject_joining(batches: Sequence[Any], **_: Any) -> Tensors:
+    raise ValueError(
+        f"the DataLoader has batch_size={len(batches)}; expected None: a CriticLoader makes whole batches"
+    )
 
-    def view(self) -> Tensors:
-        """Return the tensors, cut to the batch's number of rows."""
-        rows = self.batch.rows
-        if rows == self.batch.capacity:
-            return dict(self.tensors)
-        return {name: tensor[:rows] for name, tensor in self.tensors.items()}
+
+default_collate_fn_map[_Served] = _reject_joining
 
 
 class CriticLoader(IterableDataset[Tensors]):
@@ -95,18 +87,18 @@ class CriticLoader(IterableDataset[Tensors]):
     whatever the number of threads or workers.
 
     Args:
-        source: a corpus, or ``corpus.capped(...)``.
+        source: a corpus, ``corpus.capped(...)``, or a mixture.
         batch_size: rows of a batch, >= 1.
         threads: number of threads; 0: each batch is made on demand.
         prefetch: batches made ahead of the newest one handed out, >= 1.
-        keep: batches that stay valid, the newest included, >= 1.
-        device: target of the copies; None and the CPU leave batches in the ring's memory.
-        pin_memory: whether the ring's memory is pinned; by default if CUDA is available.
+        device: target of the copies; None and the CPU leave batches where they were made.
+        pin_memory: whether batches are in pinned memory; by default if CUDA is available.
         **options: as for :class:`tape2048.batches.batches.Batches`.
 
     Yields:
         ``dict`` of tensors by field, ``[B, ...]``: ``tokens`` uint8, ``labels`` bool or float32, ``weight``
-        float32, ``row`` int64, ``run`` and ``step`` int32, ``embeddings`` bfloat16, the others uint8.
+        float32, ``row`` and ``seed`` int64, ``run``, ``step``, ``steps_left`` and ``score`` int32, columns as
+        in their files (unsigned ones of more than a byte as signed, ``bf16`` as bfloat16), the others uint8.
 
     Attributes:
         batches: numbers and fills the batches; its state is the loader's.
@@ -127,24 +119,23 @@ class CriticLoader(IterableDataset[Tensors]):
 
     def __init__(
         self,
-        source: Corpus | Capped,
+        source: Corpus | Capped | Mixture,
         batch_size: int = 4096,
         *,
         threads: int = 1,
         prefetch: int = 4,
-        keep: int = 2,
         device: str | torch.device | None = None,
         pin_memory: bool | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
-        check_options("CriticLoader", options)
+        check_options("CriticLoader", options, ["batch_size", "threads", "prefetch", "device", "pin_memory"])
         self.threads = as_int("threads", threads)
         self.prefetch = as_int("prefetch", prefetch)
-        self.keep = as_int("keep", keep)
-        for name, least in (("threads", 0), ("prefetch", 1), ("keep", 1)):
+        for name, least in (("threads", 0), ("prefetch", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}; expected at least {least}")
-        self.batches = Batches(source, batch_size, **options)
+        make = source.batches if isinstance(source, Mixture) else partial(Batches, source)
+        self.batches = make(batch_size, **options)
         self.corpus = source.corpus if isinstance(source, Capped) else source
         try:
             self.device = None if device is None else torch.device(device)
@@ -156,13 +147,16 @@ class CriticLoader(IterableDataset[Tensors]):
         if self.device is not None and self.device.type == "cuda":
             pick_device(str(self.device))  # refused here, and not by the first batch
         self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
-        self._ring: list[_Slot] = []
-        self._held: deque[_Slot] = deque()  # slots of the last batches
-        self._prefetcher: Prefetcher[_Slot] | None = None
+        self._pool = BatchPool(2 * self.prefetch)  # as many may be under way to the device
+        self._sent: deque[tuple[Any, Batch]] = deque()  # copies to the device, and the events of their ends
+        self._prefetcher: Prefetcher[Batch] | None = None
+        self._waits = [0.0, 0.0]  # as a prefetcher's, of all iterations
         self._ended = 0  # iterations, of this or of a DataLoader: an older one finds that it is over
-        # Five u64 in shared memory, for a DataLoader's workers: the version of the next three, the seed, the
-        # epoch and position of the next pass, and the newest uncounted pass of new workers since then.
-        self._shared: torch.Tensor = torch.zeros(5, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        # u64 in shared memory, for a DataLoader's workers: the version of the next ones, the seed, where the
+        # next pass begins, and the newest uncounted pass of new workers since then.
+        self._shared: torch.Tensor = torch.zeros(
+            3 + len(self.batches.here), dtype=torch.int64
+        ).share_memory_()  # type: ignore[no-untyped-call]
         self._version: int | None = None  # of the shared state that a worker has read
 
     @property
@@ -176,7 +170,7 @@ class CriticLoader(IterableDataset[Tensors]):
         if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
         self._end_iteration()
-        self.batches.go_to(epoch, 0)
+        self.batches.go_to(*self.batches.start_of(epoch))
         self._publish()
 
     def __len__(self) -> int:
@@ -202,30 +196,26 @@ class CriticLoader(IterableDataset[Tensors]):
         batches = self.batches
         batches.begin()
         batches.check_files()
-        size = self.keep + self.prefetch if self.threads else self.keep
-        self._ring = self._ring or [_Slot(batches, pin_memory=self.pin_memory) for _ in range(size)]
-        # The last batches handed out stay valid, also across epochs.
-        held, epoch = self._held, batches.epoch
+        epoch, pool = batches.epoch, self._pool
+        new = partial(_buffer, batches, pinned=self.pin_memory and self._copies)
+        serve = self._copied if self._copies else _pinned if self.pin_memory else _tensors_of
 
-        def make(slot: _Slot, index: int) -> None:
-            if slot.copied is not None:
-                slot.copied.synchronize()
-            batches.fill(slot.batch, epoch=epoch, index=index)
+        def make(index: int) -> Batch:
+            batch = pool.take(new)
+            batches.fill(batch, epoch=epoch, index=index)
+            return batch
 
         prefetcher = Prefetcher(
-            [slot for slot in self._ring if slot not in held], make, batches.position,
-            len(batches), self.threads, group=max(1, self.prefetch // 2),
+            make, batches.position, len(batches), self.threads,
+            ahead=self.prefetch, group=max(1, self.prefetch // 2), waits=self._waits,
         )  # fmt: skip
         self._prefetcher = prefetcher
         try:
             while batches.position < len(batches):
-                if len(held) == self.keep:
-                    prefetcher.give_back(held.popleft())
-                slot = prefetcher.take()
-                held.append(slot)
+                batch = prefetcher.take()
                 # Counted before the yield: a state taken in the loop's body is behind this batch.
                 batches.advance()
-                yield self._copied(slot) if self._copies else slot.view()
+                yield serve(batch)
                 if self._prefetcher is not prefetcher:
                     raise RuntimeError(_MOVED)
             batches.next_epoch()
@@ -239,13 +229,17 @@ class CriticLoader(IterableDataset[Tensors]):
     def _copies(self) -> bool:
         return self.device is not None and self.device.type != "cpu"
 
-    def _copied(self, slot: _Slot) -> Tensors:
+    def _copied(self, batch: Batch) -> Tensors:
         """Copy the batch to the device; from pinned memory, the copy may still be under way."""
-        there = {name: tensor.to(self.device, non_blocking=True) for name, tensor in slot.view().items()}
+        there = _tensors_of(batch)
+        there.update((name, tensor.to(self.device, non_blocking=True)) for name, tensor in there.items())
         if self.device is not None and self.device.type == "cuda":
+            if len(self._sent) > self.prefetch:
+                self._sent.popleft()[0].synchronize()
             # Blocking: the thread that waits for the event sleeps, and frees its core.
-            slot.copied = slot.copied or torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            slot.copied.record(torch.cuda.current_stream(self.device))
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            self._sent.append((event, batch))
         return there
 
     def _end_iteration(self) -> None:
@@ -263,23 +257,27 @@ class CriticLoader(IterableDataset[Tensors]):
         batches.check_files()
         for index in range(batches.position + worker, len(batches), workers):
             # Each batch in new memory: torch moves sent tensors into shared memory, and leaves them there.
-            slot = _Slot(batches, pin_memory=False)
-            batches.fill(slot.batch, epoch=batches.epoch, index=index)
-            yield slot.view()
+            batch = _buffer(batches)
+            batches.fill(batch, epoch=batches.epoch, index=index)
+            yield _tensors_of(batch)
 
-    def _publish(self) -> None:
+    def _publish(self, *, counted: bool = False) -> None:
         if sys.is_finalizing():  # an abandoned iteration ends after torch, and no worker reads this
             return
         batches = self.batches
-        epoch, position = (batches.epoch + 1, 0) if batches.is_over else (batches.epoch, batches.position)
+        here = batches.start_of(batches.epoch + 1) if batches.is_over else batches.here
         shared = self._shared.numpy().view(np.uint64)
-        shared[:] = [int(shared[0]) + 1, batches.seed, epoch % (1 << 64), position, 0]
+        # The lowest bit of the version: a counted pass begins there, whatever the worker has read before.
+        shared[:] = [(int(shared[0]) | 1) + 1 + counted, batches.seed, here[0] % (1 << 64), *here[1:], 0]
 
     def _go_to_pass(self, reader: int) -> None:
         """Go to where this pass begins; a worker's copy of the loader is as old as the worker."""
         shared, batches = self._shared.numpy().view(np.uint64), self.batches
-        version, seed, epoch, position, newest = shared.tolist()
-        if self._version is None:  # in a new worker, whose copy lacks uncounted passes alone
+        version, seed, *here, newest = shared.tolist()
+        if version & 1 or self._version not in {None, version}:
+            batches.seed = seed
+            batches.go_to(*here)
+        elif self._version is None:  # in a new worker, whose copy lacks uncounted passes alone
             batches.begin()
             # Number and name of a pass are one word, which all its workers write alike, and none reads half.
             name = reader % (1 << _PASS_BITS) or 1
@@ -288,10 +286,7 @@ class CriticLoader(IterableDataset[Tensors]):
                 number += before != 0
                 shared[-1] = number << _PASS_BITS | name
             if number:
-                batches.go_to(batches.epoch + number, 0)
-        elif self._version != version:
-            batches.seed = seed
-            batches.go_to(epoch, position)
+                batches.go_to(*batches.start_of(batches.epoch + number))
         else:
             batches.next_epoch()
         self._version = version
@@ -301,18 +296,24 @@ class CriticLoader(IterableDataset[Tensors]):
 
         Raises:
             RuntimeError: the loader was moved, or iterated over again, while this iteration went on.
+            ValueError: the ``DataLoader`` has a ``batch_size``.
         """
+        if (size := getattr(data_loader, "batch_size", None)) is not None:
+            _reject_joining(range(size))
         if getattr(data_loader, "num_workers", 0) == 0:
             yield from data_loader
             return
         self._end_iteration()
         ended = self._ended
         self.batches.begin()
-        self._publish()
+        self._publish(counted=True)
         try:
+            begin = time.perf_counter()
             for batch in data_loader:
+                self._waits[0] += time.perf_counter() - begin
                 self.batches.advance()
                 yield batch
+                begin = time.perf_counter()
                 if self._ended != ended:
                     raise RuntimeError(_MOVED)
             self.batches.next_epoch()
@@ -321,8 +322,24 @@ class CriticLoader(IterableDataset[Tensors]):
                 self._publish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next batch as plain values; see :meth:`Batches.state_dict`."""
+        """Return the position of the next batch as plain values; see :meth:`Batches.state_dict`.
+
+        Raises:
+            ValueError: the call is from a worker process, as torchdata's ``StatefulDataLoader`` makes it.
+        """
+        if worker := get_worker_info():
+            raise ValueError(
+                f"num_workers={worker.num_workers}; expected 0 where a DataLoader saves the state: "
+                "a worker's copy of the CriticLoader has no position"
+            )
         return self.batches.state_dict()
+
+    def stats(self) -> dict[str, Any]:
+        """Return :meth:`Batches.stats`, and the seconds that were spent waiting so far.
+
+        In ``for_producer_s`` the caller waited for batches; in ``for_consumer_s`` the threads waited for it.
+        """
+        return {**self.batches.stats(), "for_producer_s": self._waits[0], "for_consumer_s": self._waits[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state; an iteration under way ends with an error.
@@ -335,7 +352,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self._publish()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ring": [], "_held": deque(), "_prefetcher": None}
+        return {**self.__dict__, "_pool": BatchPool(2 * self.prefetch), "_sent": deque(), "_prefetcher": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -420,13 +437,18 @@ class CriticDataset(Dataset[Tensors]):
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
     ) -> None:
-        is_table = isinstance(corpus, TableRows)
-        if not is_table:
-            tables_of(corpus)
-        self.fields = check_fields(fields, label_dtype, TABLE_FIELDS if is_table else FIELDS)
+        tiles = check_thresholds(thresholds)
+        self._halves: frozenset[str] = frozenset()
+        if isinstance(corpus, TableRows):
+            self.fields = check_fields(fields, label_dtype, TABLE_FIELDS)
+        else:
+            layout, _ = plan_fields(tables_of(corpus), fields, tiles, label_dtype)
+            self.fields, self._halves = layout.fields, layout.halves
         self.corpus = corpus
-        self.thresholds = tuple(check_thresholds(thresholds).tolist())
+        self.thresholds = tuple(tiles.tolist())
         self.label_dtype: LabelDtype = label_dtype
+        if "labels" in self.fields:
+            warn_of_constants(run_labels(corpus.runs, self.thresholds), self.thresholds)
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -443,7 +465,7 @@ class CriticDataset(Dataset[Tensors]):
         arrays = self.corpus.fetch(
             rows, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
         )
-        return RowBatch({name: _as_tensor(name, array) for name, array in arrays.items()})
+        return RowBatch(_typed(zip(arrays, map(_tensor_of, arrays.values()), strict=True), self._halves))
 
 
 @overload
@@ -484,8 +506,29 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
     return CriticLoader(corpus, **options)
 
 
-def _as_tensor(field: str, array: NDArray[Any]) -> torch.Tensor:
-    """View the array as a tensor of torch's type for the field."""
-    kind = _NUMPY_TYPES.get(array.dtype.str)
-    tensor = torch.from_numpy(array if kind is None else array.view(kind))
-    return tensor.view(torch.bfloat16) if field == "embeddings" else tensor
+def _buffer(batches: Batches, *, pinned: bool = False) -> Batch:
+    arrays = batches.buffer().arrays
+    for field, array in arrays.items():
+        made = torch.empty_like(_tensor_of(array), pin_memory=pinned)
+        arrays[field] = made.numpy().view(array.dtype)
+    return batches.buffer(arrays)
+
+
+def _tensors_of(batch: Batch) -> Tensors:
+    owners, rows = batch.owners, batch.rows
+    if rows < batch.capacity:
+        owners = [array[:rows] for array in owners]
+    return _typed(zip(batch.layout.fields, map(torch.from_numpy, owners), strict=True), batch.layout.halves)
+
+
+def _pinned(batch: Batch) -> Tensors:
+    """Copy a batch: only torch knows when a transfer ends that the caller starts from pinned memory."""
+    return _Served((field, tensor.pin_memory()) for field, tensor in _tensors_of(batch).items())
+
+
+def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(array.view(_SIGNED.get(array.dtype, array.dtype)))
+
+
+def _typed(tensors: Iterable[tuple[str, torch.Tensor]], halves: frozenset[str]) -> Tensors:
+    return _Served((name, each.view(torch.bfloat16) if name in halves else each) for name, each in tensors)

@@ -1,4 +1,4 @@
-"""What a training learns with, and from: model, optimizer, split, loaders, the balance of labels, targets."""
+"""What a training learns with, and from: model, optimizer, split, loaders, the balance of labels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tape2048.critic.facts import PlayedBy, open_parts, strangers
-from tape2048.critic.ntuple.critic import NTupleCritic
-from tape2048.errors import ColumnError, ConfigError, EmptyCorpusError, ModelError, TapeError
-from tape2048.game.rules import exps_to_boards
-from tape2048.session.session import open_embeddings
+from tape2048.critic.facts import check_columns, open_parts
+from tape2048.errors import ColumnError, ConfigError, EmptyCorpusError, TapeError
 from tape2048.torch.critic import CriticHead, CriticInfo, TowerInfo
 from tape2048.torch.loader import CriticLoader
 from tape2048.torch.tower import (
@@ -29,11 +26,10 @@ from tape2048.torch.tower import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tape2048.corpus import Corpus
     from tape2048.critic.config import CriticConfig
-    from tape2048.session.directory import Embeddings
+    from tape2048.selection import PlayedBy
+    from tape2048.session.columns import Column
     from tape2048.torch.ranks import Ranks
 
 
@@ -54,10 +50,11 @@ class TrainingData(NamedTuple):
     val: CriticLoader
     counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part
     weights: tuple[float, ...] | None  # `pos_weight` of each threshold, or None
-    mean_weight: float  # of the rows of an epoch of the training part
+    mean_weight: float  # of the rows of an epoch of the training part, estimated where a column has weights
+    columns_sha256: str | None  # of the facts of the columns that are learned from
     # Share of true labels by threshold, smoothed by half a run so that none is 0 or 1.
     prior: tuple[float, ...]
-    embeddings: Embeddings | None  # embeddings of one session, for their facts; None if they are not used
+    embeddings: Column | None  # embeddings of one session, for their facts; None if they are not used
 
 
 def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
@@ -67,6 +64,7 @@ def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
     try:
         data = _open(config, ranks)
         settings = {name: repr(value) for name, value in config.deciding().items()}
+        settings["columns_sha256"] = repr(data.columns_sha256)
         sessions = data.corpus.session_identities()
         facts = {"session": sessions, "setting": settings, "all": {"rows": data.corpus.identity}}
     except TapeError as error:
@@ -85,18 +83,18 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
     field = "embeddings" if config.use_embeddings else "tokens"
     embeddings = None
     if config.use_embeddings:  # of one session; the loader compares all sessions
-        embeddings = open_embeddings(corpus.sessions[int(parts["train"].runs["session"][0])])
-    row_bytes = 16 if embeddings is None else embeddings.values.itemsize * embeddings.values.shape[1]
+        embeddings = corpus.sessions[int(parts["train"].runs["session"][0])].column("embeddings")
+    row_bytes = 16 if embeddings is None else embeddings.info.row_bytes
     common: dict[str, Any] = {
         "threads": config.loader_threads,
         "prefetch": max(_PREFETCH_MIN, min(_PREFETCH, _PREFETCH_BYTES // (config.batch_rows * row_bytes))),
         "device": ranks.device,
         "fields": (field, "labels", "weight"),
-        "thresholds": config.tiles,
         "label_dtype": "float32",
         "rank": ranks.rank,
         "world_size": ranks.world_size,
     }
+    mean, columns_sha256 = check_columns(parts["train"], config)
     augment: Literal["d4"] | None = "d4" if config.augment == "d4" and not config.use_embeddings else None
     try:
         train = CriticLoader(
@@ -108,12 +106,14 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
             pool_rows=config.pool_rows,
             pool_sessions=config.pool_sessions,
             **common,
+            **config.column_options,
         )
     except EmptyCorpusError as error:
         raise EmptyCorpusError(
             f"the training part: {error.message}", hint="a smaller batch_rows, or more games"
         ) from error
-    val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common)
+    outcomes = {**config.column_options, "targets": None}
+    val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common, **outcomes)
     learned = parts["train"]
     from_data = config.pos_weight == "dataset"
     half = 0.5 / np.count_nonzero(learned.row_counts)
@@ -124,7 +124,8 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
         val=val,
         counts={name: (len(source), len(parts[name].runs)) for name, source in sources.items()},
         weights=tuple(learned.pos_weight(config.tiles).tolist()) if from_data else config.weights,
-        mean_weight=len(learned) / len(sources["train"]),
+        mean_weight=mean * len(learned) / len(sources["train"]),
+        columns_sha256=columns_sha256,
         prior=tuple(((learned.prevalence(config.tiles) + half) / (1 + 2 * half)).tolist()),
         embeddings=embeddings,
     )
@@ -134,11 +135,9 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
     """Describe the rows of a batch, and the first embedding that is not finite."""
     loader = data.train.batches if part == "train" else data.val.batches
     fields = ("row", "embeddings") if "embeddings" in loader.layout.fields else ("row",)
-    again = type(loader)(
-        loader.source, loader.batch_size, seed=loader.seed, fields=fields, shuffle=part == "train",
-        drop_last=part == "train", rank=loader.rank, world_size=loader.world_size,
-        pool_rows=loader.pool_rows, pool_sessions=loader.pool_sessions,
-    )  # fmt: skip
+    settings = {**loader.__getstate__()["settings"], "fields": fields, "weight": None, "targets": None}
+    again = type(loader)(**settings)
+    again.go_to(loader.epoch, 0, loader.start)
     batch = again.buffer()
     again.fill(batch, epoch=epoch, index=index)
     rows = batch["row"]
@@ -153,44 +152,6 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
             session = loader.corpus.sessions[int(run["session"])]
             text += f"; the embedding of row {row} (run {run['id']} of {session.name}) is not finite"
     return text
-
-
-class Targets:
-    """What to learn from a batch: outcomes of games, a teacher's probabilities, or a mixture of both.
-
-    A game's outcome is one bit for thousands of its rows. A teacher, an n-tuple critic that learned by
-    temporal differences, has a probability for each board. Learning from it is distillation (Hinton, Vinyals
-    and Dean, "Distilling the knowledge in a neural network", 2015): the teacher's errors replace the bit's
-    noise.
-    """
-
-    def __init__(self, config: CriticConfig, players: Sequence[PlayedBy]) -> None:
-        self.share = config.teacher_share
-        self.teacher = NTupleCritic.load(config.teacher) if self.share else None
-        if self.teacher is None:
-            return
-        if self.teacher.thresholds != config.tiles:
-            raise ModelError(
-                f"the teacher predicts the tiles {self.teacher.thresholds}, and the training {config.tiles}",
-                path=config.teacher,
-                hint="--thresholds names the teacher's",
-            )
-        if others := strangers(self.teacher.info, players):
-            judged = "; ".join(map(str, self.teacher.info.players))
-            raise ModelError(
-                f"the teacher judges {judged}, and these are games of {'; '.join(map(str, others))}",
-                path=config.teacher,
-                hint="train a teacher on the same player's games: tape2048 critic train --kind ntuple",
-            )
-
-    def __call__(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the targets of a batch with tokens and labels: ``f32[n, T]``."""
-        labels = batch["labels"]
-        if self.teacher is None:
-            return labels
-        boards = exps_to_boards(batch["tokens"].cpu().numpy())
-        taught = torch.from_numpy(self.teacher(boards)).to(labels.device)
-        return torch.lerp(labels, taught, self.share)
 
 
 class CriticModel(nn.Module):
@@ -218,7 +179,12 @@ def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
         _check_tower(config, data.embeddings)
         width = data.embeddings.values.shape[1]
     else:
-        tower = _new_tower(config)
+        if config.tower:
+            is_new = is_factory(config.tower)
+            tower = make_tower(config.tower) if is_new else open_tower(config.tower).module
+        else:
+            sizes = {name: getattr(config, f"tower_{name}") for name in TowerConfig.__struct_fields__}
+            tower = Tower(TowerConfig(**sizes))
         with torch.no_grad():
             width = tower(torch.zeros(1, 16, dtype=torch.uint8)).shape[1]
     head = CriticHead(width, config.tiles, config.hidden, config.dropout, ordered=config.ordered)
@@ -228,16 +194,7 @@ def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
     return CriticModel(tower, head)
 
 
-def _new_tower(config: CriticConfig) -> nn.Module:
-    if config.tower and is_factory(config.tower):
-        return make_tower(config.tower)
-    if config.tower:
-        return open_tower(config.tower).module
-    sizes = {name: getattr(config, f"tower_{name}") for name in TowerConfig.__struct_fields__}
-    return Tower(TowerConfig(**sizes))
-
-
-def _check_tower(config: CriticConfig, embeddings: Embeddings) -> None:
+def _check_tower(config: CriticConfig, embeddings: Column) -> None:
     if not config.tower:
         return
     if is_factory(config.tower):
@@ -246,9 +203,10 @@ def _check_tower(config: CriticConfig, embeddings: Embeddings) -> None:
             hint="the embeddings identify their tower",
         )
     found = open_tower(config.tower)
-    if found.sha256 != embeddings.model_sha:
+    facts = embeddings.info.facts
+    if found.sha256 != facts.get("model_sha"):
         raise ColumnError(
-            f"the sessions' embeddings are of tower {embeddings.model_sha} "
+            f"the sessions' embeddings are of tower {facts.get('model_sha')} "
             f"(D = {embeddings.values.shape[1]}); {config.tower} is {found.sha256}",
             path=config.data,
             hint="tape2048 embed --force makes them again",
@@ -278,8 +236,8 @@ def split_of_tower(config: CriticConfig) -> str | None:
 def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> TowerInfo:
     """Describe the tower for ``critic.json``."""
     if data.embeddings is not None:
-        pooling: Any = data.embeddings.pooling
-        return TowerInfo(sha256=data.embeddings.model_sha, pooling=pooling)
+        facts = data.embeddings.info.facts
+        return TowerInfo(sha256=facts.get("model_sha", ""), pooling=facts.get("pooling", "mean"))
     assert model.tower is not None
     sha256 = tower_sha256(model.tower)
     if isinstance(model.tower, Tower):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import platform
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -14,16 +15,10 @@ from tape2048.batches.batches import launched_ranks
 from tape2048.errors import ConfigError, TapeError
 from tape2048.torch.tower import local_device
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 T = TypeVar("T")
 
-#: The longest that ranks wait for each other.
-_PATIENCE = dt.timedelta(hours=3)
-
-#: Differences that an error names.
-_NAMED = 5
+_PATIENCE = dt.timedelta(hours=3)  # the longest that ranks wait for each other
+_NAMED = 5  # differences that an error names
 
 
 class Ranks(NamedTuple):

@@ -23,20 +23,18 @@ import os
 import re
 import shutil
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 import torch
 from torch import nn
 
-from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError, NameTakenError
 from tape2048.io.durable import Staging, fsync_path, storage_errors, write_file
 from tape2048.io.reading import map_path, read_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from tape2048.io.safetensors import check_length
 
 TOWER_JSON = "config.json"
 CRITIC_JSON = "critic.json"
@@ -135,8 +133,6 @@ class Tower(nn.Module):
 
 
 class _Pooled(nn.Module):
-    """A foreign tower with pooled states."""
-
     def __init__(self, inner: Any, pooling: Pooling) -> None:
         super().__init__()
         self.inner = inner  # registered as a submodule if it is a module
@@ -199,12 +195,6 @@ def make_tower(factory: str) -> nn.Module:
     if not isinstance(module, nn.Module) or not list(module.parameters()):
         raise ConfigError(f"{factory} gave a {type(module).__name__}, expected a module with parameters")
     return _Pooled(module, "mean")
-
-
-def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool = False) -> None:
-    """Write a tower's directory; see :func:`tape2048.torch.tower.publish_directory`."""
-    files = {TOWER_JSON: pretty_json(tower.config), MODEL: tensor_bytes(tower.state_dict())}
-    publish_directory(directory, files, replace=replace)
 
 
 def tower_sha256(tower: nn.Module) -> str:
@@ -383,6 +373,7 @@ def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
     """Parse a safetensors file; raise ModelError where it is malformed."""
     safetensors = require("safetensors.torch", "reading a model")
     try:
+        check_length(data, None)  # the library takes 2 KB for each array of any header
         return cast("dict[str, torch.Tensor]", safetensors.load(data))
     except Exception as error:  # SafetensorError, and other classes for a malformed header
         raise ModelError(f"not a safetensors file: {error}", path=path) from error
@@ -429,7 +420,6 @@ def publish_directory(
 
 
 def _others(directory: Path, names: set[str]) -> list[Path]:
-    """Return the files of a former version that are not in ``names``."""
     there = {entry.name: entry for entry in os.scandir(directory)}
     others = sorted(there.keys() - names)
     former = names <= there.keys()

@@ -20,6 +20,10 @@ long games would count no more than one of short games.
 Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes, and the
 others get its checkpoint from it. Before they begin, the ranks compare their sessions and settings.
 
+Any number of ranks can resume a checkpoint, without ``pool_rows``: they share the rest of the epoch. A step
+then has more or fewer rows, so the learning rate follows the rows learned from. Where ``steps_max`` ends the
+training, it follows the steps. Ranks without a generator in the checkpoint start one from the seed.
+
 The checkpoint is one safetensors file, with the SHA-256 of all other tensors (missing in earlier versions)::
 
     model.<name>                parameters and buffers
@@ -56,7 +60,7 @@ from tape2048.torch import model as models
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
 from tape2048.torch.ranks import Ranks, joined
 from tape2048.torch.tower import by_prefix, content_sha256, parse_tensors, require, tensor_bytes
-from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, check_same
+from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, TrainingView, check_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -65,7 +69,6 @@ if TYPE_CHECKING:
 
     from tape2048.critic.config import CriticConfig
     from tape2048.torch.loader import CriticLoader
-    from tape2048.training import TrainingView
 
     Batch: TypeAlias = dict[str, torch.Tensor]
     _Note: TypeAlias = Callable[[str, int, dict[str, Any]], None]
@@ -134,6 +137,7 @@ def load_checkpoint(  # noqa: PLR0917
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StateError(f"not a checkpoint of a training: {error}", path=path) from error
     _check_same(state, expected, path)
+    state.world_size = expected.world_size
     parts = by_prefix(tensors)
     kept = {int(number): values for number, values in by_prefix(parts["optimizer"]).items()}
     try:
@@ -155,8 +159,8 @@ def _sha256_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
-    theirs = {**state.config, "corpus": state.corpus, "ranks": state.world_size, "version": state.version}
-    mine = {**expected.config, "corpus": expected.corpus, "ranks": expected.world_size, "version": VERSION}
+    theirs = {**state.config, "corpus": state.corpus, "version": state.version}
+    mine = {**expected.config, "corpus": expected.corpus, "version": VERSION}
     hint = "resume with its settings and sessions, or start over with another --out"
     if theirs["corpus"] == mine["corpus"]:  # another condition that selects the same rows is no difference
         mine["where"] = theirs.get("where")
@@ -240,7 +244,6 @@ class _Clock:
 
 @contextlib.contextmanager
 def _trackers(config: CriticConfig, directory: Path) -> Iterator[_Note]:
-    """Yield a function that sends a line of metrics to TensorBoard and Weights & Biases, if configured."""
     sinks: list[Callable[[dict[str, float], int], object]] = []
     with contextlib.ExitStack() as stack:
         if config.tensorboard:
@@ -363,22 +366,15 @@ def train_critic(
     """
     config.check()
     directory = TrainingDirectory(Path(os.path.abspath(config.out)), "step")
-    with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
+    with joined(config.device) as ranks, contextlib.ExitStack() as stack:
+        threads = torch.get_num_threads()
+        stack.callback(torch.set_num_threads, threads)
+        # The step of a head takes a millisecond: several threads cost more than they gain, and while they
+        # spin they take the cores on which batches are made.
+        torch.set_num_threads(config.threads or (1 if config.use_embeddings else threads))
         ranks.from_first(lambda: stack.enter_context(directory.locked()))
         # Bound to no name: a wrapped model uses the process group, and has to be freed before it.
         return _Trainer(config, directory, ranks, view or SilentView()).run(stop)
-
-
-@contextlib.contextmanager
-def _threads(config: CriticConfig) -> Iterator[None]:
-    before = torch.get_num_threads()
-    # The step of a head takes a millisecond: several threads cost more than they gain, and while they spin
-    # they take the cores on which batches are made.
-    torch.set_num_threads(config.threads or (1 if config.use_embeddings else before))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Trainer:
@@ -390,7 +386,6 @@ class _Trainer:
         self.ranks = ranks
         self.view = view if ranks.first else SilentView()
         self.data: models.TrainingData = models.open_alike(config, ranks)
-        self._targets = models.Targets(config, self.data.players)
         # All ranks draw the same parameters, and different dropout.
         torch.manual_seed(config.seed)
         self.model = models.make_model(config, self.data).to(ranks.device)
@@ -400,23 +395,27 @@ class _Trainer:
         self.state = TrainingState(  # the content of the next checkpoint
             config={
                 **config.deciding(),
-                "embeddings_of": None if embeddings is None else embeddings.model_sha,
-                "taught_by": self._targets.teacher and self._targets.teacher.sha256,
+                "embeddings_of": None if embeddings is None else embeddings.info.facts.get("model_sha"),
+                "columns_sha256": self.data.columns_sha256,
             },
             corpus=self.data.corpus.identity,
             world_size=ranks.world_size,
         )
-        self._resume()
         self.steps_per_epoch = len(self.data.train)
-        self.steps = self.steps_per_epoch * config.epochs
+        self._resume()
+        loader = self.data.train.batches
+        left = self.steps_per_epoch * (config.epochs - loader.epoch - 1) + len(loader) - loader.position
+        self.steps = self.state.step + left
+        # Steps that this number of ranks would have made more for the rows so far; negative: fewer.
+        self._ahead = self.steps_per_epoch * config.epochs - self.steps
+        self._limited = config.steps_max is not None and config.steps_max < self.steps
         if config.steps_max is not None:
             self.steps = min(self.steps, config.steps_max)
         self.eval_steps = config.eval_steps or self.steps_per_epoch
         self.parallel: nn.Module = self.model
         if ranks.world_size > 1:
-            on_cuda = ranks.device.type == "cuda"
             self.parallel = DistributedDataParallel(
-                self.model, device_ids=[ranks.device.index] if on_cuda else None
+                self.model, device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None
             )
         for remark in filter(None, [*doubts(self.data.players), models.split_of_tower(config)]):
             self.view.event(remark)
@@ -450,8 +449,7 @@ class _Trainer:
                 hint="name a directory that all nodes reach, or another one",
             )  # fmt: skip
         if content is not None:
-            model = self.model, self.optimizer
-            self.state = load_checkpoint(content, path, self.state, *model, self.ranks)
+            self.state = load_checkpoint(content, path, self.state, self.model, self.optimizer, self.ranks)
             self.data.train.load_state_dict({**self.state.loader, "rank": self.ranks.rank})
             self.view.event(f"going on from step {self.state.step:,} ({path})")
 
@@ -476,7 +474,6 @@ class _Trainer:
         )
 
     def _epoch(self, stop: Callable[[], bool]) -> bool:
-        """Train for the rest of an epoch; return whether the training is stopped."""
         self.parallel.train()
         loader = self.data.train.batches
         with contextlib.closing(self._clock.timed(iter(self.data.train))) as batches:
@@ -489,7 +486,6 @@ class _Trainer:
         return False
 
     def _after_step(self, stop: Callable[[], bool]) -> bool:
-        """Write metrics, validate and write a checkpoint where due; return whether to stop."""
         step = self.state.step
         at_log = step % self.config.log_steps == 0
         if at_log or self.ranks.device.type == "cpu":
@@ -508,8 +504,12 @@ class _Trainer:
             self._checkpoint()
         return stopped
 
+    def _rate_of(self, step: int) -> float:
+        ahead = 0 if self._limited else self._ahead
+        return models.learning_rate(self.config, step + ahead, self.steps + ahead)
+
     def _step(self, batch: Batch, epoch: int, index: int) -> None:
-        rate = models.learning_rate(self.config, self.state.step, self.steps)
+        rate = self._rate_of(self.state.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with models.autocast(self.config, self.ranks.device):
@@ -517,7 +517,7 @@ class _Trainer:
         if self.added is not None:
             logits = logits + self.added
         weight = (batch["weight"] / self.data.mean_weight)[:, None]
-        loss = binary_cross_entropy_with_logits(logits, self._targets(batch), weight, pos_weight=self.weights)
+        loss = binary_cross_entropy_with_logits(logits, batch["labels"], weight, pos_weight=self.weights)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         longest = math.inf if self.config.clip_norm is None else self.config.clip_norm
@@ -553,7 +553,8 @@ class _Trainer:
         digits = {"epoch": 6, "rows_per_s": 1, "data_wait": 5, "elapsed_s": 3}
         found = self._progress().figures
         rounded = {name: round(found[name], count) for name, count in digits.items()}
-        self._write("train", {"loss": found["loss"], "learning_rate": found["learning_rate"], **rounded})
+        kept = {name: found[name] for name in ("steps", "loss", "learning_rate")}
+        self._write("train", {**kept, **rounded})
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self.ranks.first:
@@ -561,7 +562,6 @@ class _Trainer:
             self._track(kind, self.state.step, values)
 
     def _validate(self) -> None:
-        """Evaluate the validation part, write the critics, and check for early stopping."""
         self._flush()
         self.parallel.eval()
         with models.autocast(self.config, self.ranks.device):
@@ -628,11 +628,11 @@ class _Trainer:
         figures = {
             "step": state.step,
             "steps": self.steps,
-            "epoch": state.step / self.steps_per_epoch,
+            "epoch": (state.step + self._ahead) / self.steps_per_epoch,
             "loss": self._loss,  # mean of the last steps
             "rows_per_s": rows_per_s,  # of all ranks between lines of metrics
             "data_wait": data_wait,  # share of that time that was spent waiting for batches
-            "learning_rate": models.learning_rate(self.config, max(0, state.step - 1), self.steps),
+            "learning_rate": self._rate_of(max(0, state.step - 1)),
             "val_loss": None if self._val is None else self._val.loss,  # of the last validation
             "val_auroc": {} if self._val is None else self._val.auroc,  # by threshold
             "best_step": state.best_step,

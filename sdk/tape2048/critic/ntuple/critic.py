@@ -19,7 +19,8 @@ player's value is (:mod:`tape2048.ntuple.lookup`). It learns from a finished gam
 with :math:`G = y` for the last row (the lambda-return of Sutton and Barto, 2nd ed., section 12.1, with no
 reward before the end). Backwards, :math:`p_{i+1}` has already learned. A game's outcome is one bit for
 thousands of rows; the probability of the next row says more, and weighs it against all games that came by.
-On a board that has the tile already, the probability is 1 and nothing is learned.
+On a board that has the tile already, the probability is 1 and nothing is learned. A column of targets takes
+the place of :math:`G_i`. A column of weights multiplies :math:`\delta_i`.
 
 Each weight moves by the gradient of the log loss at a rate of its own (AdaGrad: Duchi, Hazan and Singer, JMLR
 12, 2011):
@@ -58,11 +59,14 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
+from tape2048.base.drawing import DrawsBoards
 from tape2048.base.resources import ram_available
+from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
-from tape2048.critic.config import FREE
-from tape2048.critic.facts import CriticFacts, PlayedBy, critic_path, doubts, open_parts, training_facts
+from tape2048.critic.config import FREE, NTupleCriticConfig
+from tape2048.critic.facts import CriticFacts, check_columns, critic_path, doubts, open_parts, training_facts
 from tape2048.errors import ConfigError, EmptyCorpusError, FormatError, ModelError, StateError, TrainingError
+from tape2048.formats.session import TOP_TILE
 from tape2048.game.rules import exps_to_boards, max_exponent
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
@@ -70,18 +74,16 @@ from tape2048.io.safetensors import decode, encode
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
-from tape2048.ntuple.network import TILES, NetworkLayout, compressed, decode_tables, file_texts, stage_begins
-from tape2048.selection import parts_of_seeds
-from tape2048.session.run_table import check_thresholds, exponents_of
-from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, check_same
+from tape2048.ntuple.network import NetworkLayout, compressed, decode_tables, file_texts, stage_begins
+from tape2048.selection import PlayedBy, parts_of_seeds
+from tape2048.session.run_table import check_thresholds, constant_labels, exponents_of
+from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, TrainingView, check_same
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
     from tape2048.corpus import Corpus
-    from tape2048.critic.config import NTupleCriticConfig
-    from tape2048.training import TrainingView
 
     Progress = Callable[[int, int], object]
 
@@ -127,7 +129,6 @@ def _sigmoid(logit: Any) -> Any:
 
 @register_jitable
 def _look_up(tables: Any, board: Any, places: Any) -> Any:
-    """Write the places of a board's records, and ask for their memory."""
     base = stage_of(tables.stage_begins, board) * tables.stage_size
     indices_of(tables.masks, tables.offsets, base, board, places)
     records = tables.records
@@ -138,13 +139,15 @@ def _look_up(tables: Any, board: Any, places: Any) -> Any:
 
 @kernel
 def learn(
-    tables: Any, boards: Any, starts: Any, highest: Any, order: Any, decay: Any, rate: Any, scratch: Any
-) -> Any:
-    """Learn from games, each backwards."""
+    tables: Any, boards: Any, starts: Any, highest: Any, targets: Any, weights: Any, order: Any, decay: Any,
+    rate: Any, scratch: Any,
+) -> Any:  # fmt: skip
+    """Learn from games, each backwards; empty ``targets`` and ``weights`` are not used."""
     records, exponents = tables.records, tables.exponents
     width = len(exponents)
     returns, following, steps, squares = scratch.columns
     decay, rate = F32(decay), F32(rate)
+    given = targets.shape[1]
     learned = 0
     for at in range(order.shape[0]):
         game = order[at]
@@ -163,11 +166,14 @@ def learn(
                 for c in range(width):
                     steps[c] += records[places[k], c]
             reached = max_exponent(board)
+            weight = weights[i] if len(weights) else F32(1)
             for c in range(width):
                 target = (F32(1) - decay) * following[c] + decay * returns[c]
+                if c < given:
+                    target = targets[i, c]
                 p = _sigmoid(steps[c])
                 has_tile = reached >= exponents[c]
-                delta = F32(0) if has_tile else target - p
+                delta = F32(0) if has_tile else weight * (target - p)
                 returns[c] = F32(1) if has_tile else target
                 following[c] = F32(1) if has_tile else p
                 steps[c] = rate * delta
@@ -212,17 +218,15 @@ def predict(tables: Any, scale: Any, boards: Any, out: Any, scratch: Any) -> Non
 
 FORMAT = "tape2048 n-tuple critic 1"
 
-#: Boards predicted by one thread at a time.
-_PIECE_ROWS = 65_536
+_PIECE_ROWS = 65_536  # boards predicted by one thread at a time
 
 
 def tables_of(layout: NetworkLayout, thresholds: list[int], records: npt.NDArray[Any]) -> CriticTables:
     """Return the tables of the kernels; ``records`` has W or 2 W columns."""
     exponents = [tile.bit_length() - 1 for tile in thresholds]
-    padded = exponents + [0] * (width_of(thresholds) - len(exponents))
     return CriticTables(
         records,
-        tuple(map(np.uint64, padded)),
+        tuple(map(np.uint64, exponents + [0] * (width_of(thresholds) - len(exponents)))),
         layout.masks,
         layout.offsets,
         stage_begins(layout),
@@ -245,12 +249,11 @@ def predict_all(
         part = slice(first, first + _PIECE_ROWS)
         predict(tables, step, boards[part], found[part], new_scratch(tables))
 
-    pieces = range(0, len(boards), _PIECE_ROWS)
-    list(map_ordered(piece, pieces, threads))
+    list(map_ordered(piece, range(0, len(boards), _PIECE_ROWS), threads))
     return found
 
 
-class NTupleCritic:
+class NTupleCritic(DrawsBoards):
     """An n-tuple critic: maps boards to probabilities; see :meth:`load`.
 
     Attributes:
@@ -299,16 +302,15 @@ class NTupleCritic:
         file = critic_path(path)
         data = map_path(file).data
         arrays, texts, layout, facts = decode_tables(
-            data, str(file), FORMAT, CriticFacts, "critic train --kind ntuple"
+            data, str(file), [FORMAT], CriticFacts, "critic train --kind ntuple"
         )
         try:
             step, tiles = float(texts.get("step", "nan")), check_thresholds(facts.thresholds).tolist()
         except ValueError as error:
             raise ModelError(f"the metadata does not describe a critic: {error}", path=file) from error
-        if not (0 < step <= 1) or tiles != sorted(tiles) or tiles[-1] > TILES[-1]:
+        if not (0 < step <= 1) or tiles != sorted(tiles) or tiles[-1] > TOP_TILE:
             raise ModelError(f"found tiles {tiles} in units of {step} logits", path=file)
-        if list(arrays) != layout.names:
-            raise FormatError(f"found arrays {list(arrays)}, expected {layout.names}", path=file)
+        arrays.pop("scales", None)
         weights = np.zeros((layout.entries, width_of(tiles)), np.int16)
         for (name, array), table in zip(arrays.items(), layout.tables(weights).values(), strict=True):
             if array.shape != (shape := (len(tiles), len(table))) or array.dtype != np.int16:
@@ -355,8 +357,7 @@ class NTupleCritic:
 #: Share of the free memory that boards may take; the tables and other programs need the rest.
 _RAM_SHARE = 1 / 4
 
-#: Boards fetched at a time.
-_FETCHED = 1 << 20
+_FETCHED = 1 << 20  # boards fetched at a time
 
 #: Boards of the pieces in which games are learned from. The order within a piece is random, so free memory
 #: must not decide where one ends: a resumed training would learn other things.
@@ -364,11 +365,13 @@ _PIECE_BOARDS = 1 << 26
 
 
 class Games(NamedTuple):
-    """Every few boards of some games."""
+    """Every few boards of some games, and what columns say of them."""
 
     boards: npt.NDArray[np.uint64]  # `u64[N]`, game by game, in step order
     starts: npt.NDArray[np.int64]  # `i64[R + 1]`, the first board of each game, and N
     highest: npt.NDArray[np.uint8]  # `u8[R]`, the exponent of each game's highest tile
+    targets: npt.NDArray[np.float32] = np.empty((0, 0), F32)  # `f32[N, T]`; empty without a column
+    weights: npt.NDArray[np.float32] = np.empty(0, F32)  # `f32[N]`, likewise
 
     def __len__(self) -> int:
         """Number of games, R."""
@@ -376,8 +379,10 @@ class Games(NamedTuple):
 
     def between(self, begin: int, end: int) -> Games:
         """Return the games from number ``begin`` to ``end``, as views."""
-        first, last = self.starts[begin], self.starts[end]
-        return Games(self.boards[first:last], self.starts[begin : end + 1] - first, self.highest[begin:end])
+        starts = self.starts[begin : end + 1]
+        rows = slice(starts[0], starts[-1])
+        columns = self.targets[rows], self.weights[rows]
+        return Games(self.boards[rows], starts - starts[0], self.highest[begin:end], *columns)
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> Games:
         """Return the games under a mask ``bool[R]``."""
@@ -399,21 +404,28 @@ class GameSource(NamedTuple):
     highest: npt.NDArray[np.uint8]  # exponents of their highest tiles, `u8[R]`
     players: list[PlayedBy]  # whose games they are
     identity: str  # of all games, before the split
+    columns_sha256: str | None = None  # of the facts of the columns that are learned from
 
 
-def read_games(corpus: Corpus, stride: int, progress: Progress | None = None) -> Games:
-    """Read every ``stride``-th row of each run of a corpus, from its first on."""
-    counts = -(-corpus.row_counts // stride)
-    starts = np.append(0, np.cumsum(counts))
+def read_games(corpus: Corpus, stride: int, progress: Progress | None = None, **columns: Any) -> Games:
+    """Read every ``stride``-th row of each run, from its first on; ``columns`` are options of ``fetch``."""
+    starts = np.append(0, np.cumsum(-(-corpus.row_counts // stride)))
     boards = np.empty(starts[-1], np.uint64)
+    targets = np.empty((len(boards), len(columns["thresholds"])) if columns.get("targets") else (0, 0), F32)
+    weights = np.empty(len(boards) if columns.get("weight") else 0, F32)
     shift = corpus.row_starts[:-1] - stride * starts[:-1]
     for first in range(0, len(boards), _FETCHED):
         numbers = np.arange(first, min(first + _FETCHED, len(boards)))
         runs = np.searchsorted(starts, numbers, "right") - 1
-        boards[numbers] = exps_to_boards(corpus.tokens(stride * numbers + shift[runs]))
+        found = corpus.fetch(stride * numbers + shift[runs], ("tokens",), **columns)
+        boards[numbers] = exps_to_boards(found["tokens"])
+        if targets.size:
+            targets[numbers] = found["labels"]
+        if len(weights):
+            weights[numbers] = found["weight"]
         if progress is not None:
             progress(first + len(numbers), len(boards))
-    return Games(boards, starts, exponents_of(corpus.runs["highest_tile"]))
+    return Games(boards, starts, exponents_of(corpus.runs["highest_tile"]), targets, weights)
 
 
 def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -> GameSource:
@@ -438,27 +450,33 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
     """
     corpus, players, parts = open_parts(config, "mmap")
     train, val = parts["train"], parts["val"]
+    check_columns(val, config)
+    _, columns_sha256 = check_columns(train, config)
+    row_bytes = 8 + 4 * (bool(config.targets) * len(config.tiles) + bool(config.weight))
     ends = np.cumsum(-(-train.row_counts // config.stride))
     begins = np.flatnonzero(np.diff((np.maximum(ends, 1) - 1) // _PIECE_BOARDS, prepend=-1))
     pieces = list(pairwise([*begins.tolist(), len(ends)]))
-    fits = 8 * int(ends[-1]) <= ram_available() * _RAM_SHARE
-    held = read_games(train, config.stride, progress) if fits else None
+    fits = row_bytes * int(ends[-1]) <= ram_available() * _RAM_SHARE
+    columns = config.column_options
+    held = read_games(train, config.stride, progress, **columns) if fits else None
 
     def chunks(first: int) -> Iterator[Games]:
         numbers = np.arange(len(ends))
         for begin, end in pieces[first:]:
             if held is None:
-                yield read_games(train.where((begin <= numbers) & (numbers < end)), config.stride)
+                chosen = train.where((begin <= numbers) & (numbers < end))
+                yield read_games(chosen, config.stride, **columns)
             else:
                 yield held.between(begin, end)
 
     return GameSource(
         chunks,
-        read_games(val, config.stride),
+        read_games(val, config.stride, **columns),
         len(train.runs),
         exponents_of(train.runs["highest_tile"]),
         players,
         corpus.identity,
+        columns_sha256,
     )
 
 
@@ -540,7 +558,8 @@ class _Trainer:
             "best_loss": state.best_loss,
         }
         per_s = rows_per_s * state.games / max(state.rows, 1)
-        return TrainingProgress("games", state.games, of, per_s, elapsed_s, figures)
+        unit = f"games, {counted(self.config.epochs, 'epoch')} of {self.source.train_games:,}"
+        return TrainingProgress(unit, state.games, of, per_s, elapsed_s, figures)
 
     def done(self) -> bool:
         """Whether all passes are made, or later ones would not be better."""
@@ -584,7 +603,8 @@ class _Trainer:
         found = predict_all(self.tables, 1.0, games.boards, tiles, self.config.thread_count).astype(float)
         truth = games.highest[:, None] >= [tile.bit_length() - 1 for tile in self.config.tiles]
         p = np.where(np.repeat(truth, np.diff(games.starts), axis=0), found, 1 - found)
-        return float(-np.log(np.maximum(p, 1e-7)).mean())
+        losses = -np.log(np.maximum(p, 1e-7)).mean(axis=1)
+        return float(np.average(losses, weights=games.weights if len(games.weights) else None))
 
     def critic(self) -> NTupleCritic:
         """Return the critic so far, in its stored precision."""
@@ -612,6 +632,7 @@ class _Trainer:
             "format": CHECKPOINT_FORMAT,
             "config": msgspec.json.encode(self.config).decode(),
             "corpus": self.source.identity,
+            "columns_sha256": self.source.columns_sha256 or "",
             "state": msgspec.json.encode(self.state).decode(),
         }
         with publishing_file(path, replace=True) as file:
@@ -633,8 +654,10 @@ class _Trainer:
             self.state = msgspec.json.decode(texts.get("state", ""), type=_State)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise StateError(f"its table does not describe a checkpoint: {error}", path=path) from error
-        found = {"corpus": texts.get("corpus"), **{k: v for k, v in saved.items() if k not in FREE}}
-        expected = {"corpus": self.source.identity, **self.config.deciding()}
+        names, source = ("corpus", "columns_sha256"), self.source
+        found = {k: v for k, v in saved.items() if k not in FREE} | {name: texts.get(name) for name in names}
+        ours = zip(names, (source.identity, source.columns_sha256 or ""), strict=True)
+        expected = {**self.config.deciding(), **dict(ours)}
         hint = "resume with its settings and games, or start over with another --out"
         check_same(found, expected, path, StateError, hint)
         places, records = arrays.get("places"), arrays.get("records")
@@ -684,7 +707,12 @@ def train_ntuple_critic(
     view = view or SilentView()
     for doubt in doubts(source.players):
         view.event(doubt)
-    _tell_kinds(config, source, view)
+    told = constant_labels(source.highest[:, None] >= exponents_of(np.array(config.tiles)), config.tiles)
+    if len(told) == len(config.tiles):
+        hint = "other tiles (--thresholds), or more games"
+        raise TrainingError(f"nothing can be learned: {'; '.join(told)}", hint=hint)
+    for one in told:
+        view.event(f"{one}: its probability says no more than that")
     files = TrainingDirectory(directory, "epoch")
     with files.locked():
         trainer = _Trainer(config, source)
@@ -720,19 +748,3 @@ def train_ntuple_critic(
             view.progress(trainer.progress())
             trainer.save(files.checkpoint)
     return TrainedNTuple(trainer.progress(), best, early=trainer.stalled, done=True)
-
-
-def _tell_kinds(config: NTupleCriticConfig, source: GameSource, view: TrainingView) -> None:
-    """Report tiles that all games or none reached; raise TrainingError if there is no other."""
-    games = len(source.highest)
-    reached = [int((source.highest >= tile.bit_length() - 1).sum()) for tile in config.tiles]
-    told = [
-        f"{tile:,} was reached by {'none' if count == 0 else 'all'} of {games:,} games"
-        for tile, count in zip(config.tiles, reached, strict=True)
-        if count in {0, games}
-    ]
-    if len(told) == len(reached):
-        hint = "other tiles (--thresholds), or more games"
-        raise TrainingError(f"nothing can be learned: {'; '.join(told)}", hint=hint)
-    for one in told:
-        view.event(f"{one}: its probability says no more than that")

@@ -1,0 +1,99 @@
+"""Boards as SVG for notebooks, in the colours of the viewer."""
+
+from __future__ import annotations
+
+import html
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tape2048.base.text import facts_table
+
+#: Colour of the cells, and of their text, by exponent.
+TILES = (
+    "cbc4ba 3c342c", "eee4da 3c342c", "ede0c8 3c342c", "f2b179 33200f", "f59563 2f1505", "f67c5f 2b0b03",
+    "bf3d1b ffffff", "edcf72 3c342c", "edc95c 3c342c", "e8bd3f 33290a", "dfae24 2c2203", "d39c0c 241a00",
+    "5bb27a 04200d", "2a7445 ffffff", "2b6ca3 ffffff", "5b3fa3 ffffff",
+)  # fmt: skip
+_WELL = "d9d3cb"
+_EXAMPLE = 0x010002103421A987  # a board that critics show
+
+
+class Drawing:
+    """HTML that a notebook shows: boards with captions, and facts."""
+
+    def __init__(self, html: str) -> None:
+        self.html = html
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def exps_of(packed: int) -> list[int]:
+    """Return the 16 exponents of a packed board; ValueError if it is not of 64 bits."""
+    if not 0 <= packed < 1 << 64:
+        raise ValueError(f"found the board {packed}; expected 64 bits")
+    return [packed >> (60 - 4 * i) & 15 for i in range(16)]
+
+
+def board_svg(exps: Sequence[int]) -> str:
+    """Return a board of 16 exponents as SVG."""
+    cells = ""
+    for cell, exp in enumerate(exps):
+        fill, ink = TILES[min(exp, 15)].split()
+        x, y, text = 4 + cell % 4 * 32, 4 + cell // 4 * 32, str(1 << exp) if exp else ""
+        size = 14 - 2 * max(0, len(text) - 2)
+        cells += (
+            f'<rect x="{x}" y="{y}" width="28" height="28" rx="2" fill="#{fill}"/><text x="{x + 14}" '
+            f'y="{y + 14}" fill="#{ink}" font-size="{size}">{text}</text>'
+        )
+    names = [str(1 << exp) if exp else "empty" for exp in exps]
+    rows = "; ".join(" ".join(names[i : i + 4]) for i in (0, 4, 8, 12))
+    how = 'font-family="sans-serif" font-weight="700" text-anchor="middle" dominant-baseline="central"'
+    return (
+        f'<svg width="132" height="132" viewBox="0 0 132 132" role="img" aria-label="Board: {rows}" {how}>'
+        f'<rect width="132" height="132" rx="6" fill="#{_WELL}"/>{cells}</svg>'
+    )
+
+
+def boards_html(boards: Iterable[tuple[Sequence[int], str]]) -> str:
+    """Return boards, each 16 exponents and a caption, side by side in HTML."""
+    figures = "".join(
+        f'<div style="margin:0 12px 8px 0">{board_svg(exps)}<div>{html.escape(caption)}</div></div>'
+        for exps, caption in boards
+    )
+    return f'<div style="display:flex;flex-wrap:wrap">{figures}</div>'
+
+
+class DrawsBoards:
+    """A critic that shows its opinion of boards in a notebook."""
+
+    def show(self: Any, board: int | Iterable[int]) -> Drawing:
+        """Show a board with the probability of each tile, in a notebook.
+
+        Args:
+            board: A packed board, or its 16 exponents.
+
+        Raises:
+            ValueError: It is neither.
+
+        Example:
+            >>> from tape2048.critic import NTupleCritic
+            >>> NTupleCritic.load("default").show(0x0100021034215987)._repr_html_().count("<svg")
+            1
+        """
+        exps = list(board) if isinstance(board, Iterable) else exps_of(operator.index(board))
+        if len(exps) != 16 or not all(0 <= exp < 16 for exp in exps):
+            raise ValueError(f"found the board {board!r:.80}; expected 64 bits, or 16 exponents from 0 to 15")
+        packed = sum(int(exp) << (60 - 4 * cell) for cell, exp in enumerate(exps))
+        found = self(np.array([packed], np.uint64))[0].tolist()
+        shares = {f"reaches {tile}": share for tile, share in zip(self.thresholds, found, strict=True)}
+        return Drawing(boards_html([(exps, "")]) + facts_table("The critic", {}, shares))
+
+    def _repr_html_(self: Any) -> str:
+        players = ", ".join(player.name for player in self.info.players) or "players that it does not name"
+        predicts = ", ".join(map(str, self.thresholds))
+        facts = facts_table("Critic", {"kind": self.kind, "predicts": predicts, "judges": players})
+        return facts if self.needs_embeddings else facts + self.show(_EXAMPLE).html

@@ -1,0 +1,170 @@
+"""Columns as fields of batches: files of the sessions, and arrays in memory."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tape2048.batches.column_kernel import A_MOVE
+from tape2048.batches.fields import FIELDS, BatchLayout, ColumnEntries, check_fields
+from tape2048.errors import ColumnError, CorpusError
+from tape2048.rows.row_map import address_of, line_of
+from tape2048.session.columns import COLUMN_DTYPES, ColumnInfo, Located, check_column_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048.batches.fields import LabelDtype
+    from tape2048.rows.view import ViewTables
+
+#: The facts of columns that are equal in all sessions of a view.
+_SHARED_FACTS = ("model_sha", "pooling", "player_sha256", "thresholds", "moves")
+
+
+class ViewColumn(NamedTuple):
+    """A column over the rows of a view.
+
+    Attributes:
+        info: its name, type and shared facts.
+        entries: where the kernel finds the values.
+        paths: the file of each session with rows in the view, by ordinal; empty for an array in memory.
+        kept: the arrays that ``entries`` points to.
+    """
+
+    info: ColumnInfo
+    entries: ColumnEntries
+    paths: Mapping[int, Path]
+    kept: Sequence[NDArray[Any]]
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the first session."""
+        return next(iter(self.paths.values()), None)
+
+
+def plan_fields(
+    tables: ViewTables,
+    fields: Sequence[str],
+    tiles: NDArray[np.int64],
+    label_dtype: LabelDtype,
+    *,
+    extra: Mapping[str, NDArray[Any]] | None = None,
+    weight: str | None = None,
+    targets: str | None = None,
+    turned: bool = False,
+) -> tuple[BatchLayout, list[ViewColumn]]:
+    """Return the layout of batches of a view, and their columns; arguments and errors as for ``Batches``."""
+    names = list(check_fields(fields, label_dtype))
+    arrays = dict(extra or {})
+    names += [name for name in arrays if name not in {*names, weight, targets}]
+    names += [name for name, own in (("weight", weight), ("labels", targets)) if own and name not in names]
+    wanted = [*(name for name in names if name not in FIELDS), *filter(None, (weight, targets))]
+    for name in (*arrays, *wanted):
+        check_column_name(name)
+    columns = {
+        name: _of_array(name, arrays[name], tables) if name in arrays else _of_files(name, tables)
+        for name in dict.fromkeys(wanted)
+    }
+    for each in columns.values() if turned else ():
+        info, path = each.info, each.path
+        if info.facts["model_sha"]:
+            raise CorpusError(
+                f"{info.name} belong to the boards as they are; augment turns the boards", path=path
+            )
+        if info.facts["moves"] and info.width != 4 and (info.dtype, info.width) != ("u8", None):
+            raise CorpusError(f"moves in {_describe(info)}; expected [N, 4] or u8 [N]", path=path)
+    if weight and (width := columns[weight].info.width) is not None:
+        raise ValueError(f"weight={weight!r} has shape [N, {width}]; expected [N]")
+    if targets:
+        label_dtype = "float32"
+        info = columns[targets].info
+        if (info.width or 1) != len(tiles):
+            raise ValueError(
+                f"targets={targets!r} is {_describe(info)}; expected [N, {len(tiles)}], by threshold"
+            )
+        if info.facts["thresholds"] not in (None, tiles.tolist()):
+            found = f"made for the thresholds {info.facts['thresholds']}; expected {tiles.tolist()}"
+            raise CorpusError(found, path=columns[targets].path, hint="Pass the column's thresholds.")
+    infos = tuple(column.info for column in columns.values())
+    return BatchLayout(tuple(names), len(tiles), label_dtype, infos, weight, targets), [*columns.values()]
+
+
+def _of_array(name: str, array: Any, tables: ViewTables) -> ViewColumn:
+    found = np.asarray(array)
+    rows = int(tables.rowmap.run_starts[-1])
+    dtype = next((key for key, text in COLUMN_DTYPES.items() if found.dtype.newbyteorder("<") == text), None)
+    if dtype is None or found.ndim not in {1, 2} or len(found) != rows or 0 in found.shape:
+        raise ValueError(
+            f"extra: {name} is {found.dtype} of shape {found.shape}; expected numbers, one row for each of "
+            f"the corpus: shape ({rows},) or ({rows}, D)"
+        )
+    found = np.ascontiguousarray(found, COLUMN_DTYPES[dtype])
+    info = ColumnInfo(
+        name, dtype, found.shape[1] if found.ndim == 2 else None, facts=dict.fromkeys(_SHARED_FACTS)
+    )
+    return ViewColumn(info, _entries(info, address_of(found)), {}, [found])
+
+
+def _of_files(name: str, tables: ViewTables) -> ViewColumn:
+    segments, sessions = tables.segments, tables.store.sessions
+    origins = np.empty(len(segments.session), np.uint64)
+    located: dict[int, Located] = {}
+    info: ColumnInfo | None = None
+    paths: dict[int, Path] = {}
+    kept = []
+    for owner in np.unique(segments.session).tolist():
+        try:
+            located[owner] = sessions[owner].columns.open(name)
+        except ColumnError as error:
+            near = difflib.get_close_matches(name, FIELDS, 1)
+            if near and not any(name in session.columns for session in sessions):
+                raise ValueError(f"fields: no field {name!r}; the nearest is {near[0]!r}") from error
+            raise
+        own, path = located[owner].info, located[owner].path
+        shared = {key: own.facts.get(key) for key in _SHARED_FACTS}
+        own = ColumnInfo(name, own.dtype, own.width, facts=shared)
+        info = info or own
+        if own != info:
+            raise CorpusError(
+                f"found {_describe(own)}; expected {_describe(info)}, as in {min(paths.items())[1]}",
+                path=path,
+                hint=f"Make {name} of all sessions alike, or open only sessions where it is.",
+            )
+        paths[owner] = path
+    assert info is not None, "a view without rows"
+    strides = {each.rows.strides[0] for each in located.values()}
+    for owner, each in located.items():
+        mine = slice(*np.searchsorted(segments.session, (owner, owner + 1)))
+        values, at = each.rows, segments.place[mine]
+        if not each.linear or len(strides) > 1:
+            values = np.ascontiguousarray(sessions[owner].column(name).values)
+        elif each.places is not None:
+            at = each.places(at)
+        origins[mine] = address_of(values) + (at * values.strides[0]).astype(np.uint64)
+        kept.append(values)
+    stride = kept[0].strides[0]
+    # Modulo 2**64, as for the rows: the address that the view's row 0 would have in this segment.
+    origins -= tables.rowmap.guide.starts[:-1] * np.uint64(stride)
+    line = line_of(origins)
+    entries = _entries(info, line, 0 if line else address_of(origins), mapped=1, stride=stride)
+    return ViewColumn(info, entries, paths, [*kept, origins])
+
+
+def _describe(info: ColumnInfo) -> str:
+    shape = "[N]" if info.width is None else f"[N, {info.width}]"
+    facts = (f"{key} {value!r}" for key, value in info.facts.items() if value is not None)
+    return ", ".join([f"{info.dtype} {shape}", *facts])
+
+
+def _entries(
+    info: ColumnInfo, line: int, origins: int = 0, mapped: int = 0, stride: int = 0
+) -> ColumnEntries:
+    moves = 0
+    if info.facts["moves"]:
+        moves = int(A_MOVE) if info.width is None else info.numpy_dtype.itemsize
+    return ColumnEntries(line, origins, info.row_bytes, moves, mapped, stride or info.row_bytes)

@@ -1,0 +1,411 @@
+"""Columns: values for each row of a session, in files beside its rows or in an overlay directory.
+
+A column is two files in the session's directory, or in ``<overlay>/<name of the session>/``, which wins.
+``<name>.<dtype>.npy`` holds ``[N]`` or ``[N, D]`` in C order, in the order of the rows. A name is a-z, then
+up to 63 of a-z, 0-9 and _. The types are ``bool``, ``u8`` to ``u64``, ``i8`` to ``i64``, ``f16`` to ``f64``,
+all little-endian, and ``bf16``, whose bits are stored as ``<u2``.
+
+``<name>.json`` is written last: a ``.npy`` file without it is half-written. It is an object:
+
+================  =====================================================================================
+``dtype``         that of the file's name
+``rows``          N
+``D``             absent for ``[N]``
+``steps_crc32c``  checksum of ``steps.npy`` or ``tape.npy``; null for a session in shards
+``maker``         for example ``"tape2048 embed"``; absent in old files
+any other         facts of the maker: of ``embeddings``, the tower's ``model_sha`` and ``pooling``
+================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
+from tape2048.formats.npy import open_shards, peek_header, read_header
+from tape2048.formats.session import MANIFEST
+from tape2048.io.durable import path_exists
+from tape2048.io.reading import map_file, open_regular, read_path
+from tape2048.session.directory import list_names, rows_entry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tape2048.formats.session import Manifest
+    from tape2048.session.foreign import ForeignRows
+
+#: The types of columns, and how NumPy stores them.
+COLUMN_DTYPES = {
+    "bool": "|b1", "u8": "|u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i8": "|i1", "i16": "<i2",
+    "i32": "<i4", "i64": "<i8", "f16": "<f2", "f32": "<f4", "f64": "<f8", "bf16": "<u2",
+}  # fmt: skip
+
+#: Fields of batches that need no column. No column can have such a name.
+BUILT_IN_FIELDS = (
+    "tokens", "labels", "weight", "row", "run", "step", "action", "legal", "move", "symmetry", "steps_left",
+    "score", "highest", "seed",
+)  # fmt: skip
+
+_NAME = r"[a-z][a-z0-9_]{0,63}"
+_NPY = re.compile(rf"({_NAME})\.({'|'.join(COLUMN_DTYPES)})\.npy", re.ASCII)
+# Of other programs: float32, in the order of the files of rows.
+_EMBEDDINGS = re.compile(r"embeddings-\d{5,6}\.npy")
+_JSON = re.compile(rf"({_NAME})\.json", re.ASCII)
+_DRAFT = re.compile(rf"\.{_NAME}\.partial", re.ASCII)
+# A makers' command, which a hint may repeat.
+_COMMAND = re.compile(r"tape2048( [a-z]{1,20}){1,3}", re.ASCII)
+_MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
+    ("values", "best", "loss", "luck"), "tape2048 annotate"
+)
+
+# A usual one has about 200 bytes.
+_JSON_BYTES_MAX = 1024 * 1024
+_WIDTH_MAX = 2**31
+
+
+class ColumnInfo(msgspec.Struct, frozen=True):
+    """Name, type and origin of a column.
+
+    Attributes:
+        name: its name, which is also its name as a field of batches.
+        dtype: a key of :data:`COLUMN_DTYPES`.
+        width: D; None for one value in each row.
+        rows: N.
+        steps_crc32c: checksum of ``steps.npy`` or ``tape.npy``; None for a session in shards.
+        facts: the other facts of ``<name>.json``, ``maker`` among them.
+
+    Example:
+        >>> from tape2048 import ColumnInfo
+        >>> ColumnInfo("values", "f32", width=4, rows=10).shape
+        (10, 4)
+    """
+
+    name: str
+    dtype: str
+    width: int | None = None
+    rows: int = 0
+    steps_crc32c: int | None = None
+    facts: dict[str, Any] = {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(N,)`` or ``(N, D)``."""
+        return (self.rows,) if self.width is None else (self.rows, self.width)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Type of the stored values; ``<u2`` for ``bf16``."""
+        return np.dtype(COLUMN_DTYPES[self.dtype])
+
+    @property
+    def npy_name(self) -> str:
+        """Name of the file of values."""
+        return f"{self.name}.{self.dtype}.npy"
+
+    @property
+    def json_name(self) -> str:
+        """Name of the file of facts."""
+        return f"{self.name}.json"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row's values."""
+        return self.numpy_dtype.itemsize * (1 if self.width is None else self.width)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The content of ``<name>.json``."""
+        own = {"dtype": self.dtype, "rows": self.rows, "D": self.width, "steps_crc32c": self.steps_crc32c}
+        if self.width is None:
+            del own["D"]
+        return {**self.facts, **own}
+
+
+class Column(NamedTuple):
+    """A column's values, mapped and read-only, ``[N]`` or ``[N, D]``; bits ``u16`` for ``bf16``."""
+
+    values: NDArray[Any]
+    info: ColumnInfo
+    path: Path
+
+
+class Located(NamedTuple):
+    """A column whose rows may lie apart.
+
+    Attributes:
+        info: name and type.
+        path: the file, or the first one.
+        rows: an array with the values, whose rows may be strided.
+        places: from row numbers of the session to places in ``rows``; None: they are the same.
+        linear: whether the rows of each of the session's segments lie at equal distances.
+    """
+
+    info: ColumnInfo
+    path: Path
+    rows: NDArray[Any]
+    places: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
+    linear: bool = True
+
+
+class Columns(Mapping[str, ColumnInfo]):
+    """The columns of a session by name, found by listing its directories; facts are read on access.
+
+    An access raises KeyError for an unknown name, and ColumnError for a damaged or half-written column.
+
+    Attributes:
+        places: directories with columns, in the order in which they are searched; the first is written to.
+        rows: number of rows of the session.
+        rows_entry: what the manifest says of its rows; None for a foreign session.
+        foreign: its rows, whose fields are columns, too; None for a recorder's.
+    """
+
+    def __init__(
+        self,
+        places: tuple[Path, ...],
+        rows: int,
+        manifest: Manifest | None,
+        foreign: ForeignRows | None = None,
+    ) -> None:
+        self.places, self.rows, self.rows_entry = places, rows, rows_entry(manifest)
+        self.foreign, self._fields = foreign, {} if foreign is None else _fields_of(foreign)
+        self._found: dict[str, tuple[Path, list[str]]] = {}
+        for place in reversed(places):
+            self._found |= {name: (place, files) for name, files in find_columns(place).items()}
+
+    def __getitem__(self, name: str) -> ColumnInfo:
+        """Read ``<name>.json``, or describe a field."""
+        if name in self._found or self.foreign is None:
+            return _read_info(*self._found[name], name)
+        facts = _field_facts(name, self.foreign.paths[0].with_name(f"{name}s.json"))
+        return msgspec.structs.replace(self._fields[name], facts=facts)
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is a file of this column, whole or not."""
+        return name in self._found or name in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, sorted."""
+        return iter(sorted({*self._found, *self._fields}))
+
+    def __len__(self) -> int:
+        """Number of columns."""
+        return len({*self._found, *self._fields})
+
+    def is_made(self, name: str) -> bool:
+        """Tell whether a column, where columns are written, has facts, and so was whole once."""
+        return path_exists(self.places[0] / f"{name}.json")
+
+    def read(self, name: str) -> Column:
+        """Map a column after all checks; see ``Session.column``."""
+        found, rows = self.open(name), self.rows
+        values = found.rows[:rows]
+        # Places ascend: if the last one is its number, they all are.
+        if rows and found.places is not None and found.places(np.array([rows - 1])) != rows - 1:
+            values = found.rows[found.places(np.arange(rows))]
+        values.flags.writeable = False
+        return Column(values, found.info, found.path)
+
+    def open(self, name: str) -> Located:
+        """Map a column after all checks, wherever its rows are; errors as for ``Session.column``."""
+        if self.foreign is not None and name in self._fields and name not in self._found:
+            rows = self.foreign.rows[name]
+            return Located(self[name], self.foreign.paths[0], rows, self.foreign.places)
+        if name not in self._found:
+            check_column_name(name)
+            maker, place = _MAKERS.get(name), self.places[-1] if self.places else None
+            hint = f"Make it: {maker}" if maker else f"Its columns: {', '.join(self) or 'none'}."
+            raise ColumnError(f"no {name}.json: this session has no column {name!r}", path=place, hint=hint)
+        place, files = self._found[name]
+        info = _read_info(place, files, name)
+        if files != [info.npy_name]:
+            return self._open_shards(info, [place / file for file in files])
+        crc32c = self.rows_entry.crc32c if self.rows_entry else info.steps_crc32c
+        if (info.rows, info.steps_crc32c) != (self.rows, crc32c):
+            message = f"made of {info.rows} rows with CRC-32C {info.steps_crc32c}; the session has "
+            message, hint = f"{message}{self.rows} with {crc32c}", _again(name, info.facts.get("maker"))
+            raise ColumnError(message, path=place / info.json_name, hint=hint)
+        path = place / info.npy_name
+        return Located(info, path, _map(path, info))
+
+    def _open_shards(self, info: ColumnInfo, paths: list[Path]) -> Located:
+        files = np.array([self.rows]) if self.foreign is None else self.foreign.counts
+        if info.rows != files.sum():
+            raise ColumnError(
+                f"{info.rows} rows in {len(paths)} files; expected {files.sum()}", path=paths[0]
+            )
+        try:
+            shards = open_shards(paths, [np.dtype((info.numpy_dtype, info.shape[1:]))], "mmap")
+        except FormatError as error:
+            raise ColumnError(error.message, path=error.path, offset=error.offset) from error
+        firsts = np.cumsum(shards.counts) - shards.counts
+        shifts = shards.places - firsts
+
+        def places(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+            numbers = rows if self.foreign is None else self.foreign.in_files(rows)
+            found: NDArray[np.int64] = numbers + shifts[np.searchsorted(firsts, numbers, "right") - 1]
+            return found
+
+        linear = bool(np.isin(firsts[1:], files.cumsum()).all())
+        return Located(info, paths[0], shards.rows, places, linear)
+
+
+def find_columns(directory: Path) -> dict[str, list[str]]:
+    """Return the ``.npy`` files in a directory by column; an empty list for a column's ``.json`` alone."""
+    found: dict[str, list[str]] = {}
+    try:
+        names = list_names(directory)
+    except MissingPathError:  # an overlay has directories only for sessions with columns
+        return found
+    for match in filter(None, map(_NPY.fullmatch, names)):
+        found.setdefault(match[1], []).append(match[0])
+    for match in filter(None, map(_JSON.fullmatch, names)):
+        if match[1] not in found and match[0] != MANIFEST and _is_info(directory / match[0]):
+            found[match[1]] = []
+    if shards := [name for name in names if _EMBEDDINGS.fullmatch(name)]:
+        found.setdefault("embeddings", shards)
+    return found
+
+
+def column_files(directory: Path) -> set[str]:
+    """Return the names of all files and drafts of columns in a directory."""
+    files = {file for name, files in find_columns(directory).items() for file in (*files, f"{name}.json")}
+    return files | {*find_drafts(directory)}
+
+
+def find_drafts(directory: Path) -> list[str]:
+    """Return the names of the drafts of columns in a directory: unfinished, or being written."""
+    return [path.name for path in directory.glob(".*.partial") if _DRAFT.fullmatch(path.name)]
+
+
+def shared_columns(sessions: Sequence[Columns]) -> tuple[dict[str, ColumnInfo], str]:
+    """Return the columns that all sessions have, of one type, width and facts, and why not the others."""
+    shared, others = {}, []
+    for name in sorted({name for columns in sessions for name in columns}):
+        try:
+            infos = [columns.open(name).info for columns in sessions]
+        except ColumnError as error:
+            others.append(f"{name}: {error}")
+            continue
+        facts = [info.document | {"rows": 0, "steps_crc32c": 0, "maker": ""} for info in infos]
+        if keys := {key for each in facts for key in each | facts[0] if each.get(key) != facts[0].get(key)}:
+            others.append(f"{name}: the sessions have another {', '.join(sorted(keys))}")
+        else:
+            shared[name] = infos[0]
+    return shared, "; ".join(others)
+
+
+def check_column_name(name: str) -> None:
+    """Raise ValueError for a name that no column can have."""
+    if name in BUILT_IN_FIELDS:
+        raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
+    if re.fullmatch(_NAME, name, re.ASCII) is None or f"{name}.json" == MANIFEST:
+        raise ValueError(f"column name {name!r}; expected a-z, then up to 63 of a-z, 0-9 and _")
+
+
+class _Info(msgspec.Struct):
+    dtype: str
+    rows: Annotated[int, msgspec.Meta(ge=0)]
+    D: Annotated[int, msgspec.Meta(ge=1, le=_WIDTH_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    steps_crc32c: int | None = None
+    maker: str | None = None
+
+
+def _read_json(path: Path) -> tuple[_Info, dict[str, Any]]:
+    with open_regular(path) as fd:
+        content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
+    try:
+        return msgspec.json.decode(content, type=_Info), msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ColumnError(f"malformed: {error}", path=path) from error
+
+
+def _is_info(path: Path) -> bool:
+    try:
+        return _read_json(path)[0].dtype in COLUMN_DTYPES
+    except TapeError:
+        return False
+
+
+def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
+    path = place / f"{name}.json"
+    if name in BUILT_IN_FIELDS:
+        message = f"{name!r} is a built-in field of batches; expected another name for a column"
+        raise ColumnError(message, path=place / next(iter(files), path), hint="Rename the column's files.")
+    if files and _EMBEDDINGS.fullmatch(files[0]):
+        return _read_shards([place / file for file in files])
+    try:
+        found, facts = _read_json(path)
+    except MissingPathError as error:
+        message = f"half-written: {files[0]} is there, and {path.name} is not"
+        raise ColumnError(message, path=path, hint=_again(name, None)) from error
+    expected = f"{name}.{found.dtype}.npy"
+    if found.dtype not in COLUMN_DTYPES:
+        message = f"dtype {found.dtype!r}; expected one of {', '.join(COLUMN_DTYPES)}"
+        raise ColumnError(message, path=path)
+    if files != [expected]:
+        message = f"half-written: {path.name} is there, and {expected} is not"
+        if files:
+            message = f"dtype {found.dtype!r}; expected that of the file {' and '.join(files)}"
+        raise ColumnError(message, path=path if files else place / expected, hint=_again(name, found.maker))
+    width = None if found.D is msgspec.UNSET else found.D
+    own = {key: value for key, value in facts.items() if key not in {"dtype", "rows", "D", "steps_crc32c"}}
+    return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own)
+
+
+def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
+    """Return the columns that are fields of rows, without their facts."""
+    found: dict[str, ColumnInfo] = {}
+    types = {text: name for name, text in COLUMN_DTYPES.items() if name != "bf16"}
+    layout = foreign.layout
+    for name in () if layout.is_native else {*(layout.dtype.names or ())} - {*layout[1:]}:
+        each = layout.dtype[name]
+        if each.base.str in types and each.ndim <= 1:
+            with contextlib.suppress(ValueError):
+                check_column_name(name)
+                width = each.shape[0] if each.ndim else None
+                found[name] = ColumnInfo(name, types[each.base.str], width, len(foreign))
+    return found
+
+
+def _field_facts(name: str, path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = {"moves": True} if name == "branch_evs" else {}
+    if path.exists():
+        try:
+            facts["names"] = msgspec.json.decode(read_path(path).tobytes())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ColumnError(f"malformed: {error}", path=path) from error
+    return facts
+
+
+def _read_shards(paths: list[Path]) -> ColumnInfo:
+    headers = [peek_header(path) for path in paths]
+    dtype = headers[0].dtype
+    if dtype.base != np.dtype("<f4") or dtype.ndim != 1:
+        raise ColumnError(f"rows of type {dtype}; expected <f4 of shape [N, D]", path=paths[0], offset=0)
+    return ColumnInfo("embeddings", "f32", dtype.shape[0], sum(header.rows for header in headers))
+
+
+def _again(name: str, maker: object) -> str:
+    command = maker if isinstance(maker, str) and _COMMAND.fullmatch(maker) else _MAKERS.get(name)
+    how = f"{command} --force" if command else f"session.write_column({name!r}, values, replace=True)"
+    return f"Make it again from these rows: {how}"
+
+
+def _map(path: Path, info: ColumnInfo) -> NDArray[Any]:
+    with open_regular(path) as fd:
+        try:
+            header = read_header(fd, path, [np.dtype((info.numpy_dtype, info.shape[1:]))])
+        except FormatError as error:
+            raise ColumnError(error.message, path=path, offset=error.offset) from error
+        if header.rows != info.rows:
+            raise ColumnError(f"has {header.rows} rows; expected {info.rows}", path=path, offset=0)
+        mapped = map_file(fd, header.end_offset)
+    return mapped[header.data_offset :].view(info.numpy_dtype).reshape(info.shape)

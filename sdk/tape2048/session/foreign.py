@@ -1,0 +1,266 @@
+"""Rows that other programs wrote: shards, rows of no run, and any structured rows that hold boards.
+
+Rows open if each has a run id, a step index and a board:
+
+==============================  ============================================================================
+field                           type and meaning
+==============================  ============================================================================
+``run_id``                      ``u4``, ``u8``, ``i4`` or ``i8``: ``runs.id``
+``step_index`` or ``step_idx``  the same types: 0-based move number within the run
+``board`` or ``exps``           ``u8`` or ``i8``, a packed board; or ``u1`` [16], exponents
+``move_dir`` or ``action``      ``u1``, optional: 0 up, 1 down, 2 left, 3 right
+``tile_65536_mask``             ``u2``, optional: bit i is set where cell i (0 is the top left) holds 65536 or
+                                more; a packed board has 15 there
+==============================  ============================================================================
+
+Names, order, padding and the size of a row are free. Every other field of a numeric type, ``[]`` or ``[D]``,
+is a column, unless a field of batches has its name. The file ``<field>s.json`` becomes the column's fact
+``names`` (``valuation_types.json``). ``branch_evs`` has a value for each move.
+
+Files are mapped, and rows are not copied. Opening takes time in proportion to the runs if they are stored one
+after the other by id, with a row for each step. Otherwise it reads the run id of every row.
+
+Two 32768 tiles end a game here. A run is read up to the move that makes the first 65536, and its
+``highest_tile`` is then 65536. Its ``max_score`` stays the score of the whole game.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tape2048.errors import BookkeepingError, NpyError
+from tape2048.formats.npy import Load, open_shards, peek_header
+from tape2048.formats.session import STEP_DTYPES, step_dtype
+from tape2048.session.directory import as_unsigned
+from tape2048.session.run_table import find_owners, from_run_table, keep_owned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048.formats.metadata import Metadata
+
+_MASK_TILE = 65536
+_LACKS = 2**64 - 1
+
+
+class Layout(NamedTuple):
+    """The named fields of a row type. ``move`` and ``mask`` are empty if the type lacks them."""
+
+    dtype: np.dtype[Any]
+    run: str
+    step: str
+    board: str
+    move: str
+    mask: str
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], path: Path) -> Layout:
+        """Find the fields of a row type; ``path`` is for the NpyError about a missing field."""
+
+        def find(types: tuple[Any, ...], *names: str) -> str:
+            own = dtype.names or ()
+            return next((name for name in names if name in own and dtype[name] in map(np.dtype, types)), "")
+
+        integers = "<u4", "<u8", "<i4", "<i8"
+        run, step = find(integers, "run_id"), find(integers, "step_index", "step_idx")
+        board = find(("<u8", "<i8", ("u1", (16,))), "board", "exps")
+        if not (run and step and board):
+            found = dtype.descr if dtype.names else dtype
+            raise NpyError(
+                f"rows of type {found}; expected at least run_id and step_index (integers of 4 or 8 bytes), "
+                "and board (<u8, packed, or u1 [16], exponents)",
+                path=path,
+                offset=0,
+            )
+        move, mask = find(("u1",), "move_dir", "action"), find(("<u2",), "tile_65536_mask")
+        return cls(dtype, run, step, board, move, mask)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether boards are packed."""
+        return self.dtype[self.board].subdtype is None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether rows are of a recorder's type."""
+        return self.dtype in STEP_DTYPES
+
+    @property
+    def words(self) -> NDArray[np.uint64]:
+        """The entries for the kernels, see ``rows.boards.RUN``."""
+        offsets = {name: field[1] for name, field in (self.dtype.fields or {}).items()}
+        return np.array([*(offsets.get(name, _LACKS) for name in self[1:]), self.is_packed], np.uint64)
+
+    def above(self, rows: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Return a mask of the rows with a tile of 65536 or more."""
+        if self.is_packed:
+            return np.array(rows[self.mask] if self.mask else np.zeros(len(rows)), np.bool_)
+        return np.array((rows[self.board] > 15).any(axis=1))
+
+    def steps(self, rows: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+        """Convert rows to ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``; a masked cell gets the exponent 16.
+
+        Returns:
+            The rows, and a mask of those whose mask contradicts their board.
+        """
+        bad = np.zeros(len(rows), np.bool_)
+        if self.is_native:
+            return as_unsigned(rows), bad
+        from tape2048.game.rules import boards_to_exps  # loads the compiler
+
+        boards = np.ascontiguousarray(rows[self.board])
+        out = np.empty(len(rows), step_dtype(record_action=bool(self.move)))
+        out["run_id"], out["step_idx"] = rows[self.run], rows[self.step]
+        out["exps"] = boards_to_exps(boards.view(np.uint64)) if self.is_packed else boards
+        if self.move:
+            out["action"] = rows[self.move]
+        if self.mask and (some := np.flatnonzero(rows[self.mask])).size:
+            bits = rows[self.mask][some][:, None] >> np.arange(16, dtype=np.uint16) & 1
+            exps = out["exps"][some]
+            bad[some] = np.logical_and(bits, exps < (15 if self.is_packed else 16)).max(axis=1)
+            out["exps"][some] = np.maximum(exps, 16 * bits.astype(np.uint8))
+        return out, bad
+
+    def contradiction(self, row: np.void) -> str:
+        """Describe a row whose mask contradicts its board."""
+        board = f"{row[self.board]:#018x}" if self.is_packed else row[self.board].tolist()
+        return f"has {self.mask} {row[self.mask]:#06x}, which contradicts its board {board}"
+
+
+def step_layout(path: Path) -> Layout:
+    """Read the row type of a file of steps; errors as for ``read_header``, and NpyError for other rows."""
+    return Layout.of(peek_header(path).dtype, path)
+
+
+class ForeignRows:
+    """The rows of a session that another program wrote. Numbers count the rows that are not left out.
+
+    Attributes:
+        rows: the files as one array, see ``npy.Shards``.
+        layout: their fields.
+        words: these for the kernels.
+        paths: the files.
+        counts: rows of each file.
+        runs: the run table, as of ``Session``.
+        owners: the runs of the rows.
+        begins: place in ``rows`` of each of the owners' segments, and ``ends``: of the end of its file.
+        dense: whether the runs are stored one after the other, with a row for each step.
+        without_run: number of rows whose run is not in the table.
+    """
+
+    def __init__(
+        self, paths: list[Path], metadata: Metadata, database: Path, load: Load, *, whole: bool
+    ) -> None:
+        """Open the files, and find the rows of each run; ``whole``: a row of no run is an error."""
+        self.layout = layout = step_layout(paths[0])
+        shards = open_shards(paths, STEP_DTYPES if layout.is_native else [layout.dtype], load)
+        self.paths, self.counts, self.words = paths, shards.counts, layout.words
+        self.rows = as_unsigned(shards.rows) if layout.is_native else shards.rows
+        firsts, total = np.cumsum(shards.counts) - shards.counts, int(shards.counts.sum())
+        self._firsts, self._shifts = firsts, shards.places - firsts
+        self.dense = False
+        starts, owner = self._assign(metadata, database, whole=whole)
+        self.without_run = int(np.diff(starts, append=total)[owner < 0].sum())
+        runs, cut_at = self._find_cuts(metadata.runs, starts, owner)
+        points = np.unique(np.concatenate((starts, firsts[self.counts > 0], cut_at[cut_at < total])))
+        owner = owner[np.searchsorted(starts, points, "right") - 1]
+        owner = np.where(points >= cut_at[owner], -1, owner)
+        self.runs, self.owners, kept = keep_owned(runs, points, owner, total)
+        numbers = points[kept]
+        file = np.searchsorted(firsts, numbers, "right") - 1
+        self.begins, self.ends = self.places(numbers), (shards.places + shards.counts)[file]
+        self._firsts, _, _ = self.owners.segments()
+        self._shifts, self._left_out = self.begins - self._firsts, numbers - self._firsts
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return self.owners.rows
+
+    def _assign(
+        self, metadata: Metadata, path: Path, *, whole: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first row of each segment in the files, and its run (-1: none)."""
+        runs, total, layout = metadata.runs, int(self.counts.sum()), self.layout
+        owner = np.argsort(runs["first_row" if metadata.has_rows else "id"], kind="stable")
+        if metadata.has_rows:
+            from_run_table(runs, total, path)
+        counts = runs["rows" if metadata.has_rows else "steps"][owner].astype(np.int64)
+        owner, counts = owner[counts > 0], counts[counts > 0]
+        starts = np.cumsum(counts) - counts
+        if counts.sum() == total:
+            begin, last = (self.take(self.places(at)) for at in (starts, starts + counts - 1))
+            ids = runs["id"][owner]
+            same = (begin[layout.run].astype(np.uint64) == ids) & (last[layout.run].astype(np.uint64) == ids)
+            self.dense = bool((same & (begin[layout.step] == 0) & (last[layout.step] == counts - 1)).all())
+            if self.dense or (metadata.has_rows and same.all()):
+                return starts, owner
+        return find_owners(runs, total, self._ids, path, whole=whole or metadata.has_rows)
+
+    def _ids(self, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        ids: NDArray[Any] = self.rows[self.layout.run][self.places(numbers)]
+        return ids.astype(np.uint64)
+
+    def _find_cuts(
+        self, runs: NDArray[np.void], starts: NDArray[np.int64], owner: NDArray[np.int64]
+    ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+        """Return the run table up to each 65536, and the first row in the files with one, ``i64[R + 1]``."""
+        stops = np.append(starts[1:], self.counts.sum())
+        cut_at = np.full(len(runs) + 1, self.counts.sum())  # the last entry: rows of no run
+        high, runs = np.flatnonzero(runs["highest_tile"] >= _MASK_TILE), runs.copy()
+        order = np.argsort(owner, kind="stable")
+        bounds = (np.searchsorted(owner[order], high, side).tolist() for side in ("left", "right"))
+        for run, begin, end in zip(high.tolist(), *bounds, strict=True):
+            segments = (np.arange(starts[at], stops[at]) for at in order[begin:end])
+            numbers = np.concatenate([np.empty(0, np.int64), *segments])
+            first = bisect.bisect_left(numbers, 1, key=lambda at: self.layout.above(self._at(at))[0])
+            runs["highest_tile"][run] = _MASK_TILE
+            if first < len(numbers):
+                row = self._at(numbers[first])
+                if self.layout.steps(row)[1][0]:
+                    text = f"row {numbers[first]} {self.layout.contradiction(row[0])}"
+                    raise BookkeepingError(text, path=self.paths[0].parent)
+                cut_at[run], runs["steps"][run] = numbers[first], row[self.layout.step][0]
+        return runs, cut_at
+
+    def _at(self, number: np.int64) -> NDArray[np.void]:
+        return self.take(self.places(np.array([number])))
+
+    def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of rows in ``rows``."""
+        places: NDArray[np.int64] = (
+            numbers + self._shifts[np.searchsorted(self._firsts, numbers, "right") - 1]
+        )
+        return places
+
+    def in_files(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers that rows have in the files, before any is left out."""
+        at = np.searchsorted(self._firsts, numbers, "right") - 1
+        found: NDArray[np.int64] = numbers + self._left_out[at]
+        return found
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.void]:
+        """Copy rows by their places."""
+        # Untyped: NumPy copies structured rows field by field.
+        return np.take(self.rows.view(f"V{self.rows.itemsize}"), places).view(self.rows.dtype)
+
+    def read(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return rows by number as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``.
+
+        Raises:
+            BookkeepingError: a row shows a 65536 that the run table does not have.
+        """
+        found, layout = self.take(self.places(numbers)), self.layout
+        if not layout.is_native and (above := layout.above(found)).any():
+            row = found[above.argmax()]
+            raise BookkeepingError(
+                f"run {row[layout.run]} shows a tile of 65536 or more at step {row[layout.step]}, which its "
+                "highest_tile in the run table denies",
+                path=self.paths[0].parent,
+                hint="tape2048 validate reports every such row",
+            )
+        return layout.steps(found)[0]
