@@ -30,8 +30,9 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -43,6 +44,7 @@ from tape2048.settings.fields import (
     DEFAULT,
     ENV_PREFIX,
     Count,
+    Given,
     NonNegative,
     Origin,
     Positive,
@@ -63,11 +65,6 @@ from tape2048.settings.fields import (
 )
 from tape2048_recorder.players.batch import is_batched, read_sampling
 from tape2048_recorder.players.registry import REGISTRY, check_player, takes_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tape2048.settings.fields import Given
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
 #: A game's id has its number within a lease in the low bits, and the lease above them. Bit 63 stays free:
@@ -423,10 +420,11 @@ def effective(config: RecorderConfig) -> dict[str, Any]:
 
 def config_sha256(config: RecorderConfig) -> str:
     """Return the SHA-256 (hex) of :func:`effective` as canonical JSON: sorted keys, no white space, UTF-8."""
-    text = json.dumps(
-        effective(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(
+            effective(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
+    ).hexdigest()
 
 
 def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | None]:
@@ -492,7 +490,6 @@ def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
 
 
 def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, Origin]]:
-    """Return one source's values, with the parameters split from the player's name."""
     if "player" not in given:
         return given
     text, origin = given["player"]
@@ -515,7 +512,6 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
 def _conflicts(
     config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the settings that contradict others: name, problem and hint."""
     if f"{config.instance}.lock" == READERS_LOCK:
         problem = f"found {config.instance!r}, expected another name: readers lock {READERS_LOCK}"
         yield "instance", problem, f"Choose {config.instance}-1, for instance."

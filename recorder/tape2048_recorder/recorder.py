@@ -6,19 +6,21 @@ import contextlib
 import os
 import platform
 import time
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
-from tape2048.formats.session import FORMAT_VERSION
+from tape2048.formats.session import FORMAT_VERSION, RULES
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
-from tape2048_recorder.config import config_sha256, effective
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective
 from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameState, Instance, Ledger, ProgressFile
 from tape2048_recorder.daemon.supervisor import Supervisor
@@ -31,16 +33,8 @@ from tape2048_recorder.recording.recording import MEGABYTE, Recording
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.metrics import Metrics
 from tape2048_recorder.status.notify import Manager
-from tape2048_recorder.status.report import Process, Reporter, Snapshot, Status, StatusFile, Summary
+from tape2048_recorder.status.report import Level, Process, Reporter, Snapshot, Status, StatusFile, Summary
 from tape2048_recorder.status.signals import Signals
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
-
-    from tape2048_recorder.config import RecorderConfig
-    from tape2048_recorder.status.report import Level
-
 
 #: Interval of writing the status file, without a change of state.
 STATUS_FILE_S = 1.0
@@ -208,24 +202,6 @@ def _run(
     progress = ProgressFile(instance, config.seed, config.lease)
     #: The settings as workers receive them.
     played = msgspec.structs.replace(config, seed=seed, player_args=player_args)
-    with contextlib.ExitStack() as stack:
-        with _resource_errors("no memory to share with workers could be made", "open files"):
-            supervisor = Supervisor(played, world)
-        stack.callback(supervisor.close)
-        live = None
-        if config.model_dir is not None:
-            keep_dir = out_dir / f".{config.instance}.weights"
-            live = LiveWeights(
-                Path(config.model_dir), config.model_files, keep_dir, reporter, supervisor.offer_weights
-            )
-        playing = stack.enter_context(contextlib.closing(Playing(supervisor, live)))
-        with _resource_errors("no process could be made", "tasks"):
-            for worker in supervisor.workers:  # they compile during the recovery
-                supervisor.start(worker)
-            reporter.manager.starting("publishing what the last recorder left, if it was killed")
-            recovered = recover_all(out_dir, config.instance, reporter, world)
-            progress.cover(state.next_id)
-        stack.pop_all()  # from here on the daemon ends the workers
 
     def make_facts(started_at: str, generation: int) -> Facts:
         assert playing.player_sha256 is not None  # a block comes from a worker that was ready
@@ -245,14 +221,35 @@ def _run(
             started_at=started_at,
             config=effective(daemon.config),
             config_sha256=config_sha256(daemon.config),
+            rules=RULES,
         )
         return facts if live is None else live.facts(facts, generation)
+
+    with contextlib.ExitStack() as stack:
+        with _resource_errors("no memory to share with workers could be made", "open files"):
+            supervisor = Supervisor(played, world)
+        stack.callback(supervisor.close)
+        live = None
+        if config.model_dir is not None:
+            keep_dir = out_dir / f".{config.instance}.weights"
+            live = LiveWeights(
+                Path(config.model_dir), config.model_files, keep_dir, reporter, supervisor.offer_weights
+            )
+        playing = stack.enter_context(contextlib.closing(Playing(supervisor, live)))
+        with _resource_errors("no process or thread could be started", "tasks"):
+            for worker in supervisor.workers:  # they compile during the recovery
+                supervisor.start(worker)
+            reporter.manager.starting("publishing what the last recorder left, if it was killed")
+            recovered = recover_all(out_dir, config.instance, reporter, world)
+            progress.cover(state.next_id)
+            recording = Recording(out_dir, config, make_facts, world)
+        stack.pop_all()  # from here on the daemon ends the workers
 
     daemon = Daemon(
         config=config,
         reporter=reporter,
         supervisor=supervisor,
-        recording=Recording(out_dir, config, make_facts, world),
+        recording=recording,
         ledger=Ledger(
             state,
             games_max=config.max_games,
@@ -328,15 +325,14 @@ def _nothing_recorded(daemon: Daemon, out_dir: Path) -> StartError:
 def _resource_errors(message: str, resource: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: a thread could not be started
         raise RecorderError(
-            f"{message}: {error.strerror or error}",
+            f"{message}: {getattr(error, 'strerror', None) or error}",
             hint=f"see what memory and how many {resource} it may have: `tape2048 doctor`",
         ) from error
 
 
 def _prepare(out_dir: Path, min_free_mb: int) -> Path:
-    """Make ``out_dir`` if it does not exist; check its place and the free space."""
     resolved = Path(os.path.realpath(out_dir))
     for directory in (resolved, *resolved.parents):
         kind = kind_of_directory(directory)

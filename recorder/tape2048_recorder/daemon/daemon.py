@@ -35,14 +35,13 @@ from tape2048.errors import (
 )
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import row_bytes
-from tape2048_recorder.daemon.supervisor import Watch
+from tape2048_recorder.config import RecorderConfig, row_bytes
+from tape2048_recorder.daemon.supervisor import Supervisor, Watch, Worker
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
     HURRY,
     Ask,
     Bye,
-    Compiles,
     Confirmed,
     Crashed,
     FromWorker,
@@ -51,24 +50,28 @@ from tape2048_recorder.ipc.protocol import (
     NoRoom,
     Ready,
     Reserve,
+    Starts,
     WriteFailed,
     Written,
 )
-from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE, SPOOL_FULL
+from tape2048_recorder.recording.recording import (
+    DISK_FULL,
+    DISK_SLOW,
+    MEGABYTE,
+    NO_LIMIT,
+    SPOOL_FULL,
+    Recording,
+)
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.report import Counts, Reporter, Rotation, State, Status, Tally
-from tape2048_recorder.status.signals import ROTATE, STOP_NOW
+from tape2048_recorder.status.signals import ROTATE, STOP_NOW, Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.daemon.instance import Ledger, ProgressFile
-    from tape2048_recorder.daemon.supervisor import Supervisor, Worker
     from tape2048_recorder.daemon.weights import Playing
     from tape2048_recorder.recording.publish import Outcome
-    from tape2048_recorder.recording.recording import Recording
-    from tape2048_recorder.status.signals import Signals
 
 #: Interval of pauses, restarts and deadlines.
 TICK_S = 0.05
@@ -281,7 +284,7 @@ class Daemon:
         self._paused: str | None = None
         self._flowing_since: float | None = None  # during a pause: since when no worker has waited
         self._fatal: TapeError | None = None
-        self._compiling: str | None = None  # for people; while no worker is ready
+        self._starting = [f"starting {counted(self.config.worker_count, 'worker')}: 2 s or so"]
         self._next_status = 0.0
         self._next_limits = 0.0
         self.reason = ""
@@ -341,7 +344,6 @@ class Daemon:
                     self.stop(f"{name} was received")
 
     def _hurry(self, name: str) -> None:
-        """Kill the workers: a second signal asks for no more waiting."""
         if self._phase == "recording":
             self.stop(f"{name} was received")
         if not self._hurried:
@@ -369,8 +371,8 @@ class Daemon:
 
     def _on_message(self, worker: Worker, message: FromWorker) -> None:
         match message:
-            case Compiles(cache=cache):
-                self._on_compiles(cache)
+            case Starts(phase=phase):
+                self._on_phase(phase)
             case Ready():
                 self._on_ready(worker, message)
             case Ask(want=want):
@@ -393,14 +395,10 @@ class Daemon:
             case _:
                 self._give_up(self.playing.on_message(worker, message))
 
-    def _on_compiles(self, cache: str | None) -> None:
-        if self._compiling is None:  # one worker compiles, the others wait for it
-            often = f"the first time only (kept in {cache})"
-            if cache is None:
-                often = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
-            what = f"compiling the game loop with {self.config.player}: half a minute or so"
-            self._compiling = f"{what}, {often}"
-            self.reporter.event("info", self._compiling)
+    def _on_phase(self, phase: str) -> None:
+        if phase not in self._starting:  # one worker expands and compiles, the others wait for it
+            self._starting.append(phase)
+            self.reporter.event("info", phase)
 
     def _on_crash(self, worker: Worker, message: Crashed) -> None:
         worker.last_error = message.error
@@ -415,18 +413,25 @@ class Daemon:
 
     def _on_ready(self, worker: Worker, message: Ready) -> None:
         worker.ready = self._phase == "recording"  # a later one holds nothing, and is killed
+        self._on_phase("playing the first games")
         self.recording.begin(message.generation)
         self._give_up(self.playing.on_ready(worker.index, message))
 
     def _on_ask(self, worker: Worker, want: int) -> None:
         games = None
-        if self._phase == "recording":
+        if self._phase == "recording" and self.supervisor.allow(worker, self._rows_left()):
             try:
                 self.progress.cover(self.ledger.next_id + want)
-                games = self.ledger.take(worker.index, want)
+                games = self.ledger.take(worker.index, want) if want else (0, 0)
             except StorageError as error:
                 self._give_up(error)
         worker.answer(NoMoreGames() if games is None else Games(*games))
+
+    def _rows_left(self) -> int:
+        """Return how many more rows may be finished before ``max_steps`` or ``max_disk_mb`` is met."""
+        rows = self.supervisor.rows_unconfirmed
+        steps = self.config.max_steps or NO_LIMIT
+        return min(steps - self.tally.rows - rows, self.recording.rows_left(self.world.now, rows))
 
     def _answer_waiting(self, worker: Worker) -> None:
         assert worker.waiting_rows is not None
@@ -454,6 +459,7 @@ class Daemon:
         if not self.ledger.confirm(worker.index, block.runs["id"]):
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
         self.tally.add(block.runs)
+        worker.rows_counted += block.rows
         self.supervisor.note_progress(worker)
         worker.answer(Confirmed())
 
@@ -481,7 +487,6 @@ class Daemon:
         self._restart_later(worker, what, f"; its {counted(back, 'unrecorded game')} will be played again")
 
     def _restart_later(self, worker: Worker, what: str, then: str = "") -> None:
-        """Report a worker's death, and schedule a restart, or give up."""
         self.supervisor.schedule_restart(worker, self.world.now)
         if self.supervisor.is_hopeless:
             said = f"{self.supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
@@ -511,6 +516,7 @@ class Daemon:
                 self.config = self.recording.config = self.reload.read(self.config, now)
                 self.supervisor.pace(self.config)
                 self.ledger.limit(self.config.max_games)
+                self.supervisor.shared.slots["rows_max"] = 0  # workers ask again
             self._check_limits(now)
         if self._phase == "draining":
             self._check_drain(now)
@@ -527,7 +533,9 @@ class Daemon:
         elif worker.waiting_rows is not None:
             self._answer_waiting(worker)
         elif self._phase == "recording" and not worker.alive and now >= worker.start_at:
-            if worker.said_bye and self.ledger.exhausted:
+            if worker.said_bye and (
+                self.ledger.exhausted or not self.supervisor.allow(worker, self._rows_left())
+            ):
                 return  # until a worker dies, whose games come back
             try:
                 self.supervisor.start(worker)
@@ -542,20 +550,19 @@ class Daemon:
             self.reason = self.ledger.why_exhausted(self.config.max_games)
             self._publish_rest(now)
             return
-        rows_met = self.tally.rows >= (self.config.max_steps or math.inf)  # costs nothing to check
-        if now < self._next_limits and not rows_met:
+        if now < self._next_limits:
             return
         self._next_limits = now + LIMITS_INTERVAL_S
         met = self.limit_met(
+            rows=self.tally.rows + self.supervisor.rows_unconfirmed,
             elapsed_s=0.0 if self.first_step_s is None else now - self.begun - self.first_step_s,
-            disk_bytes=self.recording.size_bytes(now),
+            disk_bytes=self.recording.size_bytes(now, self.supervisor.rows_unconfirmed),
         )
         if met is not None:
             self.stop(met)
 
-    def limit_met(self, *, elapsed_s: float, disk_bytes: int) -> str | None:
+    def limit_met(self, *, rows: int, elapsed_s: float, disk_bytes: int) -> str | None:
         """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
-        rows = self.tally.rows
         if rows >= (self.config.max_steps or math.inf):
             return f"max_steps = {self.config.max_steps} was reached ({counted(rows, 'row')})"
         if elapsed_s >= (self.config.max_wall_s or math.inf):
@@ -638,8 +645,11 @@ class Daemon:
             kind = next((_PAUSES[text] for text in _PAUSES if why.startswith(text)), "write_failed")
             self.counts.pauses[kind] = self.counts.pauses.get(kind, 0) + 1
             self._paused_at = self.world.now
-            kept = "finished games are kept, and written when there is room"
-            self.reporter.event("warning", f"paused: {why}; {kept}")
+            kept = f"paused: {why}; finished games are kept, and written when there is room"
+            if self._phase != "recording":
+                left_s = max(self._deadline + ROOM_GRACE_S - self.world.now, 0.0)
+                kept = f"ending: {why}; finished games wait for room, at most {left_s:.0f} s"
+            self.reporter.event("warning", kept)
 
     def _resume_if_flowing(self, now: float) -> None:
         """Report the end of a pause after a delay: on a nearly full disk, room comes and goes."""
@@ -650,7 +660,8 @@ class Daemon:
         elif now - self._flowing_since >= FLOWING_S:
             self.counts.paused_s += now - self._paused_at
             self._paused = None
-            self.reporter.event("info", "recording again")
+            if self._phase == "recording":
+                self.reporter.event("info", "recording again")
 
     @property
     def stopped_by_signal(self) -> bool:
@@ -668,10 +679,10 @@ class Daemon:
         """Return the present status."""
         now, workers, slots = self.world.now, self.supervisor.workers, self.supervisor.shared.slots
         ready = sum(worker.ready for worker in workers)
-        state: State = "paused" if self._paused is not None else self._phase
+        state: State = "paused" if self._paused is not None and self._phase == "recording" else self._phase
         why = self._paused or self.reason or None
         if state == "recording" and not ready:
-            state, why = "starting", why or self._compiling
+            state, why = "starting", why or self._starting[-1]
         steps = int(slots["steps"].sum())
         self._rate.append((now, steps))  # of even intervals
         while now - self._rate[0][0] > RATE_WINDOW_S:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -29,9 +29,6 @@ from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048_recorder.config import NUMBER_BITS
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.report import status_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Ids that a crash may skip with a configured seed: the progress is written this far ahead.
 IDS_AHEAD = 1 << 24
@@ -82,7 +79,7 @@ class Instance:
             world.make_readers_lock(out_dir)
             world.files.fsync_dir(out_dir)
             self._fd = world.files.open_owned(self._lock_path, os.O_RDWR | os.O_CREAT)
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, storage_errors(self._lock_path, "locking it"):
             stack.callback(world.os.close, self._fd)
             if not world.files.try_lock(self._fd):
                 holder = world.os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
@@ -91,9 +88,8 @@ class Instance:
                     path=out_dir,
                     hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
                 )
-            with storage_errors(self._lock_path, "writing the lock file"):
-                world.os.ftruncate(self._fd, 0)
-                world.files.write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
+            world.os.ftruncate(self._fd, 0)
+            world.files.write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
             with storage_errors(directory, "removing what a killed recorder left"):
                 for draft in directory.glob(f".{self.state_path.name}.*.tmp"):
                     draft.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from tape2048_recorder.ipc.protocol import (
     LOADS,
@@ -60,7 +61,6 @@ WRITING_FACTOR = 10.0
 DEATHS_MIN = 8
 DEATHS_PER_WORKER = 3
 
-
 #: Limit from a worker's start to the end of its first slice: a cold compiler takes a minute. Loading a model
 #: later has the same limit.
 START_S = 600.0
@@ -91,6 +91,8 @@ class Worker:
     waiting_rows: int | None = None
     #: The weights that played them.
     waiting_generation: int = 0
+    #: The rows of its slot that are in confirmed blocks, or were lost with a process.
+    rows_counted: int = 0
     #: A written block, while the journal cannot take its record.
     unconfirmed: Written | None = None
     #: The socket of its process, or of the last one.
@@ -144,6 +146,23 @@ class Supervisor:
         slots["block_rows"] = config.rows_buffered_max
         slots["flush_s"] = min(config.flush_s, config.rotate_s or config.flush_s)
 
+    @property
+    def rows_unconfirmed(self) -> int:
+        """Rows of finished games that are in no confirmed block."""
+        return int(self.shared.slots["rows"].sum()) - sum(worker.rows_counted for worker in self.workers)
+
+    def allow(self, worker: Worker, rows: int) -> bool:
+        """Let a worker finish its share of the rows left until a limit; return False if there are none.
+
+        A game in progress is finished, so a worker exceeds its share by less than one game.
+        """
+        finished, allowed = self.shared.slots["rows"].copy(), self.shared.slots["rows_max"]
+        held = np.maximum(allowed, finished) - finished
+        held[worker.index] = 0
+        share = -(-(rows - int(held.sum())) // len(self.workers))
+        allowed[worker.index] = int(finished[worker.index]) + max(share, 0)
+        return share > 0
+
     def offer_weights(self, generation: int) -> None:
         """Announce newer weights to all workers; they see it within a slice of play."""
         self.shared.slots["weights"] = generation
@@ -195,6 +214,8 @@ class Supervisor:
         worker.channel.close()
         worker.process = None
         worker.forget_work()
+        slot = self.shared.slots[worker.index]
+        slot["rows_max"] = worker.rows_counted = int(slot["rows"])
         return exit_text(code)
 
     def schedule_restart(self, worker: Worker, now: float) -> None:

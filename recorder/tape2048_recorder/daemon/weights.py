@@ -30,6 +30,7 @@ from tape2048.io.durable import storage_error
 from tape2048_recorder.ipc.protocol import (
     LOADS,
     FromWorker,
+    Ready,
     WantWeights,
     Weights,
     WeightsRefused,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tape2048_recorder.daemon.supervisor import Supervisor, Worker
-    from tape2048_recorder.ipc.protocol import Ready
     from tape2048_recorder.recording.partial import Facts
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.report import Reporter

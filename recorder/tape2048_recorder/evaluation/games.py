@@ -14,9 +14,10 @@ import numpy as np
 
 from tape2048.base.intervals import Z95, Share, wilson
 from tape2048.base.resources import ram_available
-from tape2048.critic.facts import PlayedBy
 from tape2048.critic.ntuple.critic import Games, GameSource, split_games
 from tape2048.errors import ConfigError
+from tape2048.formats.session import TOP_TILE
+from tape2048.selection import PlayedBy, player_text
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
@@ -32,16 +33,12 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], object]
 
-#: Games of one call of the compiled loop: few enough for a moving progress bar.
-_CHUNK_GAMES = 8
+_CHUNK_GAMES = 8  # games of one call of the compiled loop: few enough for a moving progress bar
 
 _TICK_S = 0.2
 
-#: Boards that a buffer holds at first.
-_ROWS = 1 << 14
-
-#: Columns of the counts of rollouts: the exponents of tiles, 0 to 15.
-_EXPONENTS = 16
+_ROWS = 1 << 14  # boards that a buffer holds at first
+_EXPONENTS = 16  # columns of the counts of rollouts: the exponents of tiles, 0 to 15
 
 #: Most rollouts of a position: counts are ``u16``.
 ROLLOUTS_MAX = 65_535
@@ -135,8 +132,7 @@ def played_games(
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
     found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
     sha256 = player_sha256(name, player)
-    given = ",".join(f"{key}={value}" for key, value in args.items())
-    played = PlayedBy(f"{name}:{given}" if given else name, sha256, games)
+    played = PlayedBy(player_text({"player": name, "player_args": args}), sha256, games)
     identity = hashlib.sha256(f"{sha256} {config.seed} {games} {config.stride}".encode()).hexdigest()
     return split_games(found, seeds, played, config, identity)
 
@@ -183,8 +179,6 @@ def play_rollouts(
 
 
 class _Played(NamedTuple):
-    """Results of games, in the order of their seeds, and the time that all of them took."""
-
     scores: npt.NDArray[np.uint64]
     highest: npt.NDArray[np.uint8]
     moves: int
@@ -326,7 +320,7 @@ def _play(
         mean_score=float(played.scores.mean()),
         mean_score_error=_error(played.scores),
         score_max=int(played.scores.max()),
-        reach={tile: wilson(int((tiles >= tile).sum()), games) for tile in REACH_TILES},
+        reach={tile: wilson(int((tiles >= tile).sum()), games) for tile in (*REACH_TILES, TOP_TILE)},
         moves_per_cpu_s=played.moves / max(played.cpu_s, 1e-9),
         moves_per_s=played.moves / max(played.elapsed_s, 1e-9),
     )

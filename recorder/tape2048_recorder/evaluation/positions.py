@@ -22,11 +22,12 @@ import numpy as np
 
 from tape2048.critic.ntuple.critic import Games
 from tape2048.errors import ConfigError, EmptyCorpusError, FieldError, NpyError
+from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
 from tape2048.io.durable import publishing_file
-from tape2048.io.reading import read_path
+from tape2048.io.reading import map_path
 from tape2048.ntuple.network import TILES
-from tape2048.rows.buffers import open_sessions
+from tape2048.rows.buffers import find_sessions, open_sessions
 from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 def read_starts(path: Path) -> npt.NDArray[np.uint64]:
     """Read a start file: at least one board, ``u64[N]``."""
-    data = read_path(path)
-    boards = _of_npy(path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
+    data = map_path(path)
+    boards = _of_npy(data, path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
     if not len(boards):
         raise FieldError("found no board, expected at least one", path=path, hint=_HINT)
     exps = boards_to_exps(boards)
@@ -64,9 +65,13 @@ def read_starts(path: Path) -> npt.NDArray[np.uint64]:
     return boards
 
 
-def _of_npy(path: Path) -> npt.NDArray[np.uint64]:
+def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
+    length = int.from_bytes(data[8:12].tobytes(), "little")  # which NumPy would read, whatever it is
+    if data[6:7].tobytes() > b"\1" and length > HEADER_TEXT_BYTES_MAX:
+        message = f"header text of {length} bytes; expected at most {HEADER_TEXT_BYTES_MAX}"
+        raise NpyError(message, path=path, offset=8, hint=_HINT)
     try:
-        exps = np.load(path, allow_pickle=False)
+        exps = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise NpyError(f"not a .npy file of boards: {error}", path=path, hint=_HINT) from error
     if exps.dtype != np.uint8 or exps.ndim != 2 or exps.shape[1] != 16:
@@ -103,7 +108,7 @@ def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
     if tile not in TILES:
         raise ConfigError(f"found the tile {tile}, expected one from {TILES[0]} to {TILES[-1]}")
     found: list[npt.NDArray[np.uint8]] = []
-    for session in open_sessions(root, "raise")[0]:
+    for session in open_sessions(find_sessions(root))[0]:
         for run in np.flatnonzero(session.runs["highest_tile"] >= tile).tolist():
             exps = session.tokens(session.numbers_of(run))
             has = (exps >= tile.bit_length() - 1).any(axis=1)
@@ -172,7 +177,7 @@ def recorded_games(root: Path, games_max: int) -> Games:
     """Return the first games of a session, or of a directory of sessions, with every board."""
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
-    for session in open_sessions(root, "raise")[0]:
+    for session in open_sessions(find_sessions(root))[0]:
         if (rate := session.meta.get("sample_rate", 1)) != 1:
             raise ConfigError(
                 f"{session.path} has one board in {rate}, expected all",

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import platform
+import re
 import secrets
 import threading
 import time
@@ -33,17 +34,15 @@ from tape2048_recorder.fleet.plan import (
     read_drain,
     read_plan,
 )
-from tape2048_recorder.fleet.spool import AGENT_LOG, OF_A_SESSION
+from tape2048_recorder.fleet.spool import AGENT_LOG, OF_A_SESSION, Spool
 from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.report import Process
+from tape2048_recorder.status.report import Level, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape2048.io.objects import Store
     from tape2048_recorder.config import RecorderConfig
-    from tape2048_recorder.fleet.spool import Spool
-    from tape2048_recorder.status.report import Level
 
 #: Interval of heartbeats, and of checking whether the fleet drains.
 BEAT_S = 3.0
@@ -134,7 +133,6 @@ class Shipper:
         return failed is None
 
     def _fail(self, error: TapeError) -> str:
-        """Report an error, once until all is shipped."""
         text = str(error)
         if text not in self._said:
             self._said.add(text)
@@ -216,8 +214,7 @@ class Agent:
                 self._drain("the fleet is stopped", games=False)
             elif self.stop.is_set() and not self._drains:
                 self._drain("it was asked to end")
-            ended = self._recorder is None or self._recorder.wait(0.0)
-            if ended and not self._start_again(config):
+            if (self._recorder is None or self._recorder.wait(0.0)) and not self._start_again(config):
                 return
             self.leave.wait(_LOOK_S)
         if not self._drains:
@@ -243,7 +240,6 @@ class Agent:
         self.report("info", f"attached to the recorder (pid {self._recorder.process.pid})")
 
     def _drain(self, why: str, *, games: bool = True) -> None:
-        """End the recorder, after the games in progress or with the committed rows."""
         self._drains, self._why = True, why
         self.report("info", f"{why}: the recorder {'drains' if games else 'publishes and ends'}")
         if self._recorder is not None:
@@ -251,7 +247,6 @@ class Agent:
                 self._recorder.stop(drain=games)
 
     def _start_again(self, config: RecorderConfig) -> bool:
-        """Replace a recorder that died; return False if it ended by itself."""
         if self._recorder is None:
             return False
         last = self._recorder.snapshot()
@@ -278,7 +273,6 @@ class Agent:
         return True
 
     def _ship_rest(self) -> None:
-        """Wait until the spool is empty, then raise the recorder's error, if any."""
         self._phase = "shipping"
         self._shipper.wake.set()
         while left := self.spool.sessions():
@@ -354,6 +348,8 @@ class Agent:
 
 # The fleet, as its store shows it.
 
+_BEAT_NAME = re.compile(r"[0-9a-f]{6}\.json")
+
 
 class Node(msgspec.Struct, frozen=True):
     """A node of a fleet."""
@@ -387,6 +383,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_s: float
     lag_s: float
     lost: list[str]
+    unknown: list[str]  # keys below agents/ that are no node's
 
 
 class Onlooker:
@@ -412,8 +409,7 @@ class Onlooker:
         ]
         if doubtful:
             # With a clock that is ahead, the time in a heartbeat does not show its age.
-            is_ahead = any(beat.written_at > time.time() for beat in doubtful)
-            self._sleep(LOST_S if is_ahead else 2 * BEAT_S)
+            self._sleep(LOST_S if any(beat.written_at > time.time() for beat in doubtful) else 2 * BEAT_S)
             beats = self._beats()
         stored = Counter(
             parsed.label
@@ -432,17 +428,24 @@ class Onlooker:
             steps_per_s=sum(node.beat.steps_per_s for node in nodes if node.is_going),
             lag_s=max((node.beat.lag_s for node in nodes), default=0.0),
             lost=[node.name for node in nodes if node.state == "lost"],
+            unknown=self._unknown,
         )
 
     def _beats(self) -> list[Beat]:
-        leases = sorted(int(name.removesuffix(".json"), 16) for name in self._store.names(AGENTS))
-        beats = [beat for lease in leases if (beat := read_beat(self._store, lease)) is not None]
-        for beat in beats:
+        beats, self._unknown = [], list[str]()
+        for name in sorted(self._store.names(AGENTS)):
+            beat = None
+            if _BEAT_NAME.fullmatch(name):
+                with contextlib.suppress(StorageError):
+                    beat = read_beat(self._store, int(name[:6], 16))
+            if beat is None:
+                self._unknown.append(f"{AGENTS}/{name}")
+                continue
+            beats.append(beat)
             key = beat.agent, beat.number
             if self._seen.get(beat.lease, (None, 0.0))[0] != key:
-                is_first = beat.lease not in self._seen
                 # The first heartbeat is as old as its time says; a later one is new.
-                age_s = max(time.time() - beat.written_at, 0.0) if is_first else 0.0
+                age_s = 0.0 if beat.lease in self._seen else max(time.time() - beat.written_at, 0.0)
                 self._seen[beat.lease] = key, time.monotonic() - age_s
         return beats
 

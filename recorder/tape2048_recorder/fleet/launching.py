@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048.errors import FleetError, NotRunningError, RecorderError, TapeError
-from tape2048.io.durable import replace_file, storage_errors
+from tape2048.errors import FleetError, NotRunningError, RecorderError, StorageError, TapeError
+from tape2048.io.durable import open_owned, replace_file, storage_errors
+from tape2048.io.reading import read_path
 from tape2048.settings.fields import ENV_PREFIX, settings_toml
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Process, read_snapshot
@@ -75,6 +75,7 @@ def start_agent(command: Sequence[str], log: Path) -> Process | None:
 
 def _launch(command: Sequence[str], log: Path, *, without: tuple[str, ...]) -> Process | None:
     with storage_errors(log, "starting a process"):
+        os.close(open_owned(log, os.O_RDONLY | os.O_CREAT))
         done = subprocess.run(
             [sys.executable, "-m", "tape2048_recorder.fleet.launching", str(log), *command],
             stdin=subprocess.DEVNULL,
@@ -88,18 +89,17 @@ def _launch(command: Sequence[str], log: Path, *, without: tuple[str, ...]) -> P
 
 def trim_log(log: Path) -> None:
     """Move the content of a long log to ``<name>.1``; its writer appends to the same file."""
-    with contextlib.suppress(OSError):
-        if log.stat().st_size >= _LOG_BYTES_MAX:
-            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
-            os.truncate(log, 0)
+    with contextlib.suppress(OSError, StorageError), os.fdopen(open_owned(log, os.O_RDWR), "r+b") as file:
+        if os.fstat(file.fileno()).st_size >= _LOG_BYTES_MAX:
+            replace_file(log.with_name(f"{log.name}.1"), file.read())
+            file.truncate(0)
 
 
 def end_of(log: Path) -> str:
     """Return the end of a log, for messages."""
-    try:
-        text = log.read_bytes()[-_LOG_BYTES_SHOWN:].decode(errors="replace").strip()
-    except OSError:
-        text = ""
+    text = ""
+    with contextlib.suppress(TapeError):
+        text = read_path(log)[-_LOG_BYTES_SHOWN:].tobytes().decode(errors="replace").strip()
     return f"its log ends so: {text}" if text else "its log is empty"
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
-    with Path(log).open("ab") as output:
+    with os.fdopen(open_owned(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as output:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )

@@ -29,14 +29,13 @@ import msgspec
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError
-from tape2048_recorder.config import LEASE_MAX, RecorderConfig, row_bytes
+from tape2048_recorder.config import LEASE_MAX, Loaded, RecorderConfig, row_bytes
 from tape2048_recorder.players.batch import is_batched
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.io.objects import Store
-    from tape2048_recorder.config import Loaded
 
 FLEET_JSON, DRAIN_JSON = "fleet.json", "drain.json"
 AGENTS, LEASES = "agents", "leases"
@@ -58,8 +57,7 @@ PINNED = (
 #: The defaults of a fleet that differ from a recorder's: a session of 1.5 GB, and at least one an hour.
 DEFAULTS = {"storage": "tape", "rotate_steps": 1_000_000_000, "rotate_s": 3600.0}
 
-#: Sessions that a spool holds without a ``spool_max_mb``.
-_SPOOL_SESSIONS = 4
+_SPOOL_SESSIONS = 4  # sessions that a spool holds without a ``spool_max_mb``
 
 #: The largest of the store's small files.
 SMALL_BYTES_MAX = 1 << 20

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.5
 
-#: Time limit for a machine to accept a connection.
-_CONNECT_S = 10.0
+_CONNECT_S = 10.0  # time limit for a machine to accept a connection
 
 #: Placeholder of a node's name in ``--spool``.
 NODE = "{node}"
@@ -137,7 +136,6 @@ class NodeActor:
         return started
 
     def _ended(self, process: Process) -> str | None:
-        """Return why an agent has ended, if it has shipped everything."""
         member = read_member(self._spool)
         beat = None if member is None else read_beat(open_store(self._url), member.lease)
         if beat is None or beat.state != ENDED or beat.pid != process.pid:
@@ -196,7 +194,6 @@ def record_on_ray(
 
 
 def _reserve(ray: Any, nodes: int, cpus: int | None, timeout_s: float) -> tuple[Any, list[int]]:
-    """Reserve CPUs on nodes; return the placement group, and the CPUs on each."""
     there = sorted(
         (int(node["Resources"].get("CPU", 0)), node["NodeName"]) for node in ray.nodes() if node["Alive"]
     )[::-1]

@@ -29,17 +29,18 @@ from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import open_owned, replace_file, storage_errors, try_lock, write_all
 from tape2048.maintenance.removal import clear_leftovers, remove_sessions
+from tape2048.session.columns import column_files
 from tape2048.session.locks import RemovalLock, make_readers_lock
 from tape2048.session.remote import put_session
 from tape2048_recorder.config import NUMBER_BITS
-from tape2048_recorder.fleet.plan import claim_lease, lease_label, read_plan
+from tape2048_recorder.fleet.plan import FleetPlan, claim_lease, lease_label, read_plan
+from tape2048_recorder.recording.recording import bytes_of
 from tape2048_recorder.status.report import Process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.io.objects import Store
-    from tape2048_recorder.fleet.plan import FleetPlan
 
 _DIRECTORY = ".recorder"
 _MEMBER, _LOCK = "agent.fleet.json", "agent.fleet.lock"
@@ -169,7 +170,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
     def size_bytes(self) -> int:
         """Return the bytes of the sessions that wait."""
-        return sum(map(_size, self.sessions()))
+        return sum(map(bytes_of, self.sessions()))
 
     def make_room(self, spool_max_mb: int | None) -> None:
         """Ship until a recorder can write; DiskFullError if the spool is full and nothing can be shipped."""
@@ -192,7 +193,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         if read_plan(self._store).fleet != self._plan.fleet:
             hint = "Check whether the directory is mounted; nothing was shipped."
             raise FleetError("the store holds another fleet now", path=self._store.url, hint=hint)
-        size = _size(session)
+        size = bytes_of(session)
         before = self.member
         if (name := self._shipped.get(session.name)) is None:
             name = put_session(self._store, session, lease_label(before.lease))
@@ -238,14 +239,10 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
                 path=session,
                 hint="move the session out of the spool",
             )
+        if files := sorted(column_files(session)):
+            found = f"found {files[0]}; a store takes no columns, and shipping removes the session here"
+            raise FleetError(found, path=session, hint="move the session or its columns out of the spool")
         return len(metadata.runs), int(metadata.runs["rows"].sum())
-
-
-def _size(session: Path) -> int:
-    try:
-        return sum(file.stat().st_size for file in session.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return 0  # being removed
 
 
 #: Errors of one session, which stays in the spool; shipping continues with the next session.

@@ -11,26 +11,32 @@ row is one byte, the step made there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
-from tape2048.game.rules import board_score, max_exponent, spread_exps
+from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE, WIN_BIT
+from tape2048.game.rules import (
+    MOVES_BEFORE_WIN,
+    WON,
+    board_score,
+    final_exponent,
+    merge_score,
+    spread_exps,
+    wins,
+)
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, store64
 from tape2048_recorder.game.player_api import NO_MOVE, choose
 from tape2048_recorder.game.rng import new_game, spawn, start
 from tape2048_recorder.game.rows_file import RowsFile
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 U64 = np.uint64
 
-# Why the loop returned: all its games have ended, no room for the next row, or the step budget is used up.
+# Why the loop returned: no game may start, no room for the next row, or the step budget is used up.
 GAMES_PLAYED, BUFFER_FULL, STEPS_PLAYED = range(3)
 
 # The words of ``game``: 1 while a game is in progress; its board, generator, moves, 4s spawned and first row
@@ -51,8 +57,7 @@ _SHORT_ROW = STEP_DTYPE.itemsize
 _LONG_ROW = ACTION_STEP_DTYPE.itemsize
 _ACTION_AT = U64(ACTION_STEP_DTYPE.fields["action"][1])  # type: ignore[index]
 
-#: Distance, in boards, at which the cache lines of later boards are claimed.
-_AHEAD = U64(32)
+_AHEAD = U64(32)  # distance, in boards, at which the cache lines of later boards are claimed
 
 
 @register_jitable
@@ -73,12 +78,17 @@ def store_row(rows: Any, at: Any, run_id: Any, step: Any, board: Any) -> None:
 
 @register_jitable
 def store_run(
-    run: Any, run_id: Any, seed: Any, first_row: Any, rows: Any, steps: Any, board: Any, fours: Any
-) -> None:
-    """Fill the record of a game that ended with a board."""
+    run: Any, run_id: Any, seed: Any, first_row: Any, rows: Any, steps: Any, board: Any, fours: Any, won: Any
+) -> Any:
+    """Fill the record of a game, and return its final board.
+
+    ``board`` is the final board, or that before a merge of 32768 tiles that scored ``won``.
+    """
     run.id, run.seed, run.first_row, run.rows, run.steps = run_id, seed, first_row, rows, steps
-    run.max_score = board_score(board) - (fours << U64(2))
-    run.highest_tile = U64(1) << max_exponent(board)
+    run.max_score = board_score(board) - (fours << U64(2)) + won
+    final = WON if won else board
+    run.highest_tile = U64(1) << final_exponent(final)
+    return final
 
 
 @kernel
@@ -92,6 +102,7 @@ def _play(
     runs: Any,
     sample_rate: Any,
     steps_max: Any,
+    rows_enough: Any,
     tape: Any,
 ) -> int:
     # ``tape`` is None or True: its type, and so each branch on it, is known when numba compiles.
@@ -106,14 +117,15 @@ def _play(
     rate = U64(sample_rate)
     to_sample = (rate - step % rate) % rate  # steps until the next one that is kept
     status = GAMES_PLAYED
+    watched = won = U64(0)  # the step from which a move may win, and the score of that move
     while True:
         if not in_play:
-            if index == U64(ids.shape[0]):
+            if index == U64(ids.shape[0]) or rows >= U64(rows_enough):
                 break
             board, fours, state, gamma = new_game(seeds[index])
-            step = to_sample = U64(0)
-            first_row, in_play = rows, True
-        while True:
+            step = to_sample = won = U64(0)
+            first_row, in_play, watched = rows, True, U64(MOVES_BEFORE_WIN)
+        while won == U64(0):
             if rows == rows_max or steps_left == U64(0):
                 status = BUFFER_FULL if rows == rows_max else STEPS_PLAYED
                 break
@@ -130,16 +142,22 @@ def _play(
                     rows += one
                     to_sample = rate
                 to_sample -= one
-            board, is_four, state = spawn(after, state, gamma)
+            following, is_four, state = spawn(after, state, gamma)
+            made = tape_byte(move, following ^ after, is_four)
+            if step >= watched and wins(board, move):
+                won, in_play = merge_score(board, move), False
+                following, is_four, made = board, U64(0), move | U64(WIN_BIT)
             if tape is not None:
-                kept[rows] = tape_byte(move, board ^ after, is_four)
+                kept[rows] = made
                 rows += one
+            board = following
             fours += is_four
             step += one
             steps_left -= one
         if in_play:
             break
-        store_run(runs[run_count], ids[index], seeds[index], first_row, rows - first_row, step, board, fours)
+        run, run_rows = runs[run_count], rows - first_row
+        board = store_run(run, ids[index], seeds[index], first_row, run_rows, step, board, fours, won)
         run_count += one
         index += one
         first_row = rows
@@ -153,7 +171,6 @@ def _play(
 
 @kernel
 def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate: Any, out: Any) -> None:
-    """Fill ``out`` with the bytes of the rows of ``runs``, in order, starting at ``first_row``."""
     record_action = actions.shape[0] != 0
     row_bytes = U64(_LONG_ROW if record_action else _SHORT_ROW)
     row, at = U64(first_row), U64(0)
@@ -187,16 +204,19 @@ def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: 
         else:
             board, _, state, gamma = new_game(seeds[i])
         before = board_score(board)
-        fours = U64(0)
+        fours = won = U64(0)
         while True:
             move, after, state = choose(player, board, state, gamma)
             if move == NO_MOVE:
                 break
+            steps += 1
+            if wins(board, move):
+                won = merge_score(board, move)
+                break
             board, is_four, state = spawn(after, state, gamma)
             fours += is_four
-            steps += 1
-        scores[i] = board_score(board) - before - (fours << U64(2))
-        highest[i] = max_exponent(board)
+        scores[i] = board_score(board) - before - (fours << U64(2)) + won
+        highest[i] = final_exponent(board if won == U64(0) else WON)
     return steps
 
 
@@ -339,14 +359,17 @@ class Buffer(BlockBuffer):
         self._game[[_FIRST_ROW, _RUNS]] = 0
 
 
-def play_into(buffer: Buffer, player: Any, *, steps_max: int) -> int:
-    """Play the games of ``buffer``, for at most ``steps_max`` steps; return why it ended."""
+def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int = 1 << 62) -> int:
+    """Play the games of ``buffer``, for at most ``steps_max`` steps; return why it ended.
+
+    No game starts once ``rows_enough`` rows are finished.
+    """
     if len(buffer.runs) + buffer.games_waiting + buffer.in_play > buffer.runs_max:
         room = buffer.runs_max - len(buffer.runs)
         raise ValueError(f"{buffer.games_waiting} games wait, and {room} more fit the buffer")
     state = buffer._ids, buffer._seeds, buffer._game, buffer._kept, buffer._actions, buffer._runs
     tape = True if buffer.file.is_tape else None
-    return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max), tape))
+    return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max), U64(rows_enough), tape))
 
 
 def play_all(buffer: Buffer, player: Any) -> None:

@@ -15,19 +15,18 @@ A new player is one module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE where nothing is legal
 
-and one row in :data:`tape2048_recorder.players.registry.REGISTRY`.
+and one row in :data:`tape2048_recorder.players.registry.REGISTRY`. A player that compares values of moves
+also implements :func:`rate`, decorated with :func:`rates`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 from numba import types
 from numba.extending import overload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: The move of :func:`choose` on a board without legal moves.
 NO_MOVE = np.uint64(4)
@@ -40,6 +39,29 @@ def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     :data:`NO_MOVE` where the game is over.
     """
     raise TypeError(f"choose is for compiled code; no overload for {type(player).__name__} in Python")
+
+
+def rate(player: Any, board: Any, move: Any, out: Any) -> Any:
+    """Write a player's values of a board's moves into ``f32[4]``, NaN if illegal; in compiled code only.
+
+    Returns ``(now, mean)``, ``f32``: the value of the board's best move without look-ahead (0 without a
+    move), and the expectation of ``now`` over the spawns after ``move``, or the player's estimate of it. The
+    expectation has no meaning if ``move`` is not legal.
+    """
+    raise TypeError(f"rate is for compiled code; no overload for {type(player).__name__} in Python")
+
+
+def rates(player_class: type) -> Callable[[Any], Any]:
+    """Decorate the implementation of :func:`rate` for a player's ``NamedTuple``."""
+
+    def register(function: Any) -> Any:
+        @overload(rate)
+        def _resolve(player: Any, board: Any, move: Any, out: Any) -> Any:
+            return function if getattr(player, "instance_class", None) is player_class else None
+
+        return function
+
+    return register
 
 
 def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:

@@ -66,8 +66,7 @@ def uniform(state: Any, gamma: Any) -> Any:
 def game_seeds(seed: int, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the seeds of a recorder's games: ``mix64(seed + (id + 1) * golden_gamma)``, all different."""
     with np.errstate(over="ignore"):
-        z = U64(seed & 0xFFFFFFFFFFFFFFFF) + (ids + U64(1)) * GOLDEN_GAMMA
-        mixed: npt.NDArray[np.uint64] = mix(z)
+        mixed: npt.NDArray[np.uint64] = mix(U64(seed & 0xFFFFFFFFFFFFFFFF) + (ids + U64(1)) * GOLDEN_GAMMA)
     return mixed
 
 

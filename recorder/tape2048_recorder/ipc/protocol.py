@@ -5,7 +5,7 @@ receives the block's confirmation, and the games that it requested in the same s
 it sends its next message::
 
     worker                                   daemon
-    Compiles(cache)           ->             (nothing; where machine code is not in the cache)
+    Starts(phase)             ->             (nothing)
     Ready(player_sha256)      ->
     Ask(want)                 ->             Games(first_id, count, seed) | NoMoreGames
     Reserve(rows)             ->             Range(session, path, first_row) | NoRoom
@@ -32,13 +32,11 @@ import mmap
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: The module that a worker process runs.
 WORKER_MODULE = "tape2048_recorder.workers"
@@ -48,14 +46,13 @@ _LENGTH = struct.Struct("<I")
 _RECEIVE_BYTES = 1 << 16
 FRAME_BYTES_MAX = 1 << 28
 
-
 # From the worker.
 
 
-class Compiles(msgspec.Struct, tag=True):
-    """The player has to be compiled. ``cache`` is the directory that keeps the machine code, if any."""
+class Starts(msgspec.Struct, tag=True):
+    """A phase of the worker's start has begun; ``phase`` describes it for people, with an estimate."""
 
-    cache: str | None
+    phase: str
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -66,7 +63,7 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class Ask(msgspec.Struct, tag=True):
-    """Request for up to ``want`` games."""
+    """Request for up to ``want`` games, and to finish more rows (``rows_max``)."""
 
     want: int
 
@@ -184,7 +181,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 FromWorker: TypeAlias = (
-    Compiles
+    Starts
     | Ready
     | Ask
     | Reserve
@@ -225,8 +222,7 @@ class Channel:
             is_open = bool(data)
         except OSError as error:
             is_open = isinstance(error, BlockingIOError)
-        frames = iter(self._take_frame, None)
-        return [_decode_from_worker(frame) for frame in frames], is_open
+        return [_decode_from_worker(frame) for frame in iter(self._take_frame, None)], is_open
 
     def receive(self) -> FromDaemon:
         """Wait for one message from the daemon."""
@@ -267,6 +263,8 @@ _SLOT = np.dtype(
             "heartbeat_ns",
             "steps",
             "games",
+            "rows",  # worker: rows of finished games, written or not
+            "rows_max",  # daemon: number of ``rows`` from which on no game may start
             "weights",  # daemon: the generation of weights to play
             "oldest",  # worker: the oldest generation that it holds games of
             "model_ns",  # worker: time in its batched player
@@ -277,8 +275,8 @@ _SLOT = np.dtype(
             "block_rows",  # daemon: rows of finished games at which a block is written
             "flush_s",  # daemon: seconds after which finished games are written at the latest
         ],
-        "formats": ["<u8"] * 12 + ["<f8"],
-        "offsets": list(range(0, 13 * 8, 8)),
+        "formats": ["<u8"] * 14 + ["<f8"],
+        "offsets": list(range(0, 15 * 8, 8)),
         "itemsize": 128,  # whole cache lines, so that writers do not slow each other
     }
 )

@@ -20,8 +20,19 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.formats.session import ACTION_STEP_DTYPE
-from tape2048.game.rules import SLIDE, empty_mask, row, slide_rows, spread_exps, transpose
+from tape2048.formats.session import ACTION_STEP_DTYPE, WIN_BIT
+from tape2048.game.rules import (
+    MOVES_BEFORE_WIN,
+    SLIDE,
+    WON,
+    empty_mask,
+    merge_score,
+    row,
+    slide_rows,
+    spread_exps,
+    transpose,
+    wins,
+)
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit, store8
 from tape2048_recorder.game import rng
@@ -140,7 +151,6 @@ def _legal(board: Any, columns: Any) -> Any:
 
 @register_jitable
 def _slide(board: Any, move: Any) -> Any:
-    """Return the afterstate of a move, without a branch on the move."""
     vertical = (move >> U64(1)) - U64(1)  # all ones where the move is up or down
     source = board ^ ((board ^ transpose(board)) & vertical)
     after = slide_rows(source, move & U64(1))
@@ -175,7 +185,6 @@ def policy_of(sampling: Sampling) -> Any:
 
 @register_jitable
 def _stir(policy: Any, move: Any, legal: Any, step: Any, state: Any, gamma: Any) -> Any:
-    """Replace the move by a random one with probability epsilon: ``(move, state)``."""
     if policy.epsilon > 0.0 and policy.epsilon_start_gate <= step < policy.epsilon_stop_gate:
         draw, state = rng.uniform(state, gamma)
         if draw < policy.epsilon:
@@ -304,8 +313,10 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
         cell = draw // ten
         is_four = U64(draw == cell * ten)
         spawned = select_bit(mask, cell) << is_four
-        board = after | spawned
+        board, made = after | spawned, tape_byte(move, spawned, is_four)
         step = lanes.steps[i]
+        if step >= U64(MOVES_BEFORE_WIN) and wins(lanes.boards[i], move):
+            board, made = WON, move | U64(WIN_BIT)
         at = step % _CHUNK
         if at == U64(0):
             log.counts[0] -= U64(1)
@@ -315,7 +326,7 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
             else:
                 log.links[lanes.tails[i]] = chunk
             lanes.tails[i] = chunk
-        log.steps[lanes.tails[i] * _CHUNK + at] = np.uint8(tape_byte(move, spawned, is_four))
+        log.steps[lanes.tails[i] * _CHUNK + at] = np.uint8(made)
         lanes.steps[i] = step + U64(1)
         legal = _show(lanes, i, board)
         lanes.over[over] = U64(i)
@@ -331,7 +342,7 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
     run_id, steps, chunk = lanes.ids[i], lanes.steps[i], lanes.heads[i]
     at = block.counts[0] * row_bytes
     board, fours, _, _ = rng.new_game(lanes.seeds[i])
-    step = to_sample = U64(0)
+    step = to_sample = won = U64(0)
     while step < steps:
         in_chunk = step % _CHUNK
         if in_chunk == U64(0) and step != U64(0):
@@ -348,14 +359,17 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
             at += row_bytes
             to_sample = rate
         to_sample -= U64(1)
+        step += U64(1)
+        if made & U64(WIN_BIT):
+            won = merge_score(board, move)
+            break
         after = _slide(board, move)
         is_four = made >> U64(6)
         board = after | U64(1) << (U64(60) - (made & U64(60))) + is_four
         fours += is_four
-        step += U64(1)
     rows = (steps + rate - U64(1)) // rate
     run = block.runs[block.counts[1]]
-    store_run(run, run_id, lanes.seeds[i], block.counts[0], rows, steps, board, fours)
+    board = store_run(run, run_id, lanes.seeds[i], block.counts[0], rows, steps, board, fours, won)
     block.counts[0] += rows
     block.counts[1] += U64(1)
     return board == lanes.boards[i]

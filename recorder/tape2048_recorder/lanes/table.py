@@ -89,8 +89,6 @@ class GameFeed(Protocol):
 
 
 class _Group:
-    """Lanes of one batch."""
-
     def __init__(self, count: int) -> None:
         self.lanes = new_lanes(count)
         self.moves = np.zeros(count, dtype=np.uint8)
@@ -193,7 +191,6 @@ class Table:
         )
 
     def _more(self) -> bool:
-        """Request games; return whether there were any."""
         games = self._feed.more(self._ask_games) if self.refill else None
         if games is None or not len(games[0]):
             return False
@@ -206,7 +203,6 @@ class Table:
             self._caller.submit(group.views)
 
     def _round(self, group: _Group) -> int:
-        """Collect the answer for a group, move, and submit the new boards."""
         n = group.playing
         views, moves = group.views, group.moves[:n]
         answer = self._caller.collect()
@@ -251,7 +247,6 @@ class Table:
             kernels.stir_moves(group.lanes, self._policy, moves)
 
     def _settle(self, group: _Group) -> None:
-        """Record the ended games, and start others in their lanes while there are any."""
         while True:
             status = kernels.settle(
                 group.lanes, self._log, self.finished.arrays, self._waiting, *self._recording_as
@@ -292,8 +287,6 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class _Endless:
-    """Games without end; the finished ones are dropped."""
-
     def __init__(self) -> None:
         self._next = 0
 

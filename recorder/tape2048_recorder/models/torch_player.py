@@ -209,8 +209,6 @@ class TorchPlayer(PaddedModel):
 
 
 class _Slot:
-    """Buffers of one batch in flight."""
-
     def __init__(self, batch: int, device: torch.device) -> None:
         self.host_in = torch.zeros((batch, 16), dtype=torch.uint8, pin_memory=True)
         self.host_out = torch.zeros((batch, 4), dtype=torch.float32, pin_memory=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.resources
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048.ntuple.network import DOWNGRADE, TILES, NetworkLayout, check_sums
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Configurations in the package, those of the networks that ship.
 PRESETS = ("default", "fast", "strong")
@@ -107,9 +105,9 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     guide_from: Annotated[
         NonNegative,
         about(
-            "the sum of different tiles from which every second game, before anneal_moves, chooses by the "
-            "values of boards with large tiles halved; 0: none does",
-            why="values of the latest boards become of use only once some games there succeed",
+            "the sum of different tiles from which every second game, before anneal_moves (on a GPU always), "
+            "chooses by the values of boards with large tiles halved; 0: none does",
+            why="only trainings with late stages need it",
             form="a sum as in stages, or 0",
         ),
     ] = 0
@@ -121,6 +119,15 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             why="averages the entries over more games; a training that stops early has none",
         ),
     ] = 0
+    device: Annotated[
+        str,
+        about(
+            "what plays and learns: threads of the processor, or a CUDA GPU",
+            why="a GPU learns a hundred times as fast, but needs pool_boards and is not reproducible",
+            choices=("cpu", "cuda"),
+        ),
+    ] = "cpu"
+    gpu_games: Annotated[Count, about("games played at a time on a GPU", why="fills the largest GPUs")] = 8448
     threads: Annotated[
         int,
         about(
@@ -168,6 +175,11 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     def check(self) -> None:
         """Check tuples, stages, goals and the tile to downgrade from."""
         _ = self.layout, self.goal_sums, self.guide_sums
+        if self.device == "cuda" and not self.pool_boards:
+            raise ConfigError(
+                "found device = 'cuda' and pool_boards = 0, expected at least 1",
+                hint="set pool_boards, for example to 100_000: a GPU cannot restart games from their middle",
+            )
         if self.downgrade not in {0, *TILES}:
             raise ConfigError(
                 f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}"

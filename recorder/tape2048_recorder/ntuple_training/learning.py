@@ -53,7 +53,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, register_jitable
 
-from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
+from tape2048.game.rules import WON, final_exponent, rows_merge_score, slide, slide_rows, transpose, wins
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import SYMMETRIES, addresses_at, downgraded, stage_of, value_of
 from tape2048_recorder.game import rng
@@ -143,7 +143,6 @@ def new_lane(seed: np.uint64, layout: NetworkLayout, pool_boards: int = 1) -> La
 
 @register_jitable
 def _find(tables: Any, lane: Any, board: Any, out: Any) -> None:
-    """Write the addresses of a board's entries into ``out``, prefetch them, and count the board."""
     places = tables.places
     stage = stage_of(places.stage_begins, board)
     lane.tallies[LEARNED, stage] += 1
@@ -209,7 +208,6 @@ def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
 
 @register_jitable
 def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
-    """Return the next game's first board, or 0 for a new game, and the generator's state."""
     entered, learned = lane.tallies[ENTERED], lane.tallies[LEARNED]
     stage = 0
     for other in range(1, learned.shape[0]):
@@ -242,6 +240,10 @@ def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any
         if end != F32(0):
             break
         score += reward
+        if reward >= F32(65536):
+            for m in range(4):
+                if wins(board, U64(m)) and slide(board, U64(m)) == after:
+                    return length, score, reward, WON
         if reward >= plays.goal_reward and stage_of(plays.goals, after) > reached:
             # One more turn of the loop, for the pool.
             lane.state[GOALS] += U64(1)
@@ -289,7 +291,7 @@ def train(
         errors += learn_backwards(tables, lane, length, end, beta, decay, coherent)
         moves += length
         if is_new:
-            scores[games], highest[games] = score, max_exponent(board)
+            scores[games], highest[games] = score, final_exponent(board)
             games += 1
         restart = U64(0)
         if length >= restart_moves_min:
@@ -336,7 +338,6 @@ def _size(builder: Any, value: Any) -> Any:
 
 
 def _column(builder: Any, entries: Any, column: int) -> Any:
-    """Give each record's value in a column to all of its columns."""
     order = [_COLUMNS * (i // _COLUMNS) + column for i in range(_ENTRIES.count)]
     return _shuffled(builder, entries, _undefined(_ENTRIES), order)
 
@@ -347,7 +348,6 @@ def _mask(*columns: int) -> Any:
 
 
 def _value(builder: Any, vectors: list[Any]) -> Any:
-    """Add up the weights of all entries, neighbouring vectors first."""
     while len(vectors) > 1:
         vectors = [
             builder.fadd(vectors[i], vectors[i + 1]) if i + 1 < len(vectors) else vectors[i]

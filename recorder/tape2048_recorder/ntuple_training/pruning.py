@@ -9,15 +9,16 @@ looked up :math:`c` times a squared error of :math:`c\,\Delta^2 / 12` over all g
     \Delta_i \propto 1 / \sqrt{c_i}
 
 (reverse water-filling; Cover and Thomas, "Elements of Information Theory", 2nd ed., section 10.3.3). So each
-entry is rounded to a power of two of the network's own steps: the fewer look-ups, the more coarsely. The
-format of the file stays, and xz finds the zeros. Look-ups are counted in games: of the afterstates of each
+entry is rounded to a power of two of the network's own steps: the fewer look-ups, the more coarsely. A file
+stores no zeros, and equal values in few bits. Look-ups are counted in games: of the afterstates of each
 board, and of the boards that can follow each afterstate, as in a 2-ply search.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,28 +29,21 @@ from tape2048.game.rules import empty_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
-from tape2048.ntuple.network import file_bytes, stage_begins
+from tape2048.ntuple.network import Network, file_bytes, stage_begins
 from tape2048_recorder.evaluation.games import part_of, play_games
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.ntuple import after_move, afterstates, of_network
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape2048.ntuple.network import Network
-
 U64 = np.uint64
 
-#: Look-ups that each entry is credited with: none has been looked up in vain.
-_CREDIT = 1 / 16
+_CREDIT = 1 / 16  # look-ups that each entry is credited with: none has been looked up in vain
 
 #: The coarsest rounding: an i16 of which only the sign and the highest bit are left.
 _SHIFT_MAX = 14.0
 _MOST = 32767
 
-#: Games played at a time, which bounds the boards in memory.
-_GAMES_AT_ONCE = 200
+_GAMES_AT_ONCE = 200  # games played at a time, which bounds the boards in memory
 
 #: Roundings differ by this factor, and this many are searched: up to a step of 2**20 times the finest.
 _FACTOR = 2**0.25
@@ -107,8 +101,7 @@ def count_lookups(
     seeds = game_seeds(seed, np.arange(games, dtype=U64))
     for first in range(0, games, _GAMES_AT_ONCE):
         some = seeds[first : first + _GAMES_AT_ONCE]
-        now = part_of(progress, first, games)
-        found = play_games(player, some, stride=1, threads=threads, progress=now)
+        found = play_games(player, some, stride=1, threads=threads, progress=part_of(progress, first, games))
         _count_lookups(facts, found.boards, some[0], places, counts)
     return counts
 
@@ -127,8 +120,7 @@ def rounded(network: Network, counts: npt.NDArray[np.uint32], coarseness: float)
     table = np.empty_like(network.table)
     targets, numbers = (network.layout.tables(array) for array in (table, counts))
     for (stage, t), values in network.layout.tables(network.table).items():
-        units = coarseness / float(network.scales[stage, t])
-        _round(values, numbers[stage, t], units, targets[stage, t])
+        _round(values, numbers[stage, t], coarseness / float(network.scales[stage, t]), targets[stage, t])
     return dataclasses.replace(network, table=table)
 
 

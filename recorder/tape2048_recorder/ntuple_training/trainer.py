@@ -5,6 +5,9 @@ huge pages where the system has them (shared memory between processes has none o
 nothing outlives the trainer. They write without locks (Hogwild; Recht et al., NIPS 2011). Two learn as much
 from a move as one (``python -m tests.bench.training``). The default is one, whose games are reproducible.
 
+With ``device = "cuda"``, a GPU plays and learns with copies of the tables, which are written back for each
+checkpoint (:mod:`tape2048_recorder.ntuple_training.gpu_learner`).
+
 Moves are chosen by the weights as they are. A smaller copy of them, renewed now and then, was half as fast
 again, and ruined large networks: for 45M moves a stretch they played by values that had long been found too
 high, and the games that reached 8192 fell from 72% to 22%; without the copy the same network recovered.
@@ -12,6 +15,9 @@ high, and the games that reached 8192 fell from 72% to 22%; without the copy the
 Training pauses at a game's end to split the stages and to write a checkpoint: the entries and the state of
 each lane. With one thread, resuming from a checkpoint gives the same network as no interruption, to
 the bit.
+
+A training can start from a network's weights. A network has no rates, and entries that have never moved would
+move at the full rate, which ruins a good network within 15M moves. So rates start low, with a long memory.
 
 The files of a training::
 
@@ -46,9 +52,17 @@ from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
 from tape2048.io.safetensors import decode, encode
 from tape2048.ntuple.lookup import SYMMETRIES
-from tape2048.ntuple.network import Network, places_of, save_network, stage_begins
+from tape2048.ntuple.network import (
+    Network,
+    file_facts,
+    load_network,
+    places_of,
+    save_network,
+    stage_begins,
+    tuple_text,
+)
 from tape2048.session.run_table import REACH_TILES
-from tape2048.training import TrainingDirectory, TrainingProgress, check_same
+from tape2048.training import TrainingDirectory, TrainingProgress, TrainingView, check_same
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.learning import (
     BEGUN,
@@ -72,8 +86,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.training import TrainingView
     from tape2048_recorder.ntuple_training.config import TrainingConfig
+    from tape2048_recorder.ntuple_training.gpu_learner import GpuLearner
 
 U64 = np.uint64
 
@@ -96,6 +110,11 @@ _TICK_S = 0.5
 #: The share of E and A that a new stage starts with: it keeps the rates |E| / A, with a short memory.
 _COHERENCE_KEPT = 0.1
 
+#: A in points of score, and |E| / A of known and of other entries, where a training starts from a network.
+#: From "strong" with two more tuples, the mean score of 257,000 fell to 255,000 in 20M moves. With an A of
+#: 1e6 it fell to 219,000 at rates of 0.02, and to 146,000 where other entries started at the full rate.
+_START_ERRORS, _KNOWN_RATE, _NEW_RATE = 1e8, 0.002, 0.01
+
 #: The last new games, of which the figures of the progress are means.
 WINDOW_GAMES = 1000
 
@@ -116,6 +135,7 @@ class _Counts(msgspec.Struct):
     games: int = 0
     elapsed_s: float = 0.0
     parted: bool = False  # whether the stages have split
+    start: str = ""  # the SHA-256 of the network that it started from
 
 
 def memory_needed(config: TrainingConfig) -> int:
@@ -148,6 +168,7 @@ class Trainer:
         # Of calls of the compiled loop: begin, end, moves, errors.
         self._recent: deque[tuple[float, float, int, float]] = deque(maxlen=200)
         self._lock = threading.Lock()
+        self._gpu: GpuLearner | None = None
 
     @property
     def moves(self) -> int:
@@ -157,7 +178,7 @@ class Trainer:
     @property
     def done(self) -> bool:
         """Whether the configured number of moves is reached."""
-        return self._counts.moves >= self.config.moves
+        return self.moves >= self.config.moves
 
     @property
     def elapsed_s(self) -> float:
@@ -178,11 +199,13 @@ class Trainer:
             "moves": self._counts.moves,
             "games": self._counts.games,
             "elapsed_s": round(self.elapsed_s, 1),
+            "from": self._counts.start,
         }
         return Network(self.layout, table, self._scales, facts)
 
     def progress(self) -> TrainingProgress:
         """Return the state of the training."""
+        gpu = self._gpu
         with self._lock:
             scores, highest = np.array(self._window or [(np.nan, 0)]).T
             recent = list(self._recent)
@@ -191,22 +214,22 @@ class Trainer:
             begins, ends, moves, errors = zip(*recent, strict=True)
             moves_per_s = sum(moves) / max(ends[-1] - min(begins), 1e-9)
             error = sum(errors) / max(sum(moves), 1)
-        reach = {tile: float((highest >= tile.bit_length() - 1).mean()) for tile in REACH_TILES}
-        counts = self._counts
-        tallies = np.sum([lane.tallies for lane in self._lanes], axis=0)[[LEARNED, BEGUN, ENTERED]].T
+        tallies = gpu.tallies if gpu else np.sum([lane.tallies for lane in self._lanes], axis=0)
+        goals = gpu.goals if gpu else sum(int(lane.state[GOALS]) for lane in self._lanes)
         elapsed_s = self.elapsed_s
         figures = {
-            "moves": counts.moves,
-            "games": counts.games,
+            "moves": self.moves,
+            "moves_in_all": self.config.moves,
+            "games": self._counts.games,
             "elapsed_s": elapsed_s,
             "moves_per_s": moves_per_s,
             "mean_score": float(scores.mean()),
-            "reach": reach,
+            "reach": {tile: float((highest >= tile.bit_length() - 1).mean()) for tile in REACH_TILES},
             "mean_error": error,
-            "goals": sum(int(lane.state[GOALS]) for lane in self._lanes),  # games that reached theirs
-            "stages": [StageTally(*tally) for tally in tallies.tolist()],
+            "goals": goals,  # games that reached theirs
+            "stages": [StageTally(*tally) for tally in tallies[[LEARNED, BEGUN, ENTERED]].T.tolist()],
         }
-        return TrainingProgress("moves", counts.moves, self.config.moves, moves_per_s, elapsed_s, figures)
+        return TrainingProgress("moves", self.moves, self.config.moves, moves_per_s, elapsed_s, figures)
 
     def learn(
         self, moves: int, *, stop: threading.Event | None = None, tick: Callable[[], None] | None = None
@@ -221,7 +244,32 @@ class Trainer:
             if not self._counts.parted and self._counts.moves >= self.config.split_moves:
                 self._split_stages()
             limit = target if self._counts.parted else min(target, self.config.split_moves)
-            self._run_threads(limit, stop, tick)
+            run = self._run_gpu if self.config.device == "cuda" else self._run_threads
+            run(limit, stop, tick)
+
+    def _run_gpu(self, limit: int, stop: threading.Event, tick: Callable[[], None] | None) -> None:
+        from tape2048_recorder.ntuple_training.gpu_learner import GpuLearner
+
+        config = self.config
+        if self._gpu is None:
+            # A resumed training does not repeat the games from the start.
+            seed = config.seed, self._counts.moves
+            self._gpu = GpuLearner(self.layout, config.gpu_games, config.pool_boards, seed)
+        gpu, launches = self._gpu, 1
+        gpu.upload(self._entries)
+        begins = self.layout.stages if self._counts.parted else ()
+        while not stop.is_set() and self._counts.moves < limit:
+            begin = time.monotonic()
+            beta, coherent, _ = self._phase(self._counts.moves)  # guided to the end
+            moves = gpu.learn(
+                launches, begins=begins, goals=config.goal_sums, guides=config.guide_sums,
+                beta=beta, decay=config.decay, coherent=coherent,
+            )  # fmt: skip
+            self._note(*gpu.results(), begin, moves, gpu.take_errors())
+            launches = max(1, int(launches * min(_TICK_S / (time.monotonic() - begin), 2)))
+            if tick is not None:
+                tick()
+        gpu.download(self._entries)
 
     def _run_threads(self, limit: int, stop: threading.Event, tick: Callable[[], None] | None) -> None:
         begins = stage_begins(self.layout, parted=self._counts.parted)
@@ -315,6 +363,33 @@ class Trainer:
             if begin and begin not in stages:
                 targets[stage, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
 
+    def start_from(self, name: str) -> None:
+        """Take over a network's weights; ``name`` as for :func:`tape2048.ntuple.network.load_network`.
+
+        Tuples that the network lacks keep the initial value. A stage that it lacks starts with the values of
+        the stage that it was part of.
+        """
+        start, network, ours = file_facts(name)["sha256"], load_network(name), self.layout
+        layout = network.layout
+        if not set(layout.tuples) <= set(ours.tuples) or not set(layout.stages) <= set(ours.stages):
+            tuples, stages = " ".join(map(tuple_text, layout.tuples)), " ".join(map(str, layout.stages))
+            raise ConfigError(
+                f"found the tuples {tuples!r} and the stages {stages!r}, expected some of "
+                f"{self.config.tuples!r} and of {self.config.stages!r}",
+                path=name,
+                hint="add the tuples and stages of the network to the configuration",
+            )
+        self._entries[:, A] = _START_ERRORS
+        self._entries[:, E] = _START_ERRORS * _NEW_RATE
+        known, targets = layout.tables(network.table), ours.tables(self._entries)
+        for stage, begin in enumerate((0, *ours.stages)):
+            source = sum(begin >= other for other in layout.stages)
+            for t, cells in enumerate(layout.tuples):
+                entries = targets[stage, ours.tuples.index(cells)]
+                entries[:, WEIGHT] = known[source, t] * network.scales[source, t]
+                entries[known[source, t] != 0, E] = _START_ERRORS * _KNOWN_RATE
+        self._counts.parted, self._counts.start = True, start
+
     def save_checkpoint(self, path: Path) -> None:
         """Write a checkpoint, in place of an earlier one."""
         counts = msgspec.structs.replace(self._counts, elapsed_s=self.elapsed_s)
@@ -333,8 +408,8 @@ class Trainer:
             file.writelines(encode(arrays, texts))
 
     @classmethod
-    def resume(cls, path: Path, config: TrainingConfig) -> Trainer:
-        """Return a trainer that resumes from a checkpoint."""
+    def resume(cls, path: Path, config: TrainingConfig, start: str | None = None) -> Trainer:
+        """Return a trainer that resumes from a checkpoint; the training must have started from ``start``."""
         arrays, texts = decode(map_path(path).data, str(path))
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise ModelError(
@@ -347,15 +422,16 @@ class Trainer:
             saved: dict[str, Any] = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ModelError(f"its table does not describe a checkpoint: {error}", path=path) from error
-        names = ("tuples", "initial_value", "seed")
-        expected = {name: getattr(config, name) for name in names}
-        found = {name: saved.get(name) for name in names}
+        expected = {name: getattr(config, name) for name in ("tuples", "initial_value", "seed")}
+        found = {name: saved.get(name) for name in expected}
         try:
             stages = tuple(map(int, str(saved.get("stages")).split()))
         except ValueError:
             stages = ()  # and its arrays will not fit
         if not set(stages) <= set(config.layout.stages):
             expected["stages"], found["stages"] = config.stages, saved.get("stages")
+        if start is not None:
+            expected["from"], found["from"] = file_facts(start)["sha256"], counts.start
         hint = "resume with the configuration it was made with, or train into another directory"
         check_same(found, expected, path, ConfigError, hint)
         trainer = cls(config)
@@ -404,23 +480,29 @@ def run_training(
     view: TrainingView,
     stop: threading.Event,
     hurry: Callable[[], bool] = lambda: False,
+    *,
+    start: str | None = None,
 ) -> Trainer:
     """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
 
-    It resumes from the directory's checkpoint if there is one, and ends with a checkpoint and a network
-    unless it learned nothing (``moves`` of the trainer is 0). It reports a disk that is full during training
-    once, and writes the next checkpoint when there is room; a disk that is full at the end is an error. It
-    reports metrics that cannot be written once, and drops their lines.
+    It resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
+    ``start``, or from nothing. It ends with a checkpoint and a network unless it learned nothing (``moves``
+    of the trainer is 0). It reports a disk that is full during training once, and writes the next checkpoint
+    when there is room; a disk that is full at the end is an error. It reports metrics that cannot be written
+    once, and drops their lines.
 
     ``hurry`` is called while the network is compressed at the end; True cancels that.
     """
     files = TrainingDirectory(directory, "moves")
     with files.locked():
         if files.has_checkpoint():
-            trainer = Trainer.resume(files.checkpoint, config)
+            trainer = Trainer.resume(files.checkpoint, config, start)
             view.event(f"going on from {trainer.moves:,} moves ({files.checkpoint})")
         else:
             trainer = Trainer(config)
+            if start is not None:
+                trainer.start_from(start)
+                view.event(f"starting from the network {start}")
         metrics = _Metrics(trainer, files, view)
         full = False  # whether the last checkpoint found no room
         while not trainer.done and not stop.is_set():
@@ -444,7 +526,7 @@ def run_training(
         if not trainer.moves:
             view.event("stopped before the first moves: nothing is learned, and no network is written")
             return trainer
-        view.event("writing the network as it ships (xz takes its time)")
+        view.event("writing the network as it ships")
         network, step = trainer.network(), config.quantise_step
         save_network(network.quantised(step) if step else network, directory / NETWORK, interrupted=hurry)
     return trainer
@@ -462,8 +544,6 @@ def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _
 
 
 class _Metrics:
-    """Shows progress, and writes it to the metrics file."""
-
     def __init__(self, trainer: Trainer, files: TrainingDirectory, view: TrainingView) -> None:
         self._trainer, self._files, self._view = trainer, files, view
         self._next = time.monotonic() + METRICS_INTERVAL_S

@@ -68,7 +68,6 @@ _FIND_IT = "Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH).
 #: Errors of user code. A worker that left by its sys.exit() would report nothing.
 _RAISED = (Exception, SystemExit)
 
-
 #: Indexed by their numbers in the kernel.
 METHODS = ("argmax", "softmax", "top_k", "top_p")
 
@@ -349,7 +348,6 @@ def _describe(error: BaseException) -> str:
 
 
 def _raising_line(error: BaseException) -> str:
-    """Name the innermost line outside this module."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     if not frames:
         return "raised by the call itself: look at the parameters that it takes"

@@ -104,7 +104,6 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
 
 @kernel
 def _probability(player: Any, board: Any, goal: Any) -> Any:
-    """Return P(the game reaches the goal) of a board before a move."""
     reached = max_exponent(board)
     if reached >= player.exponents[goal]:
         return F32(1)

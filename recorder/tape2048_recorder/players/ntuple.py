@@ -44,7 +44,7 @@ changes a bit of a value:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,13 +72,11 @@ from tape2048.jit.intrinsics import (
     word,
 )
 from tape2048.ntuple.lookup import downgraded, highest_at_least, value_of
-from tape2048.ntuple.network import load_network, place
+from tape2048.ntuple.network import Network, NetworkLayout, Places, places_for
+from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.player_api import NO_MOVE, chooses
+from tape2048_recorder.game.player_api import NO_MOVE, chooses, rates
 from tape2048_recorder.players.registry import OF_NETWORK, own, parse_mix, sha256_of
-
-if TYPE_CHECKING:
-    from tape2048.ntuple.network import Network, NetworkLayout, Places
 
 U64 = np.uint64
 F32 = np.float32
@@ -97,8 +95,7 @@ _HASHED = (
     "temperature",
 )
 
-#: Separates the mixture from other uses of a game's increment.
-_MIX_SALT = U64(0x6D69786D69786D69)
+_MIX_SALT = U64(0x6D69786D69786D69)  # separates the mixture from other uses of a game's increment
 
 
 class NTuple(NamedTuple):
@@ -130,13 +127,13 @@ class NTuple(NamedTuple):
 
 def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
     """Return the player with the network of this name or file; ``settings`` as for :func:`of_network`."""
-    network = load_network(weights)
+    network = load_placed(weights)
     downgrade = network.downgrade if downgrade == OF_NETWORK else downgrade
     return of_network(network, downgrade=downgrade, **settings)
 
 
 def of_network(
-    network: Network,
+    network: Network | PlacedNetwork,
     *,
     look_below: int = 0,
     look_twice_below: int = 0,
@@ -151,7 +148,8 @@ def of_network(
 ) -> NTuple:
     """Return the player with this network; ConfigError for an invalid mixture."""
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
-    places, table, scales = place(network.layout, network.table, network.scales)
+    placed = PlacedNetwork.of(network) if isinstance(network, Network) else network
+    places, columns = places_for(placed.layout, placed.table)
     player = NTuple(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
@@ -163,29 +161,33 @@ def of_network(
         np.float64(epsilon),
         np.float64(temperature),
         places,
-        scales,
-        table,
+        np.ascontiguousarray(placed.scales[:, columns]),
+        placed.table,
         *costs_of(look_chance),
         *empty_table(look_spawns + (look_deeper_from > 0) if look_twice_below else 0),
         np.empty(0, dtype=np.uint8),
     )
-    layout = network.layout
-    fields = {name: getattr(player, name) for name in _HASHED}
+    layout = placed.layout
+    fields: dict[str, Any] = {name: getattr(player, name) for name in _HASHED}
     fields |= {
         "masks": layout.masks,
         "offsets": layout.offsets,
         **_stages(layout),
         "stage_size": U64(layout.stage_size),
-        "scales": network.scales,
-        "table": network.table,
+        "scales": placed.scales,
     }
+    last: dict[str, Any] = {}
     if (look_spawns, look_chance, look_deeper_from) != (2, 0.0, 0):  # else the hash of sessions before them
-        fields |= {
+        last = {
             "look_spawns": np.int64(look_spawns),
             "look_chance": np.float64(look_chance),
             "look_deeper_from": U64(look_deeper_from),
         }
-    return player._replace(identity=np.frombuffer(bytes.fromhex(sha256_of("ntuple", fields)), np.uint8))
+    identity = placed.remember(
+        sha256_of("ntuple", fields | last),
+        lambda: sha256_of("ntuple", {**fields, "table": placed.tables(), **last}),
+    )
+    return player._replace(identity=np.frombuffer(bytes.fromhex(identity), np.uint8))
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
@@ -205,8 +207,7 @@ _RIGHT = U64(1 << 16)  # where the right moves of rows begin in SLIDE
 _TABLE_BITS = 12
 _HASH = U64(0x9E3779B97F4A7C15)
 
-#: Units of a bit in budgets.
-_UNITS = 2
+_UNITS = 2  # units of a bit in budgets
 
 #: Empty cells from which on a node's leaves are listed: below, too few are alike.
 _LISTED_FROM = U64(3)
@@ -504,7 +505,6 @@ def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np
 
 @register_jitable(forceinline=True)
 def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
-    """As :func:`value_now`, some spawns ahead."""
     if spawns == 0:
         return value_now(player, bit, options)
     after = after_move(bit, options)
@@ -554,7 +554,6 @@ def _better(best: Any, value: Any, bit: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
-    """Return ``(bit, tied)`` of the best of some legal moves, ``spawns`` ahead."""
     best = _LEAST, U64(0)
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
@@ -565,7 +564,6 @@ def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
-    """Return a move's key (see :func:`_better`); the least if it is illegal."""
     key = _ordered(score + afterstate_value(player, after)) << np.int64(4) | np.int64(bit)
     return key if legal & bit else _LEAST
 
@@ -648,6 +646,46 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         options = afterstates(board)
     after = after_move(bit, options)
     return popcount(bit - U64(1)), transpose(after) if bit < U64(4) else after, state
+
+
+@rates(NTuple)
+def _rate(player: Any, board: Any, move: Any, out: Any) -> Any:
+    options = afterstates(board)
+    up, down, left, right, legal, column_score, row_score = options
+    e0, e1 = afterstate_value(player, up), afterstate_value(player, down)
+    e2, e3 = afterstate_value(player, left), afterstate_value(player, right)
+    mean = (e0 if move == U64(0) else e1) if move < U64(2) else e2 if move == U64(2) else e3
+    none = F32(np.nan)
+    out[0] = column_score + e0 if legal & U64(1) else none
+    out[1] = column_score + e1 if legal & U64(2) else none
+    out[2] = row_score + e2 if legal & U64(4) else none
+    out[3] = row_score + e3 if legal & U64(8) else none
+    if legal == U64(0):
+        return F32(0), mean
+    now = _NOTHING
+    for m in range(4):
+        now = out[m] if out[m] > now else now
+    spawns = _spawns_ahead(player, board, player.mix_looks[0])
+    if spawns == 0:
+        return now, mean
+    moves = legal
+    if player.look_margin > F32(0) and empty_mask(board) != U64(0):
+        for m in range(4):
+            moves &= ~(U64(out[m] < now - player.look_margin) << U64(m))
+        if moves & (moves - U64(1)) == U64(0):
+            return now, mean
+    best, others = _NOTHING, legal ^ moves
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        m, after = popcount(bit - U64(1)), after_move(bit, options)
+        once = expected_once(player, after) if spawns == 1 or m == move else none
+        value = once if spawns == 1 else expected(player, after, spawns, player.chance_budget)
+        out[m] = value + (column_score if m < U64(2) else row_score)
+        best, mean = max(best, out[m]), once if m == move else mean
+    for m in range(4):
+        out[m] += best - now if others >> U64(m) & U64(1) else F32(0)
+    return now, mean
 
 
 @kernel

@@ -11,24 +11,20 @@ import hashlib
 import importlib
 import itertools
 import math
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from tape2048.critic.facts import critic_path
 from tape2048.errors import ConfigError
+from tape2048.formats.session import TOP_TILE
 from tape2048.ntuple.network import TILES, network_path
 from tape2048.settings.fields import Setting, Settings, Share, about, read_table, settings_of
 from tape2048_recorder.players.batch import ArgValue, check_name, is_batched
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-#: Prefix of the fields that hold a player's cache.
-_CACHE = "cache_"
-
-#: Most spawns to look ahead along all lines, whatever their probability.
-_UNCUT_SPAWNS_MAX = 3
+_CACHE = "cache_"  # prefix of the fields that hold a player's cache
+_UNCUT_SPAWNS_MAX = 3  # most spawns to look ahead along all lines, whatever their probability
 
 #: The ``downgrade`` that leaves the tile to the network.
 OF_NETWORK = -1
@@ -130,7 +126,7 @@ class CriticArgs(Settings, frozen=True):
     """Parameters of ``critic``."""
 
     critic: Annotated[str, about("an n-tuple critic's file, or the one that ships: `default`")] = "default"
-    tile: Annotated[int, about("the tile to reach, one that the critic predicts", ge=4, le=TILES[-1])] = 32768
+    tile: Annotated[int, about("the tile to reach, one that the critic predicts", ge=4, le=TOP_TILE)] = 32768
     look_below: Annotated[
         Spawns, about("look a second spawn ahead where fewer cells than this are empty; 16: always")
     ] = 0
@@ -249,12 +245,21 @@ def player_sha256(name: str, player: Any) -> str:
 
 
 def sha256_of(name: str, fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 over a player's name, its version, and named arrays and numbers."""
+    """Return the SHA-256 over a player's name, its version, and named arrays and numbers.
+
+    A list of arrays counts as one flat array.
+    """
     import numpy as np
 
     digest = hashlib.sha256(f"{name}:{REGISTRY[name].version}\n".encode())
     for field, value in fields.items():
-        array = np.ascontiguousarray(value)
-        digest.update(f"{field}:{array.dtype.str}:{array.shape}\n".encode())
-        digest.update(array.tobytes())
+        parts = value if isinstance(value, list) else [np.ascontiguousarray(value)]
+        shape = (sum(part.size for part in parts),) if isinstance(value, list) else parts[0].shape
+        digest.update(f"{field}:{parts[0].dtype.str}:{shape}\n".encode())
+        room = np.empty(max(part.size for part in parts), parts[0].dtype)
+        for part in parts:
+            flat = part if part.flags.c_contiguous else room[: part.size].reshape(part.shape)
+            if flat is not part:
+                flat[...] = part
+            digest.update(flat.data)
     return digest.hexdigest()

@@ -60,7 +60,7 @@ from crc32c import crc32c
 
 from tape2048.base.text import counted
 from tape2048.errors import FormatError
-from tape2048.formats.session import ANCHOR_DTYPE, RUN_DTYPE, SESSION_NAME, anchor_count
+from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.recording.world import REAL, World
@@ -81,6 +81,9 @@ _FACTS_BYTES_MAX = 1 << 20
 _COMPACTED = re.compile(r"compacted-([1-9][0-9]*)")
 #: The directories of a partial session, relative to its path; all else are files.
 _DIRECTORIES = re.compile(rf"\.|{STAGED}|({_COMPACTED.pattern}|{re.escape(COMPACTION_DRAFT)})(/{STAGED})?")
+
+#: Directories that other programs make in any directory.
+SYSTEM_DIRECTORIES = {"@eaDir", ".ipynb_checkpoints"}
 
 JOURNAL = "journal"
 JOURNAL_HEADER_BYTES = 16
@@ -201,6 +204,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: dict[str, Any]
     config_sha256: str
     storage: Annotated[str, msgspec.Meta(pattern="^(rows|tape)$")] = "rows"
+    rules: int = 1  # of drafts without it
 
     @property
     def file(self) -> RowsFile:
@@ -220,6 +224,8 @@ def refuse_foreign_files(partial: Path) -> None:
     """
     found = [partial]
     for path in found:  # which grows
+        if path.name in SYSTEM_DIRECTORIES:
+            continue
         status = path.lstat()
         if _DIRECTORIES.fullmatch(path.relative_to(partial).as_posix()):
             expected, is_one = "a directory", stat.S_ISDIR(status.st_mode)
@@ -366,13 +372,3 @@ class PartialSession:
             fd, self._steps_fd = self._steps_fd, -1
             with contextlib.suppress(OSError):  # nothing was written through this descriptor
                 self._world.os.close(fd)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the files with all reserved rows, without metadata."""
-        return self.file.at(self.rows_reserved) + self.anchor_bytes
-
-    @property
-    def anchor_bytes(self) -> int:
-        """Bytes of the anchors that publishing writes beside a tape."""
-        return anchor_count(self.rows_reserved) * ANCHOR_DTYPE.itemsize if self.file.is_tape else 0

@@ -12,6 +12,7 @@ import itertools
 import math
 import os
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ from tape2048.errors import (
     DiskFullError,
     FormatError,
     MissingPathError,
+    RecorderError,
     StorageError,
     TapeError,
     TooManyFilesError,
@@ -49,9 +51,11 @@ from tape2048_recorder.recording.partial import (
     JOURNAL_HEADER_BYTES,
     PARTIAL_SUFFIX,
     STAGED,
+    SYSTEM_DIRECTORIES,
     Block,
     Facts,
     Journal,
+    PartialSession,
     compactions,
     read_facts,
     read_journal,
@@ -68,7 +72,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048_recorder.game.rows_file import RowsFile
-    from tape2048_recorder.recording.partial import PartialSession
     from tape2048_recorder.status.report import Reporter
 
 #: Rows of a piece: boards that the second-level cache holds. A single game may have more.
@@ -80,7 +83,6 @@ _CHUNK_BYTES = 1 << 20
 #: Marks a ``steps.npy`` that could not be flushed. The kernel may have dropped pages that it could not write,
 #: and reports success for the next flush: the next try writes the blocks anew.
 _DOUBTED = "fsync-failed"
-
 
 #: Delay between two tries while the disk is full, or no descriptor is free.
 RETRY_S = 1.0
@@ -122,15 +124,17 @@ def publish_steps(
         stage = stage_of(partial)
         if stage != partial:  # an earlier try got as far as moving the blocks
             blocks = read_journal(stage / JOURNAL, file.row_bytes, world)
-        blocks = sorted(blocks, key=lambda block: block.first_row)
-        if recovered:
-            blocks = _intact(world, stage / STAGED, blocks, file)
+        blocks = _intact(world, stage / STAGED, sorted(blocks, key=lambda block: block.first_row), file)
         yield 0.0
         doubted = _in_doubt(world, partial, stage, flush)
-        if blocks and (doubted or _has_holes(blocks)):
+        while blocks and (doubted or _has_holes(blocks)):
             stage, blocks = yield from _compact(world, partial, stage, blocks, file)
+            doubted, blocks = False, _intact(world, stage / STAGED, blocks, file)
         if not blocks:
-            _remove(world, partial, out_dir)
+            try:
+                _remove(world, partial, out_dir)
+            except OSError as error:  # never DiskFullError: the next session may have taken the name
+                raise StorageError(f"removing it failed ({error.strerror or error})", path=partial) from error
             return Published(None, 0, 0, 0, recovered, claimed)
         rows = sum(block.rows for block in blocks)
         runs = sum(len(block.runs) for block in blocks)
@@ -230,7 +234,6 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World =
 
 
 def _give_up(world: World, out_dir: Path, partial: Path, error: Exception, reporter: Reporter) -> None:
-    """Put a partial session away, unless its failure says nothing of its bytes."""
     if not isinstance(error, TapeError):
         kind = StorageError if isinstance(error, OSError | MemoryError) else FormatError
         error = kind(f"recovering it failed: {error!r}", path=partial)
@@ -326,7 +329,7 @@ def _finish_files(
     file = facts.file
     rows = sum(block.rows for block in blocks)
     for leftover in session.iterdir():  # of an earlier try
-        if leftover.name != file.name:
+        if leftover.name != file.name and leftover.name not in SYSTEM_DIRECTORIES:
             leftover.unlink()
     header = file.header(rows)
     checksum = crc32c(header)
@@ -452,11 +455,10 @@ class Publisher:
     def __init__(self, out_dir: Path, world: World = REAL) -> None:
         self._out_dir = out_dir
         self._world = world
-        self._queue: deque[PartialSession] = deque()
+        self.queue: deque[PartialSession] = deque()  # sessions that are still to be published
         self._outcomes: deque[Outcome] = deque()
         self._gives_up = self._ends = False
-        self.pending = 0
-        self._submitted = self._tried = 0
+        self.pending: list[PartialSession] = []  # closed sessions without a final outcome yet
         self._background = world.background("publisher", self._steps())
 
     def submit(self, session: PartialSession) -> None:
@@ -465,20 +467,20 @@ class Publisher:
         # recorder has the blocks in memory.
         with contextlib.suppress(OSError):
             session.journal.close()
-        self.pending += 1
-        self._submitted += 1
-        self._queue.append(session)
+        self.pending.append(session)
+        self.queue.append(session)
         self._background.wake()
 
-    @property
-    def backlog(self) -> int:
-        """Sessions that are still to be published; ``pending`` also counts those not collected yet."""
-        return self._submitted - self._tried
-
     def outcomes(self) -> list[Outcome]:
-        """Return the outcomes since the last call."""
+        """Return the outcomes since the last call; a thread that has died fails every session."""
+        alive = self._background.alive()
         done = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
-        self.pending -= sum(outcome.final for outcome in done)
+        for outcome in filter(attrgetter("final"), done):
+            self.pending.remove(outcome.session)
+        if not alive:
+            died = RecorderError("the thread that publishes sessions has died", hint="its error is above")
+            done += [Outcome(session, None, died, final=True) for session in self.pending]
+            self.pending.clear()
         return done
 
     def give_up(self) -> None:
@@ -494,10 +496,9 @@ class Publisher:
 
     def _steps(self) -> Iterator[float]:
         while True:
-            if self._queue:
-                session = self._queue.popleft()
-                yield from self._publish(session)
-                session.close()
+            if self.queue:
+                yield from self._publish(self.queue[0])
+                self.queue.popleft().close()
             elif self._ends:
                 return
             else:
@@ -528,7 +529,6 @@ class Publisher:
             seconds = 0.0 if published is None else self._world.now - begin
             self._outcomes.append(Outcome(session, published, error, final, seconds))
             if final:
-                self._tried += 1
                 return
             until = self._world.now + RETRY_S
             while not self._gives_up and (wait_s := until - self._world.now) > 0:

@@ -11,22 +11,18 @@ import dataclasses
 import errno
 import math
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from tape2048.errors import FormatError, StorageError
 from tape2048.formats.session import ANCHORS_NPY, METADATA_DB, SESSION_NAME, STEPS_NPY, TAPE_NPY
 from tape2048.io.durable import storage_error
+from tape2048_recorder.config import RecorderConfig, row_bytes
 from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Block, Facts, PartialSession, utc_text
 from tape2048_recorder.recording.publish import RETRY_S, Outcome, Publisher
 from tape2048_recorder.recording.world import REAL, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tape2048_recorder.config import RecorderConfig
 
 #: Unpublished closed sessions from which on the disk counts as too slow, and workers pause.
 BACKLOG_MAX = 3
@@ -39,8 +35,17 @@ RECOUNT_S = 60.0
 #: The files whose sizes count towards ``max_disk_mb`` and ``spool_max_mb``.
 _FILES = frozenset({STEPS_NPY, TAPE_NPY, ANCHORS_NPY, METADATA_DB})
 
-#: Bytes that a run takes in ``metadata.db``, measured; of short games, half of what their rows take on tape.
-RUN_BYTES = 92
+#: Bytes that a run takes in ``metadata.db`` on tape, measured (in rows: 72): half of a short game's tape.
+RUN_BYTES = 86
+
+#: Bytes of a session without rows and runs.
+SESSION_BYTES = 25_000
+
+#: Rows of a game, assumed while none has ended: few, so that the first games do not take too much.
+GAME_ROWS_MIN = 64
+
+#: Stands for a limit that is not set.
+NO_LIMIT = 1 << 60
 
 #: Prefixes of the reasons for a pause.
 DISK_FULL = "the disk is full"
@@ -59,20 +64,19 @@ class Recording:
     world: World = REAL
 
     def __post_init__(self) -> None:
-        file = RowsFile.of(self.config.storage, record_action=self.config.record_action)
-        self.row_bytes = file.row_bytes
+        self._file = RowsFile.of(self.config.storage, record_action=self.config.record_action)
         self._bytes_published = 0
         self._rows = self._runs = 0  # confirmed so far
         self._counted: set[str] = set()  # names of the sessions at the last measuring
         self._recount_at = 0.0
         self._full_until = 0.0  # above a limit, it is measured again from then on
-        self.draining = False  # then ``spool_max_mb`` is lifted: buffered games are written, no more come
+        #: Whether no more games come: then only the disk limits the writing of finished ones.
+        self.draining = False
         self._serial = 0
         self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
         #: When the open (or next) session of each began: monotonic, UTC.
         self._began: dict[int, tuple[float, str]] = {}
         self._closing: list[PartialSession] = []
-        self._publishing: list[PartialSession] = []  # at the publisher
         self._retry_at = 0.0
         self._failure: str | None = None
         self.publisher = Publisher(self.out_dir, self.world)
@@ -86,12 +90,16 @@ class Recording:
         """Return why a block of this many rows cannot be placed now, or None if it can."""
         if self._failure is not None and self.world.now < self._retry_at:
             return self._failure
-        if self.publisher.backlog + len(self._closing) >= BACKLOG_MAX:
+        if not self.draining and len(self.publisher.queue) + len(self._closing) >= BACKLOG_MAX:
             return f"{DISK_SLOW}: closed sessions wait to be published"
         writing = [session for session in [*self._closing, *self._open.values()] if session.writing]
         rows_written = sum(session.rows_reserved - session.rows_confirmed for session in writing)
-        needed = (rows + rows_written) * self.row_bytes + self.config.min_free_mb * MEGABYTE
-        needed += sum(session.anchor_bytes for session in self._unpublished)
+        needed = int((rows + rows_written) * row_bytes(self.config))
+        if not self.draining:  # else the last games take what is kept free
+            # The anchors and metadata of a session are written when it is published.
+            to_come = self._bytes_per_row - self._file.row_bytes
+            needed += int(to_come * sum(session.rows_confirmed for session in self._unpublished))
+            needed += self.config.min_free_mb * MEGABYTE
         try:
             free = self.free_bytes()
         except OSError as error:
@@ -103,10 +111,10 @@ class Recording:
             )
         limit_mb = self.config.spool_max_mb
         if limit_mb is not None and not self.draining:
-            size = self.size_bytes(self.world.now, rows * self.row_bytes + self._metadata_bytes(rows))
+            size = self.size_bytes(self.world.now, rows + rows_written)
             # Where no session is left to be removed, a block is placed even if it does not fit.
             if size > limit_mb * MEGABYTE and (self._bytes_published or self.sessions_pending):
-                waiting = -(-self._size_bytes // MEGABYTE)
+                waiting = -(-self._size_bytes(rows_written) // MEGABYTE)
                 return f"{SPOOL_FULL}: {waiting} MB of sessions in {self.out_dir} (spool_max_mb = {limit_mb})"
         return None
 
@@ -187,7 +195,7 @@ class Recording:
         for generation in list(self._open):
             self._close(generation)
         self._submit_closing()
-        return {session.serial for session in [*self._closing, *self._publishing]}
+        return {session.serial for session in [*self._closing, *self.publisher.pending]}
 
     def retire(self, oldest: int) -> None:
         """Close the sessions of weights older than this generation: no worker plays them any more."""
@@ -204,15 +212,12 @@ class Recording:
     def _submit_closing(self) -> None:
         for session in [session for session in self._closing if not session.writing]:
             self._closing.remove(session)
-            self._publishing.append(session)
             self.publisher.submit(session)
 
     def outcomes(self) -> list[Outcome]:
         """Return the publisher's outcomes since the last call."""
         outcomes = self.publisher.outcomes()
         for outcome in outcomes:
-            if outcome.final:
-                self._publishing.remove(outcome.session)
             if outcome.published is not None and outcome.published.path is not None:
                 seen = outcome.published.path.name in self._counted
                 self._bytes_published += 0 if seen else outcome.published.bytes
@@ -226,15 +231,20 @@ class Recording:
     @property
     def sessions_pending(self) -> int:
         """Closed sessions that are not published yet."""
-        return self.publisher.pending + len(self._closing)
+        return len(self.publisher.pending) + len(self._closing)
 
     @property
     def open_rows(self) -> int:
         """Confirmed rows in the open session."""
         return sum(session.rows_confirmed for session in self._open.values())
 
-    def size_bytes(self, now: float, more: int = 0) -> int:
-        """Return the bytes of published and unpublished sessions, and ``more``; 0 where nothing limits them.
+    def rows_left(self, now: float, rows: int) -> int:
+        """Return how many rows fit below ``max_disk_mb``, beside these finished ones without a block."""
+        left = (self.config.max_disk_mb or NO_LIMIT) * MEGABYTE - self.size_bytes(now, rows)
+        return math.ceil(left / self._bytes_per_row)
+
+    def size_bytes(self, now: float, rows: int = 0) -> int:
+        """Return the bytes of all sessions, with these finished rows without a block; 0 without a limit.
 
         The directory is measured every :data:`RECOUNT_S`, and before a limit counts as met: other processes
         remove sessions (``tape2048 prune``, a fleet's agent) or publish there too.
@@ -242,32 +252,34 @@ class Recording:
         limits = [mb for mb in (self.config.max_disk_mb, self.config.spool_max_mb) if mb is not None]
         if not limits:
             return 0
-        fits = self._size_bytes + more < min(limits) * MEGABYTE
-        if now < (self._recount_at if fits else self._full_until):
-            return self._size_bytes + more
+        size = self._size_bytes(rows)
+        if now < (self._recount_at if size < min(limits) * MEGABYTE else self._full_until):
+            return size
         self._recount_at, self._full_until = now + RECOUNT_S, 0.0
         with contextlib.suppress(OSError):  # the directory is gone: the next write reports it
             found = [path for path in self.out_dir.iterdir() if SESSION_NAME.match(path.name)]
             self._counted = {path.name for path in found}
-            self._bytes_published = sum(map(_bytes_of, found))
-        if self._size_bytes + more >= min(limits) * MEGABYTE:
+            self._bytes_published = sum(map(bytes_of, found))
+        size = self._size_bytes(rows)
+        if size >= min(limits) * MEGABYTE:
             self._full_until = now + RETRY_S
-        return self._size_bytes + more
+        return size
+
+    def _size_bytes(self, rows: int) -> int:
+        unpublished = self._unpublished
+        rows += sum(session.rows_confirmed for session in unpublished)
+        sessions = max(len(unpublished), rows > 0)
+        return self._bytes_published + sessions * SESSION_BYTES + int(rows * self._bytes_per_row)
 
     @property
-    def _size_bytes(self) -> int:
-        unpublished = self._unpublished
-        metadata = self._metadata_bytes(sum(session.rows_reserved for session in unpublished))
-        return self._bytes_published + sum(session.size_bytes for session in unpublished) + metadata
-
-    def _metadata_bytes(self, rows: int) -> int:
-        """Estimate the bytes of metadata that so many rows will have, from the games so far."""
-        return rows * self._runs * RUN_BYTES // max(self._rows, 1)
+    def _bytes_per_row(self) -> float:
+        games_per_row = (self._runs + 1) / (self._rows + GAME_ROWS_MIN)
+        return row_bytes(self.config) + games_per_row * RUN_BYTES
 
     @property
     def _unpublished(self) -> list[PartialSession]:
         # A renamed session counts as published. Not Path.exists, which raises on a device error.
-        publishing = [each for each in self._publishing if self.world.os.path.exists(each.steps_path)]
+        publishing = [each for each in self.publisher.pending if self.world.os.path.exists(each.steps_path)]
         return [*publishing, *self._closing, *self._open.values()]
 
     def free_bytes(self) -> int:
@@ -276,8 +288,9 @@ class Recording:
         return int(stat.f_bavail * stat.f_frsize)
 
 
-def _bytes_of(session: Path) -> int:
+def bytes_of(session: Path) -> int:
+    """Return the bytes of a session's files, 0 of one that is being removed."""
     try:
         return sum(file.stat().st_size for file in session.iterdir() if file.name in _FILES)
     except OSError:
-        return 0  # being removed
+        return 0

@@ -89,7 +89,7 @@ def at_once(steps: Generator[float, None, T]) -> T:
 
 
 class Background:
-    """Takes steps in a separate thread; ``wake`` ends the present or next wait, ``join`` awaits the end.
+    """Takes steps in a thread; ``wake`` ends the present or next wait, ``join`` awaits the end of ``alive``.
 
     ``steps`` yields the seconds to wait before its next step, unless it is woken: 0 for none, infinity for
     a wait until it is woken.
@@ -100,7 +100,7 @@ class Background:
         self._thread = threading.Thread(target=self._run, args=(steps,), name=name, daemon=True)
         self._thread.start()
         self.wake = self._woken.set
-        self.join = self._thread.join
+        self.join, self.alive = self._thread.join, self._thread.is_alive
 
     def _run(self, steps: Iterator[float]) -> None:
         for wait_s in steps:

@@ -1,4 +1,4 @@
-r"""Values of moves: loss and luck of a game's moves, and a player's branch values for runs without them.
+r"""Values of moves: loss and luck of a game's moves.
 
 Loss and luck are in points of score or in the probability to reach a tile.
 
@@ -38,8 +38,6 @@ values of the smaller board; that two boards were made smaller differently is pa
 from __future__ import annotations
 
 import hashlib
-import importlib
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -47,9 +45,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.base.resources import available_cores
-from tape2048.errors import ConfigError
+from tape2048.errors import ConfigError, TapeError
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import (
+    WON,
     as_packed,
     boards_to_exps,
     empty_mask,
@@ -57,19 +56,18 @@ from tape2048.game.rules import (
     max_exponent,
     merge_score,
     slide,
+    wins,
 )
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import downgraded
-from tape2048.runs.a2run2 import RunV2
+from tape2048.selection import plies_of
 from tape2048_recorder.players.ntuple import best_answers, move_values
-from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, player_sha256
+from tape2048_recorder.players.registry import check_player, make_player, player_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
-
-    from tape2048.runs.run import Run
 
     Leaf = Callable[[NDArray[np.uint64]], NDArray[np.floating[Any]]]
 
@@ -77,14 +75,12 @@ U64 = np.uint64
 
 _P_TWO, _P_FOUR = 0.9, 0.1
 
-#: Boards valued at a time, and by one thread: each leads to 50 others.
-_PIECE_BOARDS = 1024
-
-#: Boards that one move can lead to, at most: a 2 or a 4 in 15 cells.
-_CHILDREN_MAX = 30
-
-#: Spawns that a player can be made to look ahead.
-_AHEAD_MAX = 2
+_PIECE_BOARDS = 1024  # boards valued at a time, and by one thread: each leads to 50 others
+_CHILDREN_MAX = 30  # boards that one move can lead to, at most: a 2 or a 4 in 15 cells
+_AHEAD_MAX = 2  # spawns that a player can be made to look ahead
+_ALWAYS = 16  # a look_below that no board exceeds
+#: Score of a network that looks a spawn ahead, over the score that it expects: 1.46 for two shipped networks.
+_DEEPER_SCORES = 1.5
 
 
 class Judged(NamedTuple):
@@ -130,6 +126,8 @@ class Judge:
         unit: ``"points"`` or ``"probability"``.
         tile: the tile of the probability; None for points.
         identity: SHA-256 (hex); equal ones judge alike.
+        weights: the n-tuple network; empty for a critic.
+        ahead: spawns that it looks ahead.
     """
 
     def __init__(
@@ -141,8 +139,11 @@ class Judge:
         tile: int | None = None,
         downgrade_exponent: int = 0,
         threads: int = 1,
+        weights: str = "",
+        ahead: int = 1,
     ) -> None:
         self.name, self.identity, self.tile = name, identity, tile
+        self.weights, self.ahead = weights, ahead
         self.unit = "points" if tile is None else "probability"
         self._leaf, self._threads = leaf, threads
         self._downgrade_exponent = U64(downgrade_exponent)
@@ -175,7 +176,48 @@ class Judge:
             hashlib.sha256(f"judge 1 {player_sha256(name, player)}".encode()).hexdigest(),
             downgrade_exponent=int(player.downgrade_exponent),
             threads=available_cores(),
+            weights=str(full["weights"]),
+            ahead=ahead,
         )
+
+    @classmethod
+    def of_recorded(cls, facts: Mapping[str, Any]) -> tuple[Self, str | None]:
+        """Return the judge of a session's games: its player's network, 2-ply or 3-ply.
+
+        It looks two spawns ahead (3-ply) if the player always looks one ahead (2-ply), else one (2-ply). If
+        the network cannot be read, a message says so, and the default network judges. It also judges the
+        games of players without a network.
+        """
+        args = facts.get("player_args") if facts.get("player") in {"ntuple", "critic"} else None
+        if not isinstance(args, dict):
+            return cls.of_player(), None
+        always = facts["player"] == "ntuple" and args.get("look_below") == _ALWAYS
+        network = {key: args[key] for key in ("weights", "downgrade") if key in args}
+        try:
+            return cls.of_player("ntuple", network, ahead=1 + always), None
+        except (TapeError, OSError) as error:
+            return cls.of_player(), f"The default network judges, since the player's cannot be read: {error}."
+
+    def weakness(self, facts: Mapping[str, Any], first: float) -> str | None:
+        """Return a warning if the judge is weaker than the player of a session, else None.
+
+        ``facts`` has the mean score of its games as ``mean_score``. ``first`` is the value of the first
+        board. With the player's own network, a judge is weaker if it looks fewer spawns ahead. With another
+        network, it is weaker if the mean score is above 1.5 times ``first``: one ply deeper, a network scores
+        about as much.
+        """
+        args, mean = facts.get("player_args"), facts.get("mean_score") or 0
+        if self.tile is not None:
+            return None
+        if isinstance(args, dict) and args.get("weights") == self.weights:
+            if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
+                return None
+            reason = f"the player searches up to {plies}-ply with the same network, this {self.ahead + 1}-ply"
+        elif mean <= _DEEPER_SCORES * first:
+            return None
+        else:
+            reason = f"it expects {first:,.0f} points, and the player scores {mean:,.0f} on average"
+        return f"This judge is weaker than the player: {reason}. Its losses are not the player's mistakes."
 
     @classmethod
     def of_critic(
@@ -196,7 +238,7 @@ class Judge:
         column, exponent = list(thresholds).index(tile), tile.bit_length() - 1
 
         def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
-            reached = boards_to_exps(boards).max(axis=1, initial=0) >= exponent
+            reached = (boards_to_exps(boards).max(axis=1, initial=0) >= exponent) | (boards == WON)
             decided = reached | (legal_masks(boards) == 0)
             return np.where(decided, reached.astype(np.float32), critic(boards)[:, column])
 
@@ -222,6 +264,7 @@ class Judge:
         _follow(states, seen, np.where(known, made, 0), following, rewards)
         reward, seen_reward = rewards if self.tile is None else np.zeros_like(rewards)
         luck = np.where(known, seen_reward + self._leaf(following) - chosen, np.nan)
+        luck[known & (states[1:] == WON)] = 0.0  # no tile was spawned
         revision = reward + state[1:] - state[:-1] - luck + loss
         return Judged(values[:-1], state, loss, luck, revision)
 
@@ -236,9 +279,10 @@ class Judge:
         for move in range(4):
             if not (count := int(counts[0, move])):
                 continue
-            after, reward = int(slide(packed[0], move)), int(merge_score(packed[0], move))
-            spawns = []
-            for i in range(first, first + count):
+            won = wins(packed[0], move)
+            after = int(WON if won else slide(packed[0], move))
+            reward, spawns = int(merge_score(packed[0], move)), []
+            for i in range(first, first if won else first + count):
                 spawned = int(shown[i]) ^ after
                 cell = 15 - (spawned.bit_length() - 1) // 4
                 tile = 1 << (spawned >> (60 - 4 * cell))
@@ -249,14 +293,12 @@ class Judge:
         return found
 
     def _seen(self, boards: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the boards as the network is to see them."""
         seen = boards.copy()
         if self._downgrade_exponent:
-            _downgrade(seen, self._downgrade_exponent)
+            downgrade_boards(seen, self._downgrade_exponent)
         return seen
 
     def _values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return the values of moves, ``f32[n, 4]``, of boards as the network sees them."""
         values = np.empty((len(boards), 4), np.float32)
 
         def fill(first: int) -> None:
@@ -277,7 +319,6 @@ def _best(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _children(boards: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Return the number of boards that each move can lead to, ``i64[n, 4]``, and these boards."""
     counts = np.empty((len(boards), 4), np.int64)
     children = np.empty(len(boards) * 4 * _CHILDREN_MAX, np.uint64)
     return counts, children[: _fill_children(boards, counts, children)]
@@ -318,53 +359,17 @@ def _expect(boards: Any, counts: Any, leaves: Any, scored: Any, values: Any) -> 
 
 @kernel
 def _follow(boards: Any, seen: Any, moves: Any, following: Any, rewards: Any) -> None:
-    """Write each next board as the network sees the one before it, and the rewards ``f64[2, n]`` of both."""
     for i in range(moves.shape[0]):
         move = U64(moves[i])
-        following[i] = slide(seen[i], move) | (slide(boards[i], move) ^ boards[i + 1])
+        following[i] = WON
+        if boards[i + 1] != WON:
+            following[i] = slide(seen[i], move) | (slide(boards[i], move) ^ boards[i + 1])
         rewards[0, i], rewards[1, i] = merge_score(boards[i], move), merge_score(seen[i], move)
 
 
 @kernel
-def _downgrade(boards: Any, exponent: Any) -> None:
+def downgrade_boards(boards: Any, exponent: Any) -> None:
+    """Replace boards with a tile of at least ``exponent`` by smaller ones, in place."""
     for i in range(boards.shape[0]):
         if max_exponent(boards[i]) >= exponent:
             boards[i] = downgraded(boards[i])
-
-
-#: Players whose module has ``move_values(player, boards)``, from ``u64[n]`` to ``f32[n, 4]`` (UDLR): greater
-#: is better, on any scale.
-VALUED = ("expectimax", "ntuple")
-
-
-class Annotator:
-    """Adds a player's branch values to runs; thread-safe."""
-
-    def __init__(self, name: str, args: Mapping[str, Any], *, replace: bool = False) -> None:
-        self._args = check_player(name, args)
-        if name not in VALUED:
-            raise ConfigError(f"player {name!r} has no move values", hint=f"one of: {', '.join(VALUED)}")
-        self._name = name
-        module = REGISTRY[name].factory.partition(":")[0]
-        self._move_values = importlib.import_module(f"tape2048_recorder.players.{module}").move_values
-        self._replace = replace
-        self._local = threading.local()  # a player with a cache is for one thread
-
-    def __call__(self, run: Run) -> RunV2:
-        """Return the run with values at every step, normalised by :func:`tape2048.runs.a2run2.normalize`."""
-        recorded = RunV2.from_run(run)
-        if len(run) == 0 or (not self._replace and bool(recorded.has_branches.all())):
-            return recorded
-        if not hasattr(self._local, "player"):
-            self._local.player = make_player(self._name, self._args)
-        boards = np.array(run.boards, np.uint64)
-        values = np.nan_to_num(self._move_values(self._local.player, boards), nan=0.0)
-        everywhere = np.ones(len(run), np.bool_)
-        computed = RunV2(run.states, run.moves, run.meta, values, legal_masks(boards), everywhere)
-        computed = computed.normalize_branches()
-        if self._replace:
-            return computed
-        has = recorded.has_branches
-        values = np.where(has[:, None], recorded.branch_values, computed.branch_values)
-        legal = np.where(has, recorded.branch_legal, computed.branch_legal)
-        return RunV2(run.states, run.moves, run.meta, values, legal, everywhere)

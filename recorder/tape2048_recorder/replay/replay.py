@@ -18,7 +18,7 @@ import numpy as np
 from tape2048.base.findings import Finding
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FieldError, FormatError, ReplayError
-from tape2048.formats.session import ROWS, SAMPLE_RATE_MAX, TAPE, step_dtype
+from tape2048.formats.session import ROWS, RULES, RULES_1, SAMPLE_RATE_MAX, TAPE, step_dtype
 from tape2048.session.session import Session
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import make_player, own, player_sha256
@@ -32,16 +32,13 @@ if TYPE_CHECKING:
     #: As ``Play`` in :mod:`tape2048.conversion.session_runs`.
     Play = Callable[[int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
 
-#: No game is longer: a move adds at least 2 to a sum of at most 16 x 32768.
-_STEPS_MAX = 1 << 18
-
+_STEPS_MAX = 1 << 18  # no game is longer: a move adds at least 2 to a sum of at most 16 x 32768
 
 #: Rows and runs of one chunk.
 _CHUNK_ROWS = 1 << 18
 _CHUNK_RUNS = 4096
 
-#: Findings that name their run; the last finding counts the others.
-_FINDINGS_MAX = 20
+_FINDINGS_MAX = 20  # findings that name their run; the last finding counts the others
 
 _COMPARED = ("rows", "steps", "max_score", "highest_tile")
 
@@ -121,7 +118,7 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
     """Replay every run of a session on all cores, and compare."""
     session = Session.open(path)
     meta, player = recorded_player(path, session.meta)
-    if session.dtype != step_dtype(record_action=meta.record_action):
+    if session.tape is None and session.dtype != step_dtype(record_action=meta.record_action):
         raise FieldError(f"record_action is {meta.record_action}, the rows are {session.dtype}", path=path)
     said: list[str] = []
     done = differing = 0
@@ -133,18 +130,17 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
             differing += len(found)
             for run, what in found[: _FINDINGS_MAX - len(said)]:
                 named = f"run {session.runs['id'][run]} (seed {session.runs['seed'][run]})"
-                said.append(f"{named} comes out differently: {what}")
+                old = session.meta.get("rules", 1) != RULES and session.runs["highest_tile"][run] >= 1 << 15
+                said.append(f"{named} comes out differently: {what}" + (f"; {RULES_1}" if old else ""))
             done += int(session.runs["rows"][first:end].sum())
             if progress is not None:
                 progress(done, len(session))
     if differing > len(said):
         said.append(f"{differing - len(said)} more runs came out differently")
-    findings = tuple(Finding.of(ReplayError(text, path=path)) for text in said)
-    return Replay(len(session.runs), findings)
+    return Replay(len(session.runs), tuple(Finding.of(ReplayError(text, path=path)) for text in said))
 
 
 def _chunks(runs: NDArray[np.void]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of runs, in the order of their rows, of bounded size (or of one run)."""
     first = 0
     while first < len(runs):
         rows = np.cumsum(runs["rows"][first : first + _CHUNK_RUNS], dtype=np.int64)
@@ -156,7 +152,6 @@ def _chunks(runs: NDArray[np.void]) -> Iterator[tuple[int, int]]:
 def _differing(
     session: Session, meta: PlayerFacts, player: Any, first: int, end: int
 ) -> list[tuple[int, str]]:
-    """Return the runs of a range that come out differently, each with its difference."""
     from tape2048_recorder.game.loop import Buffer, play_all
     from tape2048_recorder.game.rng import start_boards
 

@@ -29,8 +29,7 @@ from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 #: Polling interval of the status; the recorder writes it as soon as a request is done.
 LOOK_S = 0.1
 
-#: poll(2) takes milliseconds in an int: 24 days.
-_PATIENCE_S_MAX = 2e6
+_PATIENCE_S_MAX = 2e6  # poll(2) takes milliseconds in an int: 24 days
 
 
 class Running(contextlib.AbstractContextManager["Running"]):

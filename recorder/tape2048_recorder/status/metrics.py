@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import select
 import socket
 import threading
 import time
@@ -47,7 +48,6 @@ Samples = list[tuple[dict[str, str], float]]
 
 
 def _metrics(record: msgspec.Struct) -> Iterator[tuple[str, str, Samples]]:
-    """Yield name, help and samples of each field that declares a metric."""
     for field, hint in get_type_hints(type(record), include_extras=True).items():
         value = getattr(record, field)
         if isinstance(value, msgspec.Struct):
@@ -80,8 +80,7 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
     ]
     for name, text, samples in metrics:
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-        labels = ["recorder", *(samples[0][0] if samples else ())]
-        family = kind(f"tape2048_{name}", text, labels=labels)
+        family = kind(f"tape2048_{name}", text, labels=["recorder", *(samples[0][0] if samples else ())])
         for found, value in samples:
             family.add_metric([snapshot.instance, *found.values()], value)
         yield family
@@ -160,15 +159,15 @@ class Metrics:
 
 CONNECTIONS_MAX = 16
 
-#: Time limit of each read and write: a scrape sends its request in one piece.
-PATIENCE_S = 2.0
+#: Time limits of each read, as a scrape sends its request in one piece, of a whole request, and of an answer.
+PATIENCE_S, REQUEST_S, ANSWER_S = 2.0, 10.0, 60.0
 
 #: Delay after a connection that could not be accepted because no descriptor was free.
 RETRY_S = 0.1
 
 
 class _Handler(WSGIRequestHandler):
-    server: MetricsServer
+    server: BoundedServer
 
     def setup(self) -> None:
         self.request.settimeout(PATIENCE_S)
@@ -178,30 +177,37 @@ class _Handler(WSGIRequestHandler):
         """Read the whole request; its connection is not idle any more."""
         parsed = super().parse_request()
         self.server.idle.pop(self.request, None)
+        self.request.settimeout(ANSWER_S)
         return parsed
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return the variables of WSGI, and a function that tells whether the client has disconnected."""
+        return {**super().get_environ(), "is_gone": self._is_gone}
+
+    def _is_gone(self) -> bool:
+        poll = select.poll()
+        poll.register(self.request, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
         """Log nothing."""
 
 
-class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves a registry at an address until closed."""
+class BoundedServer(ThreadingMixIn, WSGIServer):
+    """Serves an application of WSGI at an address, to a bounded number of connections at a time."""
 
-    request_queue_size = 8 * CONNECTIONS_MAX
     daemon_threads = True
+    on_full: Callable[[], object] = staticmethod(lambda: None)  # called before an idle connection is ended
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        from prometheus_client import make_wsgi_app
-
+    def __init__(self, host: str, port: int, app: Any, connections_max: int = CONNECTIONS_MAX) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, *_, address = found[0]
-        #: Connections without a request, the oldest first.
-        self.idle: OrderedDict[socket.socket, None] = OrderedDict()
-        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self.request_queue_size = 8 * connections_max
+        #: Connections without a request, the oldest first, with the time when they began (monotonic).
+        self.idle: OrderedDict[socket.socket, float] = OrderedDict()
+        self._slots = threading.BoundedSemaphore(connections_max)
         super().__init__((str(address[0]), port), _Handler)
-        self.set_app(make_wsgi_app(registry))
-        self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
+        self.set_app(app)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection."""
@@ -211,13 +217,20 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             time.sleep(RETRY_S)
             raise
 
+    def service_actions(self) -> None:
+        """End connections whose request takes too long."""
+        for request, began in list(self.idle.items()):
+            if time.monotonic() - began > REQUEST_S:
+                self._end(request)
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a separate thread; end the oldest idle one if no thread is free."""
         if not self._slots.acquire(blocking=False):
-            with contextlib.suppress(KeyError, OSError):  # none is idle, or it has just ended
-                self.idle.popitem(last=False)[0].shutdown(socket.SHUT_RDWR)
+            self.on_full()
+            with contextlib.suppress(StopIteration):  # none is idle
+                self._end(next(iter(self.idle)))
             self._slots.acquire()
-        self.idle[request] = None
+        self.idle[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started
@@ -231,12 +244,28 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         finally:
             self._release(request)
 
+    def _end(self, request: socket.socket) -> None:
+        self.idle.pop(request, None)
+        with contextlib.suppress(OSError):  # it has just ended
+            request.shutdown(socket.SHUT_RDWR)
+
     def _release(self, request: socket.socket) -> None:
         self.idle.pop(request, None)
         self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report nothing: a connection that breaks off does not concern the recorder."""
+        """Report nothing: a connection that breaks off does not concern the server."""
+
+
+class MetricsServer(BoundedServer):
+    """Serves a registry at an address until closed."""
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+        from prometheus_client import make_wsgi_app
+
+        super().__init__(host, port, make_wsgi_app(registry))
+        self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stop listening; open connections end within :data:`PATIENCE_S`."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -24,9 +25,6 @@ import numpy.typing as npt
 from tape2048.errors import FieldError, NotRunningError, StorageError
 from tape2048.io.durable import open_owned, rename_exchange, storage_error, write_all
 from tape2048.session.run_table import REACH_TILES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Level = Literal["info", "warning", "error"]
 State = Literal["starting", "recording", "paused", "draining", "publishing", "stopped"]

@@ -20,7 +20,7 @@ import msgspec
 
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
-from tape2048_recorder.ipc.protocol import Channel, Compiles, Crashed, Ready, Shared, WorkerSpec
+from tape2048_recorder.ipc.protocol import Channel, Crashed, Ready, Shared, Starts, WorkerSpec
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.workers.loop import Worker
 
@@ -61,8 +61,11 @@ def main(argument: str) -> int:
         from tape2048.jit.compiler import announced, cache_dir
 
         def announce() -> None:
-            cache = cache_dir()
-            channel.send(Compiles(None if cache is None else str(cache)))
+            often = f"the first time only (kept in {cache_dir()})"
+            if cache_dir() is None:
+                often = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
+            what = f"compiling the game loop with {spec.settings['player']}: half a minute or so, {often}"
+            channel.send(Starts(valid_text(what)))
 
         with announced(announce):
             worker = _worker_class(spec.settings["player"])(spec, channel, shared)

@@ -51,7 +51,6 @@ class BatchWorker(Worker):
         self._slot["oldest"] = self.generation
 
     def _make_table(self, weights: Weights | None) -> tuple[Table, str]:
-        """Make a table whose model has made moves; return it with its player's hash."""
         name, args = self._config.player, self._config.player_args
         player = make_batch_player(name, args if weights is None else {**args, "model": weights.path})
         caller = Caller(player, name, answered=self._note_progress)
@@ -85,6 +84,7 @@ class BatchWorker(Worker):
         """Get the ids and seeds of games to begin, both u64[n]; None at the end."""
         if not self._more_games:
             return None
+        self._note_finished()
         answer = self._answer_to(Ask(want))
         if not isinstance(answer, Games):
             self._more_games = False
@@ -94,14 +94,18 @@ class BatchWorker(Worker):
 
     def flush(self, table: Table) -> None:
         """Write a table's finished games as one block."""
+        self._note_finished()
         self._slot["games"] += np.uint64(len(table.finished.runs))
+        self._rows += table.finished.rows_finished
         self._buffer, self.generation = table.finished, table.generation
         self._flush()
         self._finished_at.pop(table.generation, None)
 
+    def _note_finished(self) -> None:
+        self._slot["rows"] = self._rows + sum(table.finished.rows_finished for table in self._tables)
+
     def _games_wanted(self) -> int:
-        """Return 0: tables request games when a lane is free."""
-        return 0
+        return 0  # tables request games when a lane is free
 
     def run(self) -> None:
         """Play until the daemon has no more games or commands a stop."""
@@ -121,11 +125,9 @@ class BatchWorker(Worker):
             self._flush_all()  # a bad answer costs the games in play, and no finished one
             raise
         self._flush_all()
-        dropped = sum(table.playing for table in self._tables)
-        self._channel.send(Bye(dropped, self._finished_dropped))
+        self._channel.send(Bye(sum(table.playing for table in self._tables), self._finished_dropped))
 
     def _play_ticks(self) -> bool:
-        """Play for a slice of time; return whether there is more to play."""
         begin = now = time.monotonic()
         more = True
         while more and now - begin < SLICE_S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
@@ -17,6 +17,7 @@ from tape2048_recorder.ipc.protocol import (
     HURRY,
     Ask,
     Bye,
+    Channel,
     Confirmed,
     FromDaemon,
     FromWorker,
@@ -25,12 +26,12 @@ from tape2048_recorder.ipc.protocol import (
     NoRoom,
     Range,
     Reserve,
+    Shared,
+    Starts,
+    WorkerSpec,
     WriteFailed,
     Written,
 )
-
-if TYPE_CHECKING:
-    from tape2048_recorder.ipc.protocol import Channel, Shared, WorkerSpec
 
 #: Target duration of one call of the compiled loop, after which commands are read.
 SLICE_S = 0.05
@@ -41,8 +42,7 @@ _SLICE_STEPS_MAX = 1 << 24
 #: about 2,200.
 RUNS_MAX = 16_384
 
-#: Games of the first request, before their length is known.
-_FIRST_GAMES = 8
+_FIRST_GAMES = 8  # games of the first request, before their length is known
 
 #: Blocks that a request for games covers, so that a worker seldom runs out before the next block.
 _BLOCKS_AHEAD = 1.25
@@ -67,11 +67,12 @@ class Worker:
         self._slot = shared.slots[spec.index : spec.index + 1]
         self.player_sha256 = ""
         self._block_rows = int(self._slot["block_rows"][0])
+        seconds = "a large network takes some seconds the first time on a machine"
+        channel.send(Starts(f"loading the player {self._config.player} ({seconds})"))
         self._prepare()
         self._slice_steps = _SLICE_STEPS_FIRST
         self._finished_since: float | None = None
-        self._games = 0
-        self._rows = 0
+        self._games, self._rows = int(self._slot["games"][0]), int(self._slot["rows"][0])
         self._finished_dropped = 0
         self._more_games = True
         self._written = False  # whether a written block awaits its confirmation
@@ -96,10 +97,11 @@ class Worker:
         )
 
     def warm_up(self) -> None:
-        """Compile the game loop (or load it), and check that the player moves."""
+        """Compile the game loop and the making of rows (or load them), and check that the player moves."""
         buffer = self._new_buffer(64)
         buffer.give(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
         self._loop.play_into(buffer, self._player, steps_max=4)
+        _ = buffer.rows
 
     def run(self) -> None:
         """Play until the daemon has no more games or commands a stop."""
@@ -111,21 +113,20 @@ class Worker:
                 buffer.forget_waiting()
             self._flush_if_asked()
             self._resize_if_asked()
-            if buffer.in_play or buffer.games_waiting:
+            if buffer.in_play or (buffer.games_waiting and self._rows_left):
                 self._play_slice()
             elif self._asked:
                 self._settle()
-            elif self._more_games and len(buffer.runs) == RUNS_MAX:
-                self._flush()
             elif self._more_games:
-                self._take(self._answer_to(Ask(self._games_wanted())))
+                self._flush()  # before a limit, the daemon counts its bytes
+                if not self._asked:
+                    self._take(self._answer_to(Ask(self._games_wanted())))
             else:
                 break
         self._flush_all()
         self._channel.send(Bye(int(buffer.in_play), self._finished_dropped))
 
     def _note_progress(self) -> None:
-        """Note the time, in which the daemon sees that this worker does not hang."""
         self._slot["heartbeat_ns"] = time.monotonic_ns()
 
     def _take(self, answer: FromDaemon) -> None:
@@ -136,24 +137,29 @@ class Worker:
         self._buffer.give(ids, self._game_seeds(self._seed, ids))
 
     def _games_wanted(self) -> int:
-        """Return how many games to request now, to last until the next block is written."""
         buffer = self._buffer
         block = buffer.rows_max * self._games / self._rows if self._games else _FIRST_GAMES
         wanted = int(block * _BLOCKS_AHEAD) + 1 - buffer.games_waiting
         free_runs = RUNS_MAX - len(buffer.runs) - buffer.games_waiting - buffer.in_play
-        return int(min(wanted, free_runs))
+        return int(max(min(wanted, free_runs), 0))
+
+    @property
+    def _rows_left(self) -> int:
+        return max(int(self._slot["rows_max"][0]) - self._rows, 0)
 
     def _play_slice(self) -> None:
         buffer, slot = self._buffer, self._slot
         steps_before, runs_before, rows_before = buffer.steps_played, len(buffer.runs), buffer.rows_finished
         begin = time.monotonic()
-        status = self._loop.play_into(buffer, self._player, steps_max=self._slice_steps)
+        status = self._loop.play_into(
+            buffer, self._player, steps_max=self._slice_steps, rows_enough=rows_before + self._rows_left
+        )
         now = time.monotonic()
         steps = buffer.steps_played - steps_before
         self._games += len(buffer.runs) - runs_before
         self._rows += buffer.rows_finished - rows_before
         slot["steps"] += np.uint64(steps)
-        slot["games"] += np.uint64(len(buffer.runs) - runs_before)
+        slot["games"], slot["rows"] = self._games, self._rows
         slot["heartbeat_ns"] = time.monotonic_ns()
         if status == self._loop.STEPS_PLAYED:
             scale = min(max(SLICE_S / max(now - begin, 1e-6), 0.25), 4.0)
@@ -168,7 +174,6 @@ class Worker:
             self._flush()
 
     def _flush_if_asked(self) -> None:
-        """Write finished games when the daemon rotates, and acknowledge that."""
         asked = self._slot["flush"][0]
         if asked != self._slot["flushed"][0]:
             self._flush_all()
@@ -189,7 +194,6 @@ class Worker:
         self._buffer.resize(rows)
 
     def _flush(self) -> None:
-        """Write the finished games as one block; its confirmation is received later."""
         buffer = self._buffer
         if not buffer.rows_finished:
             return
@@ -199,13 +203,12 @@ class Worker:
         buffer.drop_block()
         if written is not None:  # the report and the request for the next games go in one send
             wanted = self._games_wanted() if self._more_games else 0
-            self._channel.send(written, *([Ask(wanted)] if wanted > 0 else []))
-            self._written, self._asked = True, wanted > 0
+            self._channel.send(written, *([Ask(wanted)] if wanted else []))
+            self._written, self._asked = True, bool(wanted)
         self._finished_since = None
         self._note_progress()
 
     def _write_block(self) -> Written | None:
-        """Write the finished games to a reserved range; return None if there is no room for them."""
         buffer = self._buffer
         rows = buffer.rows_finished
         while True:
@@ -245,7 +248,6 @@ class Worker:
                 raise unexpected("a block to be confirmed, or games", answer)
 
     def _open(self, place: Range) -> int:
-        """Return the descriptor of the session's rows; one file is open at a time."""
         if self._file is None or self._file[0] != place.session:
             self._close_file()
             self._file = (place.session, os.open(place.path, os.O_WRONLY | os.O_CLOEXEC))

@@ -1,0 +1,423 @@
+"""The learning of :mod:`tape2048_recorder.ntuple_training.learning` on a GPU: thousands of games at a time.
+
+A warp plays a game. Each of its four groups of 8 threads slides the board in one direction, and each thread
+of a group looks up one of the afterstate's 8 images. A launch plays :data:`SEGMENT_MOVES` moves of each game
+and then learns from them backwards. Where a game goes on, the value of its next move stands for the rest.
+
+Warps write into one set of tables without locks, so an update can overwrite another. That keeps the learning
+stable: entries that thousands of games look up at the same time, like those of the first moves, change by one
+update and not by the sum of all.
+
+Games begin anew or on boards of the pools, which all games share, and never from the middle of a game. Late
+games are guided to the end of a training. Where the guidance ended after 42G moves, the network forgot within
+3G moves how to reach 32768.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numba.cuda
+import numpy as np
+import numpy.typing as npt
+from numba import float32, int64, uint32, uint64
+
+from tape2048.errors import ConfigError
+from tape2048.game.rules import MERGE_SCORE, SLIDE, boards_to_exps
+from tape2048_recorder.ntuple_training.learning import BEGINS_MAX, BEGUN, ENTERED, LEARNED, WEIGHT, A, E
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape2048.ntuple.network import NetworkLayout
+
+cuda: Any = numba.cuda  # most of which has no types
+
+#: Moves of each game in a launch.
+SEGMENT_MOVES = 64
+
+#: New games of a launch whose results the host sees.
+RESULTS_MAX = 1 << 16
+
+_WARP = 32
+_THREADS = 128  # of a block
+_ALL = 0xFFFFFFFF
+_IMAGES = 8
+_GROUPS = 4
+_CELLS = 16
+_NEVER = 1 << 63  # a sum that no tiles have
+_WIN = float32(65536)  # the least score of a move that ends a game by the rules
+
+# Words of a game. A board of 0 is a game that has not begun. The flags: its first board was new; it is
+# guided; it has reached its goal, and the next board is its last.
+_BOARD, _RANDOM, _SCORE, _STAGE, _REACHED, _FLAGS = range(6)
+_IS_NEW, _IS_GUIDED, _IS_OVER = uint64(1), uint64(2), uint64(4)
+
+
+def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
+    """Return the kernel that plays and learns with networks of this layout."""
+    tuples, stages, stage_size = len(layout.tuples), layout.stage_count, layout.stage_size
+    width, rounds = max(map(len, layout.tuples)), -(-tuples // _GROUPS)
+    # The shift of each cell's nibble; a shorter tuple begins with cells that are always empty.
+    shifts = np.array(
+        [[64] * (width - len(cells)) + [60 - 4 * cell for cell in cells] for cells in layout.tuples], np.int32
+    )
+    offsets = np.array(layout.offsets, np.int64)
+    device: Callable[[Any], Any] = cuda.jit(device=True, inline="always")
+    kernel: Callable[[Any], Any] = cuda.jit
+
+    @device
+    def mix(x: Any) -> Any:
+        x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
+        return x ^ (x >> uint64(31))
+
+    @device
+    def transpose(board: Any) -> Any:
+        swap = (board ^ (board >> uint64(12))) & uint64(0x0000F0F00000F0F0)
+        board = board ^ swap ^ (swap << uint64(12))
+        swap = (board ^ (board >> uint64(24))) & uint64(0x00000000FF00FF00)
+        return board ^ swap ^ (swap << uint64(24))
+
+    @device
+    def image(board: Any, k: Any) -> Any:
+        if k & 1:
+            low = uint64(0x0F0F0F0F0F0F0F0F)
+            board = ((board >> uint64(4)) & low) | ((board & low) << uint64(4))
+            low = uint64(0x00FF00FF00FF00FF)
+            board = ((board >> uint64(8)) & low) | ((board & low) << uint64(8))
+        if k & 2:
+            board = (board >> uint64(32)) | (board << uint64(32))
+            low = uint64(0x0000FFFF0000FFFF)
+            board = ((board >> uint64(16)) & low) | ((board & low) << uint64(16))
+        if k & 4:
+            board = transpose(board)
+        return board
+
+    @device
+    def total_of(board: Any) -> Any:
+        present = uint64(0)
+        for i in range(_CELLS):
+            present |= uint64(1) << ((board >> uint64(4 * i)) & uint64(15))
+        return present
+
+    @device
+    def stage_of(sums: Any, board: Any) -> Any:
+        total, stage = total_of(board), 0
+        for i in range(sums.shape[0]):
+            if total >= sums[i]:
+                stage += 1
+        return stage
+
+    @device
+    def downgraded(board: Any) -> Any:
+        present = total_of(board)
+        missing = uint64(63 - cuda.clz(present))
+        while missing > uint64(0) and (present >> missing) & uint64(1) != uint64(0):
+            missing -= uint64(1)
+        halved = uint64(0)
+        for i in range(_CELLS):
+            exponent = (board >> uint64(4 * i)) & uint64(15)
+            if missing > uint64(0) and exponent > missing:
+                exponent -= uint64(1)
+            halved |= exponent << uint64(4 * i)
+        return halved
+
+    @device
+    def place_of(shift: Any, offset: Any, pattern: Any, t: Any, stage: Any) -> Any:
+        index = uint64(0)
+        for i in range(width):
+            digit = uint64(0)
+            if shift[t, i] < 64:
+                digit = (pattern >> uint64(shift[t, i])) & uint64(15)
+            index = (index << uint64(4)) | digit
+        return int64(stage) * int64(stage_size) + offset[t] + int64(index)
+
+    @device
+    def spawned(board: Any, bits: Any, thread: Any) -> Any:
+        is_empty = thread < _CELLS and (board >> uint64(4 * (thread & 15))) & uint64(15) == uint64(0)
+        holes = uint32(cuda.ballot_sync(_ALL, is_empty))
+        draw = ((bits >> uint64(32)) * uint64(10 * cuda.popc(holes))) >> uint64(32)
+        cell = draw // uint64(10)
+        rank = cuda.popc(holes & uint32((uint64(1) << uint64(thread)) - uint64(1)))
+        chosen = cuda.ballot_sync(_ALL, is_empty and uint64(rank) == cell)
+        exponent = uint64(2) if draw == cell * uint64(10) else uint64(1)
+        return board | (exponent << uint64(4 * (cuda.ffs(chosen) - 1)))
+
+    @kernel
+    def learn(
+        weights: Any, rates: Any, slide: Any, merge: Any, begins: Any, goals: Any, guides: Any,
+        goal_reward: Any, games: Any, afterstates: Any, rewards: Any, tails: Any, pools: Any, tallies: Any,
+        results: Any, counts: Any, errors: Any, beta: Any, decay: Any, coherent: Any, pooling: Any,
+    ) -> None:  # fmt: skip
+        shift = cuda.const.array_like(shifts)
+        offset = cuda.const.array_like(offsets)
+        thread, game = cuda.laneid, cuda.grid(1) // _WARP
+        if game >= games.shape[0]:
+            return
+        k, group = thread & 7, thread >> 3
+        gamma = uint64(0x9E3779B97F4A7C15)
+        board, random, score = games[game, _BOARD], games[game, _RANDOM], games[game, _SCORE]
+        entered, reached = int64(games[game, _STAGE]), int64(games[game, _REACHED])
+        flags = games[game, _FLAGS]
+        length, own = 0, 0  # moves of the segment, and those of its current game
+        while True:
+            if board == uint64(0):
+                random += gamma
+                bits = mix(random)
+                if pooling and thread == 0:
+                    stage = 0
+                    for other in range(1, stages):
+                        if (
+                            tallies[BEGUN, other] < BEGINS_MAX * tallies[ENTERED, other]
+                            and tallies[LEARNED, other] < tallies[LEARNED, stage]
+                        ):
+                            stage = other
+                    if stage > 0:
+                        cuda.atomic.add(tallies, (BEGUN, stage), 1)
+                        room = min(tallies[ENTERED, stage], pools.shape[1])
+                        board = pools[stage, int64((bits >> uint64(1)) % uint64(room))]
+                board = uint64(cuda.shfl_sync(_ALL, int64(board), 0))
+                flags = uint64(0)
+                if board == uint64(0):
+                    flags |= _IS_NEW
+                    for _ in range(2):
+                        random += gamma
+                        board = spawned(board, mix(random), thread)
+                if bits & uint64(1) != uint64(0):
+                    flags |= _IS_GUIDED
+                score, own = uint64(0), 0
+                entered, reached = int64(stage_of(begins, board)), int64(stage_of(goals, board))
+
+            # The group's afterstate, turned so that the move is along the rows: its value is the same.
+            source = transpose(board) if group < 2 else board
+            after, points = uint64(0), uint64(0)
+            for i in range(4):
+                row = int64((source >> uint64(16 * i)) & uint64(0xFFFF))
+                after |= uint64(slide[row + ((group & 1) << 16)]) << uint64(16 * i)
+                points += uint64(merge[row])
+            reward = float32(points)
+            at_goal = 0
+            if reward >= _WIN or (reward >= goal_reward and stage_of(goals, after) > reached):
+                at_goal = 1
+            seen = after
+            if at_goal == 1 or (flags & _IS_GUIDED != uint64(0) and stage_of(guides, board) > 0):
+                seen = downgraded(after)
+            stage, pattern = stage_of(begins, seen), image(seen, k)
+            value = float32(0)
+            for t in range(tuples):
+                value += weights[place_of(shift, offset, pattern, t, stage)]
+            for step in (1, 2, 4):
+                value += cuda.shfl_xor_sync(_ALL, value, step)
+            best, value = group, reward + value if after != source else float32(-math.inf)
+            for step in (8, 16):
+                other_value = cuda.shfl_xor_sync(_ALL, value, step)
+                other = cuda.shfl_xor_sync(_ALL, best, step)
+                if other_value > value or (other_value == value and other < best):
+                    best, value = other, other_value
+
+            is_dead = value == float32(-math.inf)
+            if pooling and not is_dead:
+                stage = stage_of(begins, board)
+                if stage > entered:
+                    entered = int64(stage)
+                    if thread == 0:
+                        pools[stage, cuda.atomic.add(tallies, (ENTERED, stage), 1) % pools.shape[1]] = board
+            if is_dead or flags & _IS_OVER != uint64(0):
+                if thread == 0:
+                    if own > 0 and flags & _IS_OVER == uint64(0):
+                        tails[length - 1, game] = float32(0)
+                    if flags & _IS_NEW != uint64(0):
+                        place = cuda.atomic.add(counts, 0, 1) % results.shape[0]
+                        results[place, 0], results[place, 1] = score, board
+                board = uint64(0)
+                continue
+            if length == segment_moves:
+                if thread == 0 and own > 0:
+                    tails[length - 1, game] = value
+                break
+            first = best * _IMAGES
+            at_goal = cuda.shfl_sync(_ALL, at_goal, first)
+            after = uint64(cuda.shfl_sync(_ALL, int64(after), first))
+            reward = cuda.shfl_sync(_ALL, reward, first)
+            if best < 2:
+                after = transpose(after)
+            score += uint64(reward)
+            if at_goal == 1:
+                flags |= _IS_OVER
+                if thread == 0:
+                    cuda.atomic.add(counts, 1, 1)
+                    if own > 0:
+                        tails[length - 1, game] = value
+            else:
+                if thread == 0:
+                    afterstates[length, game], rewards[length, game] = after, reward
+                    tails[length, game] = float32(math.nan)
+                length += 1
+                own += 1
+            random += gamma
+            board = spawned(after, mix(random), thread)
+
+        if thread == 0:
+            games[game, _BOARD], games[game, _RANDOM], games[game, _SCORE] = board, random, score
+            games[game, _STAGE], games[game, _REACHED] = uint64(entered), uint64(reached)
+            games[game, _FLAGS] = flags
+        cuda.syncwarp()
+
+        rate = beta / float32(_IMAGES * tuples)
+        target, following, error, learned = float32(0), float32(0), float32(0), 0
+        for back in range(segment_moves):
+            j = segment_moves - 1 - back
+            tail = tails[j, game]
+            if math.isnan(tail):
+                target = rewards[j + 1, game] + (float32(1) - decay) * following + decay * target
+            else:
+                target = tail
+            after = afterstates[j, game]
+            stage, pattern = stage_of(begins, after), image(after, k)
+            if stage == thread:
+                learned += 1
+            value = float32(0)
+            for t in range(group, tuples, _GROUPS):
+                value += weights[place_of(shift, offset, pattern, t, stage)]
+            for step in (1, 2, 4, 8, 16):
+                value += cuda.shfl_xor_sync(_ALL, value, step)
+            delta = target - value
+            error += abs(delta)
+            value = float32(0)
+            for i in range(rounds):
+                t = group + _GROUPS * i
+                place, e, a, weight = int64(0), float32(0), float32(0), float32(0)
+                if t < tuples:
+                    place = place_of(shift, offset, pattern, t, stage)
+                    e, a, weight = rates[place, 0], rates[place, 1], weights[place]
+                cuda.syncwarp()  # images that look the same have one entry: it moves once
+                if t < tuples:
+                    weight += rate * delta * (abs(e) / a if a != float32(0) else float32(1))
+                    weights[place] = weight
+                    if coherent:
+                        rates[place, 0], rates[place, 1] = e + delta, a + abs(delta)
+                    value += weight
+            for step in (1, 2, 4, 8, 16):
+                value += cuda.shfl_xor_sync(_ALL, value, step)
+            following = value
+        if thread < stages and learned > 0:
+            cuda.atomic.add(tallies, (LEARNED, thread), learned)
+        if thread == 0:
+            errors[game] += error
+
+    return learn
+
+
+class GpuLearner:
+    """Games and tables on a GPU.
+
+    Args:
+        layout: tuples and stages of the network.
+        games: games that are played at the same time.
+        pool_boards: boards of each stage that are kept to begin games on, at least 1.
+        seed: decides the spawns; the order in which games learn is not reproducible.
+
+    Raises:
+        ConfigError: there is no GPU, or too little of its memory is free.
+    """
+
+    def __init__(self, layout: NetworkLayout, games: int, pool_boards: int, seed: Sequence[int]) -> None:
+        if not cuda.is_available():
+            raise ConfigError(
+                "found device = 'cuda' and no CUDA GPU that numba can use",
+                hint="install numba-cuda for your version of CUDA, or train with device = 'cpu'",
+            )
+        needed, free = 12 * layout.entries, cuda.current_context().get_memory_info()[0]
+        if needed > free:
+            raise ConfigError(
+                f"found tuples and stages that need {needed / 1e9:.1f} GB on the GPU, and {free / 1e9:.1f} GB"
+                " are free",
+                hint="fewer stages, or tuples of fewer cells (a cell less is a sixteenth)",
+            )
+        self._games = games
+        self._kernel = compiled(layout, SEGMENT_MOVES)
+        states = np.zeros((games, 6), np.uint64)
+        states[:, _RANDOM] = np.random.default_rng(seed).integers(0, 2**64, games, np.uint64)
+        self._states = cuda.to_device(states)
+        self._afterstates = cuda.device_array((SEGMENT_MOVES, games), np.uint64)
+        self._rewards = cuda.device_array((SEGMENT_MOVES, games), np.float32)
+        self._tails = cuda.device_array((SEGMENT_MOVES, games), np.float32)
+        self._pools = cuda.to_device(np.zeros((layout.stage_count, pool_boards), np.uint64))
+        self._tallies = cuda.to_device(np.zeros((3, layout.stage_count), np.int64))
+        self._results = cuda.to_device(np.zeros((RESULTS_MAX, 2), np.uint64))
+        self._counts = cuda.to_device(np.zeros(2, np.int64))
+        self._errors = cuda.to_device(np.zeros(games, np.float32))
+        self._rules = cuda.to_device(SLIDE), cuda.to_device(MERGE_SCORE)
+        self._weights = cuda.device_array(layout.entries, np.float32)
+        self._rates = cuda.device_array((layout.entries, 2), np.float32)
+        self._taken = 0
+
+    def upload(self, entries: npt.NDArray[np.float32]) -> None:
+        """Take over the entries of the host, ``f32[entries, 4]``."""
+        self._weights.copy_to_device(np.ascontiguousarray(entries[:, WEIGHT]))
+        self._rates.copy_to_device(np.ascontiguousarray(entries[:, E : A + 1]))
+
+    def download(self, entries: npt.NDArray[np.float32]) -> None:
+        """Write the entries into the host's, ``f32[entries, 4]``."""
+        entries[:, WEIGHT] = self._weights.copy_to_host()
+        entries[:, E : A + 1] = self._rates.copy_to_host()
+
+    def learn(
+        self,
+        launches: int,
+        *,
+        begins: Sequence[int],
+        goals: Sequence[int],
+        guides: Sequence[int],
+        beta: float,
+        decay: float,
+        coherent: bool,
+    ) -> int:
+        """Play and learn, and return the number of moves.
+
+        Args:
+            launches: how often each game plays :data:`SEGMENT_MOVES` moves.
+            begins: the sums at which stages begin; nothing before they split, and then no pool is used.
+            goals: the sums with which games end.
+            guides: the sums from which every second game chooses by the halved board.
+            beta: the learning rate.
+            decay: lambda.
+            coherent: whether entries learn at separate rates.
+        """
+        sums = [cuda.to_device(np.array(each or [_NEVER], np.uint64)) for each in (begins, goals, guides)]
+        reward = np.float32(min((goal & -goal for goal in goals), default=np.inf))
+        for _ in range(launches):
+            self._kernel[-(-self._games * _WARP // _THREADS), _THREADS](
+                self._weights, self._rates, *self._rules, *sums, reward, self._states, self._afterstates,
+                self._rewards, self._tails, self._pools, self._tallies, self._results, self._counts,
+                self._errors, np.float32(beta), np.float32(decay), coherent, bool(begins),
+            )  # fmt: skip
+        cuda.synchronize()
+        return launches * self._games * SEGMENT_MOVES
+
+    def results(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+        """Return scores and highest exponents of new games since the last call, at most the last 65,536."""
+        count = int(self._counts.copy_to_host()[0])
+        new = np.arange(max(self._taken, count - RESULTS_MAX), count)
+        self._taken = count
+        scores, boards = self._results.copy_to_host()[new % RESULTS_MAX].T
+        return scores.astype(np.float64), boards_to_exps(boards).max(axis=1, initial=0)
+
+    def take_errors(self) -> float:
+        """Return the sum of ``|delta|`` since the last call."""
+        total = float(self._errors.copy_to_host().sum(dtype=np.float64))
+        self._errors.copy_to_device(np.zeros(self._games, np.float32))
+        return total
+
+    @property
+    def goals(self) -> int:
+        """Games that reached their goal."""
+        return int(self._counts.copy_to_host()[1])
+
+    @property
+    def tallies(self) -> npt.NDArray[np.int64]:
+        """Counts by stage, ``i64[3, S]``, as a lane's."""
+        tallies: npt.NDArray[np.int64] = self._tallies.copy_to_host()
+        return tallies
