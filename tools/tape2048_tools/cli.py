@@ -9,22 +9,20 @@ This module imports nothing heavier than click: ``tape2048 --help`` and shell co
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import click
 
 from tape2048_tools.terminal.click_extras import ROOT_SETTINGS, LazyGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 EXIT_INTERRUPTED = 130
 
-#: Signals that end a process which does not handle them.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)  # signals that end a process which does not handle them
 
 #: By what one wants to do: for each subcommand its module below ``commands`` (and its name in it, unless that
 #: is ``command``), and its line in the help.
@@ -51,6 +49,7 @@ _GROUPS = {
     },
     "Look after recordings": {
         "validate": ("sessions.validate", "Check sessions: checksums, bookkeeping, replay."),
+        "audit": ("sessions.audit", "Tell whether recorded games are really 2048."),
         "prune": ("sessions.prune", "Remove sessions past the retention limits."),
         "merge": ("sessions.repack:merge", "Merge many small sessions into one."),
         "repack": ("sessions.repack:repack", "Write sessions of rows onto tape, or back."),
@@ -58,6 +57,7 @@ _GROUPS = {
     },
     "Train and examine": {
         "critic": ("critic.group", "Train, examine and apply critics of positions."),
+        "annotate": ("sessions.annotate", "Compute a player's values, loss and luck of every move."),
         "embed": ("critic.embed", "Compute a tower's embeddings of every row of sessions."),
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
         "train-player": ("players.train", "Train an n-tuple network."),
@@ -65,11 +65,11 @@ _GROUPS = {
         "examples": ("recorder.config:examples", "Write sample files of settings, and example scripts."),
     },
     "Other formats": {
+        "card": ("sessions.card", "Write a dataset card for the Hugging Face Hub."),
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
         "convert": ("runs.convert", "Convert runs from one format to another."),
         "dataset": ("runs.dataset", "Build data sets of many runs; append to them, filter, check."),
         "pack": ("runs.pack", "Pack many runs into one read-only file, and read such files."),
-        "annotate": ("runs.annotate", "Add a player's values of all four moves to runs."),
     },
 }
 COMMANDS = {
@@ -171,21 +171,24 @@ def run(args: Sequence[str] | None = None, command: click.Command = cli, name: s
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        from tape2048_tools.terminal.output import drop_unwritten
+        from tape2048_tools.terminal.output import complain
 
-        with contextlib.suppress(OSError):  # without a reader, the exit code has to do
-            error.show()
-        drop_unwritten(sys.stderr)
+        shown = io.StringIO()
+        error.show(shown)
+        for line in shown.getvalue().removesuffix("\n").split("\n"):
+            complain(line)
         return error.exit_code
     except Exception as error:
-        from tape2048.errors import TapeError
+        from tape2048.errors import TapeError, TooManyFilesError
 
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            error = TooManyFilesError(str(error.strerror), path=error.filename)
         if not isinstance(error, TapeError):  # a bug, which keeps its traceback
             raise
-        from tape2048_tools.terminal.output import complain, printable
+        from tape2048_tools.terminal.output import complain
 
-        complain(f"{name}: error: {printable(str(error))}")
-        complain(f"hint: {printable(error.advice)}")
+        complain(f"{name}: error: {error}")
+        complain(f"hint: {error.advice}")
         return error.exit_code
     return code if isinstance(code, int) else 0
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048.critic.facts import check_embeddings, players_of, strangers
+from tape2048.critic.facts import check_embeddings, strangers
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
-from tape2048.selection import parts_of_hashes, run_hash
+from tape2048.selection import name_players, only_player, parts_of_hashes, player_names, players_of, run_hash
 from tape2048.training import METRICS, read_metrics
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
@@ -42,8 +42,7 @@ ALL = "all"
 #: Most points of a learning curve.
 POINTS_MAX = 500
 
-#: Rows of a game if the critic does not name the number of its training.
-_PER_RUN = 512
+_PER_RUN = 512  # rows of a game if the critic does not name the number of its training
 
 
 def examine(
@@ -79,6 +78,10 @@ def examine(
     if loaded.kind != "ntuple" and loaded.needs_embeddings:
         check_embeddings(chosen, loaded.info.tower.sha256)
     rollouts = None if oracle is None else rollouts_of(chosen, oracle, seed)
+    if per_run is None:  # as in the training
+        trained: Any = loaded.info.training.get("per_run", _PER_RUN) if loaded.info.training else _PER_RUN
+        per_run = trained if isinstance(trained, int) else 0
+    bound = max(1, rows_max // len(chosen.runs)) if rows_max else per_run
     with stages_bar(quiet=quiet) as progress:
         evaluation = evaluate(
             loaded,
@@ -86,14 +89,14 @@ def examine(
             train=train,
             baselines=baselines,
             by=by,
-            per_run=_rows_per_run(loaded.info, len(chosen.runs), per_run, rows_max),
+            per_run=min(per_run or bound, bound) or None,
             replicates=bootstrap,
             seed=seed,
             oracle=rollouts,
             positions=positions,
             progress=progress,
         )
-    about = {
+    return evaluation, {
         "critic": str(critic),
         "critic_sha256": loaded.sha256,
         "kind": loaded.kind,
@@ -106,7 +109,6 @@ def examine(
         "runs_in_all": len(corpus.runs),
         "notes": notes,
     }
-    return evaluation, about
 
 
 def _choose_parts(
@@ -125,9 +127,10 @@ def _choose_parts(
             f"found the part {name or wanted!r}, expected one of the critic's split: {known}",
             hint="--split all examines every game",
         )
+    names = player_names(one.meta for one in corpus.sessions)
     notes = [
-        f"The critic judges another player: these are games of {player}."
-        for player in strangers(info, players_of(corpus))
+        f"The critic judges another player: these are games of {names[player.label]}."
+        for player in strangers(info, players_of(corpus.runs, corpus.sessions))
     ]
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
@@ -158,14 +161,6 @@ def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
     return corpus.where(mine) if corpus.row_counts[mine].sum() else None
 
 
-def _rows_per_run(info: CriticFacts, runs: int, asked: int | None, rows_max: int) -> int | None:
-    """Return the maximum of rows of each game, as in the training if none is asked for; None: all."""
-    trained: Any = info.training.get("per_run", _PER_RUN) if info.training else _PER_RUN
-    per_run = (trained if isinstance(trained, int) else 0) if asked is None else asked
-    bound = max(1, rows_max // runs) if rows_max else per_run
-    return min(per_run or bound, bound) or None
-
-
 def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     """Return the oracle that plays games of a corpus on with the player that recorded them, on all cores."""
     from tape2048.base.resources import available_cores
@@ -174,13 +169,12 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     from tape2048_recorder.replay.replay import recorded_player
 
     sessions = [corpus.sessions[number] for number in sorted(set(corpus.runs["session"].tolist()))]
-    players = players_of(corpus)
+    players = players_of(corpus.runs, corpus.sessions)
     if len(players) > 1:
         raise CorpusError(
-            f"found games of {len(players)} players ({'; '.join(map(str, players))}), expected one: "
-            "the oracle plays on with it",
+            f"found games of {name_players(players)}; expected one, with which the oracle plays on",
             path=corpus.sessions[0].path.parent,
-            hint="examine the sessions of one player: ROOT may be a single session",
+            hint=f'examine the games of one player: --where "{only_player(players[0])}"',
         )
     meta, player = recorded_player(sessions[0].path, sessions[0].meta)
 

@@ -223,6 +223,11 @@ def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     free = status.f_bavail * status.f_frsize / 1e6
     # A rotation may need the session a second time, to move its blocks.
     wanted = config.min_free_mb + 2 * config.rotate_steps * row_bytes(config) / 1e6
+    total = status.f_blocks * status.f_frsize / 1e6
+    for name in ("max_disk_mb", "spool_max_mb"):
+        if (limit := getattr(config, name) or 0) + config.min_free_mb > total > 0:
+            found = f"{name} = {limit} and min_free_mb = {config.min_free_mb} exceed its {total:,.0f} MB"
+            return "warn", found, f"lower {name}: the recorder pauses before it meets it"
     if free >= wanted:
         return "ok", f"{free:,.0f} MB"
     if free < config.min_free_mb:
@@ -342,9 +347,11 @@ def _compiler(_: RecorderConfig, machine: Machine) -> Result:
         if tuple(map(int, re.findall(r"\d+", versions[package])[:2])) < least:
             return "fail", text, "pip install --upgrade tape2048"
     try:
-        import numba  # noqa: F401 - its import refuses a NumPy that it does not support
+        import numba  # its import refuses a NumPy that it does not support
     except ImportError as error:
         return "fail", f"{text}: {error}", "pip install --upgrade tape2048"
+    if getattr(numba.config, "DISABLE_JIT", 0):
+        return "fail", f"{text}, with $NUMBA_DISABLE_JIT", "unset NUMBA_DISABLE_JIT"
     return "ok", f"{text}, Python {platform.python_version()}"
 
 

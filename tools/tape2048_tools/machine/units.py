@@ -60,7 +60,6 @@ class ServicePaths(msgspec.Struct, frozen=True):
 _SYSTEM_UNITS = PurePosixPath("/etc/systemd/system")
 _SYSTEM_USERS = PurePosixPath("/etc/sysusers.d/tape2048.conf")
 
-
 _UNITS = (
     "tape2048-recorder@.service",
     "tape2048-prune@.service",
@@ -96,8 +95,7 @@ def units(paths: ServicePaths) -> list[Unit]:
         "wanted_by": "default.target" if paths.user else "multi-user.target",
     }
     found = [Unit(paths.unit_dir / name, _marked(_template(name).format(**values))) for name in _UNITS]
-    users = Unit(_SYSTEM_USERS, _marked(_template("tape2048.sysusers")))
-    return found if paths.user else [*found, users]
+    return found if paths.user else [*found, Unit(_SYSTEM_USERS, _marked(_template("tape2048.sysusers")))]
 
 
 def _template(name: str) -> str:
@@ -123,7 +121,6 @@ def drop_in(paths: ServicePaths, instance: str, config: RecorderConfig) -> list[
 
 
 def _permissions(config: RecorderConfig) -> tuple[list[str], list[str], list[str]]:
-    """Return the directives with which a recorder, its pruning and its checks reach their directories."""
     recorder, prune, validate = [], [], []
     out_dir, textfile = PurePosixPath(config.out_dir), PurePosixPath(config.metrics_textfile or "")
     if out_dir.is_absolute():

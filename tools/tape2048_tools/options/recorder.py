@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
 
-
 #: A pattern that is a choice of plain words.
 _CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
 
@@ -71,8 +70,6 @@ def complete_player(
 
 
 class _Flag(click.Option):
-    """The flag of a setting, which stands in the help below the heading of the setting's group."""
-
     def __init__(self, *args: Any, group: str | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.group = group
@@ -189,9 +186,8 @@ def sample_toml() -> str:
 
     Prose starts with ``# ``, a setting with ``#``: with these removed, the file means the same.
     """
-    settings = settings_of(RecorderConfig).values()
     # In TOML no plain key may follow a table.
-    ordered = sorted(settings, key=lambda setting: setting.kind == "table")
+    ordered = sorted(settings_of(RecorderConfig).values(), key=lambda setting: setting.kind == "table")
     retention = f"{comment(_RETENTION_HEAD)}\n#[{RETENTION}]"
     limits = settings_of(RetentionLimits).values()
     parts = [comment(_SAMPLE_HEAD), *map(sample_entry, ordered), retention, *map(sample_entry, limits)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from tape2048.base.text import counted
+from tape2048.base.text import counted, printable
 from tape2048.io.durable import storage_error
 from tape2048_tools.progress.panel import Progress, ProgressPanel, open_panel, progress_bar
 from tape2048_tools.terminal.display import (
@@ -23,7 +23,7 @@ from tape2048_tools.terminal.display import (
     share,
     size,
 )
-from tape2048_tools.terminal.output import columns, complain, printable
+from tape2048_tools.terminal.output import columns, complain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 _SESSIONS_SHOWN = 8
 
-#: A shorter recording is too short for its speed and its bytes a minute.
-_SHORTEST_S = 1.0
+_SHORTEST_S = 1.0  # a shorter recording is too short for its speed and its bytes a minute
 
 
 class RecordingPanel:
@@ -91,6 +90,9 @@ class RecordingPanel:
             per_s = status.steps_per_s * row_bytes(self._config) / self._config.sample_rate
             left = f" ({duration(status.free_bytes / per_s)} at this rate)" if per_s > 0 else ""
             facts["disk"] = [disk + left]
+        warning = status.why if status.state in {"paused", "starting"} else None
+        if status.state == "recording" and not status.games:
+            warning = f"playing the first games: {counted(status.steps, 'step')} so far"
         return Progress(
             "session",
             status.session_rows,
@@ -103,7 +105,7 @@ class RecordingPanel:
             ],
             elapsed_s=status.elapsed_s,
             facts=facts,
-            warning=status.why if status.state in {"paused", "starting"} else None,
+            warning=warning,
         )
 
 
@@ -164,8 +166,6 @@ _STOPPED = "stopped; the same command resumes it"
 def _panel(
     title: str, details: Callable[[dict[str, Any]], dict[str, Any]], *, quiet: bool = False
 ) -> ProgressPanel:
-    """Open the panel of a training; ``details`` are the rate, the facts and the trend of its figures."""
-
     def describe(made: TrainingProgress) -> Progress:
         shown = Progress("learned", made.done, made.of, made.unit, "training", elapsed_s=made.elapsed_s)
         left_s = max(made.of - made.done, 0) / made.per_s if made.per_s else None
@@ -274,8 +274,8 @@ def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) ->
     speed = f"{duration(found['elapsed_s'])}, {rate(found['rows_per_s'])} boards/s"
     facts: dict[str, Any] = {
         "ended": ended if trained.done else _STOPPED,
-        "learned": f"{number(found['games'])} games in {found['epoch']} passes, "
-        f"{number(found['rows'])} boards, {speed}",
+        "learned": f"{counted(found['epoch'], 'epoch')} of "
+        f"{number(found['games_in_all'] // found['epochs'])} games, {number(found['rows'])} boards, {speed}",
     }
     if trained.best is None or found["best_loss"] is None:
         return [columns(facts)]
@@ -372,15 +372,12 @@ def draw_curve(directory: Path) -> Path | None:
 
 
 class _Point(msgspec.Struct):
-    """The part of a line of metrics that the curve shows."""
-
     moves: int
     mean_score: float | None
     reach: dict[str, float]
 
 
 def _points(path: Path) -> list[_Point]:
-    """Return the lines of metrics with finished games; skip damaged lines."""
     points, damaged = [], 0
     for line in path.read_bytes().splitlines():
         try:
@@ -388,5 +385,5 @@ def _points(path: Path) -> list[_Point]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             damaged += 1
     if damaged:
-        complain(f"the learning curve omits {damaged} damaged lines of {printable(near(str(path)))}")
+        complain(f"the learning curve omits {damaged} damaged lines of {near(str(path))}")
     return [point for point in points if point.mean_score is not None]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
+from tape2048.base.text import printable
 from tape2048_tools.terminal.display import duration, number, rate, share, spark
-from tape2048_tools.terminal.output import cell, drop_unwritten, printable
+from tape2048_tools.terminal.output import cell, drop_unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.status.report import Level
 
-#: Whole numbers below this are shown in full.
-_SHORT_FROM = 100_000
+_SHORT_FROM = 100_000  # whole numbers below this are shown in full
 
 #: Default interval of progress lines in a log.
 LOG_INTERVAL_S = 30.0
@@ -77,17 +77,15 @@ class Progress(NamedTuple):
         """The amount done: ``4M of 10M rows``, ``120 of 1,000 steps`` or ``40%``."""
         if not self.unit:
             return share(min(self.done / max(self.of or 0, 1), 1))
-        done, of = (
-            number(one) if (one or 0) < _SHORT_FROM else rate(one) for one in (self.done, self.of or 0)
-        )
+        shown = number if max(self.done, self.of or 0) < _SHORT_FROM else rate
+        done, of = shown(self.done), shown(self.of or 0)
         return f"{done} {self.unit}" if self.of is None else f"{done} of {of} {self.unit}"
 
     @property
     def pace(self) -> list[str]:
         """The speed and the times."""
         elapsed = [] if self.elapsed_s is None else [duration(self.elapsed_s)]
-        left = [] if self.left_s is None else [f"{duration(self.left_s)} left"]
-        return [*self.rate, *elapsed, *left]
+        return [*self.rate, *elapsed, *([] if self.left_s is None else [f"{duration(self.left_s)} left"])]
 
 
 class ProgressPanel:
@@ -266,7 +264,6 @@ class Display:
         self.console.print(text)
 
     def _erase_wrapped(self) -> None:
-        """Erase the additional rows into which the terminal has wrapped the lines."""
         from rich.control import Control
         from rich.segment import ControlType
 

@@ -54,8 +54,7 @@ Engine = Literal["ray"]
 
 _JOB, _DONE = ".job/job.json", ".job/done"
 
-#: Times that Ray restarts a task whose process or node is gone.
-_RETRIES = 8
+_RETRIES = 8  # times that Ray restarts a task whose process or node is gone
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +226,7 @@ def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
             raise MaintenanceError(
                 f"has the name of {other}, and outputs are named by session",
                 path=path,
-                hint="name an --out of its own for each of their directories",
+                hint="Use a separate directory of outputs for each of their directories.",
             )
     return [by_name[name] for name in sorted(by_name)]
 

@@ -16,6 +16,7 @@ from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
 from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refusal, remove_sessions
+from tape2048.session.columns import find_drafts
 from tape2048.session.locks import RemovalLock
 from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import sessions
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from tape2048_recorder.config import Retention, RetentionLimits
 
 MEGABYTE = 10**6
+
+NO_LIMIT = "no limit is set: use flags, or [retention] in the recorder's file"
 
 #: The rule that frees space; checked again before each removal.
 FREE_SPACE = "keep_free_mb"
@@ -108,8 +111,7 @@ def store_candidates(store: Store) -> list[Candidate]:
     found = []
     for name in list_sessions(store):
         remote = RemoteName.parse(name)
-        match = remote and SESSION_NAME.fullmatch(remote.session)
-        if match:
+        if remote and (match := SESSION_NAME.fullmatch(remote.session)):
             found.append(Candidate(start_s(match["ts"]), 1, name, "", sizes[name]))
     return sorted(found)
 
@@ -147,24 +149,26 @@ def make_plan(
 ) -> PrunePlan:
     """Choose the sessions to remove from candidates, the oldest first.
 
-    A session that a process reads stays, and limits of size and count remove the next session instead.
+    A session that a process reads stays, and limits of size and count remove the next session instead. One
+    that starts in the future, by a wrong clock, stays, and does not count as one of the newest.
     """
-    planner = _Planner(found, retention, functools.cache(is_held))
-    planner.apply(retention.general, found, "", now_s)
+    dated = [session for session in found if session.start_s <= now_s]
+    planner = _Planner(dated, retention, functools.cache(is_held))
+    planner.apply(retention.general, dated, "", now_s)
     for tag, limits in retention.tags.items():
-        planner.apply(limits, [session for session in found if session.tag == tag], f" of {tag}", now_s)
+        planner.apply(limits, [session for session in dated if session.tag == tag], f" of {tag}", now_s)
     if (limit := retention.general.keep_free_mb) is not None:
         missing = limit * MEGABYTE - free - sum(session.bytes for session in planner.gone)
-        planner.shed(found, missing, FREE_SPACE, f"{limit} MB are to be free")
+        planner.shed(dated, missing, FREE_SPACE, f"{limit} MB are to be free")
+    future = [session.name for session in found if session.start_s > now_s]
+    planner.unmet += [f"{name} starts in the future and stays: was the clock wrong?" for name in future]
     left = [session for session in found if session not in planner.gone]
-    held = [session.name for session in found if session in planner.held]
+    held = [session.name for session in dated if session in planner.held]
     staying_bytes = sum(session.bytes for session in left)
     return PrunePlan(list(planner.gone.values()), len(left), staying_bytes, held, planner.unmet)
 
 
 class _Planner:
-    """The state of a plan: removed, protected and held sessions, and unmet limits."""
-
     def __init__(
         self, found: list[Candidate], retention: Retention, is_held: Callable[[Candidate], bool]
     ) -> None:
@@ -225,8 +229,8 @@ def check_removable(path: Path, doing: str) -> None:
     if not os.path.lexists(path):
         return
     why = explain_refusal(path.absolute())
-    if why is None and (path / "embeddings.json").exists():
-        why = "it has embeddings, which the new session would lack"
+    if why is None and (drafts := find_drafts(path)):
+        why = f"{drafts[0]} is an unfinished column, which the new session would lack"
     if why is not None:
         raise MaintenanceError(
             f"this session cannot be removed: {why}; nothing was written",

@@ -24,21 +24,21 @@ from tape2048.formats.session import (
     Manifest,
 )
 from tape2048.io.reading import reading
+from tape2048.selection import player_label, player_name, player_names, player_text, unix_s
+from tape2048.session.columns import Columns
 from tape2048.session.directory import MANIFEST_BYTES_MAX, refuse_dataset
 from tape2048.session.remote_session import RemoteSession
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.session import Session, sessions
-from tape2048.settings.fields import show_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     T = TypeVar("T")
 
-#: Files of which each session has one.
-_FILES = (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST)
+_FILES = (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST)  # files of which each session has one
 
 _EXPECTED = "name a session, or a directory of sessions"
 
@@ -98,7 +98,7 @@ def described(path: Path | str, error: TapeError) -> dict[str, str | None]:
 def directory_bytes(path: Path) -> int:
     """Return the size of a directory's own files."""
     with os.scandir(path) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries if entry.is_file())
+        return sum(entry.stat().st_size for entry in entries if entry.is_file())
 
 
 _decode_manifest = msgspec.json.Decoder(Manifest).decode
@@ -110,6 +110,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the directory's name.
         path: the directory.
+        player: its player, as ``ntuple@0123456789ab``.
+        player_name: its short name, as ``ntuple fast, 2-ply``.
         rows: number of rows.
         games: runs.
         mean_score: mean of the games' final scores.
@@ -119,10 +121,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         bytes: size of the directory's files.
         recovered: whether crash recovery published it.
         storage: ``"tape"`` or ``"rows"``; None for several sessions of both.
+        columns: as :func:`column_facts` returns them.
     """
 
     name: str = ""
     path: str = ""
+    player: str | None = None
+    player_name: str | None = None
     rows: int
     games: int
     mean_score: float | None = None
@@ -132,6 +137,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     recovered: bool | None = None
     storage: str | None = None
+    columns: list[dict[str, Any]] = []
 
 
 def brief(path: str, name: str) -> Summary | None:
@@ -145,7 +151,7 @@ def brief(path: str, name: str) -> Summary | None:
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+                sizes[entry.name] = entry.stat().st_size
         # A buffer for the largest manifest would take longer to allocate than all the rest.
         length = sizes.get(MANIFEST, 0)
         if length > MANIFEST_BYTES_MAX:
@@ -166,7 +172,27 @@ def brief(path: str, name: str) -> Summary | None:
             return None
     storage = TAPE if rows_file == TAPE_NPY else ROWS
     size = sum(sizes.values())
-    return Summary(name=name, path=path, rows=manifest.rows, games=manifest.runs, bytes=size, storage=storage)
+    found = Summary(
+        name=name, path=path, rows=manifest.rows, games=manifest.runs, bytes=size, storage=storage
+    )
+    if len(sizes) > len(files) + 1:
+        columns = Columns((Path(path),), manifest.rows, manifest)
+        found = msgspec.structs.replace(found, columns=column_facts(columns))
+    return found
+
+
+def column_facts(columns: Columns) -> list[dict[str, Any]]:
+    """Return name, type, shape and maker of each column, and the error of a damaged one."""
+    found: list[dict[str, Any]] = []
+    for name in columns:
+        one: dict[str, Any] = dict.fromkeys(("name", "dtype", "shape", "maker", "error")) | {"name": name}
+        try:
+            info = columns.read(name).info
+            one |= {"dtype": info.dtype, "shape": info.shape, "maker": info.facts.get("maker")}
+        except TapeError as error:
+            one["error"] = str(error)
+        found.append(one)
+    return found
 
 
 def session_bytes(session: Session) -> int:
@@ -193,6 +219,8 @@ def summarize(session: Session) -> Summary:
     return Summary(
         name=session.path.name,
         path=session_place(session),
+        player=player_label(session.meta) or None,
+        player_name=player_name(session.meta),
         rows=len(session),
         **scores(runs),
         highest_tile=int(runs["highest_tile"].max()) if len(runs) else None,
@@ -200,6 +228,7 @@ def summarize(session: Session) -> Summary:
         bytes=session_bytes(session),
         recovered=recovered if isinstance(recovered, bool) else None,
         storage=ROWS if session.tape is None else TAPE,
+        columns=column_facts(session.columns),
     )
 
 
@@ -272,10 +301,10 @@ def sum_up(several: Sequence[Session]) -> dict[str, Any]:
     runs = np.concatenate([session.runs for session in several])
     by_player: dict[str, list[Session]] = {}
     for session in several:
-        by_player.setdefault(player_text(session.meta), []).append(session)
+        by_player.setdefault(player_label(session.meta), []).append(session)
+    names = player_names(session.meta for session in several)
     started, ended = (
-        [moment for session in several if (moment := parse_moment(session.meta.get(key))) is not None]
-        for key in ("started_at", "ended_at")
+        [unix_s(session.meta.get(key)) for session in several] for key in ("started_at", "ended_at")
     )
     return {
         "sessions": len(several),
@@ -283,22 +312,27 @@ def sum_up(several: Sequence[Session]) -> dict[str, Any]:
         "games": len(runs),
         "bytes": sum(map(session_bytes, several)),
         "on_tape": sum(session.tape is not None for session in several),
-        "started_at": min(started).isoformat() if started else None,
-        "ended_at": max(ended).isoformat() if ended else None,
-        "players": [_of_player(player, its) for player, its in by_player.items()],
+        "started_at": _iso(np.fmin.reduce(started)),
+        "ended_at": _iso(np.fmax.reduce(ended)),
+        "players": [
+            {"player_name": names[label], **_of_player(label, its)} for label, its in by_player.items()
+        ],
         **distribution(runs),
         "labels": label_prevalence(runs),
     }
 
 
-def _of_player(player: str, several: Sequence[Session]) -> dict[str, Any]:
+def _iso(moment_s: float) -> str | None:
+    return None if np.isnan(moment_s) else dt.datetime.fromtimestamp(moment_s, dt.UTC).isoformat()
+
+
+def _of_player(label: str, several: Sequence[Session]) -> dict[str, Any]:
     runs = np.concatenate([session.runs for session in several])
-    # A set: a player whose weights are replaced while it plays has a checksum for each of them.
-    hashes = {str(sha) for session in several if (sha := session.meta.get("player_sha256")) is not None}
     reached = {tile: int((runs["highest_tile"] >= tile).sum()) for tile in REACH_TILES}
     return {
-        "player": player,
-        "player_sha256": sorted(hashes),
+        "player": label or "unknown",
+        "recorded_as": player_text(several[0].meta),
+        "player_sha256": several[0].meta.get("player_sha256"),
         "sessions": len(several),
         "rows": sum(len(session) for session in several),
         **scores(runs),
@@ -306,21 +340,3 @@ def _of_player(player: str, several: Sequence[Session]) -> dict[str, Any]:
         if len(runs)
         else {},
     }
-
-
-def player_text(facts: Mapping[str, Any]) -> str:
-    """Return the player of a session's facts with its parameters, as ``record`` takes it."""
-    args = facts.get("player_args")
-    name = str(facts.get("player", "unknown"))
-    if not isinstance(args, dict) or not args:
-        return name
-    return f"{name}:{','.join(f'{key}={show_plain(value)}' for key, value in args.items())}"
-
-
-def parse_moment(text: Any) -> dt.datetime | None:
-    """Parse a time in UTC; None if it is none."""
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return None
-    return moment.astimezone(dt.UTC) if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

@@ -170,6 +170,10 @@ def int_option(
     return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
 
 
+COLUMNS = click.option(
+    "--columns", "overlay", type=PATH, metavar="DIR", help="Read columns from DIR/<session>, too."
+)
+
 CACHE = options(
     click.option(
         "--cache",

@@ -157,8 +157,8 @@ def board(exps: Sequence[int]) -> Text:
     return text
 
 
-def large_board(board: int, fresh: int | None, *, tall: bool) -> list[Text]:
-    """Draw a packed board with gaps between its tiles, as lines of a terminal; underline the fresh spawn."""
+def large_board(exps: Sequence[int], fresh: int | None, *, tall: bool) -> list[Text]:
+    """Draw a board with gaps between its tiles, as lines of a terminal; underline the fresh spawn."""
     from rich.text import Text
 
     width = _CELL_WIDTH - 1
@@ -166,12 +166,11 @@ def large_board(board: int, fresh: int | None, *, tall: bool) -> list[Text]:
     for row in range(4):
         parts = [Text() for _ in range(3 if tall else 1)]
         for cell in range(4 * row, 4 * row + 4):
-            exp = board >> (60 - 4 * cell) & 15
-            background, foreground = _TILE_COLOURS[exp]
+            exp = int(exps[cell])
+            background, foreground = _TILE_COLOURS[min(exp, 15)]
             shown = str(1 << exp) if exp else "."
             style = f"bold {foreground} on {background}"
-            left = (width - len(shown)) // 2
-            tile = Text(" " * left, style)
+            tile = Text(" " * ((width - len(shown)) // 2), style)
             tile.append(shown, "underline" if cell == fresh else "")
             tile.append(" " * (width - tile.cell_len))
             # Half a line stays free below.

@@ -4,8 +4,8 @@ On a terminal tables have colours and its width, or more if that would cut numbe
 (a pipe, a file) the same tables are plain text: no control characters, nothing cut off. No line has trailing
 white space.
 
-Untrusted text (file names, values in files) goes through :func:`printable`: no escape sequence may reach the
-terminal.
+All text goes through :func:`tape2048.base.text.printable`: no control character of a file's name, or of a
+value in a file, reaches the terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import re
 import shutil
@@ -21,10 +22,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from tape2048.base.text import printable
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
@@ -33,36 +37,26 @@ if TYPE_CHECKING:
 #: The exit code that a shell reports for a program ended by SIGPIPE, as in ``| head``.
 EXIT_PIPE_CLOSED = 128 + 13
 
-#: A width beyond any table: without a terminal nothing is wrapped or cut.
-_UNBOUNDED_WIDTH = 100_000
+_UNBOUNDED_WIDTH = 100_000  # a width beyond any table: without a terminal nothing is wrapped or cut
 
 #: Words up to this length (a session's name) are not broken to fit a table to a terminal.
 _UNBROKEN_MAX = 40
 
-#: Number of runs named if many are left out for one reason.
-_NAMED_MAX = 5
+_NAMED_MAX = 5  # number of runs named if many are left out for one reason
 
 _PADDING = 2
 _TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def printable(value: object) -> str:
-    r"""Return a value as one line of text, with unprintable characters escaped (``\x1b``)."""
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in text
-    )
-
-
 def print_json(document: Any) -> None:
     """Print one JSON document, indented. NaN becomes null."""
     from tape2048.base.text import pretty_json
 
-    print_text(pretty_json(document).decode())
+    text = pretty_json(document).decode()
+    if not text.replace("\n", "").isprintable():  # JSON itself escapes the first 32 characters only
+        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    print_text(text)
 
 
 def print_result(document: Any, make_parts: Callable[[], Iterable[RenderableType]], *, as_json: bool) -> None:
@@ -78,9 +72,14 @@ def print_human(*parts: RenderableType) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    class Printing(Console):
+        def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
+            for one in super().render(*args, **options):
+                yield one._replace(text="\n".join(map(printable, one.text.split("\n"))))
+
     tty = sys.stdout.isatty()
     buffer = io.StringIO()
-    console = Console(
+    console = Printing(
         file=buffer,
         force_terminal=tty,
         color_system="auto" if tty else None,
@@ -104,7 +103,6 @@ def print_human(*parts: RenderableType) -> None:
 
 
 def _least_width(shown: Table, console: Console) -> int:
-    """Return the width below which rich cuts a table's numbers and breaks its names."""
     from rich.measure import Measurement
 
     options = console.options.update(width=_UNBOUNDED_WIDTH)
@@ -195,7 +193,7 @@ def finding(error: str, message: str, hint: str | None) -> Text:
     """Format a defect: the class of its error, its message with the place, and the hint."""
     from rich.text import Text
 
-    text = Text.assemble((error, "bold red"), ": ", printable(message))
+    text = Text.assemble((printable(error), "bold red"), ": ", printable(message))
     return text if hint is None else text.append(f"\n  hint: {printable(hint)}")
 
 
@@ -215,7 +213,7 @@ def drop_unwritten(stream: TextIO) -> None:
 def complain(text: str) -> None:
     """Write a line to standard error; ignore failures, as the exit code remains."""
     with contextlib.suppress(OSError):
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
     drop_unwritten(sys.stderr)
 
 
@@ -226,7 +224,7 @@ def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
         kind = reason.replace(name.rpartition(": ")[2], "")  # without the run's name
         counts[kind] = counts.get(kind, 0) + 1
         if counts[kind] <= _NAMED_MAX:
-            complain(f"left out: {printable(name)}: {printable(reason)}")
+            complain(f"left out: {name}: {reason}")
     for count in counts.values():
         if count > _NAMED_MAX:
             complain(f"left out: {count - _NAMED_MAX:,} more for this reason")

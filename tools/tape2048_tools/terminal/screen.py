@@ -36,8 +36,7 @@ _SEQUENCES = {
 _CONTROLS = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 _KEY = re.compile(r"\x1b(?P<sequence>O.|\[(?P<modifiers>[0-9;]*)[@-~])|.", re.DOTALL)
 
-#: Wait for the rest of a key's bytes; a lone escape is the key.
-_REST_S = 0.05
+_REST_S = 0.05  # wait for the rest of a key's bytes; a lone escape is the key
 
 
 class Screen:
@@ -84,7 +83,6 @@ class Screen:
             termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
 
     def _stop(self, number: int, _: object) -> None:
-        """Stop the process, with the terminal given back, and take it again when it goes on."""
         self._give_back()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -93,7 +91,6 @@ class Screen:
 
     @staticmethod
     def _quit(number: int, _: object) -> None:
-        """Unwind, as for other signals that end a process."""
         raise SystemExit(128 + number)
 
     def _write(self, text: str) -> None:

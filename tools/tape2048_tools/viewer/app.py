@@ -1,49 +1,47 @@
 """The web server: routes, access control, error answers, the printed link, and an immediate end on Ctrl-C.
 
-Only GET is allowed. The ``Host`` header must be on a list, so that another site's name cannot point here. The
-token of the printed link becomes a cookie that no script reads and no other site's link carries. Links hold
-ids, never paths, and static files are served from a list made at start.
+Only GET is allowed. The ``Host`` header must be on a list, so that another site's name cannot point here. A
+printed link works once: its token brings the page the key that every document needs. The page keeps the key
+in its storage and not in a cookie, which all servers on the same address would receive. Links hold ids, never
+paths, and static files, which need no key, are served from a list made at start.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
+import functools
 import http
 import importlib.resources
+import resource
 import secrets
-import socket
 import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, TypeVar
+import urllib.parse
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
-
-from tape2048.errors import ConfigError, FormatError, MissingPackageError, MissingPathError, TapeError
-from tape2048_tools.terminal.background import in_background
+from tape2048.base.text import json_bytes
+from tape2048.errors import ConfigError, FormatError, MissingPathError, TapeError
+from tape2048_recorder.status.metrics import BoundedServer
+from tape2048_tools.terminal.output import complain
+from tape2048_tools.viewer.collection import stopped
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tape2048_tools.viewer.data import Data
 
-    T = TypeVar("T")
     _Make = Callable[[Mapping[str, str]], dict[str, Any] | bytes]
 
-#: Interval of the messages of ``/api/live``.
-LIVE_S = 1.0
+# Status, media type and content.
+_Answer: TypeAlias = tuple[int, str, bytes]
 
-#: Computations at a time; others wait.
-_JOBS_MAX = 4
+#: Computations at a time, and connections; others wait, and idle ones are closed for them.
+_JOBS_MAX, _CONNECTIONS_MAX = 4, 128
 
-#: Interval of the checks whether all sessions are read.
+#: Interval of the checks whether all sessions are read, or a waiting client is gone.
 _READING_S = 0.2
 
 #: Switch interval of the interpreter. An answer takes many short turns. With Python's 5 ms, a running
@@ -53,14 +51,14 @@ _TURN_S = 0.0005
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html", "svg": "image/svg+xml"}
 _HEADERS = {
-    "Content-Security-Policy": (
+    "content-security-policy": (
         "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
 }
 
 
@@ -70,126 +68,97 @@ def static_files() -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
 
 
-def make_app(data: Data, token: str, hosts: Collection[str], cookie: str) -> ASGIApp:
-    """Return the application."""
-    from starlette.applications import Starlette
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import Route
+class Access:
+    """The key of the pages, and the link that brings it, which works once; then the next one is printed."""
 
-    files, free = static_files(), asyncio.Semaphore(_JOBS_MAX)
+    def __init__(self, address: str) -> None:
+        self._address = f"{address}/?token="
+        self._lock = threading.Lock()
+        self.key, self.link = secrets.token_urlsafe(24), self._address + secrets.token_urlsafe(24)
 
-    async def page(_: Request) -> Response:
-        response = Response(files["index.html"], media_type="text/html")
-        response.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
-        return response
+    def redeem(self, token: str) -> str:
+        """Return the key for the token of the link; for any other token an empty text."""
+        with self._lock:
+            if not secrets.compare_digest(f"{self._address}{token}".encode(), self.link.encode()):
+                return ""
+            self.link = self._address + secrets.token_urlsafe(24)
+        complain(f"The link for another browser: {self.link}")
+        return self.key
 
-    async def static(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in files or name == "index.html":
-            return _refusal(404, "no file has this name")
-        return Response(files[name], media_type=_TYPES[name.rpartition(".")[2]])
+    def grants(self, given: str) -> bool:
+        """Return whether the header ``Authorization`` has the key."""
+        return secrets.compare_digest(given.encode(), f"Bearer {self.key}".encode())
 
-    async def live(_: Request) -> Response:
-        return StreamingResponse(_events(data, free), media_type="text/event-stream")
 
-    async def missing(_: Request, __: Exception) -> Response:
-        return _refusal(404, "no page or document has this address")
-
+def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[..., list[bytes]]:
+    """Return the application, of WSGI."""
+    files, free = static_files(), threading.Semaphore(_JOBS_MAX)
+    allowed = {host.lower() for host in hosts}
     documents: dict[str, _Make] = {
         "about": data.about, "overview": data.overview, "sample": data.sample, "sessions": data.sessions,
         "games": data.games, "replay": data.replay, "twins": data.twins, "choices": data.choices,
         "judges": data.judge_list, "opinions": data.opinions, "latest": data.latest, "board": data.board,
         "play-on": data.play_on, "training": data.training, "examination": data.examination,
+        "live": data.live, "newest": data.newest, "cards": data.cards, "players": data.players,
     }  # fmt: skip
-    routes: dict[str, Any] = {"/": page, "/static/{name}": static, "/api/live": live}
-    routes |= {f"/api/{name}": _answering(make, free) for name, make in documents.items()}
-    app = Starlette(
-        routes=[Route(path, endpoint) for path, endpoint in routes.items()], exception_handlers={404: missing}
-    )
-    return _guarded(app, token, hosts, cookie)
+
+    def answer(environ: dict[str, Any]) -> _Answer:  # noqa: PLR0911 - a line for each refusal
+        given = dict(urllib.parse.parse_qsl(environ["QUERY_STRING"]))
+        path = environ["PATH_INFO"]
+        folder, _, name = path[1:].partition("/")
+        if environ.get("HTTP_HOST", "").lower() not in allowed:
+            return _refusal(421, "this host name is not allowed; --allow-host NAME allows it")
+        if environ["REQUEST_METHOD"] != "GET":
+            return _refusal(405, "only GET is allowed")
+        if path == "/":
+            key = access.redeem(given.get("token", ""))
+            found = files["index.html"].replace(b'data-key=""', f'data-key="{key}"'.encode())
+            return 200, _TYPES["html"], found
+        if folder == "static" and name in files and name != "index.html":
+            return 200, _TYPES[name.rpartition(".")[2]], files[name]
+        if folder == "api" and not access.grants(environ.get("HTTP_AUTHORIZATION", "")):
+            return _refusal(403, "open the link that `tape2048 view` printed last: each link works once")
+        if folder != "api" or name not in documents:
+            return _refusal(404, "no page or document has this address")
+        return _computed(lambda: documents[name](given), free, environ)
+
+    def app(environ: dict[str, Any], start: Callable[..., object]) -> list[bytes]:
+        code, kind, content = answer(environ)
+        added = {"content-type": f"{kind}; charset=utf-8", "content-length": str(len(content))}
+        start(f"{code} {http.HTTPStatus(code).phrase}", [*added.items(), *_HEADERS.items()])
+        return [content]
+
+    return app
 
 
-async def _computed(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
-    async with free:
-        return await asyncio.wrap_future(in_background(work))
+def _computed(make: Callable[[], Any], free: threading.Semaphore, environ: dict[str, Any]) -> _Answer:
+    """Compute a document, which stops once its client has disconnected."""
+    stopped.set(environ["is_gone"])
+    while not free.acquire(timeout=_READING_S):
+        if environ["is_gone"]():
+            return _refusal(409, "nobody waits for the answer")
+    try:
+        made = make()
+        if isinstance(made, bytes):
+            return 200, "application/octet-stream", made
+        return 200, "application/json", json_bytes(made)
+    except Exception as error:  # noqa: BLE001 - no request ends the server
+        return _failure(environ["PATH_INFO"], error)
+    finally:
+        free.release()
 
 
-def _answering(make: _Make, free: asyncio.Semaphore) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that computes a document from the parameters of a link."""
-    from starlette.responses import Response
-
-    async def answer(request: Request) -> Response:
-        try:
-            kind, content = await _computed(free, lambda: encoded(make(request.query_params)))
-        except Exception as error:  # noqa: BLE001 - no request ends the server
-            return _failure(request.url.path, error)
-        return Response(content, media_type=f"application/{kind}")
-
-    def encoded(found: dict[str, Any] | bytes) -> tuple[str, bytes]:
-        return ("octet-stream", found) if isinstance(found, bytes) else ("json", msgspec.json.encode(found))
-
-    return answer
-
-
-async def _events(data: Data, free: asyncio.Semaphore) -> AsyncIterator[bytes]:
-    """Yield the state of recorders and trainings once a second, as server-sent events."""
-    while True:
-        try:
-            document = await _computed(free, data.live)
-        except (TapeError, OSError) as error:
-            document = {"error": str(error)}
-        yield b"data: " + msgspec.json.encode(document) + b"\n\n"
-        await asyncio.sleep(LIVE_S)
-
-
-def _guarded(app: ASGIApp, token: str, hosts: Collection[str], cookie: str) -> ASGIApp:
-    """Let only GET requests to these hosts with the token pass; add the headers of every answer."""
-    from starlette.requests import Request
-
-    allowed = {host.lower() for host in hosts}
-    added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-
-        async def send_with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *added]
-            await send(message)
-
-        request, refusal = Request(scope), None
-        given = request.cookies.get(cookie, "")
-        if request.url.path == "/":
-            given = request.query_params.get("token", given)
-        if request.headers.get("host", "").lower() not in allowed:
-            refusal = _refusal(421, "this host name is not allowed; --allow-host NAME allows it")
-        elif request.method != "GET":
-            refusal = _refusal(405, "only GET is allowed")
-        elif not secrets.compare_digest(given.encode(), token.encode()):
-            refusal = _refusal(
-                403, "open the link that `tape2048 view` printed: it holds the token of this viewer"
-            )
-        await (refusal or app)(scope, receive, send_with_headers)
-
-    return guarded
-
-
-def _refusal(code: int, message: str, error: str = "", hint: str | None = None) -> Response:
-    from starlette.responses import Response
-
+def _refusal(code: int, message: str, error: str = "", hint: str | None = None) -> _Answer:
     document = {"error": error or http.HTTPStatus(code).phrase, "message": message, "hint": hint}
-    return Response(msgspec.json.encode(document), code, media_type="application/json")
+    return code, "application/json", json_bytes(document)
 
 
-def _failure(path: str, error: Exception) -> Response:
-    """Return the answer to a request that failed; an unknown error is a defect of the viewer."""
+def _failure(path: str, error: Exception) -> _Answer:
     if isinstance(error, TapeError):
-        kinds = {MissingPathError: 404, ConfigError: 422, FormatError: 422}
+        kinds = {MissingPathError: 404, ConfigError: 400, FormatError: 422}
         code = next((code for kind, code in kinds.items() if isinstance(error, kind)), 409)
         return _refusal(code, str(error), type(error).__name__, error.advice)
-    if isinstance(error, ValueError):
+    if isinstance(error, ValueError | OverflowError | RecursionError):
         return _refusal(400, str(error))
     if isinstance(error, OSError):
         return _refusal(409, error.strerror or str(error), type(error).__name__)
@@ -197,59 +166,35 @@ def _failure(path: str, error: Exception) -> Response:
     return _refusal(500, f"the viewer has a defect: {path}: {error}")
 
 
-def require_server() -> Any:
-    """Return uvicorn; raise MissingPackageError if it or starlette is not installed."""
+def serve(
+    data: Data, host: str, port: int, *, allowed: Sequence[str] = (), started: Callable[[str], object]
+) -> None:
+    """Serve the viewer until the process is interrupted."""
+    # A connection has a descriptor, and its computation has some more.
+    most = min(_CONNECTIONS_MAX, max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
     try:
-        import starlette  # noqa: F401 - a clear message before anything is read
-        import uvicorn
-    except ImportError as error:
-        raise MissingPackageError(
-            f"the viewer needs starlette and uvicorn ({error})", hint="pip install 'tape2048[view]'"
-        ) from error
-    return uvicorn
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; ConfigError for a port in use or an address of another machine."""
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(128)
+        server = BoundedServer(host, port, None, most)
     except (OSError, OverflowError) as error:
-        found.close()
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise ConfigError(
             f"port {port} of {host} cannot be listened on ({getattr(error, 'strerror', None) or error})",
             hint="--port 0 takes a free one" if in_use else "--host names an address of this machine",
         ) from error
-    return found
-
-
-def serve(
-    data: Data, host: str, port: int, *, allowed: Sequence[str] = (), started: Callable[[str], object]
-) -> None:
-    """Serve the viewer until the process is interrupted."""
-    uvicorn = require_server()
-    listening = _listen(host, port)
-    port = listening.getsockname()[1]
-    token = secrets.token_urlsafe(24)
+    port = server.server_port
     named = f"[{host}]" if ":" in host else host
     hosts = {f"{one}:{port}" for one in (*_LOOPBACK, named, *allowed)}
     if port == 80:  # browsers leave it out
         hosts |= {one.rpartition(":")[0] for one in hosts}
-    app = make_app(data, token, hosts, f"tape2048_view_{port}")
-    config = uvicorn.Config(
-        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=0,
-        server_header=False, date_header=False,
-    )  # fmt: skip
     wildcard = host in {"0.0.0.0", "::"}  # noqa: S104 - only where the user asks for it
     sys.setswitchinterval(_TURN_S)
     threading.Thread(target=_prepare, args=(data,), daemon=True).start()
+    access = Access(f"http://{'127.0.0.1' if wildcard else named}:{port}")
+    server.set_app(make_app(data, access, hosts))
+    said = "tape2048 view: too many connections; the oldest idle ones are closed"
+    server.on_full = functools.cache(lambda: complain(said))
     # The socket listens already: a browser that is faster than the server waits for it.
-    started(f"http://{'127.0.0.1' if wildcard else named}:{port}/?token={token}")
-    with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+    started(access.link)
+    server.serve_forever()
 
 
 def _prepare(data: Data) -> None:

@@ -6,6 +6,8 @@ wait for ten thousand sessions. Rows are read only for a game that is shown.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import hashlib
 import math
@@ -24,19 +26,40 @@ import numpy as np
 from tape2048.errors import ConfigError, MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
-from tape2048.selection import Filters, check_filters, choose_runs, session_columns
+from tape2048.selection import (
+    Filters,
+    check_filters,
+    choose_runs,
+    player_label,
+    player_names,
+    player_text,
+    session_columns,
+)
 from tape2048.session.session import Session, session_names
+from tape2048.tape.reader import game_pieces
 from tape2048.training import METRICS
-from tape2048_tools.sessions.summary import brief, described, directory_bytes, player_text
+from tape2048_tools.sessions.summary import brief, described, directory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
 #: Seconds for which a listing of sessions, and of trainings, counts as current. A listing of 10,000 sessions
 #: takes 0.1 s.
 LISTED_S, TRAININGS_LISTED_S = 1.0, 10.0
+
+#: Seconds for a condition. On ten million games, one in SQL takes 8 s.
+_CONDITION_S = 20.0
+
+#: Whether nobody waits for the result of this thread.
+stopped: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stopped", default=lambda: False)
+
+#: What the columns of ``annotate`` say of a game; the least loss of a mistake, in points, as in replay.js.
+ANNOTATED, MISTAKE = ("loss", "luck", "mistakes"), 2000.0
+
+#: Rows of a column that are summed at a time.
+_ROWS_AT_A_TIME = 1 << 22
 
 #: Columns of the run table that pages need.
 COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
@@ -89,32 +112,55 @@ class Entry:
         """The directory's name."""
         return self.path.name
 
-    @property
-    def player_id(self) -> str:
-        """The id of the player, with all its parameters, in links."""
-        return id_of(player_text(self.meta))
+    @functools.cached_property
+    def label(self) -> str:
+        """The player in the column ``player``."""
+        return player_label(self.meta)
 
     @property
     def player(self) -> str:
-        """The player with the parameters that differ from its defaults."""
-        return brief_player(self.meta)
+        """The player with its label, and the parameters that differ from its defaults."""
+        brief = brief_player(self.meta)
+        args = brief.removeprefix(str(self.meta.get("player")))
+        return f"{self.label}{args}" if self.meta.get("player_sha256") else brief
+
+    @property
+    def sums(self) -> dict[str, NDArray[np.float64]]:
+        """Loss, luck and number of mistakes of each run, by the columns of ``annotate``; NaN without them.
+
+        The sums are kept, but not their absence: ``annotate`` can write the columns at any time.
+        """
+        # Most sessions have no columns, and opening a session takes 1 ms.
+        if "_sums" not in self.__dict__ and (self.path / "loss.json").exists():
+            with contextlib.suppress(TapeError, OSError):
+                if (found := self._sums_of_columns()) is not None:
+                    self.__dict__["_sums"] = found
+        kept: dict[str, NDArray[np.float64]] | None = self.__dict__.get("_sums")
+        return self._no_sums if kept is None else kept
+
+    @functools.cached_property
+    def _no_sums(self) -> dict[str, NDArray[np.float64]]:
+        return dict.fromkeys(ANNOTATED, np.full(len(self.runs), np.nan))
+
+    def _sums_of_columns(self) -> dict[str, NDArray[np.float64]] | None:
+        session = Session.open(self.path)
+        if not session.contiguous or not {"loss", "luck"} <= session.columns.keys():
+            return None
+        found = {name: np.full(len(self.runs), np.nan) for name in ANNOTATED}
+        loss, luck = (session.column(name).values for name in ("loss", "luck"))
+        places = np.searchsorted(self.runs["id"], session.runs["id"])
+        for piece, rows in game_pieces(session.runs, _ROWS_AT_A_TIME):
+            starts = session.runs["first_row"][piece].astype(np.int64) - rows.start
+            ends, lost = starts + session.runs["rows"][piece], loss[rows]
+            for name, values in (("loss", lost), ("luck", luck[rows]), ("mistakes", lost >= MISTAKE)):
+                until = np.append(0, np.cumsum(np.nan_to_num(values), dtype=np.float64))
+                found[name][places[piece]] = until[ends] - until[starts]
+        return found
 
     def game(self, run: int) -> np.void:
         """Return the run table's row of a run; MissingPathError for an unknown run."""
         row: np.void = self.runs[find_run(self.runs, run)]
         return row
-
-    def document(self, row: np.void) -> dict[str, Any]:
-        """Return what lists show of a game."""
-        return {
-            "session": self.id,
-            "name": self.name,
-            "player": self.player,
-            "run": str(row["id"]),
-            "score": int(row["max_score"]),
-            "steps": int(row["steps"]),
-            "tile": int(row["highest_tile"]),
-        }
 
 
 class Games:
@@ -146,6 +192,7 @@ class Games:
         self.waiting_games = waiting_games
         self.broken = tuple(broken)
         self._columns: dict[str, NDArray[Any]] = {}
+        self._summed: list[int] = []  # the sums in the columns of annotate, by the identities of objects
         self._making = threading.Lock()
         self._places = {one.id: number for number, one in enumerate(sessions)}
 
@@ -155,15 +202,43 @@ class Games:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column of all games, or ``session``: the number of each game's session."""
+        # The sums can take long, and other columns do not wait for them.
+        sums = [one.sums for one in self.sessions] if name in ANNOTATED else []
         with self._making:
+            if name in ANNOTATED and self._summed != (now := list(map(id, sums))):  # annotated meanwhile
+                self._summed = now
+                for one in ANNOTATED:
+                    self._columns.pop(one, None)
             if name not in self._columns:
                 if name == "session":
                     numbers = np.arange(len(self.sessions), dtype=np.uint32)
                     self._columns[name] = np.repeat(numbers, np.diff(self.starts))
+                elif name in ANNOTATED:
+                    parts = [one[name] for one in sums] or [np.empty(0)]
+                    self._columns[name] = np.concatenate(parts)
                 else:
                     parts = [one.runs[name] for one in self.sessions] or [np.empty(0, np.uint32)]
                     self._columns[name] = np.concatenate(parts)
             return self._columns[name]
+
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """The short name of each player, by its label."""
+        return player_names(one.meta for one in self.sessions)
+
+    def document(self, number: int) -> dict[str, Any]:
+        """Return what lists show of a game."""
+        entry, row = self.at(number)
+        return {
+            "session": entry.id,
+            "name": entry.name,
+            "player": self.names[entry.label],
+            "full": entry.player,
+            "run": str(row["id"]),
+            "score": int(row["max_score"]),
+            "steps": int(row["steps"]),
+            "tile": int(row["highest_tile"]),
+        }
 
     def at(self, number: int) -> tuple[Entry, np.void]:
         """Return the session of a game, and the game's row of the run table."""
@@ -294,7 +369,6 @@ class Collection:
 
 
 def _other_directories(root: Path) -> list[Path]:
-    """Return the directories in a root that are not named like sessions; none if it cannot be listed."""
     try:
         with os.scandir(root) as entries:
             names = [one.name for one in entries if one.is_dir() and not SESSION_NAME.fullmatch(one.name)]
@@ -331,7 +405,7 @@ def find_run(runs: NDArray[np.void], run: int) -> int:
 
 
 #: Columns by which games can be sorted.
-SORTS = ("max_score", "steps", "highest_tile", "id", "session")
+SORTS = ("max_score", "steps", "highest_tile", "id", "session", *ANNOTATED)
 
 PAGE_ROWS = 50
 
@@ -342,13 +416,11 @@ class Selection(msgspec.Struct, frozen=True):
     Attributes:
         where: condition in SQL; empty: none.
         session: id of a session; empty: all.
-        player: id of a player; empty: all.
         filters: names and values of filters.
     """
 
     where: str = ""
     session: str = ""
-    player: str = ""
     filters: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
@@ -361,24 +433,33 @@ class Selection(msgspec.Struct, frozen=True):
                 if is_number and not re.fullmatch(r"\d{1,18}", text):
                     raise ValueError(f"{name}: found {text!r:.40}, expected a number")
                 named[name] = int(text) if is_number else text
-        texts = {name: given.get(prefix + name, "").strip() for name in ("where", "session", "player")}
+        texts = {name: given.get(prefix + name, "").strip() for name in ("where", "session")}
         return cls(**texts, filters=tuple(check_filters(named).items()))
 
 
 def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
-    """Return the games of a selection, ``bool[R]``; None: all."""
+    """Return the games of a selection, ``bool[R]``; None: all.
+
+    A ``player`` that is the whole label of a session selects this player only; a part of a label can select
+    several players.
+    """
     if selection == Selection():
         return None
+    filters = dict(selection.filters)
+    whole = np.array([one.label in filters.get("player", ()) for one in games.sessions], np.bool_)
+    if whole.any():
+        del filters["player"]
     columns = session_columns(cast("Any", games), cast("Any", games.sessions))
     where = _compared(games, selection.where)
+    until, unwanted = time.monotonic() + _CONDITION_S, stopped.get()
     chosen = choose_runs(
-        (selection.where or None) if where is None else where, dict(selection.filters), columns, len(games)
-    )
+        (selection.where or None) if where is None else where, filters, columns, len(games),
+        stop=lambda: unwanted() or time.monotonic() > until,
+    )  # fmt: skip
+    if whole.any():
+        chosen &= whole[games["session"]]
     if selection.session:
         chosen &= games["session"] == games.number(selection.session)
-    if selection.player:
-        of_player = [one.player_id == selection.player for one in games.sessions]
-        chosen &= np.array(of_player, np.bool_)[games["session"]]
     return chosen
 
 
@@ -406,7 +487,7 @@ def _compared(games: Games, condition: str) -> NDArray[np.bool_] | None:
             values = games[name]
             signed = values.view(np.int64) if values.dtype == np.uint64 else values  # as SQLite has them
             chosen &= _OPERATORS[match["operator"]](signed, int(match["number"]))
-        elif match and match["text"] is not None and name in {"session", "model"}:
+        elif match and match["text"] is not None and name in {"session", "model", "player"}:
             each = cast("Any", {"session": np.arange(len(games.sessions))})
             texts = session_columns(each, cast("Any", games.sessions))[name]()
             chosen &= _OPERATORS[match["operator"]](texts, match["text"]).astype(np.bool_)[games["session"]]
@@ -430,7 +511,11 @@ def page_of_games(
         places = np.arange(count - end, count - begin)[::-1] if descending else np.arange(begin, end)
     else:
         values = games[sort] if numbers is None else games[sort][numbers]
-        places = _ranked(~values if descending else values, begin, end)
+        if sort in ANNOTATED:  # games without a judgement come last
+            values = np.nan_to_num(-values if descending else values, nan=np.inf)
+        elif descending:
+            values = ~values
+        places = _ranked(values, begin, end)
     return places if numbers is None else numbers[places]
 
 

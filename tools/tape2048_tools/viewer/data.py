@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
-import math
 import operator
 import threading
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from tape2048._version import __version__
 from tape2048.errors import MissingPathError, TapeError
+from tape2048.selection import player_name
 from tape2048.session.run_table import REACH_TILES
-from tape2048.training import METRICS, read_metrics
-from tape2048_recorder.status.report import instances, judge, read_snapshot
+from tape2048_recorder.status.report import instances
 from tape2048_tools.sessions.summary import reach, scores
 from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
@@ -35,6 +34,7 @@ from tape2048_tools.viewer.games import (
     Game,
     Judges,
     board_document,
+    card,
     choices,
     opinions,
     pack,
@@ -43,13 +43,21 @@ from tape2048_tools.viewer.games import (
     player_documents,
     player_of,
     read_game,
+    readings,
     sample_of,
 )
-from tape2048_tools.viewer.overview import overview, sample
+from tape2048_tools.viewer.live import (
+    game_document,
+    newest_game,
+    recorder,
+    recorder_id,
+    training,
+    training_document,
+)
+from tape2048_tools.viewer.overview import PLAYERS_MAX, overview, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -120,14 +128,18 @@ class Data:
         """Return a page of the sessions: sorted (``sort``, ``desc``), named like ``q``, page ``page``."""
         games = self.collection.games()
         query, sort = given.get("q", "").lower(), given.get("sort", "name")
-        found = [one for one in games.sessions if query in one.name.lower() or query in one.player.lower()]
+        found = [
+            one for one in games.sessions
+            if query in one.name.lower() or query in games.names[one.label].lower()
+            or query in one.player.lower()
+        ]  # fmt: skip
         if sort in {"rows", "games", "mean_score", "best_score"}:
             found.sort(key=lambda one: _totals(one)[sort] or 0, reverse=given.get("desc") == "1")
         else:
             name = sort if sort in {"player", "bytes"} else "name"
             found.sort(key=operator.attrgetter(name), reverse=given.get("desc") == "1")
         first = _number(given, "page") * PAGE_ROWS
-        rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
+        rows = [_session_row(games, one) for one in found[first : first + PAGE_ROWS]]
         return {
             "total": len(found), "rows": rows, "waiting": games.waiting, "broken": list(games.broken),
         }  # fmt: skip
@@ -145,27 +157,32 @@ class Data:
         )
         return {"total": total, "rows": _game_rows(games, numbers), "waiting": games.waiting}
 
+    def cards(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return what a gallery shows of games (``of``: session/run, ...)."""
+        return {"cards": [card(self.collection.session(one), run) for one, run in _keys(given)]}
+
+    def players(self, _: Mapping[str, str]) -> dict[str, Any]:
+        """Return the players with the most games, and the number of all."""
+        games = self._games()
+        counts = collections.Counter[str]()
+        for one in games.sessions:
+            counts[one.label] += len(one.runs)
+        first = [{"label": label, "name": games.names[label]} for label, _ in counts.most_common(PLAYERS_MAX)]
+        return {"players": first, "total": len(counts)}
+
     def opinions(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the critic's opinions of games halfway through (``of``: session/run, or a session, ...)."""
-        keys = given.get("of", "").split(",")
-        if len(keys) > PAGE_ROWS:
-            raise ValueError(f"of: found {len(keys)} games, expected at most {PAGE_ROWS}")
         wanted = []
-        for key in keys:
-            session_id, _, run = key.partition("/")
+        for session_id, run in _keys(given):
             entry = self.collection.session(session_id)
-            ids = [_number({"run": run}, "run")] if run else sample_of(entry.runs)
-            wanted.append((entry, tuple(ids)))
+            wanted.append((entry, tuple(sample_of(entry.runs) if run is None else [run])))
         self._games()
         return self._opinions(tuple(wanted))
 
     def latest(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the critic's opinion of the games that a recorder (``id``) published last."""
-        games = self.collection.games()
-        for entry in reversed(games.sessions):
-            if len(entry.runs) and recorder_of(entry) == given.get("id", ""):
-                break
-        else:
+        games, entry = self.collection.games(), self._last_session(given.get("id", ""))
+        if entry is None:
             return {"waiting": games.waiting}
         ids = sample_of(entry.runs, newest=True)
         tiles = entry.runs["highest_tile"][np.isin(entry.runs["id"], ids)]
@@ -177,9 +194,13 @@ class Data:
         }  # fmt: skip
 
     def replay(self, given: Mapping[str, str]) -> bytes:
-        """Return a game for the page that replays it: ``session`` (id), ``run`` (id), ``judge`` (number)."""
-        entry = self.collection.session(given.get("session", ""))
-        return self._packed(entry, _number(given, "run"), _number(given, "judge"))
+        """Return a game for the page that replays it: ``session`` (id), ``run`` (id), ``judge`` (number).
+
+        With ``quick`` a judge that takes seconds does not judge yet: the page shows the game meanwhile.
+        """
+        entry, number = self.collection.session(given.get("session", "")), _number(given, "judge")
+        quick = bool(given.get("quick")) and self.judges.of_game(number, entry.meta)[0].ahead > 1
+        return self._packed(entry, _number(given, "run"), number, quick=quick)
 
     def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the moves that a player (``player``) would make in a game (``session``, ``run``)."""
@@ -197,32 +218,35 @@ class Data:
         own = (entry.id, str(row["id"]))
         return {"rows": [one for one in found if (one["session"], one["run"]) != own]}
 
-    def packed(self, entry: Entry, run: int, number: int, *, small: bool = False) -> bytes:
+    def packed(self, entry: Entry, run: int, number: int, *, quick: bool = False) -> bytes:
         """Return a game of a session, packed; see :func:`tape2048_tools.viewer.games.pack`."""
-        game, judged, facts = self.judged(entry, run, number)
-        return pack(facts, game, judged, self.judges.opinion(game.states), small=small)
+        game, judged, facts = self.judged(entry, run, number, quick=quick)
+        return pack(facts, game, judged, self.judges.opinion(game.states))
 
-    def judged(self, entry: Entry, run: int, number: int) -> tuple[Game, Judged | None, dict[str, Any]]:
-        """Return a game of a session, its judgement, and the facts for its page."""
-        row = entry.game(run)
+    def judged(
+        self, entry: Entry, run: int, number: int, *, quick: bool = False
+    ) -> tuple[Game, Judged | None, dict[str, Any]]:
+        """Return a game of a session, its judgement unless ``quick``, and the facts for its page."""
+        row, (judge, warning) = entry.game(run), self.judges.of_game(number, entry.meta)
         (game,) = read_game(entry.path, [run], replayed=True)
-        facts = {
+        judged = judge.game(game.states, game.moves) if game.is_whole and not quick else None
+        mean = {"mean_score": float(entry.runs["max_score"].mean())}
+        return game, judged, {
             "session": entry.id,
             "name": entry.name,
-            "player": entry.player,
+            "player": self.collection.games().names.get(entry.label, player_name(entry.meta)),
+            "full": entry.player,
             "run": run,
             "seed": str(row["seed"]),
             "score": int(row["max_score"]),
             "length": int(row["steps"]),
             "highest": int(row["highest_tile"]),
             "strange": self.judges.remark([entry.meta]),
-        }
-        return game, *self._judged(game, number, facts)
-
-    def _judged(self, game: Game, number: int, facts: dict[str, Any]) -> tuple[Judged | None, dict[str, Any]]:
-        judge = self.judges[number]
-        facts |= {"judge": self.judges.documents()[number], "thresholds": list(self.judges.critic.thresholds)}
-        return (judge.game(game.states, game.moves) if game.is_whole else None), facts
+            "warning": warning,
+            "weak": judged and judge.weakness(entry.meta | mean, float(judged.state[0])),
+            "pending": quick and game.is_whole,
+            **self.judges.facts(number, judge),
+        }  # fmt: skip
 
     def judge_list(self, _: Mapping[str, str]) -> dict[str, Any]:
         """Return the judges, the critic, and the players that can be chosen."""
@@ -234,8 +258,10 @@ class Data:
 
     def board(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the values of a board (``board``, as text) by a judge (``judge``, its number)."""
-        board = parse_board(given.get("board", ""))
-        return board_document(board, self.judges[_number(given, "judge")], self.judges)
+        (name, board), *rest = readings(given.get("board", ""))
+        document = board_document(board, self.judges[_number(given, "judge")], self.judges)
+        others = [{"reading": other, "board": f"{one:016x}"} for other, one in rest if one != board]
+        return document | {"reading": name, "others": others}
 
     def play_on(self, given: Mapping[str, str]) -> bytes:
         """Return the game that is played on from a board (``board``, ``seed``, ``moves``), packed.
@@ -247,25 +273,52 @@ class Data:
         moves = _number(given, "moves") or MOVES
         if moves > MOVES_MAX:
             raise ValueError(f"moves: found {moves}, expected at most {MOVES_MAX}")
-        player = player_of(text) if text else self.judges[number]
+        judge = self.judges[number]
+        player = player_of(text) if text else judge
         game = play_on(parse_board(given.get("board", "")), player, _number(given, "seed"), moves)
-        judged, facts = self._judged(game, number, {"name": "played on from a board", "strange": None})
+        facts = self.judges.facts(number, judge) | {"name": "played on from a board", "strange": None}
         facts["player"] = text or facts["judge"]["name"]
-        return pack(facts, game, judged, self.judges.opinion(game.states))
+        return pack(facts, game, judge.game(game.states, game.moves), self.judges.opinion(game.states))
 
-    def live(self) -> dict[str, Any]:
-        """Return the present state of recorders and trainings, from their files: nothing is asked of them."""
+    def live(self, _: Mapping[str, str]) -> dict[str, Any]:
+        """Return the present state of recorders and trainings."""
         recorders: list[dict[str, Any]] = []
         for root in self.collection.roots:
             try:
-                recorders += [_recorder(root, name) for name in instances(root)]
+                recorders += [recorder(root, name) for name in instances(root)]
             except TapeError as error:
                 recorders.append({"id": id_of(str(root)), "root": root.name, "error": str(error)})
         trainings = [
-            {"id": training_id, "name": path.name, **_last_line(path / METRICS)}
+            {"id": training_id, "name": path.name, "parent": path.parent.name, **training(path)}
             for training_id, path in self.collection.trainings().items()
         ]
         return {"recorders": recorders, "trainings": trainings}
+
+    def newest(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return the end of the game that a recorder (``id``) committed last; nothing before its first."""
+        for root in self.collection.roots:
+            names: list[str] = []
+            with contextlib.suppress(TapeError):  # the page reports a root that cannot be listed
+                names = instances(root)
+            for name in names:
+                if recorder_id(root, name) == given.get("id"):
+                    return newest_game(root, name) or self._newest_published(given["id"])
+        raise MissingPathError("no recorder has this id", hint="it was removed")
+
+    def _newest_published(self, wanted: str) -> dict[str, Any]:
+        entry = self._last_session(wanted)
+        if entry is None:
+            return {}
+        row = entry.runs[-1]
+        (game,) = read_game(entry.path, [int(row["id"])])
+        return game_document(row, game)
+
+    def _last_session(self, wanted: str) -> Entry | None:
+        for entry in reversed(self.collection.games().sessions):
+            known = recorder_id(entry.path.parent, entry.meta.get("instance"))
+            if known == wanted and len(entry.runs):
+                return entry
+        return None
 
     def training(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the curves of a training (``id``)."""
@@ -284,23 +337,31 @@ class Data:
 
 def _number(given: Mapping[str, str], name: str) -> int:
     text = given.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise ValueError(f"{name}: found {text!r:.40}, expected a number")
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
+        raise ValueError(f"{name}: found {text!r:.40}, expected a number below 2**64")
     return int(text)
+
+
+def _keys(given: Mapping[str, str]) -> list[tuple[str, int | None]]:
+    """Read ``of``: ids of sessions, or of games as session/run."""
+    keys = [key.partition("/") for key in given.get("of", "").split(",")]
+    if len(keys) > PAGE_ROWS:
+        raise ValueError(f"of: found {len(keys)} games, expected at most {PAGE_ROWS}")
+    return [(session, _number({"run": run}, "run") if run else None) for session, _, run in keys]
 
 
 def _totals(entry: Entry) -> dict[str, Any]:
     return {"rows": int(entry.runs["rows"].sum(dtype=np.uint64)), **scores(entry.runs)}
 
 
-def _session_row(entry: Entry) -> dict[str, Any]:
+def _session_row(games: Games, entry: Entry) -> dict[str, Any]:
     runs = entry.runs
     facts = ("started_at", "ended_at", "host", "model_tag", "engine", "sample_rate", "recovered")
     return {
         "id": entry.id,
         "name": entry.name,
-        "player": entry.player,
-        "player_id": entry.player_id,
+        "player": games.names[entry.label],
+        "full": entry.player,
         **_totals(entry),
         "reach": {str(tile): share for tile, share in reach(runs, REACH_TILES).items()},
         "bytes": entry.bytes,
@@ -309,88 +370,4 @@ def _session_row(entry: Entry) -> dict[str, Any]:
 
 
 def _game_rows(games: Games, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
-    return [entry.document(row) for entry, row in map(games.at, numbers.tolist())]
-
-
-#: Points of a curve.
-POINTS_MAX = 400
-
-#: What can count the progress of a training: the first of these in a line is the axis of its curves.
-AXES = ("step", "moves", "rows")
-
-#: Bytes at the end of a file of metrics that hold its last line.
-_TAIL_BYTES = 65_536
-
-
-def recorder_of(entry: Entry) -> str:
-    """Return the id of the recorder that wrote a session, as in :meth:`Data.live`."""
-    return id_of(f"{entry.path.parent}\0{entry.meta.get('instance')}")
-
-
-def _recorder(root: Path, instance: str) -> dict[str, Any]:
-    named = {"id": id_of(f"{root}\0{instance}"), "root": root.name, "instance": instance}
-    try:
-        snapshot = read_snapshot(root, instance)
-    except TapeError as error:
-        return {**named, "error": str(error)}
-    verdict, status = judge(snapshot), snapshot.status
-    return {
-        **named,
-        "state": verdict.state,
-        "running": verdict.running,
-        "age_s": verdict.age_s,
-        "text": verdict.text,
-        "player": snapshot.config.get("player"),
-        "rotate_steps": snapshot.config.get("rotate_steps"),
-        "host": snapshot.host,
-        "started_at": snapshot.started_at,
-        "status": msgspec.to_builtins(status, str_keys=True),
-    }
-
-
-def _last_line(path: Path) -> dict[str, Any]:
-    try:
-        written_at, lines = path.stat().st_mtime, read_metrics(path, _TAIL_BYTES)
-    except OSError as error:
-        return {"error": error.strerror or str(error)}
-    last = lines[-1] if lines else {}
-    return {
-        "written_at": written_at,
-        "last": {name: value for name, value in last.items() if isinstance(value, int | float | str)},
-    }
-
-
-def training_document(path: Path) -> dict[str, Any]:
-    """Return the curves of a training directory: each number of its metrics by step, thinned."""
-    curves: dict[str, list[tuple[float, float]]] = {}
-    lines = []
-    with contextlib.suppress(OSError):
-        lines = read_metrics(path / METRICS)
-    for line in lines:
-        at = next((line[name] for name in AXES if _is_number(line.get(name))), None)
-        if at is None:
-            continue
-        kind = line.get("kind")
-        for name, value in _numbers(line, f"{kind} " if isinstance(kind, str) else ""):
-            if name not in AXES:
-                curves.setdefault(name, []).append((float(at), value))
-    thinned = {
-        name: points[:: max(1, math.ceil(len(points) / POINTS_MAX))] for name, points in curves.items()
-    }
-    told = {name: points for name, points in thinned.items() if len({value for _, value in points}) > 1}
-    return {"name": path.name, "curves": told}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _numbers(line: dict[str, Any], prefix: str) -> list[tuple[str, float]]:
-    """Return the numbers of a line by name; those of a mapping as ``name key``."""
-    found = []
-    for name, value in line.items():
-        if _is_number(value):
-            found.append((prefix + name, float(value)))
-        elif isinstance(value, dict):
-            found += [(f"{prefix}{name} {key}", float(one)) for key, one in value.items() if _is_number(one)]
-    return found
+    return [games.document(number) for number in numbers.tolist()]

@@ -1,8 +1,7 @@
 """Games and boards for the pages, recorded, read from text or played on, and what judges say of them.
 
 A page gets a game as one block of bytes (:func:`pack`): the length of a JSON header (``u32``), the header,
-and arrays at multiples of 8 bytes after it. A game is its first board and a byte for each move, from which
-the page computes the boards: bits 0-1 the move, bits 2-5 the cell of the spawn, bit 6 whether it is a 4.
+and arrays at multiples of 8 bytes after it. A game is its first board and a byte for each move, as on tape.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048.base.text import json_bytes
 from tape2048.conversion.session_runs import boards_of, session_run
-from tape2048.critic.facts import SHIPPED as CRITICS, PlayedBy, strangers
+from tape2048.critic.facts import SHIPPED as CRITICS, strangers
 from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, ReplayError, TapeError
 from tape2048.game.moves import UNKNOWN, recover
-from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
+from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
 from tape2048.ntuple.network import SHIPPED as NETWORKS
+from tape2048.selection import PlayedBy, player_name
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own
@@ -43,10 +44,12 @@ if TYPE_CHECKING:
 #: Points of the critic's curves in a report: as many as a wide screen shows.
 _CURVE_POINTS = 1500
 
+#: Points of the curve of the score in a gallery.
+_SPARK_POINTS = 40
+
 #: Units of values in points, of a report, and of probabilities.
 _POINT = 1.0
 _PROBABILITY = 1 / 65_535
-
 
 #: Types of arrays in the header, by those of NumPy.
 _TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
@@ -70,7 +73,10 @@ class Game(NamedTuple):
     @property
     def exps(self) -> NDArray[np.uint8]:
         """The boards as exponents, ``u8[n + 1, 16]``."""
-        return boards_to_exps(self.states)
+        exps = boards_to_exps(self.states)
+        if len(self.moves) and self.states[-1] == WON:
+            exps[-1] = exps_after(self.states[-2], self.moves[-1])
+        return exps
 
     @property
     def is_whole(self) -> bool:
@@ -159,7 +165,7 @@ def pack(
         parts.append(data)
         at += len(data)
     more = {"first": game.exps[0].tolist(), "count": len(game.moves), "notes": game.notes}
-    text = msgspec.json.encode({**facts, **more, "arrays": described})
+    text = json_bytes({**facts, **more, "arrays": described})
     text += b" " * (-(len(text) + 4) % 8)
     return len(text).to_bytes(4, "little") + text + b"".join(parts)
 
@@ -191,59 +197,63 @@ _EXPONENT_MAX = 15
 
 
 def parse_board(text: str) -> int:
-    """Return the packed board that a text spells.
+    """Return the packed board that a text spells, in the first of its :func:`readings`."""
+    return readings(text)[0][1]
+
+
+def readings(text: str) -> list[tuple[str, int]]:
+    """Return the ways to read a text as a board, each with the packed board, the likelier one first.
 
     The text is 16 hexadecimal digits, exponents cell by cell from the top left (with or without 0x), or 16
-    numbers. The numbers are tiles if each of them is 0 or a tile, else exponents.
+    numbers: tiles if each of them is 0 or a tile, exponents if each is at most 15.
     """
     words = re.findall(r"[^\s/,;|\[\]()]+", text)
-    if len(words) == 1 and (match := re.fullmatch(r"(?:0x)?([0-9a-fA-F]{16})", words[0])):
-        return int(match[1], 16)
-    if len(words) == 1 and (match := re.fullmatch(r"0x([0-9a-fA-F]{1,16})", words[0])):
-        return int(match[1], 16)
+    pattern = r"(?:0x)?([0-9a-fA-F]{16})|0x([0-9a-fA-F]{1,16})"
+    if len(words) == 1 and (match := re.fullmatch(pattern, words[0])):
+        return [("hexadecimal exponents", int(match[1] or match[2], 16))]
     empty = {".", "-", "_"}
     if len(words) != 16 or not all(word in empty or re.fullmatch(r"\d{1,6}", word) for word in words):
         raise ValueError(
             f"found {text!r:.80}, expected 16 hexadecimal digits (0x0123456789abcdef), 16 tiles or exponents"
         )
     numbers = [0 if word in empty else int(word) for word in words]
-    are_tiles = all(number == 0 or (number & (number - 1) == 0 and number > 1) for number in numbers)
-    if are_tiles:
-        exps = [max(number.bit_length() - 1, 0) for number in numbers]
-    elif max(numbers) <= _EXPONENT_MAX:
-        exps = numbers
-    else:
-        wrong = next(number for number in numbers if number & (number - 1) or number == 1)
+    wrong = [number for number in numbers if number == 1 or number & (number - 1)]
+    found = []
+    if not wrong and max(numbers) < 2 << _EXPONENT_MAX:
+        found.append(("tiles", [max(number.bit_length() - 1, 0) for number in numbers]))
+    if max(numbers) <= _EXPONENT_MAX:
+        found.append(("exponents", numbers))
+    if not found and wrong:
         raise ValueError(
-            f"found a tile of {wrong}; tiles are powers of two from 2 to 32768, and 0 is an empty cell"
+            f"found a tile of {wrong[0]}; tiles are powers of two from 2 to 32768, and 0 is an empty cell"
         )
-    if max(exps) > _EXPONENT_MAX:
+    if not found:
         raise ValueError(f"found a tile of {max(numbers)}; the largest tile of a board is 32768")
-    return sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))
+    return [(name, sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))) for name, exps in found]
 
 
 def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
     """Return a board with the values of its moves, the tree one level deep, and the critic's opinion."""
     options = judge.board(board)
-    after = np.array([board, *(option.afterstate for option in options)], np.uint64)
-    critic = judges.opinion(after[:1])
+    packed = np.array([board], np.uint64)
+    critic = judges.opinion(packed)
     best = max((option.value for option in options), default=None)
     return {
         "board": f"{board:016x}",
-        "exps": boards_to_exps(after[:1])[0].tolist(),
+        "exps": boards_to_exps(packed)[0].tolist(),
         "best": best,
         "options": [
             {
                 "move": option.move,
                 "value": option.value,
                 "reward": option.reward,
-                "exps": exps.tolist(),
+                "exps": exps_after(packed[0], option.move).tolist(),
                 "spawns": [
                     {"cell": one.cell, "tile": one.tile, "p": one.probability, "value": one.value}
                     for one in option.spawns
                 ],
             }
-            for option, exps in zip(options, boards_to_exps(after[1:]), strict=True)
+            for option in options
         ],
         "critic": None if critic is None else critic[0].tolist(),
     }
@@ -303,17 +313,21 @@ def _judge_plays(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
     random = np.random.default_rng(seed)
     states, moves = [board], list[int]()
+    judge.board(board)  # compiles, before the clock runs
     until = time.monotonic() + _PLAY_S
     while len(moves) < moves_max and time.monotonic() < until:
         options = judge.board(states[-1])
         if not options:
             break
         chosen = max(options, key=lambda option: option.value)
+        moves.append(chosen.move)
+        if chosen.afterstate == WON:
+            states.append(int(WON))
+            break
         exps = boards_to_exps(np.array([chosen.afterstate], np.uint64))[0]
         cell = random.choice(np.flatnonzero(exps == 0))
         exps[cell] = 2 if random.random() < _P_FOUR else 1
         states.append(int(exps_to_boards(exps[None])[0]))
-        moves.append(chosen.move)
     return np.array(states, np.uint64), np.array(moves, np.uint8)
 
 
@@ -347,11 +361,14 @@ def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
     return np.array(found, np.uint8)
 
 
-#: The judge unless told.
-DEFAULT_JUDGE = "ntuple"
+#: The default judge: the network of the recorded player, 2-ply or 3-ply.
+OWN_JUDGE = "own"
 
 #: Players that a remark names.
 _NAMED = 3
+
+#: Judges of recorded players that are kept: a network takes up to 100 MB.
+_RECORDED_MAX = 4
 
 
 class Judges:
@@ -359,9 +376,18 @@ class Judges:
 
     def __init__(self, players: Sequence[str], critic: Path) -> None:
         self._players = [parse_player(text) for text in players]
+        for name, args in self._players:
+            if name == OWN_JUDGE and args:
+                raise ConfigError(
+                    f"found the judge {OWN_JUDGE} with settings; expected {OWN_JUDGE} alone",
+                    hint="Pass ntuple:KEY=VALUE,... instead.",
+                )
+            if name != OWN_JUDGE:
+                check_player(name, {key: value for key, value in args.items() if key != "ahead"})
         self._critic_path = critic
         self._lock = threading.RLock()
         self._made: dict[int, Judge] = {}
+        self._recorded = functools.lru_cache(_RECORDED_MAX)(_of_recorded)
 
     @functools.cached_property
     def critic(self) -> AnyCritic:
@@ -375,12 +401,14 @@ class Judges:
 
     def __getitem__(self, number: int) -> Judge:
         """Return a judge; MissingPathError for an unknown number, ConfigError for another player."""
-        if not 0 <= number < len(self):
+        # The critic, which len() loads, is needed only for a number that is no player's.
+        if not 0 <= number < len(self._players) and not 0 <= number < len(self):
             raise MissingPathError(f"no judge has the number {number}", hint=f"there are {len(self)}")
         with self._lock:
             if number not in self._made:
                 if number < len(self._players):
                     name, args = self._players[number]
+                    name = "ntuple" if name == OWN_JUDGE else name  # of a board that no session has
                     ahead = int(args.get("ahead", 1))
                     rest = {key: value for key, value in args.items() if key != "ahead"}
                     self._made[number] = Judge.of_player(name, rest, ahead=ahead)
@@ -392,6 +420,14 @@ class Judges:
                     )  # fmt: skip
             return self._made[number]
 
+    def of_game(self, number: int, meta: Mapping[str, Any]) -> tuple[Judge, str | None]:
+        """Return a judge for a game of a session, and a message if another one takes its place."""
+        if number >= len(self._players) or self._players[number][0] != OWN_JUDGE:
+            return self[number], None
+        facts = {name: meta.get(name) for name in ("player", "player_args")}
+        with self._lock:
+            return self._recorded(json_bytes(facts))
+
     def all(self) -> list[Judge]:
         """Return all judges."""
         return [self[number] for number in range(len(self))]
@@ -399,13 +435,22 @@ class Judges:
     def documents(self) -> list[dict[str, Any]]:
         """Return what pages show of each judge."""
         players: list[dict[str, Any]] = [
-            {"name": _named(name, args), "unit": "points", "tile": None} for name, args in self._players
+            {"name": _named(name, args), "unit": "points", "tile": None, "own": name == OWN_JUDGE}
+            for name, args in self._players
         ]
         critics: list[dict[str, Any]] = [
             {"name": f"critic: {tile}", "unit": "probability", "tile": tile}
             for tile in self.critic.thresholds
         ]
         return [{"number": number, **one} for number, one in enumerate(players + critics)]
+
+    def facts(self, number: int, judge: Judge) -> dict[str, Any]:
+        """Return what the page of a game shows of its judge, which has this number."""
+        return {
+            "judge": self.documents()[number],
+            "by": judge.name,
+            "thresholds": list(self.critic.thresholds),
+        }
 
     def critic_document(self) -> dict[str, Any]:
         """Return what pages show of the critic."""
@@ -427,12 +472,12 @@ class Judges:
         for meta in sessions:
             sha256 = meta.get("player_sha256")
             player = PlayedBy(brief_player(meta), sha256 if isinstance(sha256, str) else "", 0)
-            played[player.sha256, player.name] = player
-        others = strangers(self.critic.info, list(played.values()))
+            played[player] = player_name(meta)
+        others = strangers(self.critic.info, list(played))
         if not others:
             return None
         judged = [one.name for one in self.critic.info.players]
-        named = (f"another {one.name}" if one.name in judged else one.name for one in others)
+        named = (f"another {one.name}" if one.name in judged else played[one] for one in others)
         names = list(dict.fromkeys(named))
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         its = ", ".join(judged)
@@ -448,7 +493,13 @@ class Judges:
         return np.asarray(self.critic(boards), np.float32)
 
 
+def _of_recorded(facts: bytes) -> tuple[Judge, str | None]:
+    return Judge.of_recorded(msgspec.json.decode(facts))
+
+
 def _named(name: str, args: Mapping[str, Any]) -> str:
+    if name == OWN_JUDGE:
+        return "the player's network"
     ahead = args.get("ahead", 1)
     given = ",".join(f"{key}={value}" for key, value in args.items() if key != "ahead")
     spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
@@ -504,6 +555,27 @@ def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray
             rows.append(numbers[len(numbers) // 2])
     records = session.get_batch(np.array(rows, np.int64))
     return kept, boards_of(records, "a row", session.path)
+
+
+def card(entry: Entry, run: int | None) -> dict[str, Any]:
+    """Return what a gallery shows of a game: its last recorded board, its score so far, and its judgement.
+
+    The score so far is that of the tiles on boards in even distances: exact but for 4s that were spawned.
+    """
+    at = find_run(entry.runs, -1 if run is None else run)
+    judged = {name: float(values[at]) for name, values in entry.sums.items() if not np.isnan(values[at])}
+    try:
+        session = Session.open(entry.path)
+        owned = session.numbers_of(int(np.flatnonzero(session.runs["id"] == entry.runs["id"][at])[0]))
+        numbers = np.arange(owned.start, owned.stop) if isinstance(owned, slice) else owned
+        few = numbers[
+            np.linspace(0, len(numbers) - 1, min(len(numbers), _SPARK_POINTS)).round().astype(np.int64)
+        ]
+        exps = boards_to_exps(boards_of(session.get_batch(few), "a row", session.path)).astype(np.int64)
+    except (TapeError, OSError) as error:
+        return {"exps": None, "spark": [], "error": str(error), **judged}
+    scores = ((exps - 1) * (1 << exps) * (exps > 0)).sum(axis=1)
+    return {"exps": exps[-1].tolist() if len(exps) else None, "spark": scores.tolist(), **judged}
 
 
 def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.float32]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from tape2048.base.intervals import wilson
 from tape2048.errors import TapeError
+from tape2048.selection import unix_s
 from tape2048.session.run_table import REACH_TILES, exponents_of
-from tape2048_tools.sessions.summary import parse_moment, quantiles
+from tape2048_tools.sessions.summary import quantiles
 from tape2048_tools.viewer.games import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
@@ -30,11 +31,13 @@ _POINTS = 120
 #: Tiles whose reach is shown: nearly all games make the others.
 _FIRST_TILE = 256
 
+#: Players that pages list, those with the most games.
+PLAYERS_MAX = 50
+
 #: Games whose rows are read for what the run table does not tell.
 SAMPLE_GAMES = 48
 
 _MOVES = 4
-
 
 #: Exponents of tiles in a run table of 32-bit numbers.
 _EXPONENTS = 32
@@ -56,8 +59,18 @@ def overview(games: Games, choices: Sequence[NDArray[np.bool_] | None]) -> dict[
         "waiting_rows": games.waiting_rows,
         "waiting_games": games.waiting_games,
         "broken": list(games.broken),
-        "selections": [_part(games, part, widths) for part in parts],
+        "selections": [
+            {**_part(games, part, widths), "best": _best(games, chosen, part["max_score"])}
+            for part, chosen in zip(parts, choices, strict=True)
+        ],
     }
+
+
+def _best(games: Games, chosen: NDArray[np.bool_] | None, scores: NDArray[Any]) -> dict[str, Any] | None:
+    if not len(scores):
+        return None
+    best = int(scores.argmax())
+    return games.document(best if chosen is None else int(np.flatnonzero(chosen)[best]))
 
 
 def _round_width(width: float) -> int:
@@ -69,7 +82,6 @@ def _round_width(width: float) -> int:
 
 
 def _part(games: Games, columns: dict[str, NDArray[Any]], widths: dict[str, int]) -> dict[str, Any]:
-    """Return the document of one selection from the columns of its games."""
     scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
     # Games by session and highest tile.
     places = owners.astype(np.int64) * _EXPONENTS + exponents_of(columns["highest_tile"])
@@ -97,39 +109,40 @@ def _part(games: Games, columns: dict[str, NDArray[Any]], widths: dict[str, int]
         "steps_bins": lengths.tolist(),
         "survival": survival.round(6).tolist() if len(steps) else [],
         "tiles": _reach(table.sum(axis=0)),
-        "players": _players(games.sessions, owners, scores, table),
+        "players": _players(games, owners, scores, table),
+        "players_in_all": len({one.label for one in entries}),
         "throughput": _throughput(entries),
     }
 
 
 def _players(
-    sessions: Sequence[Entry], owners: NDArray[Any], scores: NDArray[Any], table: NDArray[np.int64]
+    games: Games, owners: NDArray[Any], scores: NDArray[Any], table: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
-    """Return games, scores and reach by player, from games by session and highest tile."""
-    counts = table.sum(axis=1)
+    sessions, counts = games.sessions, table.sum(axis=1)
     of_player: dict[str, list[int]] = {}
     for number, count in enumerate(counts.tolist()):
         if count:
-            of_player.setdefault(sessions[number].player_id, []).append(number)
+            of_player.setdefault(sessions[number].label, []).append(number)
     total = np.bincount(owners, scores, len(sessions))
     reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
     found = []
-    for player_id, numbers in of_player.items():
+    most = sorted(of_player.items(), key=lambda one: -counts[one[1]].sum())[:PLAYERS_MAX]
+    for label, numbers in most:
         its = int(counts[numbers].sum())
         reach = {tile: wilson(int(by[numbers].sum()), its)._asdict() for tile, by in reached.items()}
         found.append(
             {
-                "id": player_id, "player": sessions[numbers[0]].player,
+                "select": {"player": label} if label else {"where": "player = ''"},
+                "player": games.names[label], "full": sessions[numbers[0]].player,
                 "sessions": len(numbers), "games": its,
                 "mean_score": float(total[numbers].sum() / its),
                 "reach": {str(tile): share for tile, share in reach.items()},
             }
         )  # fmt: skip
-    return sorted(found, key=lambda one: -one["games"])
+    return found
 
 
 def _reach(by_exponent: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return for each tile the games whose highest it is, and the share that made it, with its interval."""
     count = int(by_exponent.sum())
     at_least = by_exponent[::-1].cumsum()[::-1].tolist()
     return [
@@ -140,12 +153,11 @@ def _reach(by_exponent: NDArray[np.int64]) -> list[dict[str, Any]]:
 
 
 def _span(entry: Entry) -> tuple[float | None, float | None]:
-    begin, end = (parse_moment(entry.meta.get(name)) for name in ("started_at", "ended_at"))
-    return None if begin is None else begin.timestamp(), None if end is None else end.timestamp()
+    begin, end = (unix_s(entry.meta.get(name)) for name in ("started_at", "ended_at"))
+    return None if math.isnan(begin) else begin, None if math.isnan(end) else end
 
 
 def _throughput(entries: Sequence[Entry]) -> list[dict[str, float]]:
-    """Return moves a second by time, the sessions of one stretch of time added up."""
     found = []
     for entry in entries:
         begin, end = _span(entry)

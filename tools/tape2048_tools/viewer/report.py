@@ -7,6 +7,7 @@ deflated and spelled in base64; the browser opens the one that is shown.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import re
@@ -14,14 +15,14 @@ import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from tape2048._version import __version__
+from tape2048.base.text import json_bytes
 from tape2048.errors import TapeError
 from tape2048_tools.viewer.app import static_files
 from tape2048_tools.viewer.collection import page_of_games
-from tape2048_tools.viewer.games import pack
+from tape2048_tools.viewer.games import card, pack
 from tape2048_tools.viewer.overview import overview, sample
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 #: Games of a report.
 GAMES_MAX = 50
-
-#: Games that are judged to find the most lossy ones.
-_JUDGED = 60
 
 #: Bytes of all games, spelled in base64; the longest ones are left out where it would be more.
 _GAMES_BYTES = 4_400_000
@@ -53,7 +51,10 @@ _FILES_OF_VIEWER = """\
 <script type="module" src="/static/app.js"></script>
 """
 
-_KINDS = (("best", "max_score", True), ("worst", "max_score", False), ("longest", "steps", True))
+_KINDS = (
+    ("best", "max_score", True), ("worst", "max_score", False), ("longest", "steps", True),
+    ("most lossy", "loss", True),
+)  # fmt: skip
 
 
 def bundle(files: Mapping[str, bytes], entry: str) -> str:
@@ -80,7 +81,7 @@ def one_file(title: str, document: Mapping[str, Any]) -> bytes:
         "base-uri 'none'; form-action 'none'"
     )
     # In a script only "<" can end the element.
-    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
+    data = json_bytes(document).decode().replace("<", "\\u003c")
     head, body = files["index.html"].decode().split(_FILES_OF_VIEWER, 1)
     found = (
         head.replace("<title>tape2048</title>", f"<title>{html.escape(title)}</title>")
@@ -113,7 +114,7 @@ def make_report(
         entry, row = table.at(number)
         key = f"{entry.id}/{row['id']}"
         packs[key] = spelled
-        rows.append({"key": key, "why": why, **entry.document(row)})
+        rows.append({"key": key, "why": why, **table.document(number), "card": card(entry, int(row["id"]))})
     roots = ", ".join(root.name or str(root) for root in data.collection.roots)
     document = {
         "title": roots,
@@ -128,32 +129,19 @@ def make_report(
 
 
 def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[str, int, bytes]]:
-    """Yield games with what they are chosen for, as packed games, without repeats."""
+    """Choose games of each kind and judge them; the columns of ``annotate`` tell which lost most."""
     table = data.collection.games()
-    if not len(table) or not most:
-        return
+    kinds = [one for one in _KINDS if one[1] != "loss" or not np.isnan(table["loss"]).all()]
     wanted: dict[int, str] = {}
-    share = max(1, most // 4)
-    for why, column, descending in _KINDS:
-        listed = page_of_games(table, None, column, 0, descending=descending)
-        for number in [int(one) for one in listed if int(one) not in wanted][:share]:
-            wanted[number] = why
-    spread = np.linspace(0, len(table) - 1, min(_JUDGED, len(table))).round().astype(np.int64)
-    judged = list(dict.fromkeys([*wanted, *spread.tolist()]))
-    lossy: list[tuple[float, int, bytes]] = []
-    for done, number in enumerate(judged):
+    for left, (why, column, descending) in zip(range(len(kinds), 0, -1), kinds, strict=True):
+        share = -(-(most - len(wanted)) // left)
+        listed, values = page_of_games(table, None, column, 0, descending=descending).tolist(), table[column]
+        new = [one for one in listed if one not in wanted and not np.isnan(values[one])]
+        wanted |= dict.fromkeys(new[:share], why)
+    for done, (number, why) in enumerate(wanted.items()):
         if progress is not None:
-            progress(done, len(judged))
-        try:
+            progress(done, len(wanted))
+        with contextlib.suppress(TapeError, OSError):  # damaged or gone: the overview still counts it
             entry, row = table.at(number)
             game, found, facts = data.judged(entry, int(row["id"]), 0)
-            packed = pack(facts, game, found, data.judges.opinion(game.states), small=True)
-        except (TapeError, OSError):
-            continue  # damaged or gone: the overview still counts it
-        if number in wanted:
-            yield wanted[number], number, packed
-        elif found is not None and len(found.loss) and (loss := float(np.nanmean(found.loss))) > 0:
-            lossy.append((loss, number, packed))
-            lossy = sorted(lossy, reverse=True)[: max(0, most - len(wanted))]
-    for _, number, packed in lossy:
-        yield "most lossy", number, packed
+            yield why, number, pack(facts, game, found, data.judges.opinion(game.states), small=True)

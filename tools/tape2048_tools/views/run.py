@@ -11,8 +11,8 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import MagicError, ReplayError
-from tape2048.runs.run import Run, RunMeta
-from tape2048.session.session import Session, sessions
+from tape2048.rows.buffers import find_sessions, open_sessions
+from tape2048.runs.run import Run, RunMeta, exps_at
 from tape2048_tools.terminal.click_extras import options
 from tape2048_tools.terminal.display import board, number
 from tape2048_tools.terminal.output import cell, columns
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.conversion.sources import RunSource, SourceRun
+    from tape2048.session.session import Session
 
 #: Options that choose the run.
 RUN_CHOICE = options(
@@ -80,7 +81,7 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
             raise click.BadParameter("the file has a single run, 0", param_hint="--run")
         run = read_run_file(path)
     elif kind in {"session", "sessions"}:
-        return _of_sessions(path, kind, run_id, which, replay=replay)
+        return _of_sessions(path, run_id, which, replay=replay)
     elif kind == "pack" and run_id is not None:
         from tape2048.packs import PackReader
 
@@ -101,7 +102,6 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
 
 
 def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRun, int]:
-    """Read runs that have no table up to the one with this position, or all of them for the chosen one."""
     from tape2048_tools.progress.panel import progress_bar
 
     best: tuple[float, SourceRun, int] | None = None
@@ -128,7 +128,6 @@ def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRu
 def _choose(
     ids: NDArray[Any], scores: NDArray[Any], steps: NDArray[Any], run_id: int | None, which: str
 ) -> int:
-    """Return the position of the run with this id, or else of the first one that is the best."""
     if run_id is not None or not len(ids):
         return _chosen(ids, run_id)
     return int({"best": scores.argmax, "worst": scores.argmin, "longest": steps.argmax}[which]())
@@ -148,8 +147,8 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
     raise click.BadParameter(message, param_hint="--run")
 
 
-def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
-    opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]
+def _of_sessions(path: Path, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
+    opened, _ = open_sessions(find_sessions(path))
     runs = np.concatenate([one.runs for one in opened])
     owners = np.repeat(np.arange(len(opened)), [len(one.runs) for one in opened])
     if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
@@ -163,7 +162,6 @@ def _of_sessions(path: Path, kind: str, run_id: int | None, which: str, *, repla
 
 
 def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
-    """Return the whole game, from its tape or played again; None if that is not possible here."""
     from tape2048.conversion import session_run
     from tape2048_recorder.replay.replay import replayer
 
@@ -178,7 +176,6 @@ def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
 
 
 def _of_session(session: Session, ordinal: int) -> ChosenRun:
-    """Return the recorded boards of a game; recover its moves if they were not recorded."""
     from tape2048.conversion.session_runs import boards_of
     from tape2048.game.moves import recover
 
@@ -200,11 +197,6 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
     facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}
     facts["steps"] = int(row["steps"])
     return ChosenRun(Run(boards, moves, meta), facts, rows["step_idx"].astype(np.int64), ended=False)
-
-
-def exps_of(packed: int) -> list[int]:
-    """Return the 16 exponents of a packed board."""
-    return [packed >> (60 - 4 * i) & 15 for i in range(16)]
 
 
 def run_document(run: Run, last: str = "final") -> dict[str, Any]:
@@ -232,7 +224,7 @@ def run_document(run: Run, last: str = "final") -> dict[str, Any]:
         "moves_unknown": int(counts[len(Move) :].sum()),
         "steps_with_branches": None if run.has_branches is None else int(run.has_branches.sum()),
         f"{last}_board": run.final_board,
-        f"{last}_exps": exps_of(run.final_board),
+        f"{last}_exps": exps_at(run.states, run.moves, len(run)),
     }
 
 
@@ -253,7 +245,7 @@ def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
         if value is not None and not key.endswith(("_board", "_exps")) and key not in unsaid
     }
     title = "final board" if "final_board" in document else "last recorded board"
-    return [columns(shown), "", cell(title, "bold"), board(exps_of(run.final_board))]
+    return [columns(shown), "", cell(title, "bold"), board(exps_at(run.states, run.moves, len(run)))]
 
 
 def step_document(run: Run, step: int) -> dict[str, Any]:
@@ -261,13 +253,13 @@ def step_document(run: Run, step: int) -> dict[str, Any]:
     from tape2048.game.moves import recover
     from tape2048.runs.a2run2 import Move, RunV2
 
-    exps = exps_of(int(run.states[step]))
+    exps = exps_at(run.states, run.moves, step)
     document: dict[str, Any] = {"step": step, "board": int(run.states[step]), "exps": exps}
     if step == len(run):
         return document | {"move": None, "spawn": None, "branches": None}
     found = recover(run.states[step : step + 2], run.moves[step : step + 1])
     spawn = None
-    if found.moves[0] < len(Move):
+    if found.cells[0] < 16:
         spawn = {"cell": int(found.cells[0]), "tile": 1 << int(found.exponents[0])}
     branches = None if run.has_branches is None else RunV2.from_run(run).steps[step].branches
     return document | {

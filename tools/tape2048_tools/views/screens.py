@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tape2048.base.text import printable
 from tape2048.errors import TapeError
-from tape2048.game import legal_mask, merge_score, recover, slide
+from tape2048.game import WON, legal_mask, merge_score, recover, slide, wins
+from tape2048.runs.run import exps_at
 from tape2048_recorder.game.rng import new_game, spawn
 from tape2048_tools.terminal.background import in_background
 from tape2048_tools.terminal.display import large_board, number, share, spark
-from tape2048_tools.terminal.output import cell, printable
+from tape2048_tools.terminal.output import cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +35,19 @@ _BESIDE = 2  # columns between the board and what stands beside it
 #: Rows of a terminal from which on the board has three of them for each of its own.
 LARGE_ROWS = 21
 _LEAP = 100  # moves of PgUp and PgDn
+#: Keys of a replay; the browser has the same ones for stepping.
+_KEYS = (
+    ("left, right", "a move back, forward"),
+    ("PgUp, PgDn", "a hundred moves"),
+    ("Home, End", "the first, the last board"),
+    ("space", "play, pause"),
+    ("p, n", "the previous, the next large loss"),
+    ("[, ]", "the previous, the next move that differs from the judge's"),
+    ("/", "a move by its number"),
+    ("c", "the next judge"),
+    ("?", "these keys"),
+    ("q", "quit"),
+)
 _LOOK_S = 0.25  # without a key: for another size of the terminal, and for what was computed
 
 
@@ -48,6 +63,11 @@ class GameView(NamedTuple):
     judge: Judge
     judged: Judged
     largest: NDArray[np.int64]
+
+    @property
+    def differing(self) -> list[int]:
+        """The moves that the judge would not make."""
+        return np.flatnonzero(self.judged.loss > 0).tolist()
 
 
 class CriticView(NamedTuple):
@@ -127,7 +147,7 @@ def compose(
 class ReplayScreen:
     """A recorded game, stepped through with keys."""
 
-    keys = "arrows step  [ ] loss  / go to  space play  c judge  q quit"
+    keys = "arrows step  n p loss  [ ] differs  ? keys  q quit"
 
     def __init__(
         self,
@@ -149,6 +169,7 @@ class ReplayScreen:
         self._judge = 0  # 0: the player; then the critic's tiles
         self._typed: str | None = None  # the number of a move that is being typed
         self._said = ""
+        self._helping = False
 
     def view(self) -> GameView | None:
         """Return the game as the chosen judge sees it; None while it is being judged."""
@@ -164,13 +185,16 @@ class ReplayScreen:
             return True
         if key == "q":
             return False
+        self._helping = key == "?" and not self._helping
         moves = {"right": 1, "left": -1, "down": 1, "up": -1, "pagedown": _LEAP, "pageup": -_LEAP}
         moves |= {"l": 1, "h": -1, "j": 1, "k": -1}
         moves |= dict.fromkeys(("home", "g"), -self.last) | dict.fromkeys(("end", "G"), self.last)
         if key in moves:
             self._go(self.position + moves[key])
-        elif key in {"[", "]"}:
-            self._to_loss(forward=key == "]")
+        elif key in {"n", "p", "[", "]"}:
+            noun, view = "large loss" if key in {"n", "p"} else "difference", self.view()
+            places = None if view is None else view.largest.tolist() if key in {"n", "p"} else view.differing
+            self._jump(places, noun, forward=key in {"n", "]"})
         elif key == "/":
             self._typed = ""
         elif key == " ":
@@ -206,23 +230,26 @@ class ReplayScreen:
         elif key in {"escape", "enter", "backspace", "q"}:
             self._typed = None
 
-    def _to_loss(self, *, forward: bool) -> None:
-        if (view := self.view()) is None:
+    def _jump(self, places: Sequence[int] | None, noun: str, *, forward: bool) -> None:
+        if places is None:
             self._said = "the game is being judged"
             return
-        there = view.largest > self.position if forward else view.largest < self.position
-        found = view.largest[there]
-        if len(found):
-            self._go(int(found.min() if forward else found.max()))
+        found = [at for at in places if (at > self.position if forward else at < self.position)]
+        if found:
+            self._go(int(min(found) if forward else max(found)))
         else:
-            self._said = f"no large loss {'after' if forward else 'before'} this move"
+            self._said = f"no {noun} {'after' if forward else 'before'} this move"
 
     def lines(self, size: tuple[int, int]) -> list[Text]:
         """Return the lines to show."""
+        if self._helping:
+            help_lines = [cell(f"{key:<14}{what}") for key, what in _KEYS]
+            return [cell(self.title, "bold"), cell(""), *help_lines][: size[1]]
         at = self.position
         view = self.view()
         fresh = int(self._spawns.cells[at - 1]) if at and self._spawns.cells[at - 1] < 16 else None
-        board = large_board(int(self.boards[at]), fresh, tall=size[1] >= LARGE_ROWS)
+        exps = exps_at(self.boards, self.moves, at)
+        board = large_board(exps, fresh, tall=size[1] >= LARGE_ROWS)
         beside = [
             cell(f"move   {number(self.steps[at])} of {number(self.steps[-1])}"),
             cell(f"score  {number(self.scores[at])}" if self.scores[at] >= 0 else "score  -"),
@@ -330,7 +357,7 @@ class PersonGame:
     @property
     def exps(self) -> list[int]:
         """The exponents of the board's 16 cells."""
-        return [self.boards[-1] >> (60 - 4 * cell) & 15 for cell in range(16)]
+        return exps_at(self.boards, self.moves, len(self.moves))
 
     @property
     def over(self) -> bool:
@@ -344,10 +371,14 @@ class PersonGame:
         if after == int(board):
             return False
         self.score += int(merge_score(board, move))
+        self.moves.append(move)
+        if wins(board, move):
+            self.boards.append(int(WON))
+            self.fresh = None
+            return True
         following, _, state = spawn(np.uint64(after), np.uint64(self._state), np.uint64(self._gamma))
         self._state = int(state)
         self.boards.append(int(following))
-        self.moves.append(move)
         self.fresh = 15 - ((int(following) ^ after).bit_length() - 1) // 4
         return True
 
@@ -396,11 +427,12 @@ class PersonScreen:
     def lines(self, size: tuple[int, int]) -> list[Text]:
         """Return the lines to show."""
         game = self.game
-        board = large_board(game.boards[-1], game.fresh, tall=size[1] >= LARGE_ROWS)
+        board = large_board(game.exps, game.fresh, tall=size[1] >= LARGE_ROWS)
         beside = [cell(f"score  {number(game.score)}"), cell(f"moves  {number(len(game.moves))}"), cell("")]
         below = []
         if game.over:
-            beside.append(cell("game over: no move is left", "bold"))
+            why = "a 65536 ends it" if max(game.exps) == 16 else "no move is left"
+            beside.append(cell(f"game over: {why}", "bold"))
         elif self._shown:
             try:
                 judge = self.judge()

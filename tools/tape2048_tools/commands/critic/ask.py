@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
@@ -13,9 +13,6 @@ from tape2048_tools.terminal.click_extras import (
     json_option,
     new_command,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @new_command(
@@ -43,9 +40,9 @@ def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device:
     """
     import numpy as np
 
+    from tape2048.base.drawing import exps_of
     from tape2048_tools.options.critic import open_critic
     from tape2048_tools.terminal.output import columns, print_result
-    from tape2048_tools.views.run import exps_of
 
     packed = [_packed(text) for text in boards]
     loaded = open_critic(critic, device, tower)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,9 +20,6 @@ from tape2048_tools.terminal.click_extras import (
     new_command,
     quiet_option,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @new_command(
@@ -105,8 +103,7 @@ def command(
     if html is not None:
         from tape2048_tools.viewer.report import one_file
 
-        shown = {"examination": found, "curves": read_curves(critic)}
-        page = one_file(f"{critic}: examination", shown)
+        page = one_file(f"{critic}: examination", {"examination": found, "curves": read_curves(critic)})
         with publishing_file(html, replace=force) as file:
             file.write(page)
     if as_json:

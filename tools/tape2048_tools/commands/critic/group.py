@@ -21,7 +21,7 @@ COMMANDS = {
     examples=[
         "tape2048 critic train --data selfplay --out critic",
         "tape2048 critic eval critic/best selfplay",
-        "tape2048 critic score critic/best selfplay/20261121T060000Z_model=ntuple --out scores.npy",
+        "tape2048 critic score critic/best selfplay",
     ],
 )
 def command() -> None:

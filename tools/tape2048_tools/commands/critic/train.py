@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tape2048.critic.config import CriticConfig, NTupleCriticConfig, preset_path
+from tape2048.critic.config import CriticConfig, LearningConfig, NTupleCriticConfig, preset_path
 from tape2048.io.objects import is_url
 from tape2048_tools.options.critic import (
     critic_options,
@@ -24,11 +25,6 @@ from tape2048_tools.options.critic import (
 )
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option, refuse_missing
 from tape2048_tools.terminal.output import print_human, print_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape2048.critic.config import LearningConfig
 
 
 class _ByKind(Command):
@@ -54,7 +50,7 @@ _KIND = click.option(
     examples=(
         "tape2048 critic train --data selfplay --out critic",
         "tape2048 critic train --kind ntuple --data selfplay --out critic",
-        "tape2048 critic train --targets td --teacher critic/best.critic --out taught",
+        "tape2048 critic train --targets scores --weight mine --out taught",
         "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
         "tape2048 critic train --data s3://bucket/selfplay --out critic",
         "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
@@ -98,6 +94,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
         "tape2048 critic train --kind ntuple --data selfplay --out critic",
         "tape2048 critic train --kind ntuple --player ntuple --games 100k --out critic",
         "tape2048 critic train --kind ntuple --thresholds '2048 4096' --player greedy --games 9k --out low",
+        "tape2048 critic train --kind ntuple --targets scores --out taught",
         "tape2048 critic train --kind ntuple --preset default --out runs/default-critic",
         "tape2048 critic train --kind ntuple --print-config > ntuple-critic.toml",
     ),

@@ -62,5 +62,4 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         counts = (one.lanes, one.moves_per_s, one.moves_per_cpu_s, one.calls_per_s)
         shares = (one.model, one.rules, one.record, one.rest)
         made.add_row(*(f"{count:,.0f}" for count in counts), *(f"{share:.0%}" for share in shares))
-    document = {"player": player, "method": method, "measurements": found}
-    print_result(document, lambda: [made], as_json=as_json)
+    print_result({"player": player, "method": method, "measurements": found}, lambda: [made], as_json=as_json)

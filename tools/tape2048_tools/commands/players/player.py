@@ -50,7 +50,6 @@ def command() -> None:
 
 
 def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    """Return the name of a shipped network, or a path at which something stands."""
     if value not in SHIPPED:
         refuse_missing(Path(value), f"name a file, or a network that ships: {', '.join(SHIPPED)}")
     return value
@@ -91,7 +90,6 @@ def info(*, weights: str, as_json: bool) -> None:
 
 
 def _trained(facts: dict[str, Any]) -> str:
-    """Return the extent of a training; ``-`` if the file does not state it."""
     found: list[Any] = [facts.get(name) for name in ("moves", "games", "elapsed_s")]
     if not all(isinstance(each, int | float) for each in found):
         return "-"
@@ -137,7 +135,6 @@ def _made(texts: Iterable[str]) -> dict[str, Any]:
 def _how(
     *, games: int | None, seed: int, threads: int, starts: Path | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return how games are played, but for the players: as arguments, and as facts of the document."""
     from tape2048_recorder.evaluation.positions import read_starts
 
     boards = None if starts is None else read_starts(starts)
@@ -259,24 +256,18 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
             played = play_games(player, seeds, stride=1, threads=threads, progress=progress)
     found = find_falls(played, lambda boards: best_answers(judge, boards))
     document = {"source": source, "weights": weights, "by_highest": msgspec.to_builtins(found, str_keys=True)}
-    print_result(document, lambda: [_falls_table(found), _falls_by_empty(found)], as_json=as_json)
+    print_result(document, lambda: _falls_tables(found), as_json=as_json)
 
 
-def _falls_table(found: dict[int, Falls]) -> Table:
-    made = table(">highest tile", ">games", ">moves", ">largest drop", ">moves left", ">empty at the end")
+def _falls_tables(found: dict[int, Falls]) -> list[Table]:
+    cells = range(max(max(falls.at_empty) for falls in found.values()) + 1)
+    all_of = table(">highest tile", ">games", ">moves", ">largest drop", ">moves left", ">empty at the end")
+    by_empty = table(">empty cells at the largest drop", *(f">{count}" for count in cells))
     for tile, falls in found.items():
         counts = (falls.games, falls.moves, falls.points, falls.moves_left)
-        made.add_row(str(tile), *map(number, counts), f"{falls.last_empty:.1f}")
-    return made
-
-
-def _falls_by_empty(found: dict[int, Falls]) -> Table:
-    """Return the table of largest drops by empty cells, in shares of each row's games."""
-    cells = range(max(max(falls.at_empty) for falls in found.values()) + 1)
-    made = table(">empty cells at the largest drop", *(f">{count}" for count in cells))
-    for tile, falls in found.items():
-        made.add_row(str(tile), *(share(falls.at_empty.get(count, 0) / falls.games) for count in cells))
-    return made
+        all_of.add_row(str(tile), *map(number, counts), f"{falls.last_empty:.1f}")
+        by_empty.add_row(str(tile), *(share(falls.at_empty.get(count, 0) / falls.games) for count in cells))
+    return [all_of, by_empty]
 
 
 def _table(found: Iterable[tuple[str, Evaluation]]) -> Table:

@@ -6,16 +6,14 @@ import contextlib
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import click
 
 from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
 from tape2048_tools.terminal.output import print_human, print_result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 #: A signal this long after the first one counts as a second one: `timeout` sends two at once.
 _SECOND_SIGNAL_S = 0.25
@@ -25,12 +23,21 @@ _SECOND_SIGNAL_S = 0.25
     "tape2048 train-player --preset default --out runs/default",
     "tape2048 train-player --config player.toml --out runs/mine",
     "tape2048 train-player --preset default --out runs/longer --threads 8 --moves 50_000_000_000",
+    "tape2048 train-player --config larger.toml --from strong --out runs/larger",
+    "tape2048 train-player --preset strong --device cuda --moves 40G --out runs/strong",
     "tape2048 train-player --preset default --print-config > player.toml",
 )
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
 @click.option("--preset", help="Shipped configuration: default, fast or strong.")
+@click.option(
+    "--from",
+    "start",
+    metavar="WEIGHTS",
+    help="Network to start from: a file, or one that ships; the configuration can add tuples and stages.",
+)
 @click.option("--out", type=PATH, help="Directory of the training; a stopped one is resumed.")
 @click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Learn on the processor or on a CUDA GPU.")
 @click.option("--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: all cores.")
 @click.option("--seed", metavar="N", help="Seed of the games; reproducible with a single thread.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
@@ -39,6 +46,7 @@ def command(
     *,
     config_path: Path | None,
     preset: str | None,
+    start: str | None,
     out: Path | None,
     print_config: bool,
     as_json: bool,
@@ -69,7 +77,7 @@ def command(
 
     stop = threading.Event()
     with _stopped_by_signals(stop) as hurry, player_panel(config, str(out)) as view:
-        trainer = run_training(config, out, view, stop, hurry)
+        trainer = run_training(config, out, view, stop, hurry, start=start)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
     progress, done = trainer.progress(), trainer.done

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from tape2048.base.text import printable
 from tape2048.io.durable import storage_errors
 from tape2048.settings.fields import read_toml, settings_of
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective
@@ -28,15 +29,7 @@ from tape2048_tools.terminal.click_extras import (
     new_command,
     new_group,
 )
-from tape2048_tools.terminal.output import (
-    cell,
-    print_human,
-    print_json,
-    print_result,
-    print_text,
-    printable,
-    table,
-)
+from tape2048_tools.terminal.output import cell, print_human, print_json, print_result, print_text, table
 
 
 @new_group("tape2048 config show --origin", "tape2048 config init recorder.toml")
@@ -98,8 +91,9 @@ def examples(*, directory: Path, force: bool) -> None:
     """Write example files into DIRECTORY (examples).
 
     These are a file with every setting of the recorder and of each kind of critic, imitate.py, which trains a
-    policy network on recorded games and lets it play, train_critic.py, a custom training loop, and
-    files that run a fleet's nodes under Slurm, Kubernetes and systemd.
+    policy network on recorded games and lets it play, train_critic.py, a custom training loop,
+    train_on_columns.py, which also learns move values, and files that run a fleet's nodes under Slurm,
+    Kubernetes and systemd.
     """
     from tape2048_tools.options.critic import EXAMPLES, example_toml
 
@@ -143,6 +137,5 @@ def doctor(*, config_path: Path | None, as_json: bool) -> None:
     for check in checks:
         words = map(cell, (check.name, check.found, check.hint or ""))
         shown.add_row(cell(check.status, style=_STYLES[check.status]), *words)
-    document = {"ok": not failed, "checks": msgspec.to_builtins(checks)}
-    print_result(document, lambda: [shown], as_json=as_json)
+    print_result({"ok": not failed, "checks": msgspec.to_builtins(checks)}, lambda: [shown], as_json=as_json)
     exit_on_findings(failed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tape2048.base.text import counted
+from tape2048.base.text import counted, printable
 from tape2048.errors import RecorderError
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Snapshot, Verdict, judge, snapshots
@@ -25,15 +25,7 @@ from tape2048_tools.terminal.click_extras import (
     running_recorder,
 )
 from tape2048_tools.terminal.display import duration, number, share, size
-from tape2048_tools.terminal.output import (
-    cell,
-    columns,
-    complain,
-    print_human,
-    print_json,
-    print_result,
-    printable,
-)
+from tape2048_tools.terminal.output import cell, columns, complain, print_human, print_json, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

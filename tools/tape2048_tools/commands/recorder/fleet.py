@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import msgspec
 
-from tape2048.base.text import counted
+from tape2048.base.text import counted, printable
 from tape2048.errors import MaintenanceError
 from tape2048.io.objects import open_store
 from tape2048.session.remote import bury_session, sweep_sessions
@@ -33,18 +33,10 @@ from tape2048_recorder.fleet.plan import (
 from tape2048_recorder.fleet.ray_engine import record_on_ray
 from tape2048_recorder.fleet.spool import Spool
 from tape2048_tools.options.recorder import flags_of, load_from_command_line, some_setting_options
-from tape2048_tools.sessions.pruning import make_plan, store_candidates
+from tape2048_tools.sessions.pruning import NO_LIMIT, make_plan, store_candidates
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
 from tape2048_tools.terminal.display import duration, number, size
-from tape2048_tools.terminal.output import (
-    cell,
-    complain,
-    print_human,
-    print_lines,
-    print_result,
-    printable,
-    table,
-)
+from tape2048_tools.terminal.output import cell, complain, print_human, print_lines, print_result, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,8 +47,6 @@ WATCH_S = 5.0
 
 
 class _Removal(Settings, frozen=True):
-    """Settings of `fleet prune` other than limits."""
-
     delay_s: Annotated[
         NonNegative,
         about(
@@ -67,7 +57,6 @@ class _Removal(Settings, frozen=True):
 
 
 URL = click.argument("url", metavar="URL")
-
 
 #: The flags of a node: settings of which each node can have its own value.
 _node_options = some_setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
@@ -236,7 +225,7 @@ def status(*, url: str, watch: bool, as_json: bool) -> None:
     """Show the nodes, and what they have shipped.
 
     A node without a heartbeat for 10 seconds is lost; its recorder may still be running. The exit code is
-    then 1.
+    then 1, as for a heartbeat that cannot be read.
     """
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other: give one of them")
@@ -246,7 +235,7 @@ def status(*, url: str, watch: bool, as_json: bool) -> None:
         time.sleep(WATCH_S)
     seen = onlooker.look()
     print_result(msgspec.to_builtins(seen, str_keys=True), lambda: _parts(seen), as_json=as_json)
-    exit_on_findings(seen.lost)
+    exit_on_findings([*seen.lost, *seen.unknown])
 
 
 @command.subcommand("tape2048 fleet drain /nfs/selfplay", "tape2048 fleet drain /nfs/selfplay --undo")
@@ -305,7 +294,7 @@ def _on_signals() -> tuple[threading.Event, threading.Event]:
 
 
 def _report(level: Level, message: str) -> None:
-    complain(printable(message if level == "info" else f"{level}: {message}"))
+    complain(message if level == "info" else f"{level}: {message}")
 
 
 @command.subcommand(
@@ -364,7 +353,8 @@ def prune(
         f"{store.url}: {counted(len(plan.going), 'session')} {verb}, {counted(len(removed), 'session')} "
         f"removed, {counted(plan.staying, 'session')} stay"
     )
-    print_result(document, lambda: [*(f"not met: {text}" for text in plan.unmet), line], as_json=as_json)
+    lines = [*(f"not met: {text}" for text in plan.unmet), *([] if retention.limited else [NO_LIMIT]), line]
+    print_result(document, lambda: map(cell, lines), as_json=as_json)
 
 
 def _parts(seen: Overview) -> list[RenderableType]:
@@ -378,11 +368,12 @@ def _parts(seen: Overview) -> list[RenderableType]:
     shown = table("node", "state", ">steps/s", ">sessions", ">waiting", "why")
     for node in seen.nodes:
         shown.add_row(
-            f"{node.beat.host} {node.beat.lease:06x}",
-            node.state if node.state != "lost" else f"lost for {duration(node.silent_s)}",
+            cell(f"{node.beat.host} {node.beat.lease:06x}"),
+            cell(node.state if node.state != "lost" else f"lost for {duration(node.silent_s)}"),
             number(node.beat.steps_per_s),
             f"{node.stored}",
             f"{node.beat.spool_sessions} ({size(node.beat.spool_bytes)})",
-            printable(node.beat.error or node.beat.why or ""),
+            cell(node.beat.error or node.beat.why or ""),
         )
-    return [cell(printable(head)), *([shown] if seen.nodes else [])]
+    unknown = [cell(f"not a heartbeat: {key}") for key in seen.unknown]
+    return [cell(head), *([shown] if seen.nodes else []), *unknown]

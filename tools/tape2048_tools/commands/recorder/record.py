@@ -13,7 +13,7 @@ import click
 
 from tape2048_tools.options.recorder import load_from_command_line, setting_options
 from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
-from tape2048_tools.terminal.output import cell, complain, print_result, printable
+from tape2048_tools.terminal.output import cell, complain, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     except click.exceptions.Exit:
         pass  # its reader has gone; the sessions are published, which the exit code reports
     except StorageError as error:
-        complain(f"tape2048: warning: the summary is lost: {printable(error)}")
+        complain(f"tape2048: warning: the summary is lost: {error}")
 
 
 def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> Summary:
@@ -112,7 +112,7 @@ def recover(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     for instance in instances:
         if instance not in known:
             there = f"; found: {', '.join(known)}" if known else ""
-            complain(f"{printable(directory)}: no recorder of instance {instance!r} ever ran here{there}")
+            complain(f"{directory}: no recorder of instance {instance!r} ever ran here{there}")
     events: list[tuple[Level, str]] = []
     reporter = SimpleNamespace(event=lambda *event: events.append(event), status=lambda _: None)
     found: list[Path] = []
@@ -138,7 +138,6 @@ def recover(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
 
 
 def _known_instances(root: Path) -> list[str]:
-    """Return the instances that have a lock file: all that ever recorded in a directory."""
     from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
 
     try:

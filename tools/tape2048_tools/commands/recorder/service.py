@@ -9,26 +9,23 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from tape2048.base.text import printable
 from tape2048.errors import ConfigError, RecorderError
 from tape2048.io.durable import replace_file
 from tape2048_recorder.config import load_config
 from tape2048_tools.machine.units import MARKER, ServicePaths, Unit, drop_in, units as units_of
 from tape2048_tools.options.recorder import sample_toml
 from tape2048_tools.terminal.click_extras import json_option, new_group, options
-from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from tape2048_tools.terminal.output import cell, print_human, print_json, print_text
 
 #: Files for who watches recorders, by what `print` calls them.
 _MONITORING = {"grafana": "grafana-dashboard.json", "alerts": "alerts.yml"}
-
 
 _common = options(
     click.option("--user", is_flag=True, help="Use the units of your own user manager; no root needed."),
@@ -166,7 +163,6 @@ def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bo
 
 
 def _paths(*, user: bool) -> ServicePaths:
-    """Return the paths of this machine; the program is the one of this process."""
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "tape2048" else None
     program = f"{shlex.quote(sys.executable)} -P -m tape2048_tools.cli"
     if called is not None:
@@ -200,7 +196,6 @@ def _at(root: Path, path: object) -> Path:
 
 
 def _refuse_foreign(paths: Sequence[Path]) -> None:
-    """Raise RecorderError if a file exists that ``service install`` has not written."""
     for path in paths:
         if path.exists() and not path.read_text(errors="replace").startswith(MARKER):
             hint = "Move it away, or keep it and do without the unit."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048.base.text import counted
+from tape2048.base.text import counted, printable
 from tape2048.conversion.sources import FORMATS, RUN_FILES
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -21,7 +21,7 @@ from tape2048_tools.terminal.click_extras import (
     options,
     quiet_option,
 )
-from tape2048_tools.terminal.output import complain, complain_left_out, print_result, printable
+from tape2048_tools.terminal.output import complain, complain_left_out, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,15 +46,6 @@ U64 = click.option(
 #: The last flags of commands that write runs.
 WRITING = options(WORKERS, json_option(), quiet_option())
 
-#: The flags of commands that write runs in another format.
-conversion_options = options(
-    click.option(
-        "--to", type=click.Choice(list(FORMATS)), help="Format to write.  [default: by TARGET's name]"
-    ),
-    LOSSY,
-    WRITING,
-)
-
 
 @new_command(
     "tape2048 convert runs/ runs.a2pack",
@@ -67,9 +58,18 @@ conversion_options = options(
 @click.argument("target", type=PATH)
 @U64
 @job_options("TARGET")
-@conversion_options
+@click.option("--to", type=click.Choice(list(FORMATS)), help="Format to write.  [default: by TARGET's name]")
+@LOSSY
+@WRITING
 def command(
-    *, source: Path, target: Path, shard: tuple[int, int] | None, engine: Engine | None, **how: Any
+    *,
+    source: Path,
+    target: Path,
+    shard: tuple[int, int] | None,
+    engine: Engine | None,
+    as_json: bool,
+    quiet: bool,
+    **how: Any,
 ) -> None:
     """Convert the runs in SOURCE to TARGET.
 
@@ -87,6 +87,9 @@ def command(
     differently are left out. Without moves, games of other players are refused (5); with --lossy they end at
     their last recorded board.
 
+    The column values of a session (tape2048 annotate) becomes branch values in TARGET. --to tape writes a
+    session on tape, which holds games that ended.
+
     If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 5; with --lossy, the fact
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
     code is 1; without a readable run nothing is written (3).
@@ -94,21 +97,14 @@ def command(
     With --shard or --engine, each session of SOURCE gets a file of its own in the directory TARGET.
     """
     if shard or engine:
-        _as_job(source, target, shard=shard, engine=engine, **how)
+        _as_job(source, target, shard=shard, engine=engine, as_json=as_json, quiet=quiet, **how)
         return
-    write_converted("converting", source, target, **how)
-
-
-def write_converted(
-    label: str, source: Path, target: Path, to: str | None, *, as_json: bool, quiet: bool, **how: Any
-) -> None:
-    """Convert with a progress bar and report the result; exit with 1 if runs were skipped."""
     from tape2048.conversion.targets import convert
     from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.progress.panel import progress_bar
 
-    with progress_bar(label, quiet=quiet) as progress:
-        converted = convert(source, target, to, progress=progress, replayer=replayer, **how)
+    with progress_bar("converting", quiet=quiet) as progress:
+        converted = convert(source, target, progress=progress, replayer=replayer, **how)
     complain_missing(converted.lost, converted.skipped)
     text = f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})"
     print_result(msgspec.to_builtins(converted), lambda: [text], as_json=as_json)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048.base.text import counted
-from tape2048.conversion.dataset_build import append_dataset, build_dataset, write_view
+from tape2048.base.text import counted, printable
+from tape2048.conversion.dataset_build import Built, append_dataset, build_dataset, write_view
 from tape2048.datasets.dataset import Dataset, is_packdat
 from tape2048.errors import EmptyCorpusError, NotASessionError
 from tape2048.io.reading import reading
@@ -37,7 +37,6 @@ from tape2048_tools.terminal.output import (
     print_human,
     print_json,
     print_result,
-    printable,
     table,
 )
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.conversion.dataset_build import Built
 
 _DATASET = click.argument("dataset", type=EXISTING)
 _SOURCES = click.argument("sources", type=EXISTING, nargs=-1, required=True)

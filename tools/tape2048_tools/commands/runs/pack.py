@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tape2048.base.findings import Finding
-from tape2048.base.text import counted
+from tape2048.base.text import counted, printable
 from tape2048.conversion.sources import kind_of, open_source
 from tape2048.conversion.targets import convert
 from tape2048.datasets.dataset import is_packdat
@@ -29,14 +29,7 @@ from tape2048_tools.terminal.click_extras import (
     new_group,
     quiet_option,
 )
-from tape2048_tools.terminal.output import (
-    columns,
-    complain,
-    normalised_note,
-    print_json,
-    print_result,
-    printable,
-)
+from tape2048_tools.terminal.output import columns, complain, normalised_note, print_json, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -179,7 +172,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
         print_json(document)
     for found in () if as_json else findings:
         at = "" if found.offset is None else f" at byte {found.offset}"
-        complain(f"INVALID: {printable(packfile)} ({found.error}: {printable(found.message)}{at})")
+        complain(f"INVALID: {packfile} ({found.error}: {found.message}{at})")
     raise click.exceptions.Exit(EXIT_INVALID)
 
 

@@ -10,6 +10,7 @@ import click
 from tape2048.errors import NotASessionError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
+    COLUMNS,
     EXISTING,
     PATH,
     exit_on_findings,
@@ -55,6 +56,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
     'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
     "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
+    "tape2048 export selfplay --format parquet --with loss,values --columns annotations",
     "tape2048 export traces/ --runs --format csv --output traces.csv",
 )
 @click.argument("sources", type=EXISTING, nargs=-1, required=True)
@@ -73,6 +75,8 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     help="The file; - is standard output (jsonl, csv).  [default: <source>.<rows|runs>.<format>]",
 )
 @click.option("--labels", metavar="TILES", callback=_tiles, help="Add columns reached_<tile>, as 8192,16384.")
+@click.option("--with", "names", metavar="NAMES", help="Columns to add, as loss,values.  [default: all]")
+@COLUMNS
 @click.option("--where", metavar="SQL", help="Condition on runs of sessions, such as max_score >= 50000.")
 @click.option(
     "--compression", metavar="NAME", help="parquet: zstd (default), snappy, none; arrow: none, zstd, lz4."
@@ -93,6 +97,8 @@ def command(
     rows: bool,
     output: Path | None,
     labels: tuple[int, ...],
+    names: str | None,
+    overlay: Path | None,
     where: str | None,
     compression: str | None,
     u64: U64,
@@ -131,7 +137,9 @@ def command(
         with progress_bar("reading runs", quiet=quiet) as progress:
             found, skipped = run_file_table(run_files, labels, progress)
     else:
-        found = make_table(Corpus.open(sources, where, load="mmap"), table, labels)
+        corpus = Corpus.open(sources, where, load="mmap", columns=overlay)
+        wanted = None if names is None else [name for name in names.split(",") if name]
+        found = make_table(corpus, table, labels, wanted)
     complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)
     if to_stdout:
         try:

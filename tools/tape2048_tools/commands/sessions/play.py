@@ -12,7 +12,7 @@ import click
 from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import CRITIC, EXISTING, PATH, int_option, json_option, new_command
 from tape2048_tools.terminal.display import board
-from tape2048_tools.terminal.output import cell, complain, print_result, printable
+from tape2048_tools.terminal.output import cell, complain, print_result
 from tape2048_tools.terminal.screen import Screen
 from tape2048_tools.views.run import RUN_CHOICE, ChosenRun, choose_run, run_document, run_parts, step_document
 
@@ -72,10 +72,9 @@ def _step_parts(document: dict[str, Any], found: ChosenRun) -> list[RenderableTy
         row, column = divmod(spawn["cell"], 4)
         parts.append(f"{document['move']}, then a {spawn['tile']} in row {row + 1}, column {column + 1}")
     if document["branches"] is not None:
-        names = ("UP", "DOWN", "LEFT", "RIGHT")
         values = [
             f"{name} {branch['value']:.4g}" if branch["legal"] else f"{name} -"
-            for name, branch in zip(names, document["branches"], strict=True)
+            for name, branch in zip(("UP", "DOWN", "LEFT", "RIGHT"), document["branches"], strict=True)
         ]
         parts.append(f"branch values: {', '.join(values)}")
     return parts
@@ -100,12 +99,11 @@ _SUFFIXES = (".a2run", ".a2run2")
 @click.option(
     "--judge",
     "judge_text",
-    default="ntuple",
+    default="own",
     metavar="PLAYER",
-    show_default=True,
-    help="The player that judges moves and advises: ntuple, or ntuple:weights=FILE.",
+    help="N-tuple player that judges moves and gives advice; ahead=2 searches one ply deeper."
+    "  [default: own, the network of the recorded player, 2-ply or 3-ply]",
 )
-@int_option("--ahead", "Spawns that it looks ahead.", default=1, least=1, most=2)
 @CRITIC
 @click.option(
     "--record", type=PATH, metavar="FILE", help="Write your game to this new .a2run or .a2run2 file."
@@ -119,16 +117,16 @@ def play(
     step: int | None,
     fps: float,
     judge_text: str,
-    ahead: int,
     critic: Path,
     record: Path | None,
     seed: int | None,
 ) -> None:
     """Step through a recorded game, or without RUN play one yourself.
 
-    RUN is as for `visualize`. The arrow keys step, PgUp and PgDn go 100 moves, [ and ] to the move of the
-    previous and next large loss, / to a move by its number; space plays on and stops; c has the critic judge,
-    for one tile after the other. q quits.
+    RUN is as for `visualize`. The arrow keys step, PgUp and PgDn go 100 moves, p and n go to the previous and
+    next large loss, [ and ] to the previous and next move that differs from the judge's, / to a move by its
+    number. Space plays and pauses. c has the critic judge, for one tile after the other. ? shows the keys,
+    and q quits.
 
     Beside the board are the move, the score, the values of all moves, and the loss and luck of the one that
     was made: how much worse it was than the best one, and how much better the spawn than the mean. They are
@@ -139,8 +137,7 @@ def play(
     critic's.
     """
     from tape2048.jit.compiler import announced
-    from tape2048_recorder.replay.judging import Judge
-    from tape2048_tools.options.recorder import parse_player
+    from tape2048.session.session import Session
     from tape2048_tools.terminal.background import in_background
     from tape2048_tools.viewer.games import Judges
     from tape2048_tools.views.screens import PersonGame, PersonScreen, ReplayScreen, show, view_of
@@ -152,13 +149,17 @@ def play(
     if record is not None:
         _refuse_taken(record)
     screen = Screen()
-    name, args = parse_player(judge_text)
+    judges = Judges([judge_text], critic)
 
     with announced(lambda: complain("compiling: a minute at most, once for each version")):
-        judge = Judge.of_player(name, args, ahead=ahead)
-        if path is None:
-            PersonGame.compile(judge)
         found = None if path is None else choose_run(path, run_id, which, replay=True)
+        # Of the sources, sessions alone tell the seed; their facts name the player.
+        known = found is not None and "seed" in found.facts and Session.open(found.facts["path"]).meta
+        judge, message = judges.of_game(0, known or {})
+        if found is None:
+            PersonGame.compile(judge)
+        if message:
+            complain(message)
     if path is None or found is None:
         game = PersonGame(secrets.randbits(64) if seed is None else seed)
         _play(screen, PersonScreen(game, judge, lambda: Judges([], critic).all()), record)
@@ -176,8 +177,9 @@ def play(
 
 
 def _by_critic(path: Path, found: ChosenRun) -> CriticView:
-    from tape2048.critic.facts import PlayedBy, strangers
+    from tape2048.critic.facts import strangers
     from tape2048.runs.run import identity_of
+    from tape2048.selection import PlayedBy
     from tape2048_tools.viewer.games import Judges
     from tape2048_tools.views.screens import CriticView, view_of
 
@@ -222,12 +224,11 @@ def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
                 write_run(record, run)
             else:
                 RunV2.from_run(run).save(record)
-            said += f", recorded in {printable(record)}"
+            said += f", recorded in {record}"
         complain(said)
 
 
 def _refuse_taken(path: Path) -> None:
-    """Raise, before the game, if it cannot be written to this path after it."""
     from tape2048.errors import NameTakenError, StorageError
 
     if path.suffix not in _SUFFIXES:

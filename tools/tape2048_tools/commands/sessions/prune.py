@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,6 +20,7 @@ from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.pruning import (
     FREE_SPACE,
     MEGABYTE,
+    NO_LIMIT,
     Candidate,
     PrunePlan,
     candidates,
@@ -35,10 +37,7 @@ from tape2048_tools.terminal.click_extras import (
     quiet_option,
 )
 from tape2048_tools.terminal.display import number, size
-from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines
 
 
 @new_command(
@@ -89,7 +88,7 @@ def command(
         error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
         raise
     for tag in sorted(set(tags) - {session.tag for session in found}):
-        complain(f"no removable session has the tag {printable(repr(tag))}: `tape2048 list` shows the names")
+        complain(f"no removable session has the tag {tag!r}: `tape2048 list` shows the names")
     with LockProbe(directory) if dry_run else RemovalLock(directory) as upkeep:
         leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, RemovalLock) else []
         plan = make_plan(
@@ -189,7 +188,7 @@ def _print(document: dict[str, Any], held: Sequence[str], *, quiet: bool, has_li
     lines += [f"not met: {text}" for text in document["unmet"]]
     lines += [f"failed: {one['message']}" for one in document["failed"]]
     if not has_limit:
-        lines.append("no limit is set: use flags, or [retention] in the recorder's file")
+        lines.append(NO_LIMIT)
     kept = document["staying"]
     if not document["dry_run"]:
         kept, verb = kept + sum(not one["removed"] for one in chosen), "removed"

@@ -56,7 +56,8 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
     """Merge many small sessions into one: same games, same labels, same splits.
 
     All sessions must have the same player, settings of recording and storage. Rows are checked against their
-    checksums while they are copied, and the new session is read back before it is published. With --remove
+    checksums while they are copied, and the new session is read back before it is published. It has the
+    columns that all sessions have alike; the others are named. With --remove, such a column is refused, and
     the exit code is 1 if an original could not be removed or is being read.
     """
     from tape2048.maintenance.merging import merge_sessions
@@ -64,7 +65,7 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
     for path in sessions if remove else ():
         check_removable(path, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
-        merged = merge_sessions(sessions, out_dir, progress=progress)
+        merged = merge_sessions(sessions, out_dir, all_columns=remove, progress=progress)
     removed = remove_originals(sessions) if remove else []
     staying = not_removed(removed)
     document = {
@@ -124,7 +125,7 @@ def repack(
 ) -> None:
     """Write sessions in the other storage: rows (steps.npy) onto tape, 1.5 bytes a row, or back.
 
-    Rows, games, labels and facts stay the same to the byte. A new session has the name of its original, or
+    Rows, games, labels, facts and columns stay the same. A new session has the name of its original, or
     with a number where that is taken. It is validated, and compared with the original, before it is
     published; without --remove, one directory then holds each game twice.
 

@@ -8,15 +8,18 @@ import click
 import msgspec
 import numpy as np
 
+from tape2048.base.text import counted, printable
 from tape2048.errors import StorageError, TapeError
 from tape2048.formats.session import METADATA_DB
 from tape2048.io.reading import reading
+from tape2048.selection import player_label, player_name
 from tape2048.session.remote_session import RemoteSession, open_remote
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session, session_names
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
+    column_facts,
     default_root,
     described,
     distribution,
@@ -30,13 +33,14 @@ from tape2048_tools.sessions.summary import (
 )
 from tape2048_tools.terminal.click_extras import (
     CACHE,
+    COLUMNS,
     PLACE,
     ROOT,
     exit_on_findings,
     json_option,
     new_command,
 )
-from tape2048_tools.terminal.display import board, number, share, share_between, size
+from tape2048_tools.terminal.display import board, number, share, size
 from tape2048_tools.terminal.output import (
     cell,
     columns,
@@ -46,7 +50,6 @@ from tape2048_tools.terminal.output import (
     print_json,
     print_lines,
     print_result,
-    printable,
     table,
 )
 
@@ -61,10 +64,10 @@ if TYPE_CHECKING:
 SCORES_SESSIONS_MAX = 500
 
 #: Columns that a narrow terminal omits, in this order; the tiles of the critic stay.
-_LESS_NEEDED = (">2048", ">4096", ">best", ">size")
+_LESS_NEEDED = (">2048", ">4096", ">best", "player", ">size")
 
 #: Fields of one session that a directory's total lacks.
-_OWN = ("name", "path", "recovered", "storage")
+_OWN = ("name", "path", "player", "player_name", "recovered", "storage", "columns")
 
 
 @new_command(
@@ -85,12 +88,12 @@ _OWN = ("name", "path", "recovered", "storage")
 def list_sessions(
     *, root: Path | str | None, scores: bool | None, cache: str | None, cache_max_mb: int, as_json: bool
 ) -> None:
-    """List the sessions in ROOT: rows, games, mean and best score, reach of the big tiles, size.
+    """List the sessions in ROOT: player, rows, games, mean and best score, reach of the big tiles, size.
 
     ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, or without
     scores to the sessions; no rows are read. An unreadable session is listed with its error, and the exit
     code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the columns
-    2048, 4096, best and size, in this order.
+    2048, 4096, best, player and size, in this order.
 
     ROOT may be the address of a store (s3://bucket/prefix): the run tables of its sessions are fetched, and
     no rows. What is in the cache is not fetched again.
@@ -148,8 +151,7 @@ def list_sessions(
 def _lines(
     summaries: Sequence[Summary], *, scores: bool, note: bool, gap: int
 ) -> tuple[list[str], list[list[str]]]:
-    """Return headings, a line for each session and a line of totals; fewer columns for a narrow terminal."""
-    headings = ["session", ">rows", ">games"]
+    headings = ["session", *(["player"] if scores else []), ">rows", ">games"]
     if scores:
         headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_TILES)]
     headings += [">size", *(["note"] if note else [])]
@@ -158,7 +160,8 @@ def _lines(
         named.append((f"{len(summaries)} sessions", _total(summaries)))
     lines = []
     for name, one in named:
-        line = [name, number(one.rows), number(one.games)]
+        player = [printable(one.player_name or "")] if scores else []
+        line = [name, *player, number(one.rows), number(one.games)]
         if scores:
             line += [number(one.mean_score), number(one.best_score), *map(share, one.reach.values())]
         lines.append([*line, size(one.bytes), *([_note(one)] if note else [])])
@@ -179,11 +182,11 @@ def _table(summaries: Sequence[Summary]) -> Any:
 
 def _note(summary: Summary) -> str:
     notes = {"on tape": summary.storage == "tape", "recovered": summary.recovered}
+    notes |= {f"columns: {' '.join(one['name'] for one in summary.columns)}": bool(summary.columns)}
     return ", ".join(name for name, holds in notes.items() if holds)
 
 
 def _total(summaries: Sequence[Summary]) -> Summary:
-    """Combine sessions into one summary; means and shares are over games."""
     games = sum(summary.games for summary in summaries)
 
     def mean(values: Sequence[float | None]) -> float | None:
@@ -202,6 +205,9 @@ def _total(summaries: Sequence[Summary]) -> Summary:
     )
 
 
+#: Players that are shown, those with the most games.
+_PLAYERS_MAX = 20
+
 _BAR_WIDTH = 40
 
 
@@ -213,15 +219,18 @@ _BAR_WIDTH = 40
     "tape2048 show s3://bucket/selfplay",
 )
 @click.argument("path", metavar="SESSION|ROOT", type=PLACE)
+@COLUMNS
 @CACHE
 @json_option()
-def show(*, path: Path | str, cache: str | None, cache_max_mb: int, as_json: bool) -> None:
+def show(
+    *, path: Path | str, overlay: Path | None, cache: str | None, cache_max_mb: int, as_json: bool
+) -> None:
     """Show a session, or sum up a directory of sessions.
 
-    A session: its facts and settings, scores, tiles, labels, its best game. A directory: the games of all its
-    sessions, each player's reach of the big tiles with 95% intervals, the time span, the size on disk. The
-    best game is the one with the highest score. An unreadable session in a directory is named, and the exit
-    code is then 1.
+    A session: its facts and settings, columns, scores, tiles, labels, its best game. A directory: the games
+    of all its sessions, each player's reach of the big tiles with 95% intervals, the time span, the size on
+    disk. The best game is the one with the highest score. An unreadable session in a directory is named, and
+    the exit code is then 1.
 
     Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows; the best
     game comes without its board.
@@ -242,7 +251,9 @@ def show(*, path: Path | str, cache: str | None, cache_max_mb: int, as_json: boo
     if is_root:
         _show_root(path, found, as_json=as_json)
         return
-    document = _document(cast("Session", session))
+    session = cast("Session", session)
+    session.use_overlay(overlay)
+    document = _document(session)
     print_result(document, lambda: _parts(document), as_json=as_json)
 
 
@@ -276,18 +287,32 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
     shown = {key: value for key, value in shown.items() if value is not None}
     parts: list[RenderableType] = [cell(document["root"], style="bold"), columns(shown)]
     if document["games"]:
-        parts += ["", _players(document), "", quantiles_table(document), "", tiles_table(document), ""]
+        parts += ["", *_players(document), "", quantiles_table(document), "", tiles_table(document), ""]
         parts += [_labels(document), "", *_best_parts(document["best"])]
     return parts
 
 
-def _players(document: dict[str, Any]) -> RenderableType:
-    made = table("player", ">games", ">mean score", ">best", *(f">{tile}" for tile in REACH_TILES))
-    for one in document["players"]:
-        rates = (share_between(rate["share"], rate["low"], rate["high"]) for rate in one["reach"].values())
-        counts = number(one["games"]), number(one["mean_score"]), number(one["best_score"])
-        made.add_row(cell(one["player"]), *counts, *rates)
-    return made
+def _players(document: dict[str, Any]) -> list[RenderableType]:
+    """Return tables of at most 100 columns: shares with their intervals below them, and full names."""
+    several = sorted(document["players"], key=lambda one: -one["games"])
+    shown, more = several[:_PLAYERS_MAX], len(several) - _PLAYERS_MAX
+    made, full = table("player", ">games", ">mean", *(f">{tile}" for tile in REACH_TILES)), {}
+    for one in shown:
+        rates = [
+            f"{share(rate['share'])}\n{100 * rate['low']:.1f}-{100 * rate['high']:.1f}"
+            for rate in one["reach"].values()
+        ]
+        counts = number(one["games"]), number(one["mean_score"])
+        made.add_row(_narrow(one["player_name"], 24), *counts, *rates)
+        full[one["player_name"]] = _narrow(f"{one['player']}  {one['recorded_as']}", 50)
+    rest = [f"and {counted(more, 'more player')}: --json lists them"] if more > 0 else []
+    return [made, *rest, "", columns(full)]
+
+
+def _narrow(text: str, width: int) -> RenderableType:
+    from rich.constrain import Constrain
+
+    return Constrain(cell(text), width)
 
 
 def _document(session: Session) -> dict[str, Any]:
@@ -295,10 +320,13 @@ def _document(session: Session) -> dict[str, Any]:
     return {
         "name": session.name,
         "path": session_place(session),
+        "player": player_label(session.meta),
+        "player_name": player_name(session.meta),
         "rows": len(session),
         "rows_without_run": session.rows_without_run,
         "games": len(runs),
         "bytes": session_bytes(session),
+        "columns": column_facts(session.columns),
         "meta": session.meta,
         **distribution(runs),
         "labels": label_prevalence(runs),
@@ -340,16 +368,28 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
         "rows": number(document["rows"]) + (f" (without {left_out:,} of no run)" if left_out else ""),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
-        **{key: _setting("", value) for key, value in facts.items()},
+        **{key: _line(key, "", value) for key, value in facts.items()},
+        "player": _narrow(f"{document['player_name']}, {document['player']}", 80),
     }
     parts: list[RenderableType] = [cell(document["name"], style="bold"), columns(shown)]
     if isinstance(config, dict):
-        settings = {key: _setting(key, value) for key, value in config.items()}
+        settings = {key: _line(key, key, value) for key, value in config.items()}
         parts += ["", cell("settings", style="bold"), columns(settings)]
+    if document["columns"]:
+        made = table("column", "type", "shape", "made by", "")
+        for one in document["columns"]:
+            made.add_row(*(cell("" if value is None else str(value)) for value in one.values()))
+        parts += ["", made]
     if document["games"]:
         parts += ["", quantiles_table(document), "", tiles_table(document), "", _labels(document), ""]
         parts += _best_parts(document["best"])
     return parts
+
+
+def _line(key: str, name: str, value: object) -> RenderableType:
+    """Return a fact's text; those of a player can be long."""
+    text = _setting(name, value)
+    return _narrow(text, 80) if key in {"player", "player_args"} else text
 
 
 def _setting(name: str, value: object) -> str:

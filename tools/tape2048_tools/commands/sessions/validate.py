@@ -7,8 +7,9 @@ import functools
 import os
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -25,6 +26,7 @@ from tape2048_tools.sessions.jobs import Engine, Job
 from tape2048_tools.sessions.pruning import start_s
 from tape2048_tools.sessions.summary import default_root, expand_sources
 from tape2048_tools.terminal.click_extras import (
+    COLUMNS,
     EXISTING,
     PATH,
     exit_on_findings,
@@ -35,10 +37,6 @@ from tape2048_tools.terminal.click_extras import (
     refuse_missing,
 )
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _DAY_S = 86_400
 
@@ -105,6 +103,7 @@ class Checked(msgspec.Struct, frozen=True):
     is_flag=True,
     help="Move a session with findings to .quarantine beside it, with the reason, unless it is being read.",
 )
+@COLUMNS
 @click.option(
     "--out", type=PATH, help="Keep the result of each session without findings in DIR.", metavar="DIR"
 )
@@ -119,19 +118,20 @@ def command(
     share: int,
     replay: bool,
     put_away: bool,
+    overlay: Path | None,
     out: Path | None,
     shard: tuple[int, int] | None,
     engine: Engine | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Check sessions completely: checksums, bookkeeping, every row.
+    """Check sessions completely: checksums, bookkeeping, every row, columns.
 
     Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A
     session that is removed meanwhile is none. Nor is a player that cannot be replayed here: a note says why.
-    If one of PATHS is missing (38) or not a directory (11), nothing is read. --quarantine does not move
-    sessions that the operating system failed to read: the session itself may be fine. Nor does it for
-    embeddings alone, which `embed --force` makes again.
+    Unknown files, such as .DS_Store, are notes. If one of PATHS is missing or not a directory (3),
+    nothing is read. --quarantine does not move sessions that the operating system failed to read: the session
+    itself may be fine. Nor does it for columns alone, which their makers can make again.
 
     With --out it is a job: a session whose result is in DIR is not checked again.
     """
@@ -148,7 +148,8 @@ def command(
     if out is not None:
         from tape2048_tools.commands.jobs import do_job
 
-        job = Job("validate", {"replay": replay}, functools.partial(_check_one, replay=replay), out)
+        facts = {"replay": replay} | ({"columns": str(overlay.absolute())} if overlay else {})
+        job = Job("validate", facts, functools.partial(_check_one, replay=replay, overlay=overlay), out)
         do_job(
             job, sessions, shard=shard, engine=engine, as_json=as_json, quiet=quiet,
             show=lambda result: _print(msgspec.convert(result, Checked), quiet=quiet),
@@ -157,10 +158,10 @@ def command(
     homes = {session.parent: _identify(session.parent) for session in sessions}
     checked: list[Checked] = []
     for count, session in enumerate(sessions, start=1):
-        result = _check(session, f"{count}/{len(sessions)}", replay=replay, quiet=quiet)
+        result = _check(session, f"{count}/{len(sessions)}", replay=replay, overlay=overlay, quiet=quiet)
         if not result.ok and _is_removed(session, homes[session.parent]):
             result = msgspec.structs.replace(result, ok=True, findings=(), removed=True)
-        checked.append(_put_away(result) if put_away and not result.ok else result)
+        checked.append(_put_away(result, overlay) if put_away and not result.ok else result)
         if not as_json:
             _print(checked[-1], quiet=quiet)
     bad = sum(not result.ok for result in checked)
@@ -182,8 +183,8 @@ def _sessions(paths: Sequence[Path], config_path: Path | None, *, may_be_empty: 
     return [session for path in given for session in expand_sources(path, may_be_empty=may_be_empty)]
 
 
-def _check_one(session: Path, draft: Path, *, replay: bool) -> dict[str, Any]:
-    result: dict[str, Any] = msgspec.to_builtins(_check(session, "", replay=replay, quiet=True))
+def _check_one(session: Path, draft: Path, **how: Any) -> dict[str, Any]:
+    result: dict[str, Any] = msgspec.to_builtins(_check(session, "", quiet=True, **how))
     write_file(draft / f"{session.name}.json", pretty_json(result))
     return result
 
@@ -197,7 +198,6 @@ def _is_due(path: Path, older: int | None, share: int) -> bool:
 
 
 def _began(path: Path) -> float:
-    """Return a session's start; for a third-party name, the time of the directory's last change."""
     match = SESSION_NAME.fullmatch(path.name)
     with contextlib.suppress(ValueError):  # no time, such as a 13th month
         if match is not None:
@@ -220,9 +220,9 @@ def _is_removed(path: Path, home: os.stat_result) -> bool:
         return False
 
 
-def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
+def _check(path: Path, which: str, *, replay: bool, overlay: Path | None, quiet: bool) -> Checked:
     with progress_bar(f"{which} reading", quiet=quiet) as progress:
-        report = validate_session(path, progress=progress)
+        report = validate_session(path, columns=overlay, progress=progress)
     findings = report.findings
     replayed = not_replayed = None
     if replay and report.ok:  # damaged games prove nothing about the player
@@ -240,8 +240,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
     return Checked(Path(report.path).name, report.path, not findings, *counts, findings, report.notes)
 
 
-def _put_away(result: Checked) -> Checked:
-    """Move a session to the quarantine if its findings are about its bytes."""
+def _put_away(result: Checked, overlay: Path | None) -> Checked:
     from tape2048.maintenance.removal import quarantine_session
     from tape2048.session.locks import RemovalLock
 
@@ -252,7 +251,7 @@ def _put_away(result: Checked) -> Checked:
         return result
     # Read it again: a transient failure of the device is no reason. Findings of a replay are the player's.
     replay_failed = any(found.error == ReplayError.__name__ for found in result.findings)
-    if not replay_failed and validate_session(path).findings != result.findings:
+    if not replay_failed and validate_session(path, columns=overlay).findings != result.findings:
         return result
     try:
         with RemovalLock(path.parent) as upkeep:

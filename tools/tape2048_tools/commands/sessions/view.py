@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
     PATH,
+    ROOT,
     force_option,
     int_option,
     job_options,
@@ -20,7 +24,6 @@ from tape2048_tools.terminal.click_extras import (
     new_command,
     options,
     quiet_option,
-    refuse_missing,
 )
 from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_json, print_result, print_text
@@ -38,8 +41,9 @@ judge_options = options(
         "judges",
         multiple=True,
         metavar="PLAYER",
-        help="N-tuple player that judges moves, a spawn ahead or ahead=2; several: the first is shown first."
-        "  [default: ntuple]",
+        help="N-tuple player that judges moves; ahead=2 searches one ply deeper. Repeat for several; the"
+        " first is shown first."
+        "  [default: own, the network of the recorded player, 2-ply or 3-ply]",
     ),
     CRITIC,
 )
@@ -51,7 +55,7 @@ judge_options = options(
     "tape2048 view selfplay runs/critic --port 0",
     "tape2048 view selfplay --judge ntuple:weights=fast --critic critic/best.critic",
 )
-@click.argument("roots", nargs=-1, type=click.Path(path_type=Path), metavar="[ROOT]...")
+@click.argument("roots", nargs=-1, type=ROOT, metavar="[ROOT]...")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on."
 )
@@ -79,11 +83,11 @@ def view(
 
     ROOT is a directory of sessions, one session, or a directory of a training; by default the out_dir of
     `tape2048 record`. Nothing is written, and recorders are asked nothing: the pages read the files. The link
-    that is printed holds a token, without which nothing is answered. Ctrl-C ends it at once.
+    that is printed opens the pages in one browser, once; the next link is then printed to standard error.
+    Ctrl-C ends it at once.
     """
-    from tape2048_tools.viewer.app import require_server, serve
+    from tape2048_tools.viewer.app import serve
 
-    require_server()
     data = make_data(roots, judges, critic)
 
     def started(link: str) -> None:
@@ -94,9 +98,14 @@ def view(
         if opened:
             import webbrowser
 
-            webbrowser.open(link)
+            # Other users can read the arguments of the browser, but not this file.
+            number, name = tempfile.mkstemp(".html", "tape2048-")
+            ending.callback(Path(name).unlink)
+            os.write(number, f'<meta http-equiv="refresh" content="0; url={link}">'.encode())
+            webbrowser.open(f"file://{name}")
 
-    serve(data, host, port, allowed=allow_host, started=started)
+    with contextlib.ExitStack() as ending:
+        serve(data, host, port, allowed=allow_host, started=started)
 
 
 def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) -> Data:
@@ -106,11 +115,9 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     from tape2048_tools.sessions.summary import default_root
     from tape2048_tools.viewer.collection import Collection
     from tape2048_tools.viewer.data import Data
-    from tape2048_tools.viewer.games import DEFAULT_JUDGE, Judges
+    from tape2048_tools.viewer.games import OWN_JUDGE, Judges
 
-    chosen = list(roots) or [default_root()]
-    for root in chosen:
-        refuse_missing(root, "name the directory that `tape2048 record` writes to (--out-dir), or record")
+    chosen = [ROOT.convert(root, None, None) for root in roots or (default_root(),)]
 
     def examined() -> dict[str, Any]:
         found = document(*examine(critic, chosen, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES))
@@ -118,7 +125,7 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
         shown = {name: value for name, value in found.items() if name not in {"critic", "root"}}  # paths
         return shown | {"curves": curves}
 
-    return Data(Collection(chosen), Judges(judges or (DEFAULT_JUDGE,), critic), examined)
+    return Data(Collection(chosen), Judges(judges or (OWN_JUDGE,), critic), examined)
 
 
 @new_command(
@@ -127,7 +134,7 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     "tape2048 report selfplay -o report.html --judge ntuple:weights=fast",
     "tape2048 report /nfs/selfplay/sessions -o reports --shard 1/8",
 )
-@click.argument("roots", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ROOT...")
+@click.argument("roots", nargs=-1, required=True, type=ROOT, metavar="ROOT...")
 @click.option(
     "-o",
     "--out",
@@ -157,8 +164,8 @@ def report(
 ) -> None:
     """Write a report of the sessions in ROOT: the overview, and games to replay, in one HTML file.
 
-    The file opens offline and asks for nothing. It holds the best, the worst, the longest games, and of sixty
-    games spread over all those that lost the most on each move.
+    The file opens offline and asks for nothing. It holds the best, the worst and the longest games, and those
+    that lost the most if `tape2048 annotate` has judged the sessions.
 
     With --shard or --engine, each session has a report of its own in the directory --out.
     """
@@ -186,12 +193,12 @@ def report(
 def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
     from tape2048.critic.facts import SHIPPED
     from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.viewer.games import DEFAULT_JUDGE, Judges
+    from tape2048_tools.viewer.games import OWN_JUDGE, Judges
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
-    players = judges or (DEFAULT_JUDGE,)
+    players = judges or (OWN_JUDGE,)
     made = Judges(players, path)
-    identities = [made[number].identity for number in range(len(players))]
+    identities = [one if one == OWN_JUDGE else made[number].identity for number, one in enumerate(players)]
     parameters = {"games": games, "judges": identities, "critic": made.critic.sha256}
     work = functools.partial(_report_one, games=games, judges=judges, critic=path)
     return Job("report", parameters, work, out)
@@ -200,7 +207,6 @@ def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
 def _report_one(
     session: Path, draft: Path, *, games: int, judges: tuple[str, ...], critic: Path
 ) -> dict[str, Any]:
-    """Report on a session as part of a job: as of the time at which the session ended."""
     from tape2048.io.durable import write_file
     from tape2048.session.session import Session
     from tape2048_tools.viewer.report import make_report

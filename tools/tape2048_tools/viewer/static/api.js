@@ -10,12 +10,20 @@ export class Refusal extends Error {
   }
 }
 
+/** Keep the key that a link brings, and forget the link, which works once. */
+export function keepKey() {
+  const {key} = document.documentElement.dataset;
+  if (key) localStorage.setItem('key', key);
+  if (location.search) history.replaceState(null, '', location.pathname + location.hash);
+}
+
 export async function ask(name, given) {
   const query = new URLSearchParams(Object.entries(given || {}).filter(pair => pair[1] !== ''
       && pair[1] !== undefined));
   let response;
   try {
-    response = await fetch(`/api/${name}?${query}`, {credentials: 'same-origin'});
+    response = await fetch(`/api/${name}?${query}`,
+        {headers: {authorization: `Bearer ${localStorage.getItem('key')}`}});
   } catch {
     throw new Refusal(0, {message: 'The viewer does not answer.', hint: 'Is `tape2048 view` still running?'});
   }

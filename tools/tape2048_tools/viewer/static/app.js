@@ -1,6 +1,6 @@
 // The pages of the viewer.
 
-import {askGame, askJson, refusalNode} from './api.js';
+import {askGame, askJson, keepKey, refusalNode} from './api.js';
 import {boardPage} from './boardpage.js';
 import {criticPage} from './criticpage.js';
 import {count, el, fill, message} from './dom.js';
@@ -43,37 +43,44 @@ async function replayPage(main, session, run, step, given) {
   fill(main, message('Reading the game…'));
   const judge = given.judge || '0';
   const [besideSession, besideRun] = (given.beside || '').split('/');
-  const [packed, twins, beside] = await Promise.all([askGame('replay', {session, run, judge}),
+  const [packed, twins, beside] = await Promise.all([askGame('replay', {session, run, judge, quick: '1'}),
     askJson('twins', {session, run}),
-    given.beside ? askGame('replay', {session: besideSession, run: besideRun, judge}).catch(error => error) : null,
+    given.beside ? askGame('replay', {session: besideSession, run: besideRun, judge, quick: '1'}).catch(error => error)
+      : null,
     judges()]);
   const refused = beside instanceof Error;
   const changed = change => shell.go(`${session}/${run}/${shown.numberOf(shown.at)}`, {...given, ...change});
   const link = number => shell.linkOf(`${session}/${run}/${number}`, given);
-  const other = beside && !refused ? new Replay(beside, {suffix: ', of the game beside'}) : null;
+  const other = beside && !refused ? new Replay(beside, {suffix: ', of the other game'}) : null;
+  const common = el('p.soft');
   const shown = new Replay(packed, {
-    link, judges: about.judges.judges, players: about.judges.players, other: other && other.game,
-    onjudge: number => changed({judge: number ? String(number) : ''}),
-    second: number => askGame('replay', {session, run, judge: number}),
+    link, judge: Number(judge), judges: about.judges.judges, players: about.judges.players, other: other && other.game,
+    judged: number => askGame('replay', {session, run, judge: number}),
+    onjudge: async number => {
+      given.judge = number ? String(number) : '';
+      shell.keepLink(link(shown.numberOf(shown.at)));
+      if (!other) return;
+      const judged = await askGame('replay', {session: besideSession, run: besideRun, judge: number});
+      if (shown.asked === number) other.take(judged);
+    },
     choices: player => askJson('choices', {session, run, player}),
     onstep: number => {
       shell.keepLink(link(number));
       if (other) other.go(other.positionOf(number));
     },
+    beside: other && el('section.beside', {'aria-label': 'The other game'}, other.boardSide),
+    more: other && el('div.more', null, el('h2', null, `By ${beside.player} · score ${count(beside.score)}`),
+      el('p.soft', null, `Game ${beside.run} of ${beside.name}`), common, other.where, other.made, other.values),
   });
-  fill(main, el('h1', null, `Game ${run}`), el('p.lead', null, describeGame(packed)),
-    packed.strange ? message(packed.strange) : null, packed.notes.map(note => el('p.soft', null, note)),
+  if (other) common.append(shown.common());
+  const told = describeGame(packed);
+  fill(main, el('div.title', null, el('h1', null, `Game ${run}`), el('p.lead', {title: told}, told)),
+    refused ? refusalNode(beside) : null, shown.node,
     besideChoice(given, `${session}/${run}`, twins.rows, changed),
-    other ? el('div.pair', null,
-      el('section', {'aria-label': 'The game'}, el('h2', null, `By ${packed.player} · score ${count(packed.score)}`),
-        el('p.soft', null, shown.common()), shown.stage),
-      el('section', {'aria-label': 'The game beside'},
-        el('h2', null, `By ${beside.player} · score ${count(beside.score)}`),
-        el('p.soft', null, `Game ${beside.run} of ${beside.name}`),
-        other.stage, beside.strange && !packed.strange ? el('p.soft', null, beside.strange) : null)) : null,
-    refused ? refusalNode(beside) : null, shown.node);
+    [packed.strange, ...packed.notes].filter(Boolean).map(note => el('p.soft', null, note)));
   shell.hold(shown);
   shown.go(shown.positionOf(step));
+  if (packed.pending || other && beside.pending) shown.judgeBy(Number(judge));
 }
 
 /** The choice of a second game: one of the same seed, one from the list, or any one by its link. */
@@ -81,7 +88,7 @@ function besideChoice(given, own, twins, changed) {
   const named = el('input', {autocomplete: 'off', spellcheck: 'false', placeholder: 'link of a game',
     oninput: () => named.setCustomValidity('')});
   const values = twins.map(one => `${one.session}/${one.run}`);
-  const twin = twins.length ? el('label', null, 'Beside it, the game of the same seed ',
+  const twin = twins.length ? el('label', null, 'The game of the same seed ',
     el('select', {onchange: event => changed({beside: event.target.value})}, el('option', {value: ''}, 'none'),
       twins.map((one, i) => el('option', {value: values[i], selected: values[i] === given.beside},
         `${one.player}, ${one.name}, score ${count(one.score)}`)))) : null;
@@ -92,10 +99,10 @@ function besideChoice(given, own, twins, changed) {
     if (found) changed({beside: `${found[1]}/${found[2]}`});
     else named.reportValidity();
   };
-  return el('details.card', {open: Boolean(given.beside)}, el('summary', null, 'A game beside it'),
-    el('form.form', {onsubmit: take}, twin, el('label.long', null, 'Any other one', named),
+  return el('details.card', {open: Boolean(given.beside)}, el('summary', null, 'Compare with another game'),
+    el('form.form', {onsubmit: take}, twin, el('label.long', null, 'Any other game', named),
       el('button', {type: 'submit'}, 'Show'), el('a', {href: `#games?beside=${own}`}, 'Choose from the list'),
-      given.beside ? el('button', {type: 'button', onclick: () => changed({beside: ''})}, 'Take it away') : null));
+      given.beside ? el('button', {type: 'button', onclick: () => changed({beside: ''})}, 'Show one game') : null));
 }
 
-if (location.search) history.replaceState(null, '', location.pathname + location.hash); // the token is a cookie now
+keepKey();

@@ -12,11 +12,13 @@ export function boardPage(main, given, shell, about) {
   const body = el('div');
   const played = el('div');
   const opinion = el('div');
+  const reading = el('p.soft', {role: 'status'});
   const text = el('input', {name: 'board', value: given.board || EXAMPLE, autocomplete: 'off', spellcheck: 'false',
       'aria-describedby': 'spelling'});
   const judges = about.judges.judges;
   const judge = el('select', {name: 'judge'},
-      judges.map(one => el('option', {value: one.number, selected: String(one.number) === given.judge}, one.name)));
+      judges.map(one => el('option', {value: one.number, selected: String(one.number) === given.judge},
+        one.own ? 'the default network' : one.name)));
   const cells = Array.from({length: 16},
       (_, cell) => el('button', {type: 'button', onclick: event => turn(cell, event.shiftKey ? 15 : 1),
     onkeydown: event => editKey(event, cell), oncontextmenu: event => { event.preventDefault(); turn(cell, 15); }}));
@@ -58,6 +60,8 @@ export function boardPage(main, given, shell, about) {
     if (mine !== asked || !body.isConnected) return;
     exps = document.exps;
     paintEdit();
+    fill(reading, `Read as ${document.reading}. `, document.others.map(one => el('button', {type: 'button',
+      onclick: () => { text.value = one.board; load(); }}, `Read as ${one.reading}`)));
     shell.keepLink(shell.linkOf('board', {board: document.board, judge: judge.value}));
     const {thresholds} = about.judges.critic;
     const its = about.judges.critic.players.join(', ') || 'its player';
@@ -88,7 +92,7 @@ export function boardPage(main, given, shell, about) {
     el('form.form', {onsubmit: event => { event.preventDefault(); load(); }},
       el('label.long', null, 'Board', text), el('button.main', {type: 'submit'}, 'Show'),
       el('p.soft', {id: 'spelling'}, '16 tiles or exponents row by row, or 16 hexadecimal digits. Or change the board: '
-        + 'a click or + makes a tile larger, − smaller, Delete empties its cell.'),
+        + 'a click or + makes a tile larger, − smaller, Delete empties its cell.'), reading,
       el('label', null, 'Judged by', judge)), opinion)), body,
   el('section', null, el('h2', null, 'Play on from here'),
     el('form.form', {onsubmit: event => { event.preventDefault(); playOn(); }}, player.nodes,
@@ -103,15 +107,15 @@ function answer(document, judge) {
   if (!document.options.length) return el('p.message', null, 'No move is legal: the game is over.');
   return el('section', null, el('h2', null, 'Moves, one spawn deep'),
       el('div.options', null, document.options.map(option => {
-    const spread = spawnSpread(option.spawns);
+    const spread = option.spawns.length ? spawnSpread(option.spawns) : null;
     return el(option.value === document.best ? 'div.option.best' : 'div.option', null,
       el('h3', null, el('span', null,
           `${MOVE_SIGNS[option.move]} ${MOVE_NAMES[option.move]}${option.value === document.best ? ' (best)' : ''}`),
           el('span', null, valued(option.value, unit))),
       smallBoard(option.exps, `Board after ${MOVE_NAMES[option.move]}`),
-      el('p.soft', null, `merges ${count(option.reward)}; spawns from ${valued(spread.worst.value, unit)} to `
-        + valued(spread.best.value, unit)),
-      el('details', null, el('summary', null, `${option.spawns.length} spawns`),
+      el('p.soft', null, `merges ${count(option.reward)}` + (spread ? `; spawns from ${valued(spread.worst.value, unit)} to ${
+        valued(spread.best.value, unit)}` : ', which ends the game')),
+      spread && el('details', null, el('summary', null, `${option.spawns.length} spawns`),
           table(`Spawns after ${MOVE_NAMES[option.move]}`, ['spawn', '>chance', '>value'],
         option.spawns.map(one => [`${one.tile} in row ${(one.cell >> 2) + 1}, column ${(one.cell & 3) + 1}`,
             percent(one.p), valued(one.value, unit)]))));

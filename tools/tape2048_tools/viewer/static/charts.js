@@ -23,18 +23,18 @@ export function ticks(low, high, wanted) {
 
 /**
  * A figure with its title. `plot` has series [{name, points: [[x, y, low, high]], kind: 'line' | 'bars' | 'dots' |
- * 'specks'}], x and y {label, format, low, high, ticks}, height.
+ * 'specks', mark: whether it only marks points of another one}], x and y {label, format, low, high, ticks}, height. `redraw` of the figure draws another plot.
  */
 export function figure(title, plot, note) {
   const box = el('div.plot');
   const readout = el('p.readout', {'aria-hidden': true}, '\u00a0');
-  const many = plot.series.length > 1;
-  const legend = many ? el('p.legend', null, plot.series.map((one, i) =>
+  const many = plot.series.filter(one => !one.mark);
+  const legend = many.length > 1 ? el('p.legend', null, many.map((one, i) =>
     el(`span.key.s${one.colour === undefined ? i : one.colour}`, null, one.name))) : null;
-  const axes = plot.y.label && plot.x.label ? `${plot.y.label} by ${plot.x.label}` : null;
+  const axes = plot.x.label ? `${plot.y.label || ''} by ${plot.x.label}` : null;
   const details = el('details', null, el('summary', null, 'as a table'));
   details.addEventListener('toggle', () => {
-    if (details.open && details.children.length === 1) details.append(asTable(title, plot));
+    if (details.open) fill(details, details.firstChild, asTable(title, plot));
   });
   const node = el('figure', null, el('figcaption', null, title, axes && el('span.axes', null, axes)), legend, box,
     readout, note ? el('p.soft', null, note) : null, details);
@@ -46,10 +46,15 @@ export function figure(title, plot, note) {
       fill(box, draw(plot, width, title, readout));
     }
   }).observe(box);
+  node.redraw = next => {
+    plot = next;
+    if (width) fill(box, draw(plot, width, title, readout));
+  };
   return node;
 }
 
-function asTable(title, plot) {
+function asTable(title, {series, ...plot}) {
+  plot.series = series.filter(one => !one.mark);
   const format = axis => axis.format || short;
   const rows = plot.series.flatMap(one => one.points.slice(0, TABLE_ROWS).map(([x, y, low, high]) => [
     ...(plot.series.length > 1 ? [one.name] : []), format(plot.x)(x),
@@ -112,7 +117,7 @@ function draw(plot, width, title, readout) {
   svg.append(cursor);
   const show = event => {
     const at = x0 + (event.clientX - svg.getBoundingClientRect().left - LEFT) / (width - LEFT - RIGHT) * (x1 - x0);
-    const found = series.map(one => [one,
+    const found = series.filter(one => !one.mark).map(one => [one,
         nearest(one.points, at - (one.kind === 'bars' ? bar / 2 : 0))]).filter(pair => pair[1]);
     if (!found.length) return;
     const where = found[0][1][0];
@@ -120,7 +125,7 @@ function draw(plot, width, title, readout) {
     cursor.setAttribute('x2', cursor.getAttribute('x1'));
     cursor.setAttribute('visibility', 'visible');
     readout.textContent = `${x.label ? `${x.label} ` : ''}${format(x)(where)}: ` + found.map(([one, point]) =>
-      `${series.length > 1 ? `${one.name} ` : ''}${format(y)(point[1])}` +
+      `${found.length > 1 ? `${one.name} ` : ''}${format(y)(point[1])}` +
       (point[2] === undefined ? '' : ` (${format(y)(point[2])}–${format(y)(point[3])})`)).join(', ');
   };
   svg.addEventListener('pointermove', show);
@@ -140,6 +145,10 @@ function drawSeries(one, colourNumber, {px, py, y0, bar, wide}) {
       return value > y0 ? `M${left} ${py(y0)}V${top}H${right}V${py(y0)}Z` : '';
     }).join('');
     group.append(el('path.bars', {d: path}));
+    for (const [at, , low, high] of one.points) {
+      const middle = px(at + bar / 2);
+      if (low !== undefined) group.append(el('line.whisker', {x1: middle, x2: middle, y1: py(low), y2: py(high)}));
+    }
   } else if (one.kind === 'specks') {
     for (const [at, value] of one.points) group.append(el('circle.speck', {cx: px(at), cy: py(value), r: 1.8}));
   } else if (one.kind === 'dots') {
@@ -164,7 +173,7 @@ function nearest(points, at) {
 
 function spoken(title, {series, x, y}) {
   const [fx, fy] = [x.format || short, y.format || short];
-  const parts = series.filter(one => one.points.length).map(one => {
+  const parts = series.filter(one => one.points.length && !one.mark).map(one => {
     const top = one.points.reduce((best, point) => point[1] > best[1] ? point : best);
     const [first, last] = [one.points[0], one.points[one.points.length - 1]];
     const told = point => `${fy(point[1])} at ${fx(point[0])}`;

@@ -1,4 +1,4 @@
-// The examination of a critic: how well it ranks, how well it is calibrated, beside what needs no critic.
+// The evaluation of a critic: how well it ranks, how well it is calibrated, beside what needs no critic.
 
 import {askJson, refusalNode} from './api.js';
 import {count, el, facts, fill, message, percent, table} from './dom.js';
@@ -11,14 +11,14 @@ const ORACLE_METRICS = [['r2', 'R2'], ['brier', 'Brier'], ['log_loss', 'log loss
 export function criticPage(main, given, shell, about) {
   const {critic} = about.judges;
   const body = el('div', null,
-      message('The critic is being examined on games that it did not learn from. This takes a while.'));
-  const numbers = Object.entries(critic.metrics).filter(pair => typeof pair[1] === 'number').slice(0, 6);
+      message('The critic is being evaluated on games that it did not learn from. This takes a while.'));
+  const numbers = Object.entries(critic.metrics).filter(pair => typeof pair[1] === 'number').slice(0, 6).map(
+    ([name, value]) => [name, String(Number(value.toPrecision(4)))]);
   fill(main, el('h1', null, 'Critic'), el('p.lead', null,
       `It judges ${critic.players.join(', ') || 'players that it does not name'}.`),
-    el('section', null, facts([['kind', critic.kind], ['predicts', critic.thresholds.join(', ')],
-        ['SHA-256', critic.sha256.slice(0, 16)],
-      ['step', count(critic.step)], ...numbers.map(([name, value]) => [name,
-          String(Number(value.toPrecision(4)))])])), body);
+    body, el('section', null, el('h2', null, 'The critic'), facts([['kind', critic.kind],
+      ['predicts', critic.thresholds.join(', ')], ['SHA-256', critic.sha256.slice(0, 16)], ['step', count(critic.step)],
+      ...numbers])));
   askJson('examination').then(document => body.isConnected && fill(body, examinationBody(document, document.curves)),
       error => fill(body, refusalNode(error)));
 }
@@ -31,7 +31,8 @@ export function examinationBody(document, curves) {
     ['games', count(evaluation.runs)], ['rows', `${count(evaluation.rows)} of ${count(evaluation.rows_in_all)}`],
         ['replicates', count(evaluation.replicates)]];
   return [
-    el('section', null, el('h2', null, 'Examined'), facts(about),
+    el('section', null, summaryTable(evaluation)),
+    el('section', null, el('h2', null, 'Evaluated games'), facts(about),
         (document.notes || []).map(note => el('p.soft', null, note))),
     evaluation.thresholds.map(tile => tileParts(evaluation, tile)),
     curves ? learningFigure(curves) : null,
@@ -44,6 +45,22 @@ function rankingPredictors(evaluation) {
   return [own, ...others];
 }
 
+/** The critic and the baselines over all rows, by tile; R2 only where rollouts tell the true probabilities. */
+function summaryTable(evaluation) {
+  const pooled = evaluation.thresholds.map(tile => evaluation.cells.find(one => one.threshold === tile));
+  const r2 = scores => scores.oracle && scores.oracle.r2;
+  const known = pooled.some(cell => Object.values(cell.scores).some(r2));
+  return table('The critic and the baselines over all rows, with 95% intervals; lower is better for Brier and ECE',
+    ['tile', 'predictor', ...(known ? ['>R2 (rollouts)'] : []), '>AUROC', ">critic's AUROC over it", '>Brier',
+      '>calibration error (ECE)'],
+    pooled.flatMap(cell => evaluation.predictors.filter(name => cell.scores[name]).map((name, i) => {
+      const scores = cell.scores[name];
+      return [i ? el('span.soft', null, String(cell.threshold)) : String(cell.threshold),
+        i ? name : el('b', null, name), ...(known ? [estimated(r2(scores))] : []), estimated(scores.auroc),
+        estimated(scores.gain, true), estimated(scores.brier), estimated(scores.ece)];
+    })));
+}
+
 function tileParts(evaluation, tile) {
   const cells = evaluation.cells.filter(one => one.threshold === tile);
   const ranking = rankingPredictors(evaluation);
@@ -51,8 +68,8 @@ function tileParts(evaluation, tile) {
   const notes = new Map();
   for (const one of cells) if (one.note) notes.set(one.note, [...(notes.get(one.note) || []), one.stage]);
   return [el('h2', {id: `tile-${tile}`}, `Reaches ${tile}`),
-    el('section', null, el('p', null, finding(evaluation, cells[0])),
-        [...notes].map(([note, stages]) => el('p.soft', null, `${stages.join(', ')}: ${note}.`))),
+    el('section', null, el('p', null, `${count(cells[0].runs_positive)} of ${count(cells[0].runs)} games reached it.`),
+      [...notes].map(([note, stages]) => el('p.soft', null, `${stages.join(', ')}: ${note}.`))),
     ranked.length ? el('div.grid-2', null, aurocFigure(cells, ranked, tile), reliabilityFigure(evaluation, tile))
         : null,
     ranked.length ? el('section', null, stageTable(cells, ranking, tile)) : null,
@@ -63,23 +80,6 @@ function tileParts(evaluation, tile) {
         evaluation.predictors.filter(name => one.scores[name]).map(name =>
           [one.stage, name, ...METRICS.map(([metric]) => estimated(one.scores[name][metric],
               metric === 'gain'))]))))];
-}
-
-/** The result over all rows in a sentence or two. */
-function finding(evaluation, pooled) {
-  const [own, ...others] = rankingPredictors(evaluation);
-  const reached = `${count(pooled.runs_positive)} of ${count(pooled.runs)} games reached it`;
-  const scores = pooled.scores[own];
-  if (!scores || !scores.auroc) return `${reached}, so there is nothing to rank.`;
-  const parts = [`${reached}. Over all rows the critic's AUROC is ${spelled(scores.auroc)}`
-      + (scores.ece ? `, and the calibration error ${spelled(scores.ece)}.` : '.')];
-  for (const name of others) {
-    const gain = pooled.scores[name] && pooled.scores[name].gain;
-    if (!gain || gain.low === null) continue;
-    const word = gain.low > 0 ? 'above' : gain.high < 0 ? 'below' : 'not distinguishable from';
-    parts.push(` It is ${word} that of ${name}: ${spelled(gain, true)}.`);
-  }
-  return parts.join('');
 }
 
 function aurocFigure(cells, names, tile) {
@@ -176,14 +176,7 @@ function signed(value, withSign) {
   return (withSign && value >= 0 ? '+' : '') + value.toFixed(3);
 }
 
-/** A number and its interval: 0.812 (0.790–0.834), +0.031 (+0.010 to +0.052). */
-function spelled(one, withSign) {
-  const between = withSign || one.low < 0 ? ' to ' : '–';
-  return signed(one.value, withSign) + (one.low === null ? ''
-      : ` (${signed(one.low, withSign)}${between}${signed(one.high, withSign)})`);
-}
-
-/** The same in a cell of a table, on two lines. */
+/** A number, and its interval on a second line: 0.812, 0.790–0.834. */
 function estimated(one, withSign) {
   if (!one) return '–';
   const between = withSign || one.low < 0 ? ' to ' : '–';

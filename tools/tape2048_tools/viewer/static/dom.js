@@ -15,7 +15,7 @@ export function el(tag, attributes, ...children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
-    else node.setAttribute(key, value === true ? '' : value);
+    else node.setAttribute(key, value === true && !key.startsWith('aria-') ? '' : value);
   }
   node.append(...children.flat(Infinity).filter(one => one !== null && one !== undefined && one !== false));
   return node;
@@ -44,14 +44,12 @@ export function short(value) {
   return Math.abs(value) < 10000 ? String(Number(value.toPrecision(4))) : compact.format(value);
 }
 
-/** 512, 2K, 32K. */
-export function tileName(tile) {
-  return tile >= 1024 ? `${tile / 1024}K` : String(tile);
-}
+/** 512, 2K, 32K; empty for no tile. */
+export const tileName = tile => tile >= 1024 ? `${tile / 1024}K` : String(tile || '');
 
-/** 1 game, 2 games. */
+/** 1 game, 2 games, 2 inaccuracies. */
 export function counted(value, noun) {
-  return `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
+  return `${count(value)} ${value === 1 ? noun : `${noun}s`.replace(/([^aeiou])ys$/, '$1ies')}`;
 }
 
 /** 83%, 4.2%, 0.03%; never rounded to 0 or 100%. */
@@ -101,6 +99,23 @@ export function odds(tiles, values) {
 export function message(text, hint, kind) {
   return el(`div.message${kind ? `.${kind}` : ''}`, {role: kind === 'error' ? 'alert' : 'status'},
     el('p', null, text), hint ? el('p.soft', null, hint) : null);
+}
+
+/** A player's short name, with its full text on hover. */
+export function player(one) {
+  return el('span.text', {title: one.full}, one.player);
+}
+
+/** A table without the columns that say the same in every row: the caption names their values. */
+export function varyingTable(caption, headings, rows) {
+  const told = cell => cell instanceof Node ? cell.textContent : String(cell);
+  const plain = heading => told(heading).replace(/^>| [↓↑]$/g, '');
+  const same = headings.map((_, i) => i > 0 && rows.length > 1
+    && rows.every(row => told(row[i]) === told(rows[0][i]) && !told(row[i]).endsWith('…')));
+  const kept = list => list.filter((_, i) => !same[i]);
+  const common = headings.flatMap((one, i) => same[i] && told(rows[0][i]) ? [`${plain(one)} ${told(rows[0][i])}`] : []);
+  return table(common.length ? `${caption} · the same in every row: ${common.join(', ')}` : caption, kept(headings),
+    rows.map(kept));
 }
 
 /** Names and values side by side. */

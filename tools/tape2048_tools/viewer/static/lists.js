@@ -1,20 +1,19 @@
 // The lists of sessions and of games: sorted, filtered, page by page.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, el, fill, message, odds, percent, table, tileName} from './dom.js';
-import {selectionForm, selectionOf} from './overview.js';
+import {bytes, count, counted, el, fill, message, odds, percent, player, tileName, varyingTable} from './dom.js';
+import {playerSelect, selectionForm, selectionOf} from './overview.js';
+import {smallBoard} from './tiles.js';
 
 const WAITING_LIST_MS = 1000;
 
 /** A heading that sorts by a column. */
 function sorter(label, name, given, normal, go) {
   const sorted = (given.sort || normal) === name;
-  const descending = (given.desc || '1') === '1';
-  const button = el('button.sort', {type: 'button', 'data-sorted': sorted ? (descending ? 'descending' : 'ascending')
-      : null,
-    onclick: () => go({sort: name, desc: sorted && descending ? '0' : '1', page: ''})}, label, sorted
-        ? (descending ? ' ↓' : ' ↑') : '');
-  return button;
+  const falling = (given.desc || '1') === '1';
+  return el('button.sort', {type: 'button', 'data-sorted': sorted ? (falling ? 'descending' : 'ascending') : null,
+    onclick: () => go({sort: name, desc: sorted && falling ? '0' : '1', page: ''})}, label,
+  sorted ? (falling ? ' ↓' : ' ↑') : '');
 }
 
 function pager(total, given, rows, go) {
@@ -35,10 +34,15 @@ function askCritic(keys, waiting, show) {
   const note = el('p.soft.critic-note', {role: 'status'});
   if (keys.length && !waiting) {
     askJson('opinions', {of: keys.join(',')}).then(found => {
-      keys.forEach((_, i) => show(found.thresholds, found.odds[i], i));
-      fill(note, [found.remark, found.unread].filter(Boolean).join(' '));
+      const same = found.thresholds.map((_, k) => keys.length > 1
+        && new Set(found.odds.map(one => one ? percent(one[k]) : '')).size === 1 && found.odds[0]);
+      keys.forEach((_, i) => show(found.thresholds, found.odds[i], i, same));
+      const common = odds(found.thresholds.filter((_, k) => same[k]), found.odds[0] && found.odds[0].filter((_,
+        k) => same[k]));
+      fill(note, [common.length > 1 ? `Halfway through, the critic gives every row: ${common}.` : '', found.remark,
+        found.unread].filter(Boolean).join(' '));
     }, error => {
-      keys.forEach((_, i) => show([], null, i));
+      keys.forEach((_, i) => show([], null, i, []));
       fill(note, `No critic: ${error.message}`);
     });
   }
@@ -81,12 +85,12 @@ export function sessionsPage(main, given, shell, about) {
       fill(others[at], rest.map(tile => `${tileName(tile)} ${percent(odds[known.indexOf(tile)])}`).join(' · '));
     });
     return [
-      document.total ? table('Sessions; below the share of games that reached a tile, what the critic says halfway',
-        [sort('session', 'name'), sort('player', 'player'), number(sort('games', 'games')),
-          number(sort('rows', 'rows')), number(sort('mean score', 'mean_score')), number(sort('best', 'best_score')),
-          ...tiles.map(tile => `>${tileName(tile)}`), number(sort('size', 'bytes'))],
+      document.total ? varyingTable('Sessions. Small numbers: the critic\'s probabilities halfway through the games',
+        [sort('session', 'name'), sort('player', 'player'), right(sort('games', 'games')),
+          right(sort('rows', 'rows')), right(sort('mean score', 'mean_score')), right(sort('best', 'best_score')),
+          ...tiles.map(tile => `>${tileName(tile)}`), right(sort('size', 'bytes'))],
         document.rows.map((one, row) => [el('a', {href: `#games?session=${one.id}`}, one.name),
-          el('span.text', null, one.player, others[row]), right(count(one.games)), right(count(one.rows)),
+          el('span.text', null, player(one), others[row]), right(count(one.games)), right(count(one.rows)),
           right(count(one.mean_score)), right(count(one.best_score)),
           ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
           right(bytes(one.bytes))])) : message('No session has such a name.'),
@@ -99,38 +103,93 @@ export function sessionsPage(main, given, shell, about) {
   });
 }
 
-function number(node) {
-  return el('span.right', null, node);
-}
+const right = text => el('span.right', null, text);
 
-function right(text) {
-  return el('span.right', null, text);
-}
+const SORTS = [['max_score', 'score'], ['steps', 'length'], ['highest_tile', 'highest tile'], ['luck', 'luck'],
+  ['loss', 'loss'], ['mistakes', 'mistakes'], ['session', 'session'], ['id', 'number']];
 
 export function gamesPage(main, given, shell, about) {
   const body = el('div');
-  const again = change => shell.go('games', {...given, ...change});
+  const again = change => shell.go('games', {...given, page: '', ...change});
   const cleared = Object.fromEntries(Object.keys(selectionOf(given)).map(name => [name, '']));
   // A game is chosen from the list to be shown beside another one.
   const choosing = /^[0-9a-f]{10}\/\d+$/.test(given.beside || '') ? given.beside : null;
   const linkOf = one => choosing ? `#${choosing}?beside=${one.session}/${one.run}` : `#${one.session}/${one.run}/0`;
+  const [sorted, falling] = [given.sort || 'max_score', (given.desc || '1') === '1'];
+  const slot = el('span', {hidden: true});
+  const asList = given.view === 'list';
   fill(main, el('h1', null, choosing ? 'Choose a game' : 'Games'), choosing ? el('p.lead', null,
-    `to be shown beside game ${choosing.split('/')[1]}, or `, el('a', {href: `#${choosing}`}, 'go back to it')) : null,
-  el('section', null, selectionForm(given, '', 'Condition (SQL)', change => again({...cleared, ...change, page: ''})),
-    body));
+    `to compare it with game ${choosing.split('/')[1]}, or `, el('a', {href: `#${choosing}`}, 'go back to it')) : null,
+  el('div.selection', {role: 'group', 'aria-label': 'Selection'}, el('div.form', null,
+    slot,
+    el('label', null, 'Sorted by', el('select', {onchange: event => again({sort: event.target.value})},
+      SORTS.map(([value, text]) => el('option', {value, selected: value === sorted}, text)))),
+    el('button', {type: 'button', onclick: () => again({desc: falling ? '0' : '1'})},
+      falling ? '↓ highest first' : '↑ lowest first'),
+    el('button', {type: 'button', onclick: () => again({view: asList ? '' : 'list'})}, asList ? 'Gallery' : 'List')),
+  selectionForm(given, '', 'Conditions', change => again({...cleared, player: given.player || '', ...change}))), body);
   const sort = (label, name) => sorter(label, name, given, 'max_score', again);
-  return listPage(main, body, 'games', {desc: '1', ...given}, document => {
+  const choice = askJson('players').then(known => {
+    if (known.total > 1) slot.replaceWith(playerSelect('Player', 'all players', known, given.player,
+      label => again({player: label})));
+  }, () => {});
+  const list = listPage(main, body, 'games', {desc: '1', ...given}, document => {
+    const of = document.rows.map(one => `${one.session}/${one.run}`).join(',');
+    const shown = el('div');
+    const turn = pager(document.total, given, about.page_rows, again);
+    if (!document.total) return message('No game meets the condition.');
     const critic = document.rows.map(() => el('span.odds', null, '…'));
-    const note = askCritic(document.rows.map(one => `${one.session}/${one.run}`), document.waiting,
-      (tiles, found, at) => fill(critic[at], odds(tiles, found)));
-    return [
-      document.total ? table('Games', [sort('game', 'id'), number(sort('score', 'max_score')),
-        number(sort('highest tile', 'highest_tile')), number(sort('moves', 'steps')), 'critic, halfway',
-        sort('session', 'session'), 'player'],
-      document.rows.map((one, i) => [el('a', {href: linkOf(one)}, `game ${one.run}`), right(count(one.score)),
-        right(String(one.tile)), right(count(one.steps)), critic[i], el('span.text', null, one.name),
-        el('span.text', null, one.player)])) : message('No game meets the condition.'),
-      note,
-      pager(document.total, given, about.page_rows, again)];
+    const note = asList ? askCritic(document.rows.map(one => `${one.session}/${one.run}`), document.waiting,
+      (tiles, found, at, same) => fill(critic[at], odds(tiles.filter((_, k) => !same[k]),
+        found && found.filter((_, k) => !same[k])))) : null;
+    const draw = cards => fill(shown, asList ? el('section', null, gamesTable(document.rows, cards, critic, linkOf, sort))
+      : gallery(document.rows, cards, linkOf), cards.some(one => one.loss !== undefined) ? null : el('p.soft', null,
+      'Loss, luck and mistakes are columns that `tape2048 annotate ROOT` writes.'));
+    if (asList) draw(document.rows.map(() => ({})));
+    else fill(shown, gallery(document.rows, document.rows.map(() => null), linkOf));
+    if (!document.waiting) askJson('cards', {of}).then(found => draw(found.cards), error => shown.append(refusalNode(error)));
+    return [shown, note, turn];
   });
+  return Promise.all([choice, list]);
+}
+
+/** When a session began, by its name: 2026-01-31 12:05:07. */
+const startOf = name => name.replace(/^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z.*/, '$1-$2-$3 $4:$5:$6');
+
+const judgedBy = (one, name) => one[name] === undefined ? '–' : count(one[name]);
+
+function gamesTable(rows, cards, critic, linkOf, sort) {
+  const known = cards.some(one => one.loss !== undefined);
+  return varyingTable('Games', ['game', right(sort('score', 'max_score')), right(sort('highest tile', 'highest_tile')),
+    right(sort('moves', 'steps')), ...(known ? ['luck', 'loss', 'mistakes'].map(name => right(sort(name, name))) : []),
+    'player', sort('session', 'session'), 'critic, halfway'],
+  rows.map((one, i) => [el('a', {href: linkOf(one)}, `game ${one.run}`), right(count(one.score)), right(String(one.tile)),
+    right(count(one.steps)), ...(known ? ['luck', 'loss', 'mistakes'].map(name => right(judgedBy(cards[i], name))) : []),
+    player(one), el('span', {title: one.name}, startOf(one.name)), critic[i]]));
+}
+
+/** Games as cards: the last board, the score over the moves, and what `cards` know; null: not known yet. */
+export function gallery(rows, cards, linkOf) {
+  return el('ul.gallery', null, rows.map((one, i) => {
+    const card = cards[i];
+    const score = `${count(one.score)} points`;
+    return el('li', null, el('a', {href: linkOf(one), 'aria-label': `Game ${one.run}: ${score}, ${one.steps} moves`},
+      card && card.exps ? smallBoard(card.exps) : el('div.board.small', null, card ? card.error || 'no board' : ''),
+      el('span.facts-of-game', null, el('b', null, count(one.score)), spark(card ? card.spark : [], score),
+        el('span', null, `${tileName(one.tile)} · ${count(one.steps)} moves`),
+        card && card.loss !== undefined ? el('span', null, `luck ${plusMinus(card.luck)} · loss ${count(card.loss)}`) : null,
+        card && card.loss !== undefined ? el('span', null, counted(card.mistakes, 'mistake')) : null,
+        player(one))));
+  }));
+}
+
+const plusMinus = value => `${value > 0 ? '+' : ''}${count(value)}`;
+
+/** A curve without axes. */
+function spark(points, label) {
+  const top = Math.max(...points, 1);
+  const d = points.map((value, i) => `${i ? 'L' : 'M'}${(i / Math.max(1, points.length - 1) * 100).toFixed(1)} `
+    + (27 - value / top * 25).toFixed(1)).join('');
+  return el('svg.spark', {viewBox: '0 0 100 28', preserveAspectRatio: 'none', 'aria-hidden': true},
+    el('title', null, label), el('g.s0', null, el('path.line', {d})));
 }

@@ -1,87 +1,129 @@
-// Recorders and trainings as they are now, by server-sent events.
+// Recorders and trainings as they are now, asked once a second.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, seconds, short,
+import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, player, seconds, setText, short,
   tileName} from './dom.js';
 import {figure} from './charts.js';
+import {Tiles} from './tiles.js';
 
 const HISTORY = 600;
+const INTERVAL_MS = 1000;
+const MOVE_MS = 120;
+const RUNS_MAX = 6;
+const FRESH_S = 120;
 
 export function livePage(main) {
   const body = el('div', {'aria-live': 'off'});
+  const trained = el('div');
   const state = el('p.lead', {role: 'status'}, 'connecting…');
-  fill(main, el('h1', null, 'Live'), state, body);
-  const rates = new Map();
-  const curves = new Map();
+  fill(main, el('h1', null, 'Live'), state, body, trained);
   const cards = new Map();
-  const critics = new Map();
-  let source = new EventSource('/api/live');
-  source.onmessage = event => {
-    const document = JSON.parse(event.data);
-    if (document.error) {
-      state.textContent = document.error;
-      return;
-    }
+  let left = false;
+  const states = new Map();
+  let [drawn, drawing] = ['', false];
+  const show = document => {
     const counts = [counted(document.recorders.length, 'recorder'), counted(document.trainings.length, 'training')];
     state.textContent = `${counts.join(', ')} · ${new Date().toISOString().slice(11, 19)} UTC`;
-    for (const one of document.recorders) if (one.status) remember(rates, one);
     const recorders = [...document.recorders].sort((a, b) => Number(b.running || 0) - Number(a.running || 0));
-    const shown = [...recorders.map(one => ['recorder', one]),
-        ...document.trainings.map(one => ['training', one])];
-    if (!shown.length) {
-      fill(body, message('No recorder and no training has written anything here.',
-          'Start one with `tape2048 record`; this page shows it within seconds.'));
-      cards.clear();
-      return;
+    for (const one of recorders) {
+      if (!cards.has(one.id)) cards.set(one.id, new RecorderCard());
+      cards.get(one.id).show(one);
     }
-    const nodes = shown.map(([kind, one]) => {
-      if (!cards.has(one.id)) cards.set(one.id, el('section'));
-      const card = cards.get(one.id);
-      if (kind === 'recorder') fill(card, recorderCard(one), criticLine(critics, one), one.running
-        ? rateFigure(rates.get(one.id), card) : null);
-      else trainingCard(card, one, curves);
-      return card;
-    });
-    const changed = nodes.length !== body.children.length || nodes.some((node, i) => body.children[i] !== node);
-    if (changed) fill(body, nodes);
+    const nodes = recorders.map(one => cards.get(one.id).node);
+    if (!nodes.length && !document.trainings.length) {
+      nodes.push(message('No recorder and no training has written anything here.',
+          'Start one with `tape2048 record`; this page shows it within seconds.'));
+    }
+    if (nodes.length !== body.children.length || nodes.some((node, i) => body.children[i] !== node)) fill(body, nodes);
+    const written = JSON.stringify(document.trainings.map(one => [one.id, one.written_at]));
+    for (const one of document.trainings) {
+      if (!states.has(one.id)) states.set(one.id, el('span'));
+      showState(states.get(one.id), one);
+    }
+    if (written === drawn || drawing) return;
+    [drawn, drawing] = [written, true];
+    drawTrainings(trained, document.trainings, states).finally(() => { drawing = false; });
   };
-  source.onerror = () => { state.textContent = 'The viewer does not answer; trying again.'; };
-  return () => { source.close(); source = null; };
+  const update = async () => {
+    await askJson('live').then(show, error => { state.textContent = `${error.message} Trying again.`; });
+    if (!left && body.isConnected) setTimeout(update, INTERVAL_MS);
+  };
+  update();
+  return () => {
+    left = true;
+    for (const one of cards.values()) clearTimeout(one.timer);
+  };
 }
 
-function remember(rates, one) {
-  const past = rates.get(one.id) || [];
-  past.push([Date.now() / 1000, one.running ? one.status.steps_per_s : 0]);
-  if (past.length > HISTORY) past.shift();
-  rates.set(one.id, past);
-}
-
-/** The rate as a line that grows: plain SVG, since it is drawn anew each second. */
-function rateFigure(past, card) {
-  if (!past || past.length < 3) return null;
-  const [width, height] = [Math.max(200, card.clientWidth - 40), 60];
-  const top = Math.max(...past.map(one => one[1])) || 1;
-  const x = i => (i / (past.length - 1) * width).toFixed(1);
-  const y = value => (height - 4 - value / top * (height - 10)).toFixed(1);
-  const d = past.map(([, value], i) => `${i ? 'L' : 'M'}${x(i)} ${y(value)}`).join('');
-  const label = `Moves a second over the last ${past.length} s, at most ${count(top)}`;
-  return [el('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label},
-    el('g.s0', null, el('path.line', {d}))), el('small', {'aria-hidden': true}, label)];
-}
-
-/** What the critic says of the games that a recorder published last; asked again for each new session. */
-function criticLine(critics, one) {
-  if (!one.status) return null;
-  if (!critics.has(one.id)) critics.set(one.id, {node: el('div.latest'), sessions: -1});
-  const known = critics.get(one.id);
-  if (known.sessions !== one.status.counts.sessions) {
-    known.sessions = one.status.counts.sessions;
-    askJson('latest', {id: one.id}).then(found => {
-      if (found.waiting) known.sessions = -1;
-      if (found.session) fill(known.node, latestGames(found));
-    }, error => fill(known.node, el('p.soft', null, `No critic: ${error.message}`)));
+/** A recorder: its figures, its speed over time, and the game that it committed last, move by move. */
+class RecorderCard {
+  constructor() {
+    this.past = [];
+    this.head = el('div');
+    this.critic = el('div.latest');
+    this.sessions = -1;
+    this.tiles = new Tiles();
+    this.told = el('p.soft', null, '\u00a0');
+    this.game = el('div.live-game', {hidden: true}, this.tiles.node, this.told);
+    this.rate = figure('Moves a second', this.plot());
+    this.rate.hidden = true;
+    this.node = el('section.recorder', null, this.head, this.game, this.rate, this.critic);
+    this.timer = 0;
   }
-  return known.node;
+
+  plot() {
+    const now = this.past.length ? this.past[this.past.length - 1][0] : 0;
+    return {height: 150, series: [{name: 'moves a second', points: this.past.map(([at, value]) => [at - now, value])}],
+      x: {label: 'time', high: 0, format: at => at > -0.5 ? 'now' : `${seconds(-at)} ago`},
+      y: {label: 'moves a second', low: 0}};
+  }
+
+  show(one) {
+    fill(this.head, recorderHead(one));
+    this.running = one.running;
+    if (!one.status) return;
+    this.past.push([Date.now() / 1000, one.running ? one.status.steps_per_s : 0]);
+    if (this.past.length > HISTORY) this.past.shift();
+    this.rate.hidden = !one.running || this.past.length < 3;
+    if (!this.rate.hidden) this.rate.redraw(this.plot());
+    if (one.running && !this.timer) this.follow(one.id);
+    if (this.sessions !== one.status.counts.sessions) this.askCritic(one);
+  }
+
+  /** Show the end of the newest game, then that of the next; a recorder that stopped shows its last one. */
+  async follow(id) {
+    this.timer = setTimeout(() => {}, 0);
+    const game = await askJson('newest', {id}).catch(() => ({}));
+    if (!this.node.isConnected) return this.stop();
+    const again = delay => { this.timer = this.running ? setTimeout(() => this.follow(id), delay) : 0; };
+    if (!game.exps) return again(3 * INTERVAL_MS);
+    this.game.hidden = false;
+    let at = 0;
+    const step = () => {
+      if (!this.node.isConnected) return this.stop();
+      const last = at === game.exps.length - 1;
+      this.tiles.show(game.exps[at], 0, at ? game.moves[at - 1] : -1);
+      setText(this.told, `Game ${game.run}, just recorded: move ${count(game.numbers[at])} of ${count(game.steps)}`
+        + (last ? ` · ${count(game.score)} points` : ''));
+      if (last) this.tiles.speak();
+      at += 1;
+      if (last) again(2 * INTERVAL_MS);
+      else this.timer = setTimeout(step, MOVE_MS);
+      return undefined;
+    };
+    return step();
+  }
+
+  stop() { this.timer = 0; }
+
+  /** Ask what the critic says of the games that a recorder published last; again for each new session. */
+  askCritic(one) {
+    this.sessions = one.status.counts.sessions;
+    askJson('latest', {id: one.id}).then(found => {
+      if (found.waiting) this.sessions = -1;
+      if (found.session) fill(this.critic, latestGames(found));
+    }, error => fill(this.critic, el('p.soft', null, `No critic: ${error.message}`)));
+  }
 }
 
 function latestGames(found) {
@@ -92,51 +134,73 @@ function latestGames(found) {
   found.remark || found.unread ? el('p.soft', null, found.remark || found.unread) : null];
 }
 
-function recorderCard(one) {
-  const head = el('h2', null, `Recorder ${one.instance} of ${one.root} `,
+function recorderHead(one) {
+  const head = el('h2', null, `Recorder ${one.instance || ''} of ${one.root} `,
       el(one.running ? 'span.state.on' : 'span.state', null, one.state || 'unreadable'));
   if (one.error) return [head, el('p.soft', null, one.error)];
   const status = one.status;
   const reach = Object.entries(status.reach).map(([tile, share]) => `${tile}: ${percent(share)}`).join(' · ');
-  return [head, el('p.soft', null, `${one.text} · ${one.player} on ${one.host} since ${moment(one.started_at)}`),
-      facts([
-        ['moves a second', one.running ? count(status.steps_per_s) : '–'],
-        ['moves', count(status.steps)],
-        ['games', count(status.games)],
-        ['mean score', count(status.mean_score)],
-        ['reach', reach || '–'],
-        one.running ? ['workers', `${status.workers_ready} of ${status.workers}`] : null,
-        ['published', count(status.counts.sessions)],
-        ['disk free', status.free_bytes === null ? '–' : bytes(status.free_bytes)
-            + (one.running && status.disk_full_s ? `, full in ${seconds(status.disk_full_s)}` : '')],
-      ]),
-  !one.running ? null : el('p', null, el('label', null,
+  const full = status.free_bytes === null ? '–' : bytes(status.free_bytes)
+    + (one.running && status.disk_full_s ? `, full in ${seconds(status.disk_full_s)}` : '');
+  return [head, el('p.soft', null, `${one.text} · `, player(one), ` on ${one.host} since ${moment(one.started_at)}`),
+    facts([
+      ['moves a second', one.running ? count(status.steps_per_s) : '–'],
+      ['moves', count(status.steps)], ['games', count(status.games)], ['mean score', count(status.mean_score)],
+      ['reach', reach || '–'], one.running ? ['workers', `${status.workers_ready} of ${status.workers}`] : null,
+      ['published', count(status.counts.sessions)], ['disk free', full],
+    ]),
+    !one.running ? null : el('p', null, el('label', null,
       `open session: ${count(status.session_rows)} of ${count(one.rotate_steps)} rows`,
-    el('progress', {max: Math.max(1, one.rotate_steps),
-        value: Math.min(status.session_rows, one.rotate_steps)})))];
+      el('progress', {max: Math.max(1, one.rotate_steps), value: Math.min(status.session_rows, one.rotate_steps)})))];
 }
 
-function trainingCard(card, one, curves) {
-  const age = one.written_at ? Date.now() / 1000 - one.written_at : null;
-  const head = [el('h2', null, `${one.name} `,
-      el(age !== null && age < 120 ? 'span.state.on' : 'span.state', null, one.error
-      || `written ${seconds(age)} ago`)),
-    facts(Object.entries(one.last || {}).map(([name, value]) => [name, typeof value === 'number' ? short(value)
-        : value]))];
-  const known = curves.get(one.id);
-  if (known && known.at === one.written_at) {
-    fill(card.firstElementChild || card, head);
-    return;
-  }
-  curves.set(one.id, {at: one.written_at});
-  const plots = el('div.grid-2');
-  fill(card, el('div', null, head), plots);
-  askJson('training', {id: one.id}).then(document => fill(plots, trainingFigures(document)),
-      error => fill(plots, refusalNode(error)));
+/** The trainings of all directories: how far each is, and their curves, those of one directory in one figure. */
+async function drawTrainings(node, trainings, states) {
+  const groups = new Map();
+  for (const one of trainings) groups.set(one.parent, [...(groups.get(one.parent) || []), one]);
+  const several = [...groups].map(([parent, all]) => [parent, all.length,
+    all.sort((a, b) => (b.written_at || 0) - (a.written_at || 0)).slice(0, RUNS_MAX)]);
+  const show = found => fill(node, several.map(([parent, total, runs], at) => [
+    el('section', null, el('h2', null, `Trainings in ${parent}`), runs.map((one, i) => el('div.run', null,
+      el('h3', null, `${one.name} `, states.get(one.id)),
+      el('div.headline', null, Array.isArray(found[at]) ? trainingHead(one, found[at][i]) : null))),
+    total > runs.length ? el('p.soft', null, `and ${counted(total - runs.length, 'older training')}`) : null),
+    found[at] && el('div', null, Array.isArray(found[at]) ? trainingFigures(found[at]) : refusalNode(found[at]))]));
+  if (!node.firstChild) show([]);
+  show(await Promise.all(several.map(([, , runs]) =>
+    Promise.all(runs.map(one => askJson('training', {id: one.id}))).catch(error => error))));
 }
 
-/** The curves of a training, each in a figure. */
-export function trainingFigures(document) {
-  return Object.entries(document.curves).map(([name, points]) => figure(name,
-      {height: 150, series: [{name, points}], x: {label: 'step'}, y: {}}));
+function showState(node, one) {
+  const age = Date.now() / 1000 - one.written_at;
+  const done = one.of && one.done >= one.of;
+  node.className = age < FRESH_S && !done ? 'state on' : 'state';
+  setText(node, one.error || `${done ? 'finished' : 'written'} ${seconds(age)} ago`);
+}
+
+function trainingHead(one, {x, figures}) {
+  const main = figures[0];
+  const [name, series] = main ? Object.entries(main.series)[0] : [];
+  const at = point => `at ${x} ${count(point[0])}`;
+  return [main && [`${main.title} ${name}`, short(series.last[1]), `best ${short(series.best[1])} ${at(series.best)}`],
+    one.of ? [one.unit, count(one.done), `of ${count(one.of)}`] : null,
+    one.of && one.left_s ? ['time left', seconds(one.left_s), 'at the present speed'] : null].filter(Boolean).map(
+    ([label, value, note]) => el('dl', null, el('dt', null, label), el('dd', null, el('b', null, value),
+      el('small', null, note))));
+}
+
+/** The curves of trainings, each figure with those of all; the first one large, with the best values marked. */
+export function trainingFigures(documents) {
+  const titles = [...new Set(documents.flatMap(one => one.figures.map(found => found.title)))];
+  const plots = titles.map((title, number) => {
+    const series = documents.flatMap((one, run) => one.figures.filter(found => found.title === title).flatMap(found =>
+      Object.entries(found.series).map(([name, {points, best}], i) => ({points, best, colour: documents.length > 1 ? run : i,
+        name: [documents.length > 1 ? one.name : '', name].filter(Boolean).join(' ') || title}))));
+    const marks = number ? [] : series.map(one => ({mark: true, kind: 'dots', colour: one.colour, points: [one.best]}));
+    return figure(title, {height: number ? 150 : 260, series: [...series, ...marks],
+      x: {label: documents[0].x, format: short}, y: {low: title.startsWith('rows') || title.startsWith('moves') ? 0
+        : undefined}},
+    number ? null : 'A dot marks the best value.');
+  });
+  return plots.length ? [plots[0], el('div.grid-2', null, plots.slice(1))] : null;
 }

@@ -1,7 +1,7 @@
 // The overview of a corpus: figures of one selection of its games, or of two.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, el, facts, fill, message, moment, percent, table, tileName} from './dom.js';
+import {bytes, count, counted, el, facts, fill, message, moment, percent, player, table, tileName} from './dom.js';
 import {figure} from './charts.js';
 
 const FILTERS = [
@@ -10,6 +10,7 @@ const FILTERS = [
 ];
 const SELECTION_NAMES = ['where', 'session', 'player', ...FILTERS.map(one => one[0])];
 const WAITING_MS = 700;
+const FIRST_TILE = 256; // smaller ones are listed only where a game ends with them
 
 /** The parameters of a selection in a link. */
 export function selectionOf(given, prefix = '') {
@@ -17,41 +18,63 @@ export function selectionOf(given, prefix = '') {
       given[prefix + name]]).filter(pair => pair[1]));
 }
 
-/** A form for a selection; `submit` gets the parameters. */
+/** The same parameters with another prefix. */
+function moved(selection, from, to) {
+  return Object.fromEntries(Object.entries(selection).map(([name, value]) => [to + name.slice(from.length), value]));
+}
+
+/** A choice of a player: `change` gets its label, or an empty text for `none`. */
+export function playerSelect(label, none, known, chosen, change) {
+  const others = known.total - known.players.length;
+  const listed = known.players.filter(one => one.label);
+  if (chosen && !listed.some(one => one.label === chosen)) listed.push({label: chosen, name: chosen});
+  return el('label', null, label, el('select', {onchange: event => change(event.target.value)},
+    el('option', {value: ''}, none),
+    listed.map(one => el('option', {value: one.label, title: one.label, selected: one.label === chosen}, one.name)),
+    others > 0 ? el('option', {disabled: true}, `and ${count(others)} more: use a condition`) : null));
+}
+
+/** A form for a selection, folded away where nothing is selected by it; `submit` gets the parameters. */
 export function selectionForm(given, prefix, title, submit) {
   const field = (name, label, long) => el(`label${long ? '.long' : ''}`, null, label, el('input', {
     name: prefix + name, value: given[prefix + name] || '', autocomplete: 'off', spellcheck: 'false',
     placeholder: name === 'where' ? 'max_score >= 50000 AND highest_tile >= 8192' : name === 'since'
         || name === 'until' ? '2026-01-31' : '',
   }));
-  const kept = ['session', 'player'].filter(name => given[prefix + name]).map(name =>
-    el('label.line', null, el('input', {type: 'checkbox', name: prefix + name, value: given[prefix + name],
-        checked: true}), `only this ${name}`));
-  const open = FILTERS.some(([name]) => given[prefix + name]);
-  return el('form.form', {'aria-label': title, onsubmit: event => {
-    event.preventDefault();
-    submit(Object.fromEntries(new FormData(event.target)));
-  }}, field('where', title, true), kept, el('button', {type: 'submit'}, 'Show'),
-  el('details', {open}, el('summary', null, 'More filters'),
-      el('div.form', null, FILTERS.map(([name, label]) => field(name, label)))));
+  const session = given[prefix + 'session'];
+  const kept = session ? el('label.line', null, el('input', {type: 'checkbox', name: prefix + 'session',
+    value: session, checked: true}), 'only this session') : null;
+  const open = ['where', 'session', ...FILTERS.map(one => one[0])].some(name => given[prefix + name]);
+  return el('details', {open}, el('summary', null, title),
+    el('form.form', {'aria-label': title, onsubmit: event => {
+      event.preventDefault();
+      submit(Object.fromEntries(new FormData(event.target)));
+    }}, FILTERS.map(([name, label]) => field(name, label)), field('where', 'Condition (SQL)', true), kept,
+    el('button', {type: 'submit'}, 'Show')));
 }
 
 export function overviewPage(main, given, shell) {
   const body = el('div');
-  let two = Boolean(given.two);
-  const forms = el('div');
-  const submit = change => shell.go('overview', {...given, ...blanks(), ...change, two: two ? '1' : ''});
-  const compare = el('button', {type: 'button', 'aria-pressed': String(two), onclick: () => {
-    two = !two;
-    submit({...selectionOf(given), ...(two ? selectionOf(given, 'b.') : {})});
-  }}, two ? 'Show one selection' : 'Compare two selections');
-  const draftForms = () => fill(forms,
-    selectionForm(given, '', two ? 'First selection: condition on games (SQL)' : 'Condition on games (SQL)',
-        change => submit({...selectionOf(given, 'b.'), ...change})),
-    two ? selectionForm(given, 'b.', 'Second selection: condition on games (SQL)',
-        change => submit({...selectionOf(given), ...change})) : null, compare);
-  draftForms();
-  fill(main, el('h1', null, 'Overview'), el('section', {'aria-label': 'Selection'}, forms), body);
+  const two = Boolean(given.two);
+  const [first, second] = [selectionOf(given), two ? selectionOf(given, 'b.') : {}];
+  const submit = change => shell.go('overview', {...first, ...second, two: two ? '1' : '', ...change});
+  const blank = prefix => Object.fromEntries(SELECTION_NAMES.filter(name => name !== 'player').map(name =>
+    [prefix + name, '']));
+  const slot = el('span', {hidden: true});
+  const choose = known => slot.replaceWith(
+    playerSelect('Player', 'all players', known, given.player, label => submit({player: label})),
+    playerSelect('Compared with', two && !given['b.player'] ? 'the second selection' : 'no other', known,
+      two ? given['b.player'] : '', label => submit({...(label && !two ? moved(first, '', 'b.') : {}),
+        'b.player': label, two: label || Object.keys(second).length > 1 ? '1' : ''})));
+  const compare = el('button', {type: 'button', onclick: () =>
+    two ? shell.go('overview', first) : submit({...moved(first, '', 'b.'), two: '1'})},
+  two ? 'Show one selection' : 'Compare two selections');
+  fill(main, el('h1', null, 'Overview'), el('div.selection', {role: 'group', 'aria-label': 'Selection'},
+    el('div.form', null, slot, compare),
+    selectionForm(given, '', two ? 'Conditions on the first selection' : 'Conditions',
+      change => submit({...blank(''), ...change})),
+    two ? selectionForm(given, 'b.', 'Conditions on the second selection',
+      change => submit({...blank('b.'), ...change})) : null), body);
   const load = async () => {
     let document;
     try {
@@ -64,20 +87,21 @@ export function overviewPage(main, given, shell) {
     fill(body, overviewBody(document, given, sampleOf(given, two)));
     if (document.waiting) setTimeout(() => body.isConnected && load(), WAITING_MS);
   };
-  return load();
-}
-
-function blanks() {
-  return Object.fromEntries(['', 'b.'].flatMap(prefix => SELECTION_NAMES.map(name => [prefix + name, ''])));
+  const choice = askJson('players').then(known => { if (known.total > 1 || two) choose(known); }, () => {});
+  return Promise.all([choice, load()]);
 }
 
 /** Loads what takes rows, after the rest. */
 function sampleOf(given, two) {
-  return async () => {
-    const second = Object.fromEntries(Object.entries(selectionOf(given, 'b.')).map(([name, value]) => [name.slice(2),
-        value]));
-    return Promise.all([askJson('sample', selectionOf(given)), ...(two ? [askJson('sample', second)] : [])]);
-  };
+  return async () => Promise.all([askJson('sample', selectionOf(given)),
+    ...(two ? [askJson('sample', moved(selectionOf(given, 'b.'), 'b.', ''))] : [])]);
+}
+
+/** What two selections are called: their players, where each has one of its own. */
+function namesOf(parts) {
+  if (parts.length === 1) return ['games'];
+  const found = parts.map(part => part.players.length === 1 ? part.players[0].player : '');
+  return found[0] && found[1] && found[0] !== found[1] ? found : ['first selection', 'second selection'];
 }
 
 /**
@@ -85,7 +109,7 @@ function sampleOf(given, two) {
  */
 export function overviewBody(document, given, loadSamples) {
   const parts = document.selections;
-  const names = parts.length > 1 ? ['first selection', 'second selection'] : ['games'];
+  const names = namesOf(parts);
   const found = [];
   if (document.waiting) {
     const rest = `${count(document.waiting_games)} games and ${count(document.waiting_rows)} rows`;
@@ -102,25 +126,23 @@ export function overviewBody(document, given, loadSamples) {
         'Record some with `tape2048 record`, or change the condition.'));
     return found;
   }
-  parts.forEach((part, i) => found.push(el('section', null, parts.length > 1 ? el('h2', null, names[i]) : null,
-      summaryOf(part))));
   const per = (values, width) => values.map((value, i) => [i * width, value]);
   const shares = (part, name) => part[name].map(value => value / Math.max(1, part.games));
+  const histogram = (title, name, width, label) => figure(title, {
+    series: parts.map((part, i) => ({name: names[i], kind: 'bars', points: per(shares(part, name), width)})),
+    barWidth: width, x: {label}, y: {label: 'share of games', format: percent, low: 0}});
   const samples = el('div.grid-2');
-  found.push(el('div.grid-2', null,
-    figure('Score', {series: parts.map((part,
-        i) => ({name: names[i], kind: 'bars', points: per(shares(part, 'score_bins'), document.widths.score)})),
-      barWidth: document.widths.score, x: {label: 'score'}, y: {label: 'share of games', format: percent, low: 0}}),
-    figure('Length of games', {series: parts.map((part,
-        i) => ({name: names[i], kind: 'bars', points: per(shares(part, 'steps_bins'), document.widths.steps)})),
-      barWidth: document.widths.steps, x: {label: 'moves'}, y: {label: 'share of games', format: percent, low: 0}}),
-    figure('Games that reach a tile', tileFigure(parts, names), 'With 95% intervals.'),
-    figure('Games that still go on', {series: parts.map((part,
-        i) => ({name: names[i], points: per(part.survival, document.widths.steps)})),
-      x: {label: 'move'}, y: {label: 'share of games', format: percent, low: 0, high: 1}})), samples,
-  throughputFigure(parts, names), parts.map((part, i) => el('section', null,
-    el('h2', null, parts.length > 1 ? `Players of the ${names[i]}` : 'Players'),
-        playersTable(part, given, parts.length > 1 ? ` of the ${names[i]}` : ''))));
+  found.push(el('div.grid-2', null, parts.map((part, i) => headline(part, parts.length > 1 ? names[i] : null))),
+    parts.length > 1 ? el('section', null, reachDifferences(parts, names)) : null,
+    parts.map((part, i) => part.players.length > 1 || parts.length === 1 ? el('section', null,
+      el('h2', null, parts.length > 1 ? `Players of the ${names[i]}` : 'Players'),
+      playersTable(part, given, parts.length > 1 ? ` of the ${names[i]}` : '')) : null),
+    el('div.grid-2', null, figure('Games that reach a tile', reachPlot(parts, names), 'With 95% intervals.'),
+      histogram('Score', 'score_bins', document.widths.score, 'score'),
+      histogram('Length of games', 'steps_bins', document.widths.steps, 'moves'),
+      figure('Games that are still running', {series: parts.map((part, i) => ({name: names[i],
+        points: per(part.survival, document.widths.steps)})), x: {label: 'move'},
+      y: {label: 'share of games', format: percent, low: 0, high: 1}})), samples, throughputFigure(parts, names));
   if (loadSamples) {
     fill(samples, message('Reading a few games…'));
     loadSamples().then(many => fill(samples, sampleFigures(many, names)), error => fill(samples, refusalNode(error)));
@@ -128,26 +150,57 @@ export function overviewBody(document, given, loadSamples) {
   return found;
 }
 
-function summaryOf(part) {
-  const spread = one => one.mean === undefined ? '–' : `${count(one.mean)} (${count(one.p10)}–${count(one.p90)})`;
-  return facts([['games', count(part.games)], ['rows', count(part.rows)], ['moves', count(part.steps)],
-      ['sessions', count(part.sessions)],
-    ['size', bytes(part.bytes)], ['from', moment(part.started)], ['to', moment(part.ended)],
-        ['mean score (10–90%)', spread(part.score)],
-    ['best score', count(part.score.max)], ['mean length (10–90%)', spread(part.length)]]);
+/** Three numbers of a selection, and the others folded away. */
+function headline(part, name) {
+  const {best} = part;
+  const range = one => one.mean === undefined ? '–' : `${count(one.p10)} to ${count(one.p90)} in 80% of the games`;
+  const figures = [['games', count(part.games), `${count(part.steps)} moves in ${counted(part.sessions, 'session')}`],
+    ['mean score', count(part.score.mean), range(part.score)],
+    best && ['best game', el('a', {href: `#${best.session}/${best.run}/0`}, count(best.score)),
+      [`tile ${best.tile}, by `, player(best)]]];
+  return el('section', null, name ? el('h2.name', null, name) : null,
+    el('dl.headline', null, figures.filter(Boolean).map(([label, value, note]) =>
+      el('div', null, el('dt', null, label), el('dd', null, el('b', null, value), el('small', null, note))))),
+    el('details', null, el('summary', null, 'More'), facts([
+      part.rows === part.steps ? null : ['rows', count(part.rows)],
+      ['mean length', `${count(part.length.mean)} moves (${range(part.length)})`], ['size', bytes(part.bytes)],
+      ['from', `${moment(part.started)} UTC`], ['to', `${moment(part.ended)} UTC`]])));
 }
 
-function tileFigure(parts, names) {
-  const tiles = [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].sort((a, b) => a - b);
-  const shift = i => parts.length > 1 ? (i - 0.5) * 0.24 : 0;
-  return {pad: 0.5, x: {label: 'tile', ticks: tiles.map((_, i) => i), format: at => tileLabel(tiles[Math.round(at)])},
-      y: {label: 'share of games', format: percent, low: 0, high: 1},
-    series: parts.map((part, i) => ({name: names[i], kind: 'dots',
-        points: part.tiles.map(one => [tiles.indexOf(one.tile) + shift(i), one.share, one.low, one.high])}))};
+/** The tiles of parts; of two parts, those of which both have the share. */
+const tilesOf = parts => [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].filter(tile =>
+  parts.length === 1 || tile >= FIRST_TILE).sort((a, b) => a - b);
+
+function reachPlot(parts, names) {
+  const tiles = tilesOf(parts);
+  const width = 0.8 / parts.length;
+  return {barWidth: width, height: 230,
+    x: {label: 'tile', low: -0.5, high: tiles.length - 0.5, ticks: tiles.map((_, i) => i), format: at => tileName(tiles[Math.round(at)])},
+    y: {label: 'share of games', format: percent, low: 0, high: 1},
+    series: parts.map((part, i) => ({name: names[i], kind: 'bars',
+      points: part.tiles.filter(one => tiles.includes(one.tile)).map(one => [tiles.indexOf(one.tile) - 0.4 + i * width, one.share, one.low, one.high])}))};
 }
 
-function tileLabel(tile) {
-  return tile === undefined ? '' : tileName(tile);
+/** A share above its interval. */
+function between(one) {
+  return el('span', null, percent(one.share), el('small', null, `${percent(one.low)}–${percent(one.high)}`));
+}
+
+/** How often two selections reach each tile, and the difference with Newcombe's interval. */
+function reachDifferences(parts, names) {
+  const of = (part, tile) => part.tiles.find(one => one.tile === tile)
+    || {share: 0, low: 0, high: 1 - 1 / (1 + 3.84 / Math.max(1, part.games))}; // Wilson's interval of none
+  const points = value => `${value > 0 ? '+' : ''}${(100 * value).toFixed(1)}`;
+  return table('Shares of games that reach a tile, and their difference in points; with 95% intervals',
+    ['tile', ...names.map(name => `>${name}`), '>difference', 'more often'], tilesOf(parts).reverse().map(tile => {
+      const [a, b] = parts.map(part => of(part, tile));
+      const gap = a.share - b.share;
+      const [low, high] = [gap - Math.hypot(a.share - a.low, b.high - b.share),
+        gap + Math.hypot(a.high - a.share, b.share - b.low)];
+      return [String(tile), between(a), between(b),
+        el('span', null, points(gap), el('small', null, `${points(low)} to ${points(high)}`)),
+        el('span.text', null, low > 0 ? names[0] : high < 0 ? names[1] : 'not clear')];
+    }));
 }
 
 function throughputFigure(parts, names) {
@@ -158,7 +211,7 @@ function throughputFigure(parts, names) {
     x: {label: 'time', format: clock(parts)}, y: {label: 'moves a second', low: 0}});
 }
 
-/** Times as short as the span of the figure lets them be. */
+/** Times as short as the span of the figure allows. */
 function clock(parts) {
   const times = parts.flatMap(part => part.throughput.map(one => one.at));
   const span = Math.max(...times) - Math.min(...times);
@@ -166,27 +219,36 @@ function clock(parts) {
   return at => new Date(at * 1000).toISOString().slice(from, to).replace('T', ' ');
 }
 
+/** The players with the most games; each is one click away from a comparison with the first, or the first with it. */
 function playersTable(part, given, name) {
   const tiles = part.players.length ? Object.keys(part.players[0].reach) : [];
-  return table(`Games by player${name}; shares with 95% intervals`,
-      ['player', '>sessions', '>games', '>mean score', ...tiles.map(tile => `>${tile}`)],
-    part.players.map(one => [given === null ? el('span.text', null, one.player)
-        : el('a.text', {href: `#games?player=${one.id}`}, one.player), count(one.sessions), count(one.games),
-        count(one.mean_score),
-      ...tiles.map(tile => el('span', null, percent(one.reach[tile].share),
-          el('small', null, `${percent(one.reach[tile].low)}–${percent(one.reach[tile].high)}`)))]));
+  const link = (page, select) => `#${page}?${new URLSearchParams(select)}`;
+  const linked = given !== null && !given.two;
+  const compared = (one, i) => {
+    const other = part.players[i ? 0 : 1];
+    return linked && other ? [el('a', {href: link('overview', {...one.select, two: '1', ...moved(other.select,
+      '', 'b.')}), 'aria-label': `Compare ${one.player} with ${other.player}`, title: `with ${other.player}`},
+    'compare')] : [];
+  };
+  const more = part.players_in_all - part.players.length;
+  return [table(`Games by player${name}; shares with 95% intervals`,
+    ['player', '>games', '>mean score', ...tiles.map(tile => `>${tile}`), ...(linked && part.players[1] ? [''] : [])],
+    part.players.map((one, i) => [given === null ? player(one)
+      : el('a.text', {href: link('games', one.select), title: one.full}, one.player), count(one.games),
+    count(one.mean_score), ...tiles.map(tile => between(one.reach[tile])), ...compared(one, i)])),
+  more > 0 ? el('p.soft', null, `and ${counted(more, 'more player')}, each with fewer games`) : null];
 }
 
 function sampleFigures(many, names) {
-  const told = many.some(one => one.games) ? null
-      : message('No game could be read for these figures.', many[0].unread[0], 'error');
-  if (told) return [told];
+  if (!many.some(one => one.games)) {
+    return [message('No game could be read for these figures.', many[0].unread[0], 'error')];
+  }
   const tiles = [...new Set(many.flatMap(one => one.first.map(first => first.tile)))].sort((a, b) => a - b);
   const shift = i => many.length > 1 ? (i - 0.5) * 0.24 : 0;
   const from = `From ${many.map(one => count(one.games)).join(' and ')} games, evenly spread.`;
   return [
     figure('Move at which a tile first appears',
-        {pad: 0.5, x: {label: 'tile', ticks: tiles.map((_, i) => i), format: at => tileLabel(tiles[Math.round(at)])},
+        {pad: 0.5, x: {label: 'tile', ticks: tiles.map((_, i) => i), format: at => tileName(tiles[Math.round(at)])},
         y: {label: 'move', low: 0},
       series: many.map((one, i) => ({name: names[i], kind: 'dots',
           points: one.first.map(first => [tiles.indexOf(first.tile) + shift(i), first.p50, first.p10, first.p90])}))},

@@ -1,6 +1,6 @@
-// The page that replays a game: the board, the curves, loss and luck, and the keys.
+// The page that replays a game: the board, the values of its moves, the mistakes, the curves, and the keys.
 
-import {count, counted, eachFrame, el, facts, fill, playerChoice, setText, table, valued} from './dom.js';
+import {count, counted, eachFrame, el, facts, fill, message, playerChoice, setText, table, valued} from './dom.js';
 import {Curves} from './curves.js';
 import {expandGame, MOVE_NAMES, MOVE_SIGNS, spawnAfter} from './rules.js';
 import {Tiles} from './tiles.js';
@@ -8,18 +8,26 @@ import {Tiles} from './tiles.js';
 const LISTED_LOSSES = 50;
 const SPEEDS = [2, 5, 10, 30, 60, 240];
 
-/** A packed game in a line. */
+// From which loss on a move has a grade: in points, and in probability.
+const GRADES = [['blunder', 5000, 0.1], ['mistake', 2000, 0.05], ['inaccuracy', 500, 0.01]];
+const GRADES_TOLD = `From a loss of ${GRADES.map(([name, points, odds]) =>
+  `${count(points)} points or ${100 * odds}% on: ${name}`).join('; ')}.`;
+
+/** A packed game in a line, the most telling first. */
 export function describeGame(packed) {
   const counts = `score ${count(packed.score)} · ${count(packed.length)} moves · highest ${packed.highest}`;
-  return `${packed.name} · ${packed.player} · ${counts} · seed ${packed.seed}`;
+  return `${counts} · ${packed.player} · ${packed.name} · seed ${packed.seed}`;
+}
+
+function gradeOf(loss, unit) {
+  const found = GRADES.find(one => loss >= one[unit === 'points' ? 1 : 2]);
+  return found ? found[0] : '';
 }
 
 /** Positions of the largest losses, the largest first. */
-export function largestLosses(game) {
-  if (!game.loss) return [];
-  const found = [];
-  for (let i = 0; i < game.count; i++) if (game.loss[i] > 0) found.push(i);
-  return found.sort((a, b) => game.loss[b] - game.loss[a]).slice(0, LISTED_LOSSES);
+function largestLosses(game) {
+  return Array.from(game.loss || [], (loss, at) => loss > 0 ? at : -1).filter(at => at >= 0)
+    .sort((a, b) => game.loss[b] - game.loss[a]).slice(0, LISTED_LOSSES);
 }
 
 /** The best move of each position by a judge's values; -1 without one. */
@@ -49,22 +57,21 @@ function differences(game, other) {
 
 /**
  * Replays a packed game. `options`: link(step) makes the link to a moment, onstep(step) is told each position,
- * judges and onjudge(number) offer other judges, second(number) resolves to the game judged by another one, players and
- * choices(player) compare with players, other is the game beside, and suffix tells this one's tables from its.
+ * judges are the judges, judged(number) resolves to the game judged by one, onjudge(number) is told of a choice,
+ * players and choices(player) compare with players, other is the game beside it, beside and more are
+ * its nodes, and suffix tells this one's tables from its.
  */
 export class Replay {
   constructor(packed, options = {}) {
-    this.game = expandGame(packed);
     this.options = options;
     this.at = 0;
     this.timer = 0;
     this.speed = 10;
-    this.losses = largestLosses(this.game);
-    this.inOrder = [...this.losses].sort((a, b) => a - b);
-    this.best = this.game.values ? bestMoves(this.game.values, this.game.count) : null;
     this.other = null;
     this.build();
-    this.render = eachFrame(move => { if (this.stage.isConnected) this.paint(move); }); // else another page is shown
+    this.take(packed);
+    // Not if another page is shown meanwhile.
+    this.render = eachFrame(move => { if (this.boardSide.isConnected) this.paint(move); });
   }
 
   /** Number of the move before which the board at a position stood. */
@@ -74,20 +81,13 @@ export class Replay {
 
   positionOf(number) {
     if (!this.game.numbers) return number;
-    let at = 0;
-    while (at < this.game.count && this.game.numbers[at] < number) at += 1;
-    return at;
+    const at = this.game.numbers.findIndex(one => one >= number);
+    return at < 0 ? this.game.count : at;
   }
 
   build() {
-    const {game} = this;
     this.tiles = new Tiles();
-    this.tiles.node.addEventListener('wheel', event => {
-      event.preventDefault();
-      this.go(this.at + (event.deltaY > 0 ? 1 : -1));
-    }, {passive: false});
-    this.slider = el('input', {type: 'range', min: 0, max: game.count, value: 0, step: 1,
-        'aria-label': 'Position in the game'});
+    this.slider = el('input', {type: 'range', min: 0, value: 0, step: 1, 'aria-label': 'Position in the game'});
     this.slider.addEventListener('input', () => this.go(Number(this.slider.value)));
     const button = (label, sign, act) => el('button',
         {type: 'button', 'aria-label': label, title: label, onclick: act}, sign);
@@ -98,23 +98,67 @@ export class Replay {
       this.speed = Number(this.speedChoice.value);
       if (this.timer) this.play();
     });
+    const wheel = event => {
+      if (event.ctrlKey) return; // zooms
+      event.preventDefault();
+      this.go(this.at + ((event.deltaY || event.deltaX) > 0 ? 1 : -1));
+    };
+    this.tiles.node.addEventListener('wheel', event => { if (event.shiftKey || event.altKey) wheel(event); },
+      {passive: false});
+    this.curves = new Curves(at => this.go(at), wheel);
     this.where = el('p.where', {'aria-live': 'off'});
     this.made = el('p.made');
-    this.values = el('div.values');
-    this.curves = new Curves(game, at => this.go(at));
-    const controls = el('div.controls', null,
+    [this.values, this.warning, this.list, this.account] = ['div.values', 'div', 'div.list', 'div']
+      .map(name => el(name));
+    this.told = el('p.soft', {role: 'status'});
+    this.boardSide = el('div.board-side', null, this.tiles.node, this.slider, el('div.controls', null,
       button('First board', '«', () => this.go(0)), button('Back', '‹', () => this.go(this.at - 1)), this.playButton,
-      button('Forward', '›', () => this.go(this.at + 1)), button('Last board', '»', () => this.go(game.count)),
-          this.speedChoice);
-    const jumps = game.loss ? el('div.controls', null,
-      button('Previous large loss', '← loss', () => this.jump(this.inOrder, -1)),
-          button('Next large loss', 'loss →', () => this.jump(this.inOrder, 1)),
-      this.best ? button('Previous disagreement', '← differs', () => this.jump(this.disagreements(), -1)) : null,
-      this.best ? button('Next disagreement', 'differs →', () => this.jump(this.disagreements(), 1)) : null) : null;
-    this.stage = el('div.stage', null, el('div.board-side', null, this.tiles.node, this.slider, controls, jumps),
-      el('div.move-side', null, this.where, this.made, this.judgeChoice(), this.values, this.boardLink()));
-    this.node = el('div.replay', null, this.stage, this.curves.node, this.summary());
-    this.go(0);
+      button('Forward', '›', () => this.go(this.at + 1)),
+      button('Last board', '»', () => this.go(this.game.count)), this.speedChoice));
+    this.moveSide = el('div.move-side', null, this.where, this.made, this.values, this.judgeChoice(), this.told,
+      this.warning, this.boardLink());
+    const jumpers = [['mistake', 'Mistakes', 'p', 'n', () => this.inOrder],
+      ['difference', 'Differences', '[', ']', () => this.disagreements()]].map(one => this.jumper(...one));
+    this.counters = jumpers.map(one => one.show);
+    const {beside, more} = this.options;
+    this.node = el(beside ? 'div.replay.two' : 'div.replay', null, this.boardSide, this.moveSide, beside,
+      el('section.losses', {'aria-label': 'Mistakes'}, jumpers.map(one => one.node), this.list), this.curves.node,
+      more, this.account);
+  }
+
+  /** Buttons to the previous and the next of some positions, and a counter between them. */
+  jumper(noun, title, back, forth, positions) {
+    const told = el('output');
+    const button = (label, key, sign, way) => el('button', {type: 'button', title: `${label} (${key})`,
+      'aria-label': label, onclick: () => this.jump(positions(), way)}, sign);
+    const show = () => {
+      const rank = positions().filter(one => one <= this.at).length;
+      const here = rank && positions()[rank - 1] === this.at;
+      setText(told, `${here ? count(rank) : '–'} of ${count(positions().length)}`);
+    };
+    return {show, node: el('p.jumper', null, el('b', null, title), button(`Previous ${noun}`, back, '‹', -1), told,
+      button(`Next ${noun}`, forth, '›', 1))};
+  }
+
+  /** Take a game, or another judgement of it. */
+  take(packed) {
+    const game = expandGame(packed);
+    this.game = game;
+    this.losses = largestLosses(game);
+    this.inOrder = [...this.losses].sort((a, b) => a - b);
+    this.best = game.values ? bestMoves(game.values, game.count) : null;
+    this.differing = null;
+    this.rows = null;
+    this.slider.max = game.count;
+    const dots = game.loss && !game.weak
+      ? Array.from(game.loss, (loss, at) => [at, gradeOf(loss, game.judge.unit)]).filter(dot => dot[1]) : [];
+    this.curves.take(game, dots);
+    this.buildValues();
+    fill(this.warning, [game.warning, game.weak].filter(Boolean).map(text => message(text, null, 'warn')));
+    setText(this.told, '');
+    this.buildList(dots);
+    this.buildAccount();
+    this.paint(-1);
   }
 
   /** A link to the page of the board, whose address is made when it is used. */
@@ -129,24 +173,35 @@ export class Replay {
   }
 
   judgeChoice() {
-    const {judges, onjudge} = this.options;
-    if (!judges) return this.game.judge ? el('p.soft', null, `judged by ${this.game.judge.name}`) : null;
+    const {judges, players, judge} = this.options;
+    if (!judges) return null;
     const choice = el('select', null, judges.map(one => el('option',
-        {value: one.number, selected: one.number === this.game.judge.number}, one.name)));
-    choice.addEventListener('change', () => onjudge(Number(choice.value)));
-    const against = playerChoice(this.options.players, 'Compared with (student)', [['', 'the moves that were made'],
-      ...judges.filter(one => one.number !== this.game.judge.number).map(one => [one.number, one.name])],
-    () => this.compare(against));
-    this.told = el('p.soft', {role: 'status'});
-    return el('div.choices', null, el('label', null, 'Judged by (teacher)', choice), this.best ? against.nodes : null,
-      this.told);
+        {value: one.number, selected: one.number === judge}, one.name)));
+    choice.addEventListener('change', () => this.judgeBy(Number(choice.value)));
+    const against = playerChoice(players, 'Compare with', [['', 'the moves made'],
+      ...judges.map(one => [one.number, one.name])], () => this.compare(against));
+    return el('div.choices', null, el('label', null, 'Judge', choice), against.nodes);
+  }
+
+  /** Show what another judge says; what was chosen last counts. */
+  async judgeBy(number) {
+    this.asked = number;
+    setText(this.told, 'Judging…');
+    try {
+      const packed = await this.options.judged(number);
+      if (this.asked !== number) return;
+      this.take(packed);
+      await this.options.onjudge(number);
+    } catch (error) {
+      if (this.asked === number) setText(this.told, `${error.message} ${error.hint || ''}`);
+    }
   }
 
   /** Compare the judge with what is chosen: the moves that were made, another judge, or a player. */
   async compare(against) {
     const value = against.value();
     this.chosen = value;
-    fill(this.told, value ? 'Choosing…' : '');
+    setText(this.told, value ? 'Choosing…' : '');
     let [other, told] = [null, ''];
     try {
       if (against.isPlayer()) {
@@ -156,14 +211,14 @@ export class Replay {
           told = `${value} is slow: it chose on the first ${counted(moves.length, 'board')} only.`;
         }
       } else if (value) {
-        other = {best: bestMoves((await this.options.second(Number(value))).values, this.game.count)};
+        other = {best: bestMoves((await this.options.judged(Number(value))).values, this.game.count)};
       }
     } catch (error) {
       told = `${error.message} ${error.hint || ''}`;
     }
     if (this.chosen !== value) return; // something else was chosen meanwhile
     [this.other, this.differing] = [other, null];
-    fill(this.told, told);
+    setText(this.told, told);
     this.paint(-1);
   }
 
@@ -191,33 +246,51 @@ export class Replay {
     return this.differing;
   }
 
-  summary() {
+  buildList(dots) {
     const {game} = this;
-    if (!game.loss) return el('p.soft', null, 'Loss and luck need every board of a game and its moves.');
+    fill(this.list, el('p.soft', null, game.pending ? 'Judging…' : 'Loss and luck need every board and every move.'));
+    if (!game.loss) return;
+    const unit = game.judge.unit;
+    const counts = [...GRADES].reverse().map(([grade]) => [grade, dots.filter(one => one[1] === grade).length]);
+    const lost = game.loss.reduce((sum, one) => sum + (one || 0), 0) / Math.max(1, game.count);
+    this.rows = new Map();
+    const rows = this.losses.map(at => {
+      const grade = game.weak ? '' : gradeOf(game.loss[at], unit);
+      const link = el('a', {href: this.options.link ? this.options.link(this.numberOf(at)) : '#', onclick: event => {
+        event.preventDefault();
+        this.go(at);
+      }}, count(this.numberOf(at)));
+      this.rows.set(at, link);
+      const better = this.best ? ` → ${MOVE_NAMES[this.best[at]] || '–'}` : '';
+      return [link, valued(game.loss[at], unit), (MOVE_NAMES[game.moves[at]] || '?') + better,
+        grade ? el(`span.grade.${grade}`, null, grade) : ''];
+    });
+    fill(this.list, game.weak ? null : el('p.grades', {title: GRADES_TOLD},
+      counts.map(([grade, found]) => el(`span.grade.${grade}`, null, counted(found, grade)))),
+    rows.length ? table(`The largest losses; the mean of all moves is ${valued(lost, unit)}`,
+      ['move', '>loss', this.best ? 'made → better' : 'made', 'grade'], rows)
+      : el('p.soft', null, 'No move has a loss.'));
+    this.scroller = this.list.querySelector('.wide');
+  }
+
+  /** Where the score comes from: shown if the judge is to be trusted with sums. */
+  buildAccount() {
+    const {game} = this;
+    fill(this.account);
+    if (!game.loss || game.weak) return;
     const unit = game.judge.unit;
     const total = values => values.reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : value), 0);
     const [loss, luck] = [total(game.loss), total(game.luck)];
     const gained = unit === 'points' ? game.scores[game.count] : 0;
     const [first, last] = [game.state[0], game.state[game.count]];
     const rest = gained + last - first - luck + loss;
-    const account = facts([
+    fill(this.account, el('details.card', null, el('summary', null, 'Account of the game'), facts([
       [unit === 'points' ? 'value of the first board' : `P(${game.judge.tile}) of the first board`,
           valued(first, unit)], ['+ luck of the spawns', valued(luck, unit)],
       ['− loss of the moves', valued(loss, unit)],
           ['+ revision: boards seen again one move later', valued(rest, unit)],
-      [unit === 'points' ? '= score and what is to come' : '= at the end', valued(gained + last, unit)]]);
-    const list = this.losses.length ? table('Largest losses',
-        ['move', '>loss', 'made', ...(this.best ? ['better'] : [])], this.losses.map(at => [
-      el('a', {href: this.options.link ? this.options.link(this.numberOf(at)) : '#', onclick: event => {
-        event.preventDefault();
-        this.go(at);
-        this.tiles.node.scrollIntoView({block: 'nearest'});
-      }}, count(this.numberOf(at))),
-      valued(game.loss[at], unit), MOVE_NAMES[game.moves[at]] || '?',
-          ...(this.best ? [MOVE_NAMES[this.best[at]] || '–'] : [])])) :
-      el('p.soft', null, 'No move has a loss.');
-    return el('div.columns', null, el('section', null, el('h2', null, 'Account of the game'), account),
-      el('section.losses', null, el('h2', null, 'Losses'), list));
+      [unit === 'points' ? '= score and what is to come' : '= at the end', valued(gained + last, unit)]]),
+    el('p.soft', null, `Judged by ${game.by}. ${GRADES_TOLD}`)));
   }
 
   /** Go to a position. */
@@ -225,25 +298,40 @@ export class Replay {
     const to = Math.max(0, Math.min(this.game.count, at));
     const move = to === this.at + 1 && this.speed <= 10 ? this.game.moves[this.at] : -1;
     this.at = to;
-    if (this.render) this.render(move);
-    else this.paint(-1);
+    this.render(move);
   }
 
   paint(move) {
     const {game, at} = this;
-    this.tiles.show(game.boards, 16 * at, move);
+    const spawned = at > 0 ? spawnAfter(game, at - 1) : null;
+    this.tiles.show(game.boards, 16 * at, move, spawned ? spawned[0] : -1);
+    this.tiles.point(at < game.count ? game.moves[at] : -1, this.best && at < game.count ? this.best[at] : -1);
     this.slider.value = at;
     this.curves.show(at);
     const score = game.boards && game.steps ? ` · score ${count(game.scores[at])}` : '';
     setText(this.where, `move ${count(this.numberOf(at))} of ${count(this.numberOf(game.count))}${score}`);
     setText(this.made, this.wordsOf(at));
     this.paintValues();
+    this.paintList();
     if (this.options.onstep) this.options.onstep(this.numberOf(at));
     clearTimeout(this.speaking);
     this.speaking = setTimeout(() => {
       this.slider.setAttribute('aria-valuetext', `move ${this.numberOf(this.at)}`);
       this.tiles.speak();
     }, 200);
+  }
+
+  /** The counters, and the line of the list that is shown. */
+  paintList() {
+    for (const show of this.counters) show();
+    const link = this.rows && this.rows.get(this.at);
+    if (link === this.current) return;
+    if (this.current) this.current.removeAttribute('aria-current');
+    this.current = link;
+    if (!link) return;
+    link.setAttribute('aria-current', 'true');
+    const [row, box] = [link.closest('tr').getBoundingClientRect(), this.scroller.getBoundingClientRect()];
+    if (row.top < box.top || row.bottom > box.bottom) this.scroller.scrollTop += row.top - (box.top + box.bottom) / 2;
   }
 
   wordsOf(at) {
@@ -256,31 +344,50 @@ export class Replay {
         + (spawn ? `, then a ${spawn[1]} in row ${(spawn[0] >> 2) + 1}, column ${(spawn[0] & 3) + 1}` : '');
   }
 
-  /** The table of the four moves; made once, then only its texts change. */
+  /** The table of the four moves; made once for a judge, then only its texts and bars change. */
+  buildValues() {
+    const {game} = this;
+    this.valueRows = null;
+    fill(this.values);
+    if (!game.loss) return;
+    const unit = game.judge.unit;
+    const rows = [0, 1, 2, 3].map(() => ({bar: el('span.bar', {'aria-hidden': true}, el('span')),
+      ...Object.fromEntries(['value', 'worse', 'note'].map(name => [name, el('span')]))}));
+    this.lossCell = el('span');
+    this.luckCell = el('span');
+    const caption = (unit === 'points' ? 'Values of the moves' : `P(${game.judge.tile}) after each move`)
+      + (this.options.suffix || '');
+    const cells = rows.map((row, move) => [`${MOVE_SIGNS[move]} ${MOVE_NAMES[move]}`,
+      el('span.valued', null, row.bar, row.value), row.worse, row.note]);
+    fill(this.values, game.values ? table(caption, ['move', '>value', '>loss', 'note'], cells) : null,
+    facts([['loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
+    if (game.values) this.valueRows = rows;
+  }
+
   paintValues() {
     const {game, at} = this;
     if (!game.loss) return;
     const unit = game.judge.unit;
-    if (!this.valueCells) {
-      this.valueCells = [0, 1, 2, 3].map(() => [el('span'), el('span')]);
-      this.lossCell = el('span');
-      this.luckCell = el('span');
-      const caption = unit === 'points' ? 'Values of the moves' : `P(${game.judge.tile}) after each move`;
-      const rows = game.values ? table(caption + (this.options.suffix || ''), ['move', '>value', 'note'],
-        this.valueCells.map(([value, note], move) => [`${MOVE_SIGNS[move]} ${MOVE_NAMES[move]}`, value, note]))
-            : null;
-      fill(this.values, rows, facts([['loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
-    }
     const ended = at === game.count;
-    setText(this.lossCell, ended ? '–' : valued(game.loss[at], unit));
+    const grade = ended || game.weak ? '' : gradeOf(game.loss[at], unit);
+    this.lossCell.className = grade ? `grade ${grade}` : '';
+    setText(this.lossCell, ended ? '–' : valued(game.loss[at], unit) + (grade && `, ${grade}`));
     setText(this.luckCell, ended ? '–' : valued(game.luck[at], unit));
-    if (!game.values) return;
-    this.valueCells.forEach(([value, note], move) => {
+    if (!this.valueRows) return;
+    // A bar is empty from the loss of a blunder on.
+    const [, points, odds] = GRADES[0];
+    const best = ended || this.best[at] < 0 ? NaN : game.values[4 * at + this.best[at]];
+    this.valueRows.forEach((row, move) => {
       const found = ended ? NaN : game.values[4 * at + move];
-      setText(value, valued(found, unit));
-      const notes = [!ended && game.moves[at] === move ? 'made' : '', !ended && this.best[at] === move ? 'best' : '',
-        !ended && this.other && this.other.best[at] === move ? 'best of the other' : ''];
-      setText(note, notes.filter(Boolean).join(', '));
+      const [isBest, isMade] = [!ended && this.best[at] === move, !ended && game.moves[at] === move];
+      const worse = best - found;
+      setText(row.value, valued(found, unit));
+      setText(row.worse, worse > 0 ? valued(worse, unit) : '');
+      row.bar.className = isBest ? 'bar best' : isMade ? 'bar made' : 'bar';
+      const share = 1 - worse / (unit === 'points' ? points : odds);
+      row.bar.firstChild.style.transform = `scaleX(${found >= -Infinity ? Math.max(0.02, share) : 0})`;
+      setText(row.note, [isMade ? 'made' : '', isBest ? 'best' : '',
+        !ended && this.other && this.other.best[at] === move ? "other's best" : ''].filter(Boolean).join(', '));
     });
   }
 
@@ -340,10 +447,10 @@ export class Replay {
   }
 }
 
-/** The keys of a replay, for the help. */
+/** The keys of a replay, for the help; those of a terminal are the same. */
 export const REPLAY_KEYS = [
   ['← →', 'a move back, forward (with Shift: ten)'], ['Page Up, Page Down', 'a hundred moves'],
-      ['Home, End', 'the first, the last board'],
-  ['Space', 'play, pause'], ['n p', 'the next, the previous large loss'],
-      ['[ ]', 'the previous, the next disagreement'], ['wheel', 'over the board: moves'],
+  ['Home, End', 'the first, the last board'], ['Space', 'play, pause'],
+  ['p n', 'the previous, the next large loss'], ['[ ]', 'the previous, the next move that differs from the judge\'s'],
+  ['wheel', 'over the curves, or over the board with Shift: moves'],
 ];

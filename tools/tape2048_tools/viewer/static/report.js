@@ -2,7 +2,8 @@
 
 import {inlineGame, refusalNode} from './api.js';
 import {examinationBody} from './criticpage.js';
-import {count, el, fill, message, moment, table} from './dom.js';
+import {count, el, fill, message, moment} from './dom.js';
+import {gallery} from './lists.js';
 import {overviewBody} from './overview.js';
 import {describeGame, Replay} from './replay.js';
 import {installPage} from './shell.js';
@@ -18,13 +19,13 @@ function overviewPart() {
 
 function gamesPart() {
   const kinds = [...new Set(data.games.map(one => one.why))];
+  if (!kinds.length) return [el('h1', null, 'Games'), message('This report holds no games.')];
   return [el('h1', null, 'Games'), el('p.lead', null,
-    `${count(data.games.length)} games to replay: the best, the worst, the longest, and those that lost most on each `
-      + 'move, of those that were judged.'),
-    kinds.map(kind => el('section', null, table(`The ${kind}`,
-        ['game', '>score', '>highest tile', '>moves', 'session', 'player'],
-      data.games.filter(one => one.why === kind).map(one => [el('a', {href: `#${one.key}/0`}, `game ${one.run}`),
-          count(one.score), String(one.tile), count(one.steps), one.name, one.player]))))];
+    `${count(data.games.length)} games to replay: the ${kinds.join(', the ')}.`),
+    kinds.map(kind => {
+      const rows = data.games.filter(one => one.why === kind);
+      return [el('h2', null, `The ${kind}`), gallery(rows, rows.map(one => one.card), one => `#${one.key}/0`)];
+    })];
 }
 
 async function gamePart(key, step, given, main) {
@@ -36,10 +37,9 @@ async function gamePart(key, step, given, main) {
   const packed = await inlineGame(data.packs[key]);
   const replay = new Replay(packed, {link: number => `#${key}/${number}`,
       onstep: number => shell.keepLink(`#${key}/${number}`)});
-  fill(main, el('h1', null, `Game ${listed.run}`),
-      el('p.lead', null,
-      describeGame(packed)),
-    packed.strange ? message(packed.strange) : null, packed.notes.map(note => el('p.soft', null, note)), replay.node);
+  const told = describeGame(packed);
+  fill(main, el('div.title', null, el('h1', null, `Game ${listed.run}`), el('p.lead', {title: told}, told)),
+    replay.node, [packed.strange, ...packed.notes].filter(Boolean).map(note => el('p.soft', null, note)));
   shell.hold(replay);
   replay.go(replay.positionOf(step));
 }

@@ -22,7 +22,7 @@ export function slide(exps, at, move, out, to, ways) {
     for (let i = first; i < first + 4; i++) {
       const exp = exps[at + cells[i]];
       if (!exp) continue;
-      const merged = exp === waiting && exp < 15;
+      const merged = exp === waiting;
       if (!merged) place += 1;
       out[to + cells[place - 1]] = exp + merged;
       if (merged) score += 2 << exp;
@@ -52,7 +52,10 @@ export function expandGame(game) {
     if (i === game.count || moves[i] > 3) continue;
     scores[i + 1] = scores[i] + (game.steps ? slide(boards, 16 * i, moves[i], boards, 16 * i + 16)
         : slide(boards, 16 * i, moves[i], scratch, 0));
-    if (game.steps) boards[16 * (i + 1) + (game.steps[i] >> 2 & 15)] = game.steps[i] >> 6 & 1 ? 2 : 1;
+    // No tile is spawned after a 65536.
+    if (game.steps && game.steps[i] < 128) {
+      boards[16 * (i + 1) + (game.steps[i] >> 2 & 15)] = game.steps[i] >> 6 & 1 ? 2 : 1;
+    }
   }
   return {...game, boards, moves, scores, highest, empty};
 }
@@ -68,7 +71,7 @@ export function spokenBoard(exps, at) {
 
 /** The cell that got a tile after a move: [cell, tile], or null. */
 export function spawnAfter(game, step) {
-  if (step >= game.count || game.moves[step] > 3) return null;
+  if (step >= game.count || game.moves[step] > 3 || game.steps && game.steps[step] >= 128) return null;
   if (game.steps) return [game.steps[step] >> 2 & 15, game.steps[step] >> 6 & 1 ? 4 : 2];
   const after = new Uint8Array(16);
   slide(game.boards, 16 * step, game.moves[step], after, 0);

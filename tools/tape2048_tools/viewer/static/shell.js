@@ -31,9 +31,9 @@ export function installPage(pages, show) {
       clearTimeout(timer);
       const page = main.firstElementChild;
       timer = setTimeout(() => {
-        if (main.firstElementChild !== page) return;
-        shown = link;
+        if (main.firstElementChild !== page || location.hash !== shown) return; // or another page is about to come
         history.replaceState(null, '', link);
+        shown = location.hash;
       }, KEEP_LINK_MS);
     },
   };

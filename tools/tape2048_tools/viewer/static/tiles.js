@@ -5,16 +5,25 @@ import {slide, spokenBoard} from './rules.js';
 
 const SLIDE_MS = 90;
 
+// Up from the centre, between the tiles, and its turns by move.
+const ARROW = 'M48.6 47V13H45L50 4l5 9H51.4V47Z';
+const TURNS = [0, 180, 270, 90];
+
 export class Tiles {
   constructor(attributes) {
     this.cells = Array.from({length: 16}, () => el('div.tile.t0'));
     this.shown = new Uint8Array(16);
-    this.node = el('div.board', {role: 'img', 'aria-label': 'Board', ...attributes}, this.cells);
+    this.arrows = ['made', 'best'].map(name => el(`path.${name}`, {d: ARROW, visibility: 'hidden'}));
+    this.node = el('div.board', {role: 'img', 'aria-label': 'Board', ...attributes}, this.cells,
+      el('svg.arrows', {viewBox: '0 0 100 100', 'aria-hidden': true}, this.arrows));
     this.calm = matchMedia('(prefers-reduced-motion: reduce)');
   }
 
-  /** Show 16 exponents from a position of an array on; slide to them where the move from the shown board is known. */
-  show(exps, at = 0, move = -1) {
+  /**
+   * Show 16 exponents from a position of an array on; slide to them where the move from the shown board is known, and
+   * mark the cell of the spawn.
+   */
+  show(exps, at = 0, move = -1, spawned = -1) {
     let ways = null;
     if (move >= 0 && move < 4 && !this.calm.matches) {
       ways = [];
@@ -22,13 +31,20 @@ export class Tiles {
     }
     for (let cell = 0; cell < 16; cell++) {
       const exp = exps[at + cell];
-      if (exp !== this.shown[cell]) {
-        this.cells[cell].className = `tile t${exp}`;
-        setText(this.cells[cell], exp ? String(2 ** exp) : '');
-        this.shown[cell] = exp;
-      }
+      const name = cell === spawned ? `tile spawned t${exp}` : `tile t${exp}`;
+      if (this.cells[cell].className !== name) this.cells[cell].className = name;
+      if (exp !== this.shown[cell]) setText(this.cells[cell], exp ? String(2 ** exp) : '');
+      this.shown[cell] = exp;
     }
     if (ways) this.slideTo(ways);
+  }
+
+  /** Point at the move that was made, and at the best one; -1 for none. If they are the same, one arrow is shown. */
+  point(made, best) {
+    [made === best ? -1 : made, best].forEach((move, i) => {
+      this.arrows[i].setAttribute('visibility', move >= 0 && move < 4 ? 'visible' : 'hidden');
+      if (move >= 0 && move < 4) this.arrows[i].setAttribute('transform', `rotate(${TURNS[move]} 50 50)`);
+    });
   }
 
   slideTo(ways) {

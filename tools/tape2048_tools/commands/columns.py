@@ -1,0 +1,221 @@
+"""The common part of the commands that make columns: sources, shares, Ray, ``--dry-run`` and the report."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+
+from tape2048.base.text import counted, printable
+from tape2048_tools.terminal.click_extras import (
+    EXISTING,
+    PATH,
+    exit_on_findings,
+    int_option,
+    json_option,
+    options,
+    quiet_option,
+    shard,
+)
+from tape2048_tools.terminal.display import duration, number, size
+from tape2048_tools.terminal.output import complain, print_result, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048.session.columns import ColumnInfo
+    from tape2048.session.session import Session
+
+_RATE_S = 1.0  # how long --dry-run measures
+_RATE_ROWS = 256  # rows that it begins with
+
+
+class Maker(NamedTuple):
+    """What makes columns.
+
+    Attributes:
+        label: what it is, for people.
+        facts: what the report says of it.
+        columns: the columns, without rows.
+        make: makes the columns of some rows of a session.
+        gpus: GPUs of a task of Ray.
+        notes: remarks on a session, for standard error.
+    """
+
+    label: str
+    facts: Mapping[str, Any]
+    columns: Sequence[ColumnInfo]
+    make: Callable[[Session, range], Mapping[str, NDArray[Any]]]
+    gpus: int = 0
+    notes: Callable[[Session], list[str]] = lambda _: []
+
+
+def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
+    """Return the argument and the options of a command that makes columns."""
+    return options(
+        click.argument("sources", nargs=-1, required=True, type=EXISTING, metavar="SESSION|ROOT..."),
+        click.option(
+            "--columns",
+            type=PATH,
+            metavar="DIR",
+            help="Write into DIR/<session> instead of the sessions; read with columns=DIR.",
+        ),
+        int_option(
+            "--chunk-rows", "Rows between two writes: a kill loses no more.", default=chunk_rows, least=1
+        ),
+        click.option(
+            "--shard",
+            "share",
+            type=shard,
+            metavar="I/N",
+            help="Do one of N shares of every session.  [default: that of torchrun]",
+        ),
+        click.option(
+            "--engine", type=click.Choice(["ray"]), help="Do each session as a task of Ray (extra [ray])."
+        ),
+        click.option("--force", is_flag=True, help=f"Replace {what} that exist."),
+        click.option("--dry-run", is_flag=True, help="Print the rows, size and duration, and write nothing."),
+        json_option(),
+        quiet_option(),
+    )
+
+
+def make_columns(
+    operation: str,
+    open_maker: Callable[[], Maker],
+    *,
+    sources: tuple[Path, ...],
+    columns: Path | None,
+    share: tuple[int, int] | None,
+    engine: Any,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **how: Any,
+) -> None:
+    """Make the columns of sessions, print the outcomes, and exit with 1 if a session failed.
+
+    Each process of Ray calls ``open_maker``, and several times; ``how`` is ``chunk_rows`` and ``force``.
+    """
+    from tape2048.batches.batches import launched_ranks
+    from tape2048.errors import error_class
+    from tape2048_tools.commands.jobs import failure
+    from tape2048_tools.sessions.jobs import Job, refuse_namesakes, run_job
+
+    if engine and share:
+        raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")
+    share = share or ((0, 1) if engine else launched_ranks())
+    maker, found = open_maker(), _sessions_in(sources)
+    if columns:
+        columns = columns.absolute()
+        refuse_namesakes(found)
+    facts = {**maker.facts, "columns": [column.name for column in maker.columns]}
+    if dry_run:
+        plan = _plan(found, maker, share[1])
+        text = (
+            f"{counted(plan['rows'], 'row')} of {counted(len(found), 'session')}: {size(plan['bytes'])}; "
+            f"at {number(plan['rows_per_s'])} rows/s, "
+            + (f"each of {share[1]} shares takes " if share[1] > 1 else "")
+            + f"about {duration(plan['seconds'])}. Nothing was written."
+        )
+        print_result(facts | plan, lambda: [maker.label, text], as_json=as_json)
+        return
+    how |= {"columns": columns, "share": share, "quiet": quiet or engine is not None}
+    job = Job(operation, {}, functools.partial(_make_one, open_maker, **how), None, gpus=maker.gpus)
+    outcomes = run_job(job, found, engine=engine)
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    if len(failed) == len(outcomes):
+        first = failed[0]
+        raise error_class(str(first.error))(first.message, hint=first.hint)
+    report = [outcome.result for outcome in outcomes if outcome.error is None]
+    for note in dict.fromkeys(note for line in report for note in line.pop("notes")):
+        complain(note)
+    document = {**facts, "sessions": report, "failed": msgspec.to_builtins(failed)}
+    made = table("session", ">rows", ">computed", "")
+    words = {"made": "complete", "there": "was complete", "waiting": "other shares are missing"}
+    for line in report:
+        counts = number(line["rows"]), number(line["rows_made"])
+        made.add_row(printable(line["session"]), *counts, words[line["status"]])
+    parts = [maker.label, made, *(part for outcome in failed for part in failure(outcome))]
+    print_result(document, lambda: parts, as_json=as_json)
+    exit_on_findings(failed)
+
+
+def _sessions_in(sources: tuple[Path, ...]) -> list[Path]:
+    from tape2048.errors import EmptyCorpusError, NotASessionError
+    from tape2048_tools.sessions.summary import expand_sources
+
+    found: list[Path] = []
+    for source in sources:
+        try:
+            inside = [path.absolute() for path in expand_sources(source, may_be_empty=True)]
+        except NotASessionError as error:
+            hint = f"Make a session of runs first: tape2048 convert {source} SESSION --to session"
+            raise NotASessionError(error.message, path=error.path, hint=hint) from error
+        found += inside
+        if not inside:
+            complain(f"skipped {source}: no sessions are in it")
+    if not found:
+        names = ", ".join(map(str, sources))
+        raise EmptyCorpusError(f"no sessions in {names}", hint="tape2048 record writes some")
+    return found
+
+
+def _make_one(
+    open_maker: Callable[[], Maker],
+    path: Path,
+    _draft: Path,
+    *,
+    columns: Path | None,
+    quiet: bool,
+    **how: Any,
+) -> dict[str, Any]:
+    from tape2048.session.column_draft import write_columns
+    from tape2048.session.session import Session
+    from tape2048_tools.progress.panel import progress_bar
+
+    maker, session = open_maker(), Session.open(path, columns=columns)
+    begin = time.monotonic()
+    names = ", ".join(column.name for column in maker.columns)
+    with progress_bar(f"{names} of {session.name}", unit="rows", quiet=quiet) as progress:
+        make = functools.partial(maker.make, session)
+        done = write_columns(session, maker.columns, make, progress=progress, **how)
+    seconds = time.monotonic() - begin
+    return {
+        "session": session.name,
+        "status": done.status,
+        "rows": done.rows,
+        "rows_made": done.rows_made,
+        "bytes": done.rows * sum(column.row_bytes for column in done.columns),
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(done.rows_made / max(seconds, 1e-9), 1),
+        "notes": maker.notes(session),
+    }
+
+
+def _plan(found: list[Path], maker: Maker, shares: int) -> dict[str, Any]:
+    from tape2048.session.session import Session
+
+    sessions = [Session.open(path) for path in found]
+    rows, largest = sum(map(len, sessions)), max(sessions, key=len)
+    if len(largest):
+        maker.make(largest, range(1))  # compiles, and sets up a device
+    made, begin, seconds = 0, time.monotonic(), 0.0
+    while made < len(largest) and seconds < _RATE_S:
+        part = range(made, min(2 * made + _RATE_ROWS, len(largest)))
+        maker.make(largest, part)
+        made, seconds = part.stop, time.monotonic() - begin
+    rate = made / max(seconds, 1e-9)
+    return {
+        "sessions": len(sessions),
+        "rows": rows,
+        "bytes": rows * sum(column.row_bytes for column in maker.columns),
+        "rows_per_s": round(rate, 1),
+        "seconds": round(rows / shares / max(rate, 1e-9), 3),
+    }

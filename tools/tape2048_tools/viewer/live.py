@@ -1,0 +1,199 @@
+"""Recorders and trainings as they are now, from the files that they write: nothing is asked of them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tape2048.errors import TapeError
+from tape2048.game.moves import recover
+from tape2048.game.rules import exps_to_boards
+from tape2048.selection import player_label, player_name
+from tape2048.training import METRICS, read_metrics
+from tape2048_recorder.recording.partial import (
+    JOURNAL,
+    PARTIAL_SUFFIX,
+    STAGED,
+    read_facts,
+    read_journal,
+    stage_of,
+)
+from tape2048_recorder.status.report import judge, read_snapshot
+from tape2048_tools.viewer.collection import id_of
+from tape2048_tools.viewer.games import Game
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+#: Boards that the page shows of a recorder's newest game: its end.
+LIVE_BOARDS = 300
+
+#: Points of a curve.
+POINTS_MAX = 400
+
+#: What counts the progress of a training, and its total; the first count in a line is the axis of its curves.
+_COUNTS = {"step": "steps", "moves": "moves_in_all", "games": "games_in_all"}
+AXES = ("step", "moves", "rows")
+
+#: The figures of trainings that pages show, with titles, the most important first. Lower is better where
+#: the title has "loss" or "error".
+FIGURES = {
+    "val loss": "validation loss", "loss": "validation loss", "mean_score": "mean score, points",
+    "train loss": "training loss", "mean_error": "mean error, points", "reach": "reach",
+    "val auroc": "validation AUROC", "train learning_rate": "learning rate",
+    "train rows_per_s": "rows a second", "rows_per_s": "rows a second", "moves_per_s": "moves a second",
+    "train data_wait": "share of time waiting for data",
+}  # fmt: skip
+
+#: Bytes at the end of a file of metrics that the page of all trainings reads.
+_TAIL_BYTES = 65_536
+
+
+def recorder_id(root: Path, instance: Any) -> str:
+    """Return the id that stands for a recorder in links."""
+    return id_of(f"{root}\0{instance}")
+
+
+def recorder(root: Path, instance: str) -> dict[str, Any]:
+    """Return the present state of a recorder."""
+    named = {"id": recorder_id(root, instance), "root": root.name, "instance": instance}
+    try:
+        snapshot = read_snapshot(root, instance)
+    except TapeError as error:
+        return {**named, "error": str(error)}
+    verdict, config = judge(snapshot), snapshot.config
+    return {
+        **named,
+        "state": verdict.state,
+        "running": verdict.running,
+        "age_s": verdict.age_s,
+        "text": verdict.text,
+        "player": player_name(config),
+        "full": player_label(config),
+        "rotate_steps": config.get("rotate_steps"),
+        "host": snapshot.host,
+        "started_at": snapshot.started_at,
+        "status": msgspec.to_builtins(snapshot.status, str_keys=True),
+    }
+
+
+def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
+    """Return the end of the game that a recorder committed last, from its unpublished session.
+
+    None where no session is open, or none has a committed block.
+    """
+    for partial in sorted(root.glob(f".*.{instance}{PARTIAL_SUFFIX}"), reverse=True):
+        with contextlib.suppress(TapeError, OSError):  # published meanwhile, or damaged: the next one
+            facts, stage = read_facts(partial), stage_of(partial)
+            blocks = read_journal(stage / JOURNAL, facts.file.row_bytes)
+            if not blocks:
+                continue
+            run = blocks[-1].runs[-1]
+            with (stage / STAGED / facts.file.name).open("rb") as file:
+                file.seek(facts.file.at(int(run["first_row"])))
+                rows = np.frombuffer(file.read(int(run["rows"]) * facts.file.row_bytes), facts.file.dtype)
+            if len(rows) == int(run["rows"]):
+                return game_document(run, _game(run, rows))
+    return None
+
+
+def _game(run: np.void, rows: NDArray[Any]) -> Game:
+    if rows.dtype.names:
+        states = exps_to_boards(rows["exps"])
+        return Game(states, recover(states).moves, rows["step_idx"].astype(np.int64))
+    from tape2048.tape.codec import decode
+    from tape2048_recorder.game.rng import start_boards
+
+    boards, finals = np.empty(len(rows), np.uint64), np.empty(1, np.uint64)
+    starts = start_boards(np.array([run["seed"]], np.uint64))
+    decode(rows, np.array([0]), np.array([len(rows)]), starts, boards, finals, np.empty(1, np.uint8))
+    return Game(np.append(boards, finals), (rows & 3).astype(np.uint8))  # the bits of the move
+
+
+def game_document(run: np.void, game: Game) -> dict[str, Any]:
+    """Return the end of a game for the page: boards, the moves between them, and the numbers of the moves."""
+    first = max(0, len(game.states) - LIVE_BOARDS)
+    numbers = np.arange(len(game.states)) if game.numbers is None else game.numbers
+    shown = Game(game.states[first:], game.moves[first:])
+    return {
+        "run": str(run["id"]), "score": int(run["max_score"]), "steps": int(run["steps"]),
+        "numbers": numbers[first:].tolist(), "exps": shown.exps.tolist(), "moves": shown.moves.tolist(),
+    }  # fmt: skip
+
+
+def training(path: Path) -> dict[str, Any]:
+    """Return the last figures of a training directory, and the time that it still needs."""
+    try:
+        written_at, lines = (path / METRICS).stat().st_mtime, read_metrics(path / METRICS, _TAIL_BYTES)
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    return {"written_at": written_at, **_progress(lines)}
+
+
+def _progress(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how far a training is, by its last line that counts, and the seconds left at its speed."""
+    for count, total in _COUNTS.items():
+        known = [one for one in lines if all(_is_number(one.get(key)) for key in (count, total, "elapsed_s"))]
+        if known:
+            first, last = known[0], known[-1]
+            done, took = last[count] - first[count], last["elapsed_s"] - first["elapsed_s"]
+            if done <= 0 or took <= 0:  # a single line, or a training that was resumed
+                done, took = last[count], last["elapsed_s"]
+            left = max(0, last[total] - last[count]) * took / done if done else None
+            return {"unit": count.rstrip("s") + "s", "done": last[count], "of": last[total], "left_s": left}
+    return {}
+
+
+def training_document(path: Path) -> dict[str, Any]:
+    """Return the curves of a training directory by title: ``x``, and points by series, thinned."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    lines, axis = [], ""
+    with contextlib.suppress(OSError):
+        lines = read_metrics(path / METRICS)
+    for line in lines:
+        here = next((name for name in AXES if _is_number(line.get(name))), None)
+        if here is None:
+            continue
+        axis = axis or here
+        prefix = f"{line['kind']} " if isinstance(line.get("kind"), str) else ""
+        for name, value in line.items():
+            if title := FIGURES.get(prefix + name):
+                each = value.items() if isinstance(value, dict) else [("", value)]
+                for key, one in each:
+                    if _is_number(one):
+                        found.setdefault(title, {}).setdefault(key, []).append(
+                            (float(line[here]), float(one))
+                        )
+    order = list(dict.fromkeys(FIGURES.values()))
+    return {
+        "name": path.name,
+        "x": axis,
+        "figures": [
+            {
+                "title": title,
+                "series": {name: _thinned(points, title) for name, points in found[title].items()},
+            }
+            for title in order
+            if title in found
+        ],
+    }
+
+
+def _thinned(points: list[tuple[float, float]], title: str) -> dict[str, Any]:
+    best = (min if "loss" in title or "error" in title else max)(points, key=lambda one: one[1])
+    return {
+        "points": points[:: max(1, math.ceil(len(points) / POINTS_MAX))],
+        "last": points[-1],
+        "best": best,
+    }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
