@@ -36,7 +36,9 @@ SESSION = "20261121T060000Z_model=ntuple"
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``tape2048 record`` leaves, a few runs, and a critic."""
+    """What ``tape2048 record`` leaves, a few runs, a critic, and a pack of another program."""
+    from tests.sdk.session import packs
+
     directory = tmp_path_factory.mktemp("recorded")
     command = [*RECORD, "--player", "greedy", "--workers", "1", "--max-games", "200"]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
@@ -46,6 +48,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
         shutil.copy(golden, directory / "runs")
     _make_critic(directory / "critic/best")
+    packs.write_pack(directory / "packs/d6", packs.games(80))
     return directory
 
 
@@ -119,6 +122,7 @@ pytest_collect_file = SybilCollection(
                 SkipParser(),
             ],
             patterns=["README.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"],
+            excludes=["docs/how-to/frameworks.md"],  # tests/sdk/test_frameworks.py runs its programs
             fixtures=["examples_directory"],
         ),
         Sybil(

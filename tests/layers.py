@@ -5,8 +5,6 @@
 All imports count: those at load, those inside functions, and those under ``TYPE_CHECKING``.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
@@ -24,7 +22,7 @@ LAYERS = {
     "tape2048": [
         "errors _version", "base jit", "io settings game", "formats training", "selection", "tape ntuple",
         "runs session",
-        "packs maintenance rows datasets", "conversion batches", "corpus", "export critic", "torch",
+        "packs maintenance rows datasets", "conversion batches", "corpus mixture", "export critic", "torch",
         "__init__ __main__",
     ],
     "tape2048_recorder": [
@@ -32,7 +30,7 @@ LAYERS = {
         "recording", "daemon workers", "recorder", "fleet", "__init__",
     ],
     "tape2048_tools": [
-        "terminal options machine sessions", "progress", "views critic_report report viewer", "commands",
+        "terminal options machine sessions", "progress", "views card critic_report report viewer", "commands",
         "cli", "__init__ __main__",
     ],
 }  # fmt: skip
@@ -109,8 +107,6 @@ def is_init(module: str) -> bool:
     """Whether a module is the ``__init__`` of a package."""
     return modules()[module].name == "__init__.py"
 
-
-# --- the picture
 
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _MARGIN = 124, 34, 140, 66, 14
 #: Packages side by side, and one below the other.

@@ -4,16 +4,12 @@ A Python function gets the code of its changed source; a compiled kernel is comp
 in the module until the block is left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect
 import textwrap
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 
 class Mutant(NamedTuple):

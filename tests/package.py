@@ -6,8 +6,6 @@
     python -m tests.package [EXTRA...]
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -23,7 +21,6 @@ TRIES = {
     "arrow": ["tape2048 export selfplay --format parquet -o rows.parquet"],
     "zstd": ["tape2048 pack pack --input runs --output zstd.a2pack --compress zstd"],
     "lz4": ["tape2048 pack pack --input runs --output lz4.a2pack --compress lz4"],
-    "view": ["python -c 'import starlette, uvicorn'"],
     "metrics": ["tape2048 record --player greedy --max-games 20 --metrics-textfile m.prom"],
     "torch": ["python -c 'from tape2048.torch import CriticLoader'"],
     "critic": ["python -c 'from tape2048.torch import TorchCritic; import sklearn'"],

@@ -5,12 +5,10 @@
 Each part is enclosed by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` in its page.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,9 +19,6 @@ from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.players.registry import REGISTRY
 from tape2048_tools.cli import cli
 from tape2048_tools.options.recorder import settings_table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -39,12 +34,8 @@ PLAYERS_SHOWN = (
     "`ntuple:weights=strong,look_below=16,look_margin=0,look_twice_below=6`",
 )
 SPEED_SHOWN = (
-    "engine alone",
-    "recorded to memory",
-    "4,096 random rows",
-    "`CriticLoader`",
-    "rows into memory",
-)
+    "engine alone", "recorded to memory", "4,096 random rows", "`CriticLoader`", "rows into memory",
+)  # fmt: skip
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -102,7 +93,6 @@ def commands_reference() -> str:
         parts.append(f"## {title}\n\n{table(['command', ''], rows)}")
         for name in names:
             command = cli.get_command(context, name)
-            assert command is not None
             parts += _command(command, context, name, "###")
     return "\n".join(parts)
 
@@ -124,13 +114,18 @@ def _command(command: click.Command, parent: click.Context, name: str, heading: 
     if isinstance(command, click.Group):
         for each in command.list_commands(context):
             found = command.get_command(context, each)
-            assert found is not None
             yield from _command(found, context, each, heading + "#")
 
 
 def _text(text: str) -> str:
     """Return a help text as Markdown, in which angle brackets and stars are characters."""
     return text.replace("<", "\\<").replace("*", "\\*")
+
+
+def example_code(name: str) -> str:
+    """Return the first part of an example as a block of Markdown, without its docstring."""
+    part = (CHECKOUT / "examples" / name).read_text().split("# %% ")[1].partition("\n")[2]
+    return f"```python\n{part.strip()}\n```\n"
 
 
 def rows_of(page: str, beginnings: Sequence[str]) -> str:
@@ -147,6 +142,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "players": functools.partial(rows_of, "docs/explanation/strength.md", PLAYERS_SHOWN),
         "speed": functools.partial(rows_of, "docs/explanation/speed.md", SPEED_SHOWN),
     },
+    "docs/how-to/more-than-outcomes.md": {"example": lambda: example_code("train_on_columns.py")},
     "docs/reference/commands.md": {"commands": commands_reference},
     "docs/reference/settings.md": {
         "recorder": settings_table,

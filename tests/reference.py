@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 UP, DOWN, LEFT, RIGHT = range(4)
-CEILING = 15  # 32768: two of them do not merge
+TOP = 16  # 65536: a move that makes it ends the game
 
 #: The lines of each move, every line from the wall that the tiles move to.
 LINES = {
@@ -21,18 +21,18 @@ LINES = {
 }
 
 
-# --- the rules
+def slide_line(line: list[int], top: int = TOP) -> tuple[list[int], int]:
+    """One line, its first cell at the wall: what it becomes, and the value of the tiles that merging made.
 
-
-def slide_line(line: list[int]) -> tuple[list[int], int]:
-    """One line, its first cell at the wall: what it becomes, and the value of the tiles that merging made."""
+    Under rules 1, ``top`` was 15: two tiles of 32768 did not merge.
+    """
     tiles = [tile for tile in line if tile != 0]
     result = []
     score = 0
     i = 0
     while i < len(tiles):
         has_next = i + 1 < len(tiles)
-        if has_next and tiles[i] == tiles[i + 1] and tiles[i] < CEILING:
+        if has_next and tiles[i] == tiles[i + 1] and tiles[i] < top:
             result.append(tiles[i] + 1)
             score += 2 ** (tiles[i] + 1)
             i += 2
@@ -42,16 +42,22 @@ def slide_line(line: list[int]) -> tuple[list[int], int]:
     return result + [0] * (4 - len(result)), score
 
 
-def slide(cells: list[int], move: int) -> tuple[list[int], int]:
+def slide(cells: list[int], move: int, top: int = TOP) -> tuple[list[int], int]:
     """The board after a move and before the spawn, and the move's score."""
     after = [0] * 16
     score = 0
     for line in LINES[move]:
-        moved, line_score = slide_line([cells[cell] for cell in line])
+        moved, line_score = slide_line([cells[cell] for cell in line], top)
         score += line_score
         for cell, tile in zip(line, moved, strict=True):
             after[cell] = tile
     return after, score
+
+
+def seen_slide(cells: list[int], move: int) -> tuple[list[int], int]:
+    """As :func:`slide`, of a player, which takes a 65536 for a 32768."""
+    after, score = slide(cells, move)
+    return [min(tile, TOP - 1) for tile in after], score
 
 
 def legal_moves(cells: list[int]) -> list[int]:
@@ -70,8 +76,8 @@ def board_score(cells: list[int]) -> int:
 
 
 def pack(cells: list[int]) -> int:
-    """The board as an integer: cell ``i`` in bits ``60 - 4 * i`` to ``63 - 4 * i``."""
-    return sum(tile << (60 - 4 * cell) for cell, tile in enumerate(cells))
+    """The board as an integer: cell ``i`` in bits ``60 - 4 * i`` to ``63 - 4 * i``; 0 with a 65536."""
+    return 0 if TOP in cells else sum(tile << (60 - 4 * cell) for cell, tile in enumerate(cells))
 
 
 def unpack(board: int) -> list[int]:
@@ -98,8 +104,6 @@ def symmetries(cells: list[int]) -> list[list[int]]:
             image = rotate(image)  # noqa: PLW2901 - turned on and on
     return images
 
-
-# --- chance, as the recorder derives it from a game's seed
 
 WORD = 2**64
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15

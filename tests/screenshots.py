@@ -6,31 +6,24 @@ The few that the docs show are written to docs/screenshots, too: of the upper pa
 are recorded first, of two players with the same seeds. Needs chromium.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
 LOOKS = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark")]
 #: The pictures of the docs, with the height that they show of a page.
 OF_DOCS = {
-    "overview-1280-light": 760,
-    "replay-1280-light": 1175,
-    "board-1280-dark": 760,
-    "beside-1280-light": 760,
-    "replay-420-dark": 760,
-}
+    "overview-1280-light": 760, "replay-1280-light": 800, "board-1280-dark": 760,
+    "beside-1280-light": 800, "replay-420-dark": 760,
+}  # fmt: skip
 DOCS = CHECKOUT / "docs/screenshots"
 PLAYERS = {"ntuple": 20, "ntuple:weights=fast": 30}
 
@@ -49,7 +42,8 @@ def record(root: Path, *flags: str) -> subprocess.Popen[bytes]:
 
 def pages(page: Any) -> Iterator[tuple[str, str]]:
     """The name and the link of each page."""
-    rows = page.evaluate("fetch('/api/games').then(answer => answer.json())")["rows"]
+    ask = "([name, given]) => import('/static/api.js').then(api => api.askJson(name, given))"
+    rows = page.evaluate(ask, ["games", {}])["rows"]
     best = rows[0]
     where = f"{best['session']}/{best['run']}"
     yield "overview", "#overview"
@@ -60,8 +54,7 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
     yield "sessions", "#sessions"
     yield "games", "#games"
     yield "replay", f"#{where}/{int(best['steps'] * 0.6)}"
-    ask = "given => fetch('/api/twins?' + new URLSearchParams(given)).then(answer => answer.json())"
-    twin = page.evaluate(ask, {"session": best["session"], "run": best["run"]})["rows"][0]
+    twin = page.evaluate(ask, ["twins", {"session": best["session"], "run": best["run"]}])["rows"][0]
     yield "beside", f"#{where}/100?beside={twin['session']}/{twin['run']}"
     yield "board", "#board?board=010002103421a987&judge=0"
     yield "live", "#live"
@@ -71,7 +64,7 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
 def ready(page: Any) -> None:
     """Wait until everything of the page is drawn."""
     page.locator("#main[data-ready=yes]").wait_for(timeout=120_000)
-    for words in ("Reading", "being examined", "still to be read"):
+    for words in ("Reading", "being evaluated", "still to be read"):
         page.locator(f".message:has-text('{words}')").first.wait_for(state="detached", timeout=120_000)
     page.locator(".odds:text('…')").first.wait_for(state="detached", timeout=120_000)
     page.wait_for_timeout(700)
@@ -113,15 +106,17 @@ def main() -> None:
         recorder = record(roots[0], "--max-wall-s", "3600", "--instance", "night")
         viewer = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
         try:
-            assert viewer.stdout is not None
             link = json.loads("".join(iter(viewer.stdout.readline, "}\n")) + "}")["link"]
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             links: list[tuple[str, str]] = []
+            state = None  # with the key of the pages, which the link brings once
             for width, scheme in LOOKS:
-                context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+                viewport = {"width": width, "height": 800}
+                context = browser.new_context(color_scheme=scheme, viewport=viewport, storage_state=state)
                 first = context.new_page()
                 first.goto(link)
                 ready(first)
+                state = context.storage_state()
                 links = links or [*pages(first)]  # of the games that are there before the recorder's
                 for page, anchor in links:
                     shoot(context, link + anchor, target / f"{page}-{width}-{scheme}.png", page)

@@ -6,21 +6,17 @@
 Equal output: the same commands, flags, settings and exit codes. Wording is left out.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 from click.testing import CliRunner
 
 from tape2048 import errors
 from tape2048_tools import cli
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -30,7 +26,6 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, dict[str,
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
-            assert found is not None
             yield from commands(found, f"{path} {name}")
 
 
@@ -65,7 +60,6 @@ def exit_codes() -> dict[str, int]:
 
 
 def surface() -> dict[str, Any]:
-    """All of it."""
     return {
         "commands": dict(commands(cli.cli, "tape2048")),
         "settings": settings(),

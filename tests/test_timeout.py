@@ -1,7 +1,5 @@
 """Every test has a deadline."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

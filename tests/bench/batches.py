@@ -9,18 +9,19 @@ the median of 32 calls. ``--large 0`` leaves out the second corpus, which needs 
 memory; the 1,000 sessions are written to a directory in memory and opened with a warm cache.
 """
 
-from __future__ import annotations
-
-import argparse
 import itertools
+import tempfile
 import time
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session
 from tape2048.batches.gatherer import Gatherer
-from tape2048.formats.session import STEP_DTYPE
+from tape2048.formats.session import STEP_DTYPE, STEPS_NPY
 from tape2048.io.bulk_read import allocate
 from tape2048.rows.boards import pack_rows
 from tape2048.rows.buffers import CORPUS_RUN_DTYPE, PackedBoards, RowBuffers
@@ -28,16 +29,21 @@ from tape2048.rows.row_map import BOARD_BYTES, Segments
 from tape2048.rows.view import tables_of
 
 from . import corpora
-from .figures import ROUNDS_MIN, Figure, machine, median_of, report
+from .figures import (
+    ROUNDS_MIN,
+    Figure,
+    alternate,
+    cat_s,
+    machine,
+    make_cold,
+    median_of,
+    options,
+    ratios,
+    report,
+)
 from .floor import Floor, load_floor
 from .gathering import take_turns
 from .recording import memory_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 ROWS = 20_000_000
 LARGE_ROWS = 200_000_000
@@ -51,6 +57,12 @@ THRESHOLDS = (8192, 16384, 32768)
 #: The whole batch, out of rows; and out of packed boards.
 FUSED = "tokens, labels, shuffled"
 PACKED = f"{FUSED}, packed"
+#: The same with two columns.
+COLUMNS = "tokens, labels, values, loss, shuffled"
+
+#: Rows of the corpus on disk, and of the pool.
+DISK_ROWS = 20_000_000
+POOL_ROWS = 4_000_000
 
 _FILL_ROWS = 1 << 20
 
@@ -89,6 +101,7 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
         address=begin + starts.astype(np.uint64) * np.uint64(28), rows=counts, run=np.arange(len(counts)),
         end=np.full(len(counts), begin + np.uint64(memory.size)), place=starts,
         session=np.zeros(len(counts), np.int64), stride=np.full(len(counts), 28),
+        layout=np.zeros(len(counts), np.uint64),
     )  # fmt: skip
     session = cast("Session", _Memory(memory.view(STEP_DTYPE)))
     return Corpus(RowBuffers((session,), runs, segments, (memory,), "ram"))
@@ -134,6 +147,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     records = np.empty(batch, corpus.dtype)
     gatherer = Gatherer(tables_of(corpus), (), np.empty(0, np.int64))
     steps = corpus[:]
+    columns = {"values": np.ones((rows, 4), np.float32), "loss": np.ones(rows, np.float32)}
     contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
         "rows": lambda numbers: gatherer.gather_records(numbers.view(np.int64), records),
         "rows, structured array, a[indices]": lambda numbers: steps[numbers],
@@ -143,6 +157,8 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
         "tokens, labels, at most 512 a run": fills(cast("Corpus", corpus.capped(512)), batch),
         "tokens, labels, in order": fills(corpus, batch, shuffle=False),
         PACKED: fills(packed(corpus), batch),
+        COLUMNS: fills(corpus, batch, extra=columns),
+        f"{COLUMNS}, packed": fills(packed(corpus), batch, extra=columns),
         "tokens, moves, shuffled, packed": fills(packed(corpus), batch, fields=("tokens", "move")),
     }
     if load_floor() is not None:
@@ -155,7 +171,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
 
     def ratio(name: str, one: str, other: str, **target: Any) -> None:
         if other in found:
-            samples = [a / b for a, b in zip(found[one], found[other], strict=True)]
+            samples = ratios(found[one], found[other])
             figures.append(median_of(samples, group=group, name=name, unit="ratio", **target))
 
     fused, c_loop = FUSED, "C loop with prefetch"
@@ -165,6 +181,8 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     ratio(f"{fused}, of the C loop", fused, c_loop, target=2.0, at_least=False)
     ratio("d4, of without", f"{fused}, d4", fused, target=1.3, at_least=False)
     ratio(f"{PACKED}, of the C loop", PACKED, c_loop, target=2.0, at_least=False)
+    ratio(f"rows/s of {COLUMNS}, of without", fused, COLUMNS, target=0.6)
+    ratio(f"rows/s of {COLUMNS}, packed, of without", PACKED, f"{COLUMNS}, packed", target=0.6)
     for each in (fused, PACKED):
         rates = [batch / ms / 1e3 for ms in found[each]]
         figures.append(median_of(rates, group=group, name=f"{each}, a core", unit="M rows/s", target=40.0))
@@ -195,16 +213,45 @@ def _large_figures(corpus: Corpus, large: Corpus, batch: int, rounds: int) -> li
     figures = []
     for each in pairs:
         small, more = (found[cast("str", (each, i))] for i in (0, 1))
-        ratios = [b / a for a, b in zip(small, more, strict=True)]
         target = 1.6 if each in {FUSED, PACKED} else None
         figures += [
             median_of(more, group=group, name=each, unit="ms"),
             median_of(
-                ratios, group=group, name=f"{each}, of {len(corpus):,} rows", unit="ratio", target=target,
-                at_least=False,
+                ratios(more, small), group=group, name=f"{each}, of {len(corpus):,} rows", unit="ratio",
+                target=target, at_least=False,
             ),
         ]  # fmt: skip
     return figures
+
+
+def pool_figures(directory: Path, *, rows: int, pool_rows: int, batch: int, rounds: int) -> list[Figure]:
+    """Epochs through the pool of mapped sessions and their columns, cold; and ``cat`` of the same files."""
+    corpora.make_corpus(directory, rows, GAME_ROWS)
+    for session in Corpus.open(directory, load="mmap").sessions:
+        session.write_column("values", np.ones((len(session), 4), np.float32))
+        session.write_column("loss", np.ones(len(session), np.float32))
+    paths = [
+        path for each in (STEPS_NPY, "values.f32.npy", "loss.f32.npy") for path in directory.glob(f"*/{each}")
+    ]
+    corpus = Corpus.open(directory, load="mmap")
+    fields = ("tokens", "labels", "values", "loss")
+
+    def epoch() -> float:
+        make_cold(paths, 2 * pool_rows * 64)
+        batches = corpus.batches(batch, fields=fields, thresholds=THRESHOLDS, pool_rows=pool_rows)
+        begin = time.perf_counter()
+        served = sum(each.rows for each in batches)
+        return served / (time.perf_counter() - begin) / 1e6
+
+    epoch()  # compiles
+    size = sum(path.stat().st_size for path in paths)
+    ours, cats, of_cat = alternate(epoch, lambda: rows / cat_s(paths, 0) / 1e6, rounds)
+    group = f"{COLUMNS}, through a pool of {pool_rows:,} of {rows:,} cold rows, {size / 1e9:.2g} GB"
+    return [
+        median_of(ours, group=group, name="batches", unit="M rows/s", target=10.0),
+        median_of(cats, group=group, name="`cat` of the files", unit="M rows/s"),
+        median_of(of_cat, group=group, name="batches, of `cat`", unit="ratio"),
+    ]
 
 
 def label_figures(*, rows: int, rounds: int) -> list[Figure]:
@@ -243,15 +290,13 @@ def opening_figures(directory: Path, *, sessions: int, games: int, rounds: int) 
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--large", type=int, default=LARGE_ROWS)
-    parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN + 4)
-    args = parser.parse_args()
+    args = options(__doc__, rows=ROWS, large=LARGE_ROWS, batch=BATCH, rounds=ROUNDS_MIN + 4)
     before = machine()
     figures = batch_figures(rows=args.rows, large=args.large, batch=args.batch, rounds=args.rounds)
     figures += label_figures(rows=LABEL_ROWS, rounds=args.rounds)
+    with tempfile.TemporaryDirectory(dir=Path()) as disk:
+        how = {"rows": DISK_ROWS, "pool_rows": POOL_ROWS, "batch": args.batch, "rounds": args.rounds}
+        figures += pool_figures(Path(disk), **how)
     with memory_dir() as directory:
         figures += opening_figures(directory, sessions=SESSIONS, games=SESSION_GAMES, rounds=args.rounds)
     report("batches", figures, before)

@@ -1,16 +1,14 @@
 """Toy sizes in the suite, full ones with ``--benchmark-only`` (``make bench``) or ``BENCH_FULL=1``."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .figures import Figure, machine, write_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .recording import memory_dir, warm_memory
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +33,24 @@ def figures(full: bool) -> Iterator[list[Figure]]:
 def rounds(full: bool) -> int:
     """How often each thing is measured."""
     return 7 if full else 1
+
+
+@pytest.fixture
+def measure(benchmark: Any, figures: list[Figure]) -> Callable[..., list[Figure]]:
+    """Run a function of figures once, and keep what it finds; its rounds are its own."""
+
+    def run(function: Callable[..., list[Figure]], *args: Any, **kwargs: Any) -> list[Figure]:
+        found: list[Figure] = benchmark.pedantic(function, args=args, kwargs=kwargs, rounds=1)
+        figures.extend(found)
+        return found
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def directory(full: bool) -> Iterator[Path]:
+    """A directory in memory that was touched before, where that counts."""
+    with memory_dir() as path:
+        if full:
+            warm_memory(path)
+        yield path

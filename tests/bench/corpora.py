@@ -1,12 +1,11 @@
 """Corpora of any size, made up in seconds: as the recorder leaves them, with noise for boards."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import numpy as np
 from crc32c import crc32c
+from numpy.typing import NDArray
 
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import (
@@ -20,12 +19,7 @@ from tape2048.formats.session import (
     FileEntry,
     Manifest,
     session_header,
-)
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+)  # fmt: skip
 
 #: Rows of a session and of a game, about as long as the default recorder and a strong player make them.
 SESSION_ROWS = 10_000_000

@@ -9,12 +9,10 @@ pieces are measured in turns with blocks and sessions of the recorder's size; th
 does shows in ``tests.bench.recording``. Memory is warmed before, as there.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from crc32c import crc32c
@@ -22,13 +20,9 @@ from crc32c import crc32c
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 
-from .figures import Figure, machine, median_of, report
+from .figures import Figure, machine, median_of, options, report
 from .games import BLOCK_ROWS, Games, make_buffer
 from .recording import memory_dir, warm_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ROW_BYTES = 28
 BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
@@ -81,14 +75,11 @@ def cost_figures(player: str, *, rounds: int, directory: Path, toy: bool = False
         return blocks * BLOCK_ROWS
 
     pieces: dict[str, Callable[[], int]] = {
-        "play": play.play_unrecorded,
-        "play and store": lambda: play.play_recorded(buffer),
-        "checksum": checksum,
-        "write, new pages": lambda: write(os.O_EXCL),
-        "write, the same pages again": lambda: write(0),
-        "metadata of its session": metadata,
+        "play": play.play_unrecorded, "play and store": lambda: play.play_recorded(buffer),
+        "checksum": checksum, "write, new pages": lambda: write(os.O_EXCL),
+        "write, the same pages again": lambda: write(0), "metadata of its session": metadata,
         "delete (the benchmark's own)": remove,
-    }
+    }  # fmt: skip
     samples: dict[str, list[float]] = {name: [] for name in pieces}
     for i in range(rounds + 1):  # the first one compiles and touches memory
         for name, piece in pieces.items():
@@ -102,10 +93,7 @@ def cost_figures(player: str, *, rounds: int, directory: Path, toy: bool = False
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--player", choices=GAMES, default="random")
-    parser.add_argument("--rounds", type=int, default=7)
-    args = parser.parse_args()
+    args = options(__doc__, player="random", rounds=7)
     before = machine()
     with memory_dir() as directory:
         warm_memory(directory, 10**9)

@@ -9,14 +9,11 @@ as a share of the time of its steps. Embeddings are of D = 128, in batches of 4,
 loader, in turns, the same gather by ``np.take``, which is what any loader of these files has to beat.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -25,10 +22,7 @@ from tape2048.corpus import Corpus
 from tape2048.critic.config import CriticConfig
 
 from .corpora import make_corpus
-from .figures import ROUNDS_MIN, Figure, alternate, machine, median_of, report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .figures import ROUNDS_MIN, Figure, alternate, machine, median_of, options, report
 
 ROWS = 4_000_000
 STEPS = 60
@@ -149,14 +143,9 @@ def critic_figures(
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
-    parser.add_argument("--batch-rows", type=int, default=1024, help="of a training's batch")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--directory", type=Path, default=Path(), help="where the corpus is made for a while")
-    args = parser.parse_args()
+    args = options(
+        __doc__, rows=ROWS, steps=STEPS, rounds=ROUNDS_MIN, batch_rows=1024, device="auto", directory=Path()
+    )
     before = machine()
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
         figures = critic_figures(

@@ -13,19 +13,15 @@ Four times the same trees learn from the exponents of boards, and are examined o
   within its interval; what is above 0.5 by row is leakage and nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048 import Corpus
 from tape2048.critic.metrics import Estimate, RunBootstrap, estimate, ranking
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 #: Share of runs, or of rows, that the trees are examined on.
 TEST_SHARE = 0.3

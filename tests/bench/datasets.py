@@ -6,7 +6,7 @@
 
 **Batches.** 4,096 random rows of a data set in memory, fresh numbers for each call, in turns: ``get_batch``
 with and without an array to write into, a view of half of the runs, NumPy's fancy indexing of the same
-array (what the original design assumes), and ``gather32.c``, compiled here, over the same memory.
+array (what the original design assumes), and the C loop of ``floor.c`` over the same memory.
 
 **Build.** ``build_dataset`` of a2run2 files with branch values, games of the recorder's default player (some
 2,000 steps each), from memory into memory, with two threads.
@@ -15,35 +15,26 @@ array (what the original design assumes), and ``gather32.c``, compiled here, ove
 the page cache before each.
 """
 
-from __future__ import annotations
-
-import argparse
-import ctypes
-import os
 import statistics
-import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tape2048.conversion.dataset_build import DatasetWriter, build_dataset
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
-from tape2048.datasets.run_table import RunTable, write_runs_db
-from tape2048.game.rules import exps_to_boards, legal_masks
+from tape2048.datasets.run_table import RunTable
+from tape2048.game.rules import legal_masks
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import RunMeta
-from tape2048_recorder.game.loop import Buffer, play_into
-from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.registry import make_player
 
-from .figures import Figure, alternate, claim_memory, machine, median_of, report
+from .figures import Figure, alternate, cat_s, machine, make_cold, median_of, options, ratios, report
+from .floor import Floor
+from .games import play
 from .recording import memory_dir, warm_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BATCH = 4096
 CALLS = 200
@@ -53,18 +44,6 @@ RUN_STEPS = 2000
 GATHER_TARGET = 1.5
 BUILD_TARGET = 3e6
 OPEN_TARGET = 0.9
-
-
-def c_gather(directory: Path) -> Callable[[int, int, int, int], None]:
-    """The C loop, compiled with the machine's own instructions; it takes addresses."""
-    library = directory / "gather32.so"
-    source = Path(__file__).with_name("gather32.c")
-    command = ["cc", "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library)]
-    subprocess.run(command, check=True)
-    function = ctypes.CDLL(str(library)).gather32
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
-    function.restype = None
-    return function
 
 
 def make_rows(directory: Path, rows: int) -> Path:
@@ -79,10 +58,10 @@ def make_rows(directory: Path, rows: int) -> Path:
         part["board"] = rng.integers(0, 2**63, len(part))
         part["run_id"], part["step_index"] = numbers // RUN_STEPS, numbers % RUN_STEPS
         writer.write(part.view(np.uint8))
-    writer.finish_rows()
     steps = [RUN_STEPS] * (rows // RUN_STEPS) + ([rows % RUN_STEPS] if rows % RUN_STEPS else [])
-    table = RunTable.of_metas([RunMeta(count, max_score=i % 2) for i, count in enumerate(steps)])
-    write_runs_db(path / "metadata.db", table)
+    metas = [RunMeta(count, max_score=i % 2) for i, count in enumerate(steps)]
+    writer.tables.append(RunTable.of_metas(metas))
+    writer.finish()
     return path
 
 
@@ -90,13 +69,12 @@ def gather_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
     """Batches of random rows, each way, in turns."""
     dataset = Dataset.open(make_rows(directory, rows))
     records = dataset.steps
-    floor = c_gather(directory)
+    floor, raw = Floor(records), np.empty(BATCH * 32, np.uint8)
     out = np.empty(BATCH, DATASET_ROW_DTYPE)
-    rows_at, out_at = records.ctypes.data, out.ctypes.data
     view = dataset.filter_by_score(1)
     rng = np.random.default_rng(1)
     ways: dict[str, tuple[int, Callable[[Any], Any]]] = {
-        "C loop with prefetch": (rows, lambda numbers: floor(rows_at, numbers.ctypes.data, BATCH, out_at)),
+        "C loop with prefetch": (rows, lambda numbers: floor(numbers.view(np.uint64), raw)),
         "get_batch(out=)": (rows, lambda numbers: dataset.get_batch(numbers, out)),
         "get_batch": (rows, dataset.get_batch),
         "get_batch of a view": (len(view), view.get_batch),
@@ -121,37 +99,26 @@ def gather_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
     figures = [median_of(found, group=group, name=name, unit="us") for name, found in samples.items()]
     base = samples["C loop with prefetch"]
     for name in ("get_batch(out=)", "get_batch"):
-        ratios = [mine / floor_ for mine, floor_ in zip(samples[name], base, strict=True)]
-        figures.append(
-            median_of(
-                ratios, group=group, name=f"{name} / C loop", unit="", target=GATHER_TARGET, at_least=False
-            )
-        )
+        how = {"group": group, "name": f"{name} / C loop", "target": GATHER_TARGET, "at_least": False}
+        figures.append(median_of(ratios(samples[name], base), unit="", **how))
     return figures
 
 
 def make_runs(directory: Path, count: int) -> int:
     """Run files of the default player's games, with branch values; returns their steps."""
     directory.mkdir()
-    buffer = Buffer(rows_max=1 << 19, runs_max=count, record_action=True, sample_rate=1)
-    ids = np.arange(count, dtype=np.uint64)
-    buffer.give(ids, game_seeds(1, ids))
-    while play_into(buffer, make_player("expectimax", {}), steps_max=1 << 40) != 0:
-        buffer.grow()
-    rng = np.random.default_rng(2)
-    total = 0
-    for row in buffer.runs:
-        rows = buffer.rows[int(row["first_row"]) :][: int(row["rows"])]
-        boards = exps_to_boards(rows["exps"])
-        legal = legal_masks(boards)
-        values = rng.random((len(rows), 4), np.float32) * (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1)
-        meta = RunMeta(len(rows), 0, 0.0, int(row["max_score"]), int(row["highest_tile"]), "bench")
-        has = np.ones(len(rows), np.bool_)
+    boards, moves, finals, runs = play("expectimax", count)
+    rng, directions = np.random.default_rng(2), np.arange(4, dtype=np.uint8)
+    for row, final in zip(runs, finals.tolist(), strict=True):
+        rows = slice(int(row["first_row"]), int(row["first_row"] + row["rows"]))
+        legal = legal_masks(boards[rows])
+        values = rng.random((len(legal), 4), np.float32) * (legal[:, None] >> directions & 1)
+        meta = RunMeta(len(legal), 0, 0.0, int(row["max_score"]), int(row["highest_tile"]), "bench")
+        has = np.ones(len(legal), np.bool_)
         branches = {"branch_values": values.astype(np.float32), "branch_legal": legal, "has_branches": has}
-        run = RunV2.from_boards(boards, rows["action"].copy(), 0, meta, **branches)
+        run = RunV2.from_boards(boards[rows], moves[rows], final, meta, **branches)
         run.save(directory / f"{int(row['id']):06d}.a2run2")
-        total += len(rows)
-    return total
+    return len(boards)
 
 
 def build_figures(directory: Path, *, runs: int, rounds: int) -> list[Figure]:
@@ -174,39 +141,27 @@ def open_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
     path = make_rows(directory, rows) / "steps.npy"
     size = path.stat().st_size
 
-    def cold(work: Callable[[], object]) -> float:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        claim_memory(3 * size)
+    def opened_s() -> float:
+        make_cold([path], 3 * size)
         begin = time.perf_counter()
-        work()
-        return size / (time.perf_counter() - begin) / 1e9
-
-    def cat() -> None:
-        with Path(os.devnull).open("wb") as null:
-            subprocess.run(["cat", str(path)], stdout=null, check=True)
+        Dataset.open(path.parent)
+        return time.perf_counter() - begin
 
     # Twice as many rounds: they are short, and a disk varies more than a processor.
-    opens, cats, ratios = alternate(
-        lambda: cold(lambda: Dataset.open(path.parent)), lambda: cold(cat), 2 * rounds
+    opens, cats, speeds = alternate(
+        lambda: size / opened_s() / 1e9, lambda: size / cat_s([path], 3 * size) / 1e9, 2 * rounds
     )
     group = f"opening {size / 1e6:,.0f} MB, cold"
     return [
         median_of(opens, group=group, name="Dataset.open", unit="GB/s"),
         median_of(cats, group=group, name="cat", unit="GB/s"),
-        median_of(ratios, group=group, name="Dataset.open / cat", unit="", target=OPEN_TARGET),
+        median_of(speeds, group=group, name="Dataset.open / cat", unit="", target=OPEN_TARGET),
     ]
 
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--runs", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--directory", type=Path, help="on a disk, for opening  [default: the temporary one]")
-    args = parser.parse_args()
+    args = options(__doc__, rows=20_000_000, runs=2000, rounds=7, directory=Path(tempfile.gettempdir()))
     before = machine()
     with memory_dir() as memory:
         warm_memory(memory)

@@ -4,8 +4,7 @@ Everything here is a median over rounds. Where two things are compared, a round 
 other, so that whatever else the machine does hits both; the ratio is the median of the rounds' ratios.
 """
 
-from __future__ import annotations
-
+import argparse
 import importlib.metadata
 import json
 import os
@@ -14,16 +13,16 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 CHECKOUT = Path(__file__).resolve().parents[2]
+#: Where packages are imported from, as ``PYTHONPATH``.
+TREES = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
 RESULTS = CHECKOUT / "bench-results"
 
 #: What a full run takes, by `benchmarks.md`: medians of at least five.
@@ -70,7 +69,39 @@ def alternate(
         else:
             ones.append(one())
             others.append(other())
-    return ones, others, [a / b for a, b in zip(ones, others, strict=True)]
+    return ones, others, ratios(ones, others)
+
+
+def ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Each of the ones by its other, of the same round."""
+    return [one / other for one, other in zip(ones, others, strict=True)]
+
+
+def in_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """What each measures, once a round, in an order that changes from round to round."""
+    names = list(contenders)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            found[name].append(contenders[name]())
+    return found
+
+
+def make_cold(paths: Sequence[Path], memory: int) -> None:
+    """Drop the pages of these files from the cache, and have so many bytes of memory ready."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    claim_memory(memory)
+
+
+def cat_s(paths: Sequence[Path], memory: int) -> float:
+    """Seconds that ``cat`` takes to read them all, made cold before."""
+    make_cold(paths, memory)
+    begin = time.perf_counter()
+    subprocess.run(["cat", *map(str, paths)], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - begin
 
 
 def claim_memory(count: int) -> None:
@@ -169,3 +200,15 @@ def report(stem: str, figures: Sequence[Figure], before: dict[str, Any]) -> None
     """Write the table and print it; for the long forms."""
     path = write_table(stem, figures, before)
     sys.stdout.write(f"{path.read_text()}\n{path}\n")
+
+
+def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
+    """The command line of a long form: an option for each default, of its type; False makes a flag."""
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=how)
+    for name, default in defaults.items():
+        kind: dict[str, Any] = {"type": type(default), "default": default}
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", **({"action": "store_true"} if default is False else kind)
+        )
+    return parser.parse_args()

@@ -14,27 +14,22 @@ and from where the recorders write.
 size is looked at meanwhile.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tape2048.errors import TapeError
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Snapshot, read_snapshot
 
-from .figures import CHECKOUT, ROUNDS_MIN, Figure, alternate, machine, median_of, report
+from .figures import ROUNDS_MIN, Figure, alternate, machine, median_of, report
 from .recording import Deleting, memory_dir, warm_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+from .start import recorder_env
 
 PLAYERS = ("ntuple:look_below=0", "random")
 TARGET = 0.97
@@ -44,12 +39,9 @@ START_S = 120.0
 
 
 def _start(*args: str) -> subprocess.Popen[bytes]:
-    rooms = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
-    path = os.pathsep.join(filter(None, [rooms, os.environ.get("PYTHONPATH", "")]))
-    return subprocess.Popen(
-        [sys.executable, "-m", "tape2048_tools.cli", *args],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    command = [sys.executable, "-m", "tape2048_tools.cli", *args]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, env=recorder_env(), **quiet)  # type: ignore[call-overload]
 
 
 def _snapshot(out_dir: Path) -> Snapshot | None:
@@ -198,11 +190,9 @@ def main() -> None:
     with memory_dir() as directory:
         if args.outage:
             figures += outage_figures(
-                seconds=60 * args.minutes,
-                spool_max_mb=args.spool_max_mb,
-                rotate_steps=ROTATE_STEPS,
+                seconds=60 * args.minutes, spool_max_mb=args.spool_max_mb, rotate_steps=ROTATE_STEPS,
                 directory=directory,
-            )
+            )  # fmt: skip
         else:
             warm_memory(directory)
             for player in args.players:

@@ -3,20 +3,16 @@
 So it takes turns with what is measured against it, over the same rows and the same indices.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 SOURCE = Path(__file__).with_name("floor.c")
 COMPILERS = ("cc", "gcc", "clang")

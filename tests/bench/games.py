@@ -1,18 +1,15 @@
 """Games to be played for their time: always new ones, recorded or not."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from tape2048.game.moves import last_boards
 from tape2048_recorder.config import split_player
 from tape2048_recorder.game.loop import BUFFER_FULL, Buffer, play_into, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 #: The recorder's defaults.
 BLOCK_ROWS = 262_144
@@ -20,8 +17,23 @@ RUNS_MAX = 16_384
 
 
 def make_buffer() -> Buffer:
-    """A worker's buffer."""
     return Buffer(rows_max=BLOCK_ROWS, runs_max=RUNS_MAX, record_action=False, sample_rate=1)
+
+
+def play(player: str, count: int) -> tuple[Any, Any, Any, Any]:
+    """Boards, moves and final boards of so many games, and their run table."""
+    name, args = split_player(player)
+    made = make_player(name, args or {})
+    buffer = Buffer(rows_max=1 << 16, runs_max=count, record_action=True, sample_rate=1)
+    ids = np.arange(count, dtype=np.uint64)
+    buffer.give(ids, game_seeds(1, ids))
+    while play_into(buffer, made, steps_max=1 << 40) == BUFFER_FULL:
+        buffer.grow()
+    runs = buffer.runs.copy()
+    assert len(runs) == count
+    boards, moves = buffer.boards.copy(), buffer.rows["action"].copy()
+    last = (runs["first_row"] + runs["rows"]).astype(np.int64) - 1
+    return boards, moves, last_boards(boards[last], moves[last])[0], runs
 
 
 class Games:

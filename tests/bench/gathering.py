@@ -1,4 +1,4 @@
-"""Random batches of rows in memory: the C floor, what others offer, and the order they come in.
+"""Random batches of rows in memory: the C floor, NumPy, and the order they come in.
 
 ::
 
@@ -8,25 +8,19 @@ Everything takes turns over the same array on huge pages, with fresh random indi
 is the median of 128 calls. Ratios are to the floor of the same round.
 """
 
-from __future__ import annotations
-
-import argparse
+import functools
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048.batches.shuffle import Permutation
 from tape2048.io.bulk_read import allocate
 
-from .figures import ROUNDS_MIN, Figure, machine, median_of, report
+from .figures import ROUNDS_MIN, Figure, in_turns, machine, median_of, options, ratios, report
 from .floor import ROW_BYTES, Floor, load_floor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 ROWS = 20_000_000
 BATCH = 4096
@@ -44,35 +38,6 @@ def random_rows(count: int, row_bytes: int) -> NDArray[np.uint8]:
         part = memory[first : first + _FILL_BYTES]
         part[:] = np.frombuffer(rng.bytes(len(part)), np.uint8)
     return memory.reshape(count, row_bytes)
-
-
-def peers(rows: NDArray[np.uint8], batch: int) -> dict[str, Callable[[NDArray[np.uint64]], object]]:
-    """Ways to take rows that everybody has at hand; those that are not installed are left out."""
-    row_bytes = rows.shape[1]
-    fields: list[Any] = [("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]
-    if row_bytes > 28:
-        fields.append(("rest", "u1", (row_bytes - 28,)))
-    structured = rows.view(np.dtype(fields)).reshape(-1)
-    untyped = rows.view(f"V{row_bytes}").reshape(-1)
-    taken = np.empty(batch, untyped.dtype)
-    found: dict[str, Callable[[NDArray[np.uint64]], object]] = {
-        "structured array, a[indices]": lambda indices: structured[indices],
-        "np.take of a view of bytes": lambda indices: np.take(
-            untyped, indices.view(np.int64), out=taken, mode="clip"
-        ),
-    }
-    try:
-        import torch
-    except ImportError:
-        return found
-    torch.set_num_threads(1)
-    # float32 columns: of a matrix of bytes, index_select copies byte by byte and is several times slower.
-    matrix = torch.from_numpy(rows.view(np.float32))
-    selected = torch.empty((batch, row_bytes // 4))
-    found["torch.index_select"] = lambda indices: torch.index_select(
-        matrix, 0, torch.from_numpy(indices.view(np.int64)), out=selected
-    )
-    return found
 
 
 def sample(work: Callable[[NDArray[np.uint64]], object], indices: NDArray[np.uint64]) -> float:
@@ -97,22 +62,24 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """A sample of each contender in each round, in an order that changes; milliseconds a call."""
     rng = np.random.default_rng(2)
-    names = list(contenders)
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for i in range(rounds):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            indices = rng.integers(0, rows, (calls, batch), dtype=np.uint64)
-            found[name].append(sample(contenders[name], indices))
-    return found
+
+    def measured(work: Callable[[NDArray[np.uint64]], object]) -> float:
+        return sample(work, rng.integers(0, rows, (calls, batch), dtype=np.uint64))
+
+    turns = {name: functools.partial(measured, work) for name, work in contenders.items()}
+    return in_turns(turns, rounds)
 
 
 def gather_figures(*, rows: int, batch: int, rounds: int, row_bytes: int) -> list[Figure]:
-    """The floor, the peers, and the shuffle's share of a batch."""
+    """NumPy, the floor, and the shuffle's share of a batch."""
     data = random_rows(rows, row_bytes)
     out = np.empty(batch * row_bytes, np.uint8)
-    contenders = peers(data, batch)
+    untyped = data.view(f"V{row_bytes}").reshape(-1)
+    contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
+        "array of bytes, a[indices]": lambda indices: untyped[indices]
+    }
     if load_floor() is not None:
-        floor = Floor(data.view(f"V{row_bytes}").reshape(-1))
+        floor = Floor(untyped)
         contenders["C loop with prefetch"] = lambda indices: floor(indices, out)
     permutation = Permutation(rows, seed=1, epoch=2)
     order = np.empty(batch, np.uint64)
@@ -123,12 +90,7 @@ def gather_figures(*, rows: int, batch: int, rounds: int, row_bytes: int) -> lis
     figures = [median_of(samples, group=group, name=name, unit="ms") for name, samples in found.items()]
     if floors := found.pop("C loop with prefetch", None):
         figures += [
-            median_of(
-                [one / other for one, other in zip(samples, floors, strict=True)],
-                group=group,
-                name=f"{name}, of the C loop",
-                unit="ratio",
-            )
+            median_of(ratios(samples, floors), group=group, name=f"{name}, of the C loop", unit="ratio")
             for name, samples in found.items()
         ]
     return figures
@@ -136,11 +98,7 @@ def gather_figures(*, rows: int, batch: int, rounds: int, row_bytes: int) -> lis
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN + 4)
-    args = parser.parse_args()
+    args = options(__doc__, rows=ROWS, batch=BATCH, rounds=ROUNDS_MIN + 4)
     before = machine()
     figures = []
     for row_bytes in ROW_BYTES:

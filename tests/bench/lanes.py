@@ -14,26 +14,21 @@ memory: each worker's rows between its first and its last block, and the share o
 to the network. Its games are short, so that more of them end than with a network that has learned.
 """
 
-from __future__ import annotations
-
-import argparse
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048_recorder.lanes.table import NULL, measure
 from tape2048_recorder.players.batch import Sampling
 
-from .figures import CHECKOUT, ROUNDS_MIN, Figure, machine, median_of, report
+from .figures import CHECKOUT, ROUNDS_MIN, Figure, in_turns, machine, median_of, options, ratios, report
 from .recording import WARM_BYTES, memory_dir, record, warm_memory
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Player = Callable[[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint8]], Any]
+Player = Callable[[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint8]], Any]
 
 LANES = 4096
 NETWORK_LANES = 1024
@@ -68,24 +63,23 @@ PLAYERS = {
 
 def lane_figures(*, rounds: int, seconds: float, lanes: int) -> list[Figure]:
     """Each of :data:`PLAYERS` in turns, and what is left of the first one's rate."""
-    samples: dict[str, list[float]] = {name: [] for name in PLAYERS}
-    names = list(PLAYERS)
-    for i in range(rounds):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            found = measure(PLAYERS[name][0], {}, lanes=lanes, sampling=Sampling(), seconds=seconds)
-            samples[name].append(found.moves_per_cpu_s)
+
+    def measured(player: str) -> float:
+        found = measure(player, {}, lanes=lanes, sampling=Sampling(), seconds=seconds)
+        return found.moves_per_cpu_s
+
+    samples = in_turns(
+        {name: functools.partial(measured, player) for name, (player, _) in PLAYERS.items()}, rounds
+    )
     group = f"{lanes:,} lanes, one core"
     figures = [
         median_of(samples[name], group=group, name=name, unit="steps/CPU-s", target=target)
         for name, (_, target) in PLAYERS.items()
     ]
-    first, *others = names
+    first, *others = PLAYERS
     return figures + [
         median_of(
-            [one / null for one, null in zip(samples[name], samples[first], strict=True)],
-            group=group,
-            name=f"{name}, of {first}",
-            unit="ratio",
+            ratios(samples[name], samples[first]), group=group, name=f"{name}, of {first}", unit="ratio"
         )
         for name in others
     ]
@@ -105,16 +99,9 @@ def make_network(directory: Path) -> str:
 
 
 def recorded_figures(
-    player: str,
-    *,
-    group: str,
-    rounds: int,
-    seconds: float,
-    lanes: int,
-    workers: int,
-    directory: Path,
+    player: str, *, group: str, rounds: int, seconds: float, lanes: int, workers: int, directory: Path,
     **how: int,
-) -> list[Figure]:
+) -> list[Figure]:  # fmt: skip
     """A batched player in a recorder: its rate, and the player's share of the workers' time."""
     out_dir = directory / "sessions"
     found = [record(player, seconds, workers, out_dir, lanes=lanes, **how) for _ in range(rounds)]
@@ -130,13 +117,7 @@ def recorded_figures(
 
 def main() -> None:
     """Measure, print and write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--lanes", type=int, default=None)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--recorded", action="store_true", help="record with a network (needs torch)")
-    args = parser.parse_args()
+    args = options(__doc__, lanes=0, rounds=ROUNDS_MIN, seconds=4.0, workers=2, recorded=False)
     before = machine()
     if not args.recorded:
         figures = lane_figures(rounds=args.rounds, seconds=args.seconds, lanes=args.lanes or LANES)
@@ -145,14 +126,9 @@ def main() -> None:
     with memory_dir() as directory:
         warm_memory(directory, WARM_BYTES)
         figures = recorded_figures(
-            make_network(directory),
-            group=NETWORK,
-            rounds=args.rounds,
-            seconds=args.seconds,
-            lanes=args.lanes or NETWORK_LANES,
-            workers=args.workers,
-            directory=directory,
-        )
+            make_network(directory), group=NETWORK, rounds=args.rounds, seconds=args.seconds,
+            lanes=args.lanes or NETWORK_LANES, workers=args.workers, directory=directory,
+        )  # fmt: skip
     report("lanes-recorded", figures, before)
 
 

@@ -9,15 +9,11 @@ virtual disk may be cached by its host, for both alike. And memory is made ready
 (``claim_memory``): a virtual machine's may be the host's until it is touched.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
-import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,10 +22,7 @@ from tape2048.io.bulk_read import Stretch, read_rows
 from tape2048.rows.boards import read_boards
 from tape2048.rows.row_map import BOARD_BYTES
 
-from .figures import ROUNDS_MIN, Figure, alternate, claim_memory, machine, median_of, report
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from .figures import ROUNDS_MIN, Figure, alternate, cat_s, machine, make_cold, median_of, options, report
 
 TARGET = 0.9
 ROW_BYTES = STEP_DTYPE.itemsize
@@ -48,25 +41,9 @@ def make_files(directory: Path, count: int, size: int) -> list[Path]:
     return paths
 
 
-def make_cold(paths: Sequence[Path]) -> None:
-    """Forget the pages of these files (they are clean), and have memory ready for them and their copy."""
-    for path in paths:
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    claim_memory(3 * sum(path.stat().st_size for path in paths))
-
-
-def cat_s(paths: Sequence[Path]) -> float:
-    """Seconds that ``cat`` takes to read them all."""
-    make_cold(paths)
-    begin = time.perf_counter()
-    subprocess.run(["cat", *map(str, paths)], stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - begin
-
-
 def read_s(paths: Sequence[Path], size: int, *, packed: bool) -> float:
     """Seconds that reading them into one array takes, or their boards alone."""
-    make_cold(paths)
+    make_cold(paths, 3 * size * len(paths))
     parts = [Stretch(path, 0, size) for path in paths]
     begin = time.perf_counter()
     rows = read_boards(parts, ROW_BYTES) if packed else read_rows(parts)
@@ -87,7 +64,7 @@ def loading_figures(*, files: int, size: int, rounds: int, directory: Path) -> l
         for packed, name in ((False, "rows into one array"), (True, "boards alone, packed")):
             ours, cats, ratios = alternate(
                 lambda packed=packed: total / read_s(paths, size, packed=packed),
-                lambda: total / cat_s(paths),
+                lambda: total / cat_s(paths, 3 * size * files),
                 rounds,
             )
             figures += [
@@ -103,12 +80,7 @@ def loading_figures(*, files: int, size: int, rounds: int, directory: Path) -> l
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--files", type=int, default=FILES)
-    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN + 2)
-    parser.add_argument("--directory", type=Path, default=Path(), help="where the files are made: a disk")
-    args = parser.parse_args()
+    args = options(__doc__, files=FILES, megabytes=MEGABYTES, rounds=ROUNDS_MIN + 2, directory=Path())
     before = machine()
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
         figures = loading_figures(

@@ -12,25 +12,20 @@ deleted as they appear, by this process and not by the one that is measured. Ope
 last third may have no more than the middle third, but for the few of a session that is being published.
 """
 
-from __future__ import annotations
-
-import argparse
 import contextlib
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from .figures import Figure, machine, report
+from ..recorder.processes import resident_mb, workers_of
+from .figures import Figure, machine, options, report
 from .recording import Deleting, memory_dir
 from .start import recorder_command, recorder_env
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BOUND_MB = 250.0
 GROWTH_MAX_MB = 5.0
@@ -38,18 +33,6 @@ DESCRIPTORS_MORE_MAX = 4
 BLOCK_ROWS = 262_144
 ROW_BYTES = 28
 BUFFER_MB = BLOCK_ROWS * ROW_BYTES / 1e6
-
-
-def resident_mb(pid: int) -> float:
-    """What a process has resident now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def children_of(pid: int) -> list[int]:
-    """Its child processes, in the order of their starts."""
-    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sorted(map(int, pids))
 
 
 @contextlib.contextmanager
@@ -100,13 +83,13 @@ def watch(
 ) -> list[Sample]:
     """The highest of ``looks`` for each sample."""
     found = []
-    pids = [child.pid, *children_of(child.pid)]
+    pids = [child.pid, *workers_of(child.pid)]
     begin = time.monotonic()
     for i in range(samples):
         seen = []
         for k in range(looks):
             time.sleep(max(0.0, begin + (i + (k + 1) / looks) * interval_s - time.monotonic()))
-            if [child.pid, *children_of(child.pid)] != pids:
+            if [child.pid, *workers_of(child.pid)] != pids:
                 raise RuntimeError(f"the processes were {pids}, and are not any more")
             seen.append(look(pids))
         found.append(highest(seen))
@@ -134,35 +117,23 @@ def memory_figures(samples: list[Sample], player: str) -> list[Figure]:
         limits: dict[str, Any] = {"at_least": False, "group": f"memory, `{player}`"}
         figures += [
             Figure(
-                name=f"{name}, highest",
-                value=max(megabytes),
-                unit="MB",
-                target=bound,
-                samples=megabytes,
+                name=f"{name}, highest", value=max(megabytes), unit="MB", target=bound, samples=megabytes,
                 **limits,
             ),
             Figure(
                 name=f"{name}, growth", value=growth(megabytes), unit="MB", target=GROWTH_MAX_MB, **limits
             ),
             Figure(
-                name=f"{name}, more descriptors",
-                value=growth(descriptors),
-                unit=f"of {max(descriptors):.0f}",
-                target=DESCRIPTORS_MORE_MAX,
-                **limits,
+                name=f"{name}, more descriptors", value=growth(descriptors),
+                unit=f"of {max(descriptors):.0f}", target=DESCRIPTORS_MORE_MAX, **limits,
             ),
-        ]
+        ]  # fmt: skip
     return figures
 
 
 def main() -> None:
     """Run, print a line a minute, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--interval-s", type=float, default=60)
-    parser.add_argument("--player", default="random")
-    parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args()
+    args = options(__doc__, minutes=30.0, interval_s=60.0, player="random", workers=2)
     before = machine()
     samples = max(1, round(args.minutes * 60 / args.interval_s))
     columns = ["minute", "daemon", *(f"worker {i}" for i in range(args.workers))]

@@ -3,18 +3,14 @@
 Either version of control groups will do; root is needed, and a hierarchy that may be written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from types import TracebackType
+from typing import NamedTuple, Self
 
 #: What the hog takes, more than a limit leaves it; workers are larger, so that the kernel takes one of them.
 _HOG_BYTES = 96 << 20
@@ -94,7 +90,6 @@ class MemoryGroup:
             [sys.executable, "-I", "-S", "-c", _HOG, str(_HOG_BYTES)], stdin=subprocess.PIPE, text=True
         )
         try:
-            assert hog.stdin is not None
             self.add(hog.pid)
             used = int((self._path / self._names.used).read_text())
             self._limit(str(used + _LEFT_BYTES))

@@ -11,7 +11,6 @@ order, and values them by the default player's network, as what a look-up costs 
 
 from __future__ import annotations
 
-import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from tape2048_recorder.evaluation.games import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player
 
-from .figures import Figure, machine, median_of, report
+from .figures import Figure, machine, median_of, options, ratios, report
 
 if TYPE_CHECKING:
     from tape2048.critic.ntuple.critic import CriticTables, Games
@@ -78,25 +77,20 @@ def critic_figures(*, games: int, rounds: int, judged: int = _JUDGED) -> list[Fi
         network.values(boards)
         values.append(judged / (time.perf_counter() - begin))
     group = f"{len(played.boards):,} boards of {games:,} games, three tiles"
-    ratios = [two / one for one, two in zip(ones, twos, strict=True)]
     return [
         median_of(ones, group=group, name="learned, one thread", unit="boards/s"),
         median_of(twos, group=group, name="learned, two threads", unit="boards/s", target=LEARNED_TARGET),
-        median_of(ratios, group=group, name="two threads, of one", unit="ratio"),
+        median_of(ratios(twos, ones), group=group, name="two threads, of one", unit="ratio"),
         median_of(judgements, group=group, name="judged, one thread", unit="boards/s", target=JUDGED_TARGET),
         median_of(
-            [one / other for one, other in zip(judgements, values, strict=True)],
-            group=group, name="judged, of a network's values", unit="ratio",
+            ratios(judgements, values), group=group, name="judged, of a network's values", unit="ratio"
         ),
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--games", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = options(__doc__, games=2000, rounds=5)
     before = machine()
     report("ntuple_critic", critic_figures(games=args.games, rounds=args.rounds), before)
 

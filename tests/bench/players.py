@@ -9,10 +9,7 @@ has the first stage of our network, so it plays nearly as well up to 8192. With 
 moves of boards with at most two empty cells, or of all; ours looks where it does by default, or always.
 """
 
-from __future__ import annotations
-
-import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
@@ -21,12 +18,9 @@ from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.trainer import Trainer
 
 from . import sketch
-from .figures import ROUNDS_MIN, Figure, alternate, cpu_rate, machine, median_of, report
+from .figures import ROUNDS_MIN, Figure, alternate, cpu_rate, machine, median_of, options, report
 from .games import Games
 from .training import config_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Ours, the sketch's ``look_below``, games of each a round, and what ours has to reach of the sketch.
 PLAYERS = (
@@ -67,9 +61,9 @@ def playing(rounds: int, *, games: int | None = None) -> list[Figure]:
     return found
 
 
-def learning(rounds: int, *, moves: int) -> list[Figure]:
+def learning(rounds: int, *, moves: int, **network: str) -> list[Figure]:
     """Moves per second of CPU that both trainers learn from, one thread each, after a first round unseen."""
-    trainer = Trainer(config_of((rounds + 1) * 2 * moves, 1, 1))
+    trainer = Trainer(config_of((rounds + 1) * 2 * moves, 1, 1, **network))
     learner = sketch.Learner.empty(1)
 
     def ours() -> int:
@@ -87,9 +81,7 @@ def learning(rounds: int, *, moves: int) -> list[Figure]:
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    args = parser.parse_args()
+    args = options(__doc__, rounds=9)
     before = machine()
     rounds = max(args.rounds, ROUNDS_MIN)
     report("players", playing(rounds) + learning(rounds, moves=5_000_000), before)

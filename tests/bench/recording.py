@@ -19,8 +19,6 @@ a few GB are written and deleted before the first round.
 **Niced.** The same recorder on one core, at the lowest priority: the mission's 40,000 steps/s must hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -33,28 +31,22 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from .figures import CHECKOUT, ROUNDS_MIN, Figure, alternate, machine, median_of, report
+from tape2048_recorder.daemon.daemon import Daemon
+from tape2048_recorder.daemon.supervisor import Worker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tape2048_recorder.daemon.daemon import Daemon
-    from tape2048_recorder.daemon.supervisor import Worker
+from .figures import CHECKOUT, ROUNDS_MIN, TREES, Figure, alternate, machine, median_of, report
 
 SHM = Path("/dev/shm")
 WARM_BYTES = 3 * 10**9
 #: The players that are measured. Playing at 25M steps/s and more, the first two are limited by memory.
 TARGETS: dict[str, float | None] = {
-    "random": None,
-    "greedy": None,
-    "expectimax:depth=1": 0.95,
-    "ntuple:look_below=0": 0.85,
-    "ntuple": 0.95,
+    "random": None, "greedy": None, "expectimax:depth=1": 0.95, "ntuple:look_below=0": 0.85, "ntuple": 0.95,
     "ntuple:look_below=16,look_margin=0": 0.95,
-}
+}  # fmt: skip
 TAPE_TARGETS = {"random": None, "greedy": None, "ntuple:look_below=0": 0.93, "ntuple": 0.97}
 #: Largest share of publishing in a recorder's CPU time, where it verifies a tape.
 PUBLISHING_TARGET = 0.03
@@ -83,19 +75,14 @@ class Recorded(NamedTuple):
     model_share: float | None  # of the workers' time, in a batched player
 
 
-# --- the two things that are measured, each in processes of its own
-
-
 def play_bare(player: str, seconds: float, workers: int) -> float:
     """Steps a second of as many bare loops as there would be workers."""
     children = [_child("play", player=player, index=index) for index in range(workers)]
     try:
         for child in children:
-            assert child.stdout is not None
             if child.stdout.readline() != b"ready\n":
                 raise RuntimeError("a bare loop did not start")
         for child in children:
-            assert child.stdin is not None
             child.stdin.write(f"{seconds}\n".encode())
             child.stdin.flush()
         return sum(json.loads(child.communicate()[0]) for child in children)
@@ -124,8 +111,7 @@ def record(player: str, seconds: float, workers: int, out_dir: Path, **how: Any)
 
 
 def _child(what: str, **arguments: Any) -> subprocess.Popen[bytes]:
-    rooms = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
-    path = os.pathsep.join(filter(None, [rooms, os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [TREES, os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
         [sys.executable, "-m", "tests.bench.recording", f"--child-{what}", json.dumps(arguments)],
         cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
@@ -235,22 +221,13 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
     Daemon._confirm = stamped  # type: ignore[method-assign]
     name, args = split_player(player)
     config = RecorderConfig(
-        player=name,
-        player_args=args or {},
-        workers=workers,
-        out_dir=out_dir,
-        seed=1,
-        block_rows=how.get("block_rows"),
-        storage=how.get("storage", "rows"),
-        lanes=how.get("lanes", LANES),
-        max_wall_s=10 * seconds + 60,
-    )
+        player=name, player_args=args or {}, workers=workers, out_dir=out_dir, seed=1,
+        block_rows=how.get("block_rows"), storage=how.get("storage", "rows"),
+        lanes=how.get("lanes", LANES), max_wall_s=10 * seconds + 60,
+    )  # fmt: skip
     with deleting:
         summary = run(config, _Quiet())
     sys.stdout.write(json.dumps(stamps.result(len(summary.sessions), summary.model_share)))
-
-
-# --- the memory that they write to
 
 
 class Deleting:
@@ -304,9 +281,6 @@ def warm_memory(directory: Path, size: int = WARM_BYTES) -> None:
     path.unlink()
 
 
-# --- figures
-
-
 def ratio_figures(
     player: str, *, rounds: int, seconds: float, workers: int, directory: Path, **how: Any
 ) -> list[Figure]:
@@ -324,11 +298,9 @@ def ratio_figures(
     targets = TAPE_TARGETS if tape else TARGETS
     cpu_ns = [one.worker_ns + one.daemon_ns + one.publish_ns for one in found]
     costs = {
-        "worker_ns": "workers",
-        "daemon_ns": "daemon's loop",
-        "publish_ns": "publishing",
+        "worker_ns": "workers", "daemon_ns": "daemon's loop", "publish_ns": "publishing",
         "delete_ns": "deleting (the benchmark's own)",
-    }
+    }  # fmt: skip
     return [
         median_of(others, group=group, name="unrecorded", unit="steps/s"),
         median_of(ones, group=group, name="recorded", unit="steps/s"),
@@ -337,17 +309,14 @@ def ratio_figures(
         ),
         median_of(
             [one.publish_ns / ns for one, ns in zip(found, cpu_ns, strict=True)],
-            group=group,
-            name="publishing, of the recorder's CPU",
-            unit="ratio",
-            target=PUBLISHING_TARGET if tape and player == "ntuple" else None,
-            at_least=False,
+            group=group, name="publishing, of the recorder's CPU", unit="ratio",
+            target=PUBLISHING_TARGET if tape and player == "ntuple" else None, at_least=False,
         ),
         *(
             median_of([getattr(one, field) for one in found], group=group, name=name, unit="CPU-ns/row")
             for field, name in costs.items()
         ),
-    ]
+    ]  # fmt: skip
 
 
 def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, nice: int = 19) -> list[Figure]:
@@ -356,15 +325,9 @@ def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, ni
     rates = [
         record(NICED_PLAYER, seconds, 0, out_dir, core=core, nice=nice).rows_per_s for _ in range(rounds)
     ]
-    return [
-        median_of(
-            rates,
-            group="niced to 19, one core",
-            name=f"`{NICED_PLAYER}`, recorded",
-            unit="steps/s",
-            target=NICED_TARGET,
-        )
-    ]
+    name = f"`{NICED_PLAYER}`, recorded"
+    how: dict[str, Any] = {"group": "niced to 19, one core", "name": name, "unit": "steps/s"}
+    return [median_of(rates, target=NICED_TARGET, **how)]
 
 
 def _arguments() -> argparse.Namespace:
@@ -404,13 +367,9 @@ def main() -> None:
             targets = TAPE_TARGETS if args.storage == "tape" else TARGETS
             for player in args.players or targets:
                 figures += ratio_figures(
-                    player,
-                    workers=args.workers,
-                    block_rows=args.block_rows,
-                    keep=int(args.keep),
-                    storage=args.storage,
-                    **how,
-                )
+                    player, workers=args.workers, block_rows=args.block_rows, keep=int(args.keep),
+                    storage=args.storage, **how,
+                )  # fmt: skip
     name = "recording-tape" if args.storage == "tape" else "recording"
     report("niced" if args.niced else name, figures, before)
 

@@ -8,8 +8,6 @@ First with an empty cache, then with the run tables in it; each in a process of 
 of ``tests.sdk.stores``: an S3 server on this machine, or a directory.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

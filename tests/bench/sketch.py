@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba.extending import register_jitable
 
 from tape2048.game.rules import count_empty, empty_mask, flip, mirror, rows_merge_score, slide_rows, transpose
@@ -18,8 +19,6 @@ from tape2048.jit.compiler import kernel
 from tape2048_recorder.game.rng import new_game, spawn
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tape2048.ntuple.network import Network
 
 __all__ = ["TUPLES", "Learner", "learn", "play", "table_of", "values"]
@@ -159,11 +158,9 @@ class Learner(NamedTuple):
         """A network that knows nothing."""
         entries = len(TUPLES) * int(_SIZE)
         return cls(
-            *(np.zeros(entries, dtype=np.float32) for _ in range(3)),
-            np.empty(_LENGTH_MAX, dtype=np.uint64),
-            np.empty(_LENGTH_MAX, dtype=np.float32),
-            np.array([seed, 0], dtype=np.uint64),
-        )
+            *(np.zeros(entries, dtype=np.float32) for _ in range(3)), np.empty(_LENGTH_MAX, dtype=np.uint64),
+            np.empty(_LENGTH_MAX, dtype=np.float32), np.array([seed, 0], dtype=np.uint64),
+        )  # fmt: skip
 
 
 @register_jitable

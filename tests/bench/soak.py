@@ -17,8 +17,6 @@ and shared memory may not grow from the middle third of the run to the last. The
 that does not hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -27,8 +25,9 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
@@ -41,17 +40,10 @@ from ..recorder.processes import Recorder, Recorders, kill, resident_mb, shared_
 from .memory_group import MemoryGroup
 from .recording import memory_dir
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 #: Expectimax, a row in twenty: games of some ten thousand steps, and files that stay small.
 SETTINGS: dict[str, Any] = {
-    "player": "expectimax",
-    "sample_rate": 20,
-    "block_rows": 2048,
-    "rotate_steps": 20_000,
-    "flush_s": 1.0,
-}
+    "player": "expectimax", "sample_rate": 20, "block_rows": 2048, "rotate_steps": 20_000, "flush_s": 1.0,
+}  # fmt: skip
 
 #: The same on tape, which has every row: blocks and sessions of as many steps.
 ON_TAPE: dict[str, Any] = {
@@ -188,17 +180,10 @@ def look(recorder: Recorder) -> Sample | None:
 
 
 def soak(
-    root: Path,
-    *,
-    seconds: float,
-    every_s: tuple[float, float],
-    workers: int = 2,
-    seed: int = 1,
-    storage: str = "rows",
-    group: MemoryGroup | None = None,
-    victims: Sequence[str] = (),
+    root: Path, *, seconds: float, every_s: tuple[float, float], workers: int = 2, seed: int = 1,
+    storage: str = "rows", group: MemoryGroup | None = None, victims: Sequence[str] = (),
     show: Callable[[str], object] = lambda _: None,
-) -> Tally:
+) -> Tally:  # fmt: skip
     """Record and kill; returns what was found.
 
     Args:
@@ -233,7 +218,6 @@ def soak(
                 tally.workers_lost += 1
                 continue
             if victim == "memory":
-                assert group is not None
                 if gone := life.run_out_of_memory(group):
                     tally.workers_lost += gone
                     continue
@@ -309,15 +293,9 @@ def main() -> int:
         root = directory / "out"
         root.mkdir()
         tally = soak(
-            root,
-            seconds=60 * args.minutes,
-            every_s=(args.every_s[0], args.every_s[1]),
-            workers=args.workers,
-            seed=args.seed,
-            storage=args.storage,
-            group=group,
-            show=show,
-        )
+            root, seconds=60 * args.minutes, every_s=(args.every_s[0], args.every_s[1]),
+            workers=args.workers, seed=args.seed, storage=args.storage, group=group, show=show,
+        )  # fmt: skip
     more = shared_memory() - before
     tally.check(not more, f"left in /dev/shm: {sorted(more)}")
     missing = tally.played - tally.steps

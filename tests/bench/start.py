@@ -9,9 +9,6 @@ rows are in the file of the session being written: blocks are made as small as t
 milliseconds after the first game ended, and an upper bound of what is asked for.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import shutil
 import signal
@@ -22,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .figures import CHECKOUT, ROUNDS_MIN, Figure, machine, median_of, report
+from .figures import ROUNDS_MIN, TREES, Figure, machine, median_of, options, report
 from .recording import memory_dir
 
 TARGET_S = 3.0
@@ -41,8 +38,7 @@ def recorder_command(out_dir: Path, player: str, *settings: str) -> list[str]:
 
 def recorder_env(**extra: str) -> dict[str, str]:
     """The environment in which the checkout's trees are found."""
-    trees = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
-    return {**os.environ, "PYTHONPATH": trees, **extra}
+    return {**os.environ, "PYTHONPATH": TREES, **extra}
 
 
 def first_rows_s(player: str, out_dir: Path, cache: Path | None = None) -> float:
@@ -97,10 +93,7 @@ def start_figures(
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
-    parser.add_argument("--cold-rounds", type=int, default=1)
-    args = parser.parse_args()
+    args = options(__doc__, rounds=ROUNDS_MIN, cold_rounds=1)
     before = machine()
     with memory_dir() as directory:
         figures = start_figures(rounds=args.rounds, cold_rounds=args.cold_rounds, directory=directory)

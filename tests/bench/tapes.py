@@ -8,17 +8,15 @@ Games of ``ntuple:look_below=0``, four million rows of them again and again. Bat
 thread, from rows at addresses that no call has touched before. Cold files as in ``loading``.
 """
 
-from __future__ import annotations
-
-import argparse
+import functools
 import os
-import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session
 from tape2048.formats.session import STEP_DTYPE
@@ -29,11 +27,8 @@ from tape2048.rows.view import tables_of
 from tape2048.tape import ANCHOR_ROWS, TapeWriter, encode
 
 from .batches import _Memory, fills
-from .figures import ROUNDS_MIN, Figure, alternate, claim_memory, machine, median_of, report
-from .test_tape_speed import play as play_boards
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from .figures import Figure, alternate, cat_s, in_turns, machine, make_cold, median_of, options, report
+from .games import play as play_boards
 
 ROWS = 200_000_000
 COLD_ROWS = 100_000_000
@@ -85,18 +80,15 @@ def corpus_on_tape(games: Games, rows: int) -> Corpus:
     counts = np.tile(games.runs["rows"].astype(np.int64), copies)
     starts = np.cumsum(counts) - counts
     runs = np.zeros(len(counts), CORPUS_RUN_DTYPE)
-    runs["id"], runs["first_row"], runs["rows"], runs["steps"] = (
-        np.arange(len(counts)),
-        starts,
-        counts,
-        counts,
-    )
+    runs["id"], runs["first_row"] = np.arange(len(counts)), starts
+    runs["rows"] = runs["steps"] = counts
     runs["highest_tile"] = np.tile(games.runs["highest_tile"], copies)
     begin = np.uint64(moves.ctypes.data)
     segments = Segments(
         address=begin + starts.astype(np.uint64), rows=counts, run=np.arange(len(counts)),
         end=np.full(len(counts), begin + np.uint64(size)), place=starts,
         session=np.zeros(len(counts), np.int64), stride=np.ones(len(counts), np.int64),
+        layout=np.zeros(len(counts), np.uint64),
     )  # fmt: skip
     spans = np.array([[begin, anchors.ctypes.data, ANCHOR_ROWS.bit_length() - 1]], np.uint64)
     starts = np.tile(games.starts, copies)
@@ -115,10 +107,8 @@ def batch_figures(games: Games, *, rows: int, batch: int, rounds: int) -> list[F
         "tokens, moves, shuffled": fills(corpus, batch, fields=("tokens", "move")),
         "tokens, labels, in order": fills(corpus, batch, shuffle=False),
     }
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, fill in contenders.items():
-            samples[name].append(_rate(fill, batch))
+    turns = {name: functools.partial(_rate, fill, batch) for name, fill in contenders.items()}
+    samples = in_turns(turns, rounds)
     group = f"batches of {batch:,} of {len(corpus):,} rows on tape"
     figures = [
         median_of(found, group=group, name=name, unit="M rows/s", target=TARGETS.get(name))
@@ -169,21 +159,15 @@ def disk_figures(games: Games, *, rows: int, batch: int, rounds: int, directory:
     group = f"{len(corpus):,} rows of a cold session on tape"
 
     def packed_s() -> float:
-        _make_cold(paths, 8 * len(corpus))
+        make_cold(paths, 8 * len(corpus))
         begin = time.perf_counter()
         found = Corpus.open(session, load="packed", progress=False)
         passed = time.perf_counter() - begin
         assert len(found) == len(corpus)
         return passed
 
-    def cat_s() -> float:
-        _make_cold([steps], 0)
-        begin = time.perf_counter()
-        subprocess.run(["cat", str(steps)], stdout=subprocess.DEVNULL, check=True)
-        return time.perf_counter() - begin
-
     packed_s()  # compiles
-    cats, ours, ratios = alternate(cat_s, packed_s, rounds)
+    cats, ours, ratios = alternate(lambda: cat_s([steps], 0), packed_s, rounds)
     figures = [
         median_of(ours, group=group, name="opened, packed", unit="s"),
         median_of(cats, group=group, name="`cat` of the rows as steps.npy", unit="s"),
@@ -194,7 +178,7 @@ def disk_figures(games: Games, *, rows: int, batch: int, rounds: int, directory:
     pool_rows = min(1 << 25, len(corpus) // 2)
     rates = []
     for seed in range(rounds):
-        _make_cold(paths, 0)
+        make_cold(paths, 0)
         loader = CriticLoader(corpus, batch, threads=1, seed=seed, pool_rows=pool_rows)
         begin, served = time.perf_counter(), 0
         for found in loader:
@@ -204,23 +188,9 @@ def disk_figures(games: Games, *, rows: int, batch: int, rounds: int, directory:
     return [*figures, median_of(rates, group=group, name=name, unit="M rows/s", target=20.0)]
 
 
-def _make_cold(paths: list[Path], memory: int) -> None:
-    """Forget the pages of these files, and have memory ready."""
-    for path in paths:
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    claim_memory(memory)
-
-
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--cold", type=int, default=COLD_ROWS)
-    parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN + 2)
-    parser.add_argument("--directory", type=Path, default=Path(), help="where the files are made: a disk")
-    args = parser.parse_args()
+    args = options(__doc__, rows=ROWS, cold=COLD_ROWS, batch=BATCH, rounds=7, directory=Path())
     before = machine()
     games = play(PLAYER, GAMES)
     figures = batch_figures(games, rows=args.rows, batch=args.batch, rounds=args.rounds)

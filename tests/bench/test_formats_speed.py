@@ -1,32 +1,24 @@
-"""Run formats and packs: decoding against plain Python, reading, random access, export."""
-
-from __future__ import annotations
+"""Run formats and packs: decoding against plain Python, reading, random access."""
 
 import functools
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from crc32c import crc32c
 from tests.sdk import run_builders as build
 
+from tape2048.game.rules import legal_masks
 from tape2048.packs import PackReader, PackWriter
 from tape2048.runs.a2run import read_run, write_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, RunMeta
 
 from .figures import Figure, alternate, median_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    class Benchmark(Protocol):
-        """The part of pytest-benchmark's fixture that is used here."""
-
-        def pedantic(self, target: Callable[..., Any], **how: Any) -> Any: ...
-
+from .games import play
 
 #: Steps of a typical run in the collections that exist, and of a long one.
 STEPS_TYPICAL = 1_900
@@ -60,7 +52,7 @@ def rate(work: Callable[[], object], amount: float) -> float:
 
 
 @pytest.mark.benchmark(group="formats", timer=time.process_time)
-def test_a2run2_decoding(benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool) -> None:
+def test_a2run2_decoding(benchmark: Any, figures: list[Figure], rounds: int, full: bool) -> None:
     files = [make_run(STEPS_TYPICAL if full else 20, seed).to_bytes() for seed in range(200 if full else 2)]
     size = sum(map(len, files))
     plain = files[: 5 if full else 1]
@@ -84,22 +76,19 @@ def test_a2run2_decoding(benchmark: Benchmark, figures: list[Figure], rounds: in
         median_of(ratios, group=GROUP, name="a2run2 decode / plain Python", unit="ratio", target=50),
         median_of(
             [value / 1e6 for value in ours],
-            group=GROUP,
-            name=f"a2run2 decode, runs of {STEPS_TYPICAL} steps",
-            unit="MB/s a core",
-            target=250,
+            group=GROUP, name=f"a2run2 decode, runs of {STEPS_TYPICAL} steps", unit="MB/s a core", target=250,
         ),
         median_of(
             [value / 1e6 for value in alone], group=GROUP, name="a2run2 decode, 500k steps", unit="MB/s"
         ),
         median_of([value / 1e6 for value in encode], group=GROUP, name="a2run2 encode", unit="MB/s a core"),
-    ]
+    ]  # fmt: skip
     assert min(ratios) > 0
 
 
 @pytest.mark.benchmark(group="formats", timer=time.process_time)
 def test_a2t1_open_and_checksum(
-    benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool, tmp_path: Path
+    benchmark: Any, figures: list[Figure], rounds: int, full: bool, tmp_path: Path
 ) -> None:
     source = make_run(STEPS_LONG if full else 20, 1)
     run = Run(source.states, source.moves, source.meta)
@@ -124,19 +113,32 @@ def test_a2t1_open_and_checksum(
         median_of([value / 1e9 for value in in_place], group=GROUP, name='... with load="mmap"', unit="GB/s"),
         median_of(
             [value / 1e9 for value in ours],
-            group=GROUP,
-            name=f"A2T1 open and checksum, {STEPS_LONG:,} steps",
-            unit="GB/s",
-            target=2,
+            group=GROUP, name=f"A2T1 open and checksum, {STEPS_LONG:,} steps", unit="GB/s", target=2,
         ),
         median_of(ratios, group=GROUP, name="A2T1 open and checksum / crc32c alone", unit="ratio"),
-    ]
+    ]  # fmt: skip
+
+
+def played(player: str, count: int) -> list[bytes]:
+    """Runs of recorded games: a pack takes no others."""
+    boards, moves, finals, runs = play(player, count)
+    found = []
+    for run, final in zip(runs, finals, strict=True):
+        rows = slice(int(run["first_row"]), int(run["first_row"] + run["rows"]))
+        legal = legal_masks(boards[rows])
+        values = ((legal[:, None] >> np.arange(4)) & 1).astype(np.float32)
+        meta = RunMeta(len(legal), max_score=int(run["max_score"]), highest_tile=int(run["highest_tile"]))
+        states = np.append(boards[rows], final)
+        found.append(
+            RunV2(states, moves[rows], meta, values, legal, np.ones(len(legal), np.bool_)).to_bytes()
+        )
+    return found
 
 
 @pytest.fixture
 def pack(full: bool, tmp_path: Path) -> PackReader:
-    """5,000 runs of a typical length, all in the page cache."""
-    payloads = [make_run(STEPS_TYPICAL if full else 20, seed).to_bytes() for seed in range(50 if full else 5)]
+    """5,000 runs, all in the page cache."""
+    payloads = played("expectimax" if full else "greedy", 50 if full else 5)
     with PackWriter(tmp_path / "x.a2pack", count_hint=5000) as writer:
         for i in range(5000 if full else 20):
             writer.add(payloads[i % len(payloads)])
@@ -144,7 +146,7 @@ def pack(full: bool, tmp_path: Path) -> PackReader:
 
 
 @pytest.mark.benchmark(group="formats", timer=time.process_time)
-def test_pack_access(benchmark: Benchmark, figures: list[Figure], rounds: int, pack: PackReader) -> None:
+def test_pack_access(benchmark: Any, figures: list[Figure], rounds: int, pack: PackReader) -> None:
     count = len(pack)
     rng = np.random.default_rng(1)
     files = [bytes(pack.get_slice(i).bytes) for i in range(min(count, 500))]
@@ -176,37 +178,3 @@ def test_pack_access(benchmark: Benchmark, figures: list[Figure], rounds: int, p
         median_of(ratios, group="packs", name="decode in sequence / decode alone", unit="ratio", target=0.8),
         median_of(everything, group="packs", name=f"decode of {count:,} runs", unit="runs/s"),
     ]
-
-
-@pytest.mark.benchmark(group="formats", timer=time.process_time)
-def test_json_lines(  # noqa: PLR0917 - fixtures
-    benchmark: Benchmark, figures: list[Figure], rounds: int, pack: PackReader, full: bool, tmp_path: Path
-) -> None:
-    part = tmp_path / "part.a2pack"
-    with PackWriter(part) as writer:
-        for i in range(200 if full else 5):
-            writer.add(pack.get_slice(i).bytes)
-    reader = PackReader.open(part)
-    for by_step in (True, False):  # compiles
-        reader.to_jsonl(tmp_path / f"first{by_step}", workers=1, by_step=by_step)
-    number = iter(range(10**6))
-
-    def export(workers: int, *, by_step: bool) -> float:
-        begin = time.perf_counter()
-        written = reader.to_jsonl(tmp_path / f"{next(number)}", workers=workers, by_step=by_step)
-        return written / (time.perf_counter() - begin) / 1e6
-
-    rates: dict[str, list[float]] = {}
-
-    def measure() -> None:
-        for _ in range(rounds):
-            for name, workers, by_step in (
-                ("by step, 2 workers", 2, True),
-                ("by step, 1 worker", 1, True),
-                ("by run, 2 workers", 2, False),
-            ):
-                rates.setdefault(name, []).append(export(workers, by_step=by_step))
-
-    benchmark.pedantic(measure, rounds=1)
-    for name, samples in rates.items():
-        figures.append(median_of(samples, group="packs", name=f"to-jsonl {name}", unit="MB/s"))

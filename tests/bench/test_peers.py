@@ -1,21 +1,16 @@
 """The parts of `make peers` that need nothing installed: the NumPy games, the turns, the tables."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.bench import peers
 from tests.bench.peers import __main__ as main, engines, loaders, recorders
+from tests.sdk.builders import raising
 
 from tape2048.game import boards_to_exps, exps_to_boards, legal_masks, slide
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_numpy_games_keep_the_rules() -> None:
@@ -72,13 +67,10 @@ def test_blocks_of_the_plain_recorder() -> None:
 
 
 def test_turns_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(_: Path) -> Callable[[float], float]:
-        raise OSError("no such thing here")
-
     rates = iter([4e6, 1e6, 2e6, 1e6, 2.5e6, 3e6])
     ours = peers.Peer("ours", ("tape2048",), lambda _: lambda _: next(rates))
     other = peers.Peer("other", ("other 1.2",), ours.prepare)
-    bad = peers.Peer("bad", ("numpy",), broken)
+    bad = peers.Peer("bad", ("numpy",), raising(OSError("no such thing here")))
 
     class Child:
         def __init__(self, group: str, index: int, directory: Path) -> None:

@@ -1,8 +1,6 @@
 """The n-tuple player and trainer beside a plain version, which has to give the same values."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,27 +9,17 @@ from tape2048.ntuple.network import Network, NetworkLayout, load_network
 
 from . import players, sketch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from .figures import Figure
-
-    class Benchmark(Protocol):
-        """The part of pytest-benchmark's fixture that is used here."""
-
-        def pedantic(self, target: Callable[..., Any], **how: Any) -> Any: ...
+@pytest.mark.benchmark(group="players")
+def test_ours_and_the_sketch(measure: Any, rounds: int, full: bool) -> None:
+    found = measure(players.playing, rounds, games=None if full else 1)
+    assert all(figure.value > 0 for figure in found)
 
 
 @pytest.mark.benchmark(group="players")
-def test_ours_and_the_sketch(benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool) -> None:
-    def measured() -> list[Figure]:
-        return [
-            *players.playing(rounds, games=None if full else 1),
-            *players.learning(rounds, moves=5_000_000 if full else 10_000),
-        ]
-
-    found = benchmark.pedantic(measured, rounds=1)
-    figures.extend(found)
+def test_our_training_and_the_sketchs(measure: Any, rounds: int, full: bool) -> None:
+    how = {"moves": 5_000_000} if full else {"moves": 10_000, "stages": "128"}
+    found = measure(players.learning, rounds, **how)
     assert all(figure.value > 0 for figure in found)
 
 

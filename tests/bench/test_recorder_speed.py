@@ -3,70 +3,32 @@
 Toy sizes in the suite: one short round of each, to see that the measurements work.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from . import costs, memory, recording, start
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from .figures import Figure
-
-    class Benchmark(Protocol):
-        """The part of pytest-benchmark's fixture that is used here."""
-
-        def pedantic(self, target: Callable[..., Any], **how: Any) -> Any: ...
-
-
-@pytest.fixture(scope="module")
-def directory(full: bool) -> Iterator[Path]:
-    with recording.memory_dir() as path:
-        if full:
-            recording.warm_memory(path)
-        yield path
-
-
-@pytest.fixture
-def measure(benchmark: Benchmark, figures: list[Figure]) -> Callable[..., list[Figure]]:
-    """Run a function of figures once; its rounds are its own."""
-
-    def run(function: Callable[..., list[Figure]], **arguments: Any) -> list[Figure]:
-        found: list[Figure] = benchmark.pedantic(function, kwargs=arguments, rounds=1)
-        figures.extend(found)
-        return found
-
-    return run
-
-
-Measure = Any
+from .figures import Figure
 
 
 @pytest.mark.slow
 @pytest.mark.benchmark(group="recorded against unrecorded")
 @pytest.mark.parametrize("player", recording.TARGETS)
-def test_recorded_play(player: str, measure: Measure, rounds: int, full: bool, directory: Path) -> None:
+def test_recorded_play(player: str, measure: Any, rounds: int, full: bool, directory: Path) -> None:
     if not full and player != "random":
         pytest.skip("one player will do to see that it works")
     found = measure(
-        recording.ratio_figures,
-        player=player,
-        rounds=rounds,
-        seconds=8 if full else 0.5,
-        workers=2 if full else 1,
-        directory=directory,
-    )
+        recording.ratio_figures, player=player, rounds=rounds, seconds=8 if full else 0.5,
+        workers=2 if full else 1, directory=directory,
+    )  # fmt: skip
     assert all(figure.value > 0 for figure in found[:3])  # what publishing costs is too little to see here
 
 
 @pytest.mark.slow
 @pytest.mark.benchmark(group="niced")
-def test_niced_to_one_core(measure: Measure, rounds: int, full: bool, directory: Path) -> None:
+def test_niced_to_one_core(measure: Any, rounds: int, full: bool, directory: Path) -> None:
     found = measure(
         recording.niced_figures,
         rounds=rounds,
@@ -80,27 +42,24 @@ def test_niced_to_one_core(measure: Measure, rounds: int, full: bool, directory:
 
 @pytest.mark.benchmark(group="costs of a row")
 @pytest.mark.parametrize("player", ["random", "expectimax:depth=1"])
-def test_costs_of_a_row(player: str, measure: Measure, rounds: int, full: bool, directory: Path) -> None:
+def test_costs_of_a_row(player: str, measure: Any, rounds: int, full: bool, directory: Path) -> None:
     found = measure(costs.cost_figures, player=player, rounds=rounds, directory=directory, toy=not full)
     assert {"play", "checksum", "store alone"} <= {figure.name for figure in found}
 
 
 @pytest.mark.slow
 @pytest.mark.benchmark(group="start")
-def test_first_recorded_step(measure: Measure, rounds: int, full: bool, directory: Path) -> None:
+def test_first_recorded_step(measure: Any, rounds: int, full: bool, directory: Path) -> None:
     found = measure(
-        start.start_figures,
-        rounds=rounds,
-        cold_rounds=int(full),
-        directory=directory,
+        start.start_figures, rounds=rounds, cold_rounds=int(full), directory=directory,
         players=start.PLAYERS if full else ("random",),
-    )
+    )  # fmt: skip
     assert all(figure.value > 0 for figure in found)
 
 
 @pytest.mark.slow
 @pytest.mark.benchmark(group="memory")
-def test_memory(measure: Measure, full: bool, directory: Path) -> None:
+def test_memory(measure: Any, full: bool, directory: Path) -> None:
     def short_run(player: str) -> list[Figure]:
         with memory.recorder(directory / "out", player, 2 if full else 1) as child:
             if full:

@@ -1,7 +1,5 @@
 """The soak in short: a worker is killed, and a recovery."""
 
-from __future__ import annotations
-
 import pytest
 
 from .recording import memory_dir

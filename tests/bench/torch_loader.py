@@ -9,22 +9,18 @@ it; what is made ahead is not counted. Beside it, in turns: the same batches wit
 threads, and torch's own ``DataLoader`` with ``shuffle=True`` over rows by number.
 """
 
-from __future__ import annotations
-
-import argparse
+import functools
 import itertools
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape2048.corpus import Corpus
 
 from .corpora import make_corpus
-from .figures import ROUNDS_MIN, Figure, machine, median_of, report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from .figures import ROUNDS_MIN, Figure, in_turns, machine, median_of, options, report
 
 ROWS = 20_000_000
 BATCH = 4096
@@ -75,12 +71,8 @@ def _after_first(through: Iterable[Any], count: int) -> float:
 def torch_figures(*, rows: int, batch: int, batches: int, rounds: int, directory: Path) -> list[Figure]:
     """Rows a second of each."""
     corpus = Corpus.open(make_corpus(directory / "corpus", rows), load="ram")
-    measured = contenders(corpus, batch, rounds)
-    names = list(measured)
-    samples: dict[str, list[float]] = {name: [] for name in names}
-    for i in range(rounds):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            samples[name].append(measured[name](batches))
+    measured = contenders(corpus, batch, rounds).items()
+    samples = in_turns({name: functools.partial(work, batches) for name, work in measured}, rounds)
     group = f"batches of {batch:,}, of {rows:,} rows"
     return [
         median_of(found, group=group, name=name, unit="rows/s", target=TARGET if "1 thread" in name else None)
@@ -90,12 +82,7 @@ def torch_figures(*, rows: int, batch: int, batches: int, rounds: int, directory
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--batches", type=int, default=BATCHES)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN + 2)
-    parser.add_argument("--directory", type=Path, default=Path(), help="where the corpus is made for a while")
-    args = parser.parse_args()
+    args = options(__doc__, rows=ROWS, batches=BATCHES, rounds=ROUNDS_MIN + 2, directory=Path())
     before = machine()
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
         figures = torch_figures(

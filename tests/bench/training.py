@@ -10,9 +10,6 @@ seeds differ by more than the interval of their means says, and two threads make
 it is the spread over rounds that tells whether one is better.
 """
 
-from __future__ import annotations
-
-import argparse
 import time
 from typing import NamedTuple
 
@@ -22,7 +19,7 @@ from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Trainer
 from tape2048_recorder.players.ntuple import of_network
 
-from .figures import Figure, machine, median_of, report
+from .figures import Figure, machine, median_of, options, report
 
 RATE_TARGET = 1.5e6
 SPEED_UP_TARGET = 1.7
@@ -40,16 +37,12 @@ class Trained(NamedTuple):
     mean_score: float
 
 
-def config_of(moves: int, seed: int, threads: int, tuples: str = TUPLES) -> TrainingConfig:
+def config_of(moves: int, seed: int, threads: int, **network: str) -> TrainingConfig:
     """The default network's training in little."""
     return TrainingConfig(
-        tuples=tuples,
-        moves=moves,
-        split_moves=int(moves * _SPLIT),
-        anneal_moves=int(moves * _ANNEAL),
-        seed=seed,
-        threads=threads,
-    )
+        moves=moves, split_moves=int(moves * _SPLIT), anneal_moves=int(moves * _ANNEAL), seed=seed,
+        threads=threads, **network,
+    )  # fmt: skip
 
 
 def trained(config: TrainingConfig, games: int) -> Trained:
@@ -62,16 +55,16 @@ def trained(config: TrainingConfig, games: int) -> Trained:
     return Trained(moves_per_s, found.mean_score)
 
 
-def training_figures(*, moves: int, games: int, rounds: int, tuples: str = TUPLES) -> list[Figure]:
+def training_figures(*, moves: int, games: int, rounds: int, **network: str) -> list[Figure]:
     """Speed of one thread; of two, what they bring in speed and in strength for as many moves."""
-    trained(config_of(min(moves, 10_000), 0, 2, tuples), 2)  # compiled before the clock starts
+    trained(config_of(min(moves, 10_000), 0, 2, **network), 2)  # compiled before the clock starts
     ones, twos = [], []
     for seed in range(1, rounds + 1):
         order = (1, 2) if seed % 2 else (2, 1)
-        found = {threads: trained(config_of(moves, seed, threads, tuples), games) for threads in order}
+        found = {threads: trained(config_of(moves, seed, threads, **network), games) for threads in order}
         ones.append(found[1])
         twos.append(found[2])
-    group = f"{moves:,} moves of {tuples}"
+    group = f"{moves:,} moves of {network.get('tuples', TUPLES)}"
     both = list(zip(ones, twos, strict=True))
     return [
         median_of(
@@ -93,13 +86,9 @@ def training_figures(*, moves: int, games: int, rounds: int, tuples: str = TUPLE
 
 def main() -> None:
     """Measure, print, write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--moves", type=int, default=150_000_000)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--games", type=int, default=1000)
-    parser.add_argument("--tuples", default=TUPLES)
+    args = options(__doc__, moves=150_000_000, rounds=4, games=1000, tuples=TUPLES)
     before = machine()
-    report("training", training_figures(**vars(parser.parse_args())), before)
+    report("training", training_figures(**vars(args)), before)
 
 
 if __name__ == "__main__":

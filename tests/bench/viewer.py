@@ -8,9 +8,6 @@ Needs a browser (chromium). The sessions share the rows of one that is recorded 
 say the CPU time of the processes that worked, which the machine's load changes less.
 """
 
-from __future__ import annotations
-
-import argparse
 import contextlib
 import http.client
 import json
@@ -20,8 +17,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +28,9 @@ from tape2048_tools.viewer.collection import COLUMNS, SORTS, Entry, Games, Selec
 
 from ..tools.conftest import write_session
 from ..tools.small_sessions import fill, session_name
-from .figures import ROUNDS_MIN, Figure, machine, report
+from .figures import ROUNDS_MIN, Figure, machine, options, report
 from .recording import memory_dir
 from .start import recorder_env
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
 
@@ -96,25 +91,16 @@ def viewing(root: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     command = [*_COMMAND, "view", str(root), "--port", "0", "--json"]
     with subprocess.Popen(command, env=recorder_env(), stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             yield json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["link"], process
         finally:
             process.terminate()
 
 
-def shared_corpus(root: Path, sessions: int, rows: int) -> None:
+def shared_corpus(root: Path, sessions: int, rows: int, player: str) -> None:
     """Sessions with the rows of one, each with seeds of its own."""
-    command = [
-        *_COMMAND,
-        "record",
-        "--out-dir",
-        str(root),
-        "--max-steps",
-        str(rows),
-        "--rotate-steps",
-        str(rows),
-    ]
-    subprocess.run([*command, "--record-action"], env=recorder_env(), check=True, capture_output=True)
+    command = [*_COMMAND, "record", "--player", player, "--out-dir", str(root), "--record-action"]
+    command += ["--max-steps", str(rows), "--rotate-steps", str(rows)]
+    subprocess.run(command, env=recorder_env(), check=True, capture_output=True)
     first = min(path for path in root.iterdir() if path.name[0] != ".")
     for number in range(sessions - 1):
         path = root / session_name(number)
@@ -123,9 +109,9 @@ def shared_corpus(root: Path, sessions: int, rows: int) -> None:
             (path / file.name).hardlink_to(file)
 
 
-def first_page(browser: Any, link: str, viewer: int) -> tuple[float, str]:
+def first_page(context: Any, link: str, viewer: int) -> tuple[float, str]:
     """Seconds until the first page shows its figures; and a note of what it takes until all is read."""
-    page = browser.new_page()
+    page = context.new_page()
     began, cpu = time.perf_counter(), _cpu_s(viewer)
     page.goto(link)
     page.locator("figcaption:text('Games that reach a tile')").wait_for(timeout=120_000)
@@ -181,12 +167,12 @@ def of_lists(count: int) -> list[Figure]:
     return [*found, _figure(f"condition in SQL on {count:,} games, once", took, "ms", None, note=note)]
 
 
-def of_games(browser: Any, link: str, viewer: int, frames: int) -> list[Figure]:
+def of_games(context: Any, link: str, viewer: int, frames: int) -> list[Figure]:
     """Milliseconds to a game's board and values, computed and kept; and of the frames while one scrubs."""
-    page = browser.new_page()
+    page = context.new_page()
     page.goto(link)
     page.locator("#main[data-ready=yes]").wait_for()
-    fetch = "where => fetch('/api/games?sort=steps&where=' + where).then(answer => answer.json())"
+    fetch = "where => import('/static/api.js').then(api => api.askJson('games', {sort: 'steps', where}))"
     rows = page.evaluate(fetch, "steps BETWEEN 9000 AND 10000")["rows"]
     if len(rows) < _REPLAYED:
         rows = page.evaluate(fetch, "")["rows"]
@@ -225,19 +211,19 @@ def of_live(root: Path, seconds: float) -> list[Figure]:
     ) as recorder:  # type: ignore[call-overload]
         try:
             with viewing(root) as (link, viewer):
-                address, token = link.split("/")[2], link.partition("token=")[2]
+                _, _, address, query = link.split("/")
                 connection = http.client.HTTPConnection(address)
-                cookie = f"tape2048_view_{address.rpartition(':')[2]}={token}"
-                connection.request("GET", "/api/live", headers={"Cookie": cookie})
-                response = connection.getresponse()
+                connection.request("GET", f"/{query}")
+                page = connection.getresponse().read().decode()
+                key = page.partition('data-key="')[2].partition('"')[0]
                 time.sleep(min(5, seconds))  # the judge and the critic are loaded meanwhile
                 begin, cpu = time.monotonic(), _cpu_s(viewer.pid)
                 while time.monotonic() - begin < seconds:
-                    line = response.readline()
-                    if line.startswith(b"data: "):
-                        ages += [one.get("age_s", 0) for one in json.loads(line[6:])["recorders"]]
+                    connection.request("GET", "/api/live", headers={"Authorization": f"Bearer {key}"})
+                    document = json.loads(connection.getresponse().read())
+                    ages += [one.get("age_s", 0) for one in document["recorders"]]
+                    time.sleep(1)
                 share = (_cpu_s(viewer.pid) - cpu) / (time.monotonic() - begin)
-                response.close()
                 connection.close()
         finally:
             recorder.terminate()
@@ -261,21 +247,15 @@ def of_report(root: Path, out: Path) -> list[Figure]:
 
 
 def measure(
-    directory: Path,
-    *,
-    sessions: int,
-    rows: int,
-    small: int,
-    games: int,
-    frames: int = 600,
-    seconds: float = 20,
-) -> list[Figure]:
+    directory: Path, *, sessions: int, rows: int, small: int, games: int, frames: int = 600,
+    seconds: float = 20, player: str = "ntuple",
+) -> list[Figure]:  # fmt: skip
     """Measure everything below an empty directory."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
     assert chromium is not None, "no chromium here"
-    shared_corpus(directory / "shared", sessions, rows)
+    shared_corpus(directory / "shared", sessions, rows, player)
     fill(directory / "small", write_session(directory / "template/20260101T000000Z_model=toy"), small)
     found = of_lists(games)
     with sync_playwright() as playwright:
@@ -284,11 +264,11 @@ def measure(
             ("shared", 2.0, f"{sessions * rows:,} rows in {sessions:,} sessions"),
             ("small", 3.0, f"{small:,} sessions"),
         ):
-            with viewing(directory / name) as (link, viewer):
-                took, note = first_page(browser, link, viewer.pid)
+            with viewing(directory / name) as (link, viewer), browser.new_context() as context:
+                took, note = first_page(context, link, viewer.pid)
                 found.append(_figure(f"first page of {what}", took, "s", target, note=note))
                 if name == "shared":
-                    found += of_games(browser, link, viewer.pid, frames)
+                    found += of_games(context, link, viewer.pid, frames)
         browser.close()
     found += of_report(directory / "shared", directory / "report.html")
     (directory / "live").mkdir()
@@ -297,12 +277,10 @@ def measure(
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for name, default in (("sessions", 100), ("rows", 10_000_000), ("small", 10_000), ("games", 10_000_000)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    args = options(__doc__, sessions=100, rows=10_000_000, small=10_000, games=10_000_000)
     before = machine()
     with memory_dir() as directory:
-        report("viewer", measure(directory, **vars(parser.parse_args())), before)
+        report("viewer", measure(directory, **vars(args)), before)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ They are made by the builders of the tests, which follow the formats' descriptio
 the package. A change in one of them is a change of a format.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import struct

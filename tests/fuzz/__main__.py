@@ -7,8 +7,6 @@ finding ends the run with its bytes printed and written to ``bench-results/fuzz/
 It needs the extra ``fuzz`` (atheris); compiled kernels are run, not traced.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys
@@ -66,16 +64,10 @@ def main() -> None:
         harness.judge(target, data)
 
     options = [
-        sys.argv[0],
-        f"-max_total_time={int(54 * arguments.minutes)}",
-        f"-seed={arguments.seed % 2**31}",
-        "-max_len=2048",
-        "-rss_limit_mb=2048",
-        "-print_final_stats=1",
-        f"-artifact_prefix={found}/",
-        str(found),
-        str(Path(__file__).parent / "corpus" / target.name),
-    ]
+        sys.argv[0], f"-max_total_time={int(54 * arguments.minutes)}", f"-seed={arguments.seed % 2**31}",
+        "-max_len=2048", "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={found}/",
+        str(found), str(Path(__file__).parent / "corpus" / target.name),
+    ]  # fmt: skip
     atheris.Setup(options, judge, custom_mutator=mutate)
     atheris.Fuzz()
 

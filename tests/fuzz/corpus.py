@@ -5,22 +5,17 @@ structured cases are drawn until each verdict (told apart by the shape of its me
 The suite judges every file again: its name says what has to come out.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import harness
+from harness import Target
 
 from tape2048.errors import FormatError
-
-if TYPE_CHECKING:
-    from harness import Target
 
 CORPUS = Path(__file__).parent / "corpus"
 

@@ -18,30 +18,26 @@ import re
 import struct
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import random
+from collections.abc import Sequence
+
 from harness import EXTREMES, Field, Target, pick
 from set_targets import GAMES
+from tests.sdk import run_builders as build
 from tests.sdk.datasets.set_builders import dataset_rows
 
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, check_files, check_run_ends, check_whole
-from tape2048.datasets.run_table import table_of_columns
+from tape2048.datasets.run_table import RunTable, table_of_columns
 from tape2048.errors import FieldError
 from tape2048.formats.dataset_layout import Manifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.formats.session import parse_manifest
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Sequence
-
-    from tests.sdk import run_builders as build
-
-    from tape2048.datasets.run_table import RunTable
 
 SPLIT = b"\n====\n"
 
@@ -190,9 +186,6 @@ def _table(runs: bytes) -> RunTable:
     return table_of_columns(
         cast("list[list[int]]", counts), cast("list[float]", elapsed), engines, "metadata.db"
     )
-
-
-# --- seeds and damage
 
 
 def seal(data: bytearray) -> None:

@@ -10,18 +10,14 @@ Three layers: :func:`exhaustive` (every truncation, every bit, every field at it
 ``python -m tests.fuzz`` (see there).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random
 import resource
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from tape2048.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
 

@@ -4,17 +4,17 @@ Seeds, fields and seals are made from the formats' description (:mod:`tests.sdk.
 decoding and encoding are the package's.
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import random
 
 from harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
@@ -23,18 +23,12 @@ from tape2048.packs import PackReader
 from tape2048.runs.a2run import parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2
 
-if TYPE_CHECKING:
-    import random
-
 GAMES = [
     build.game(1, steps_max=3, engine="e"),
     build.game(2, steps_max=5, engine=None),
     build.game(3, steps_max=2, engine="ü", with_branches=False),
     build.game(4, steps_max=0, engine=None, max_score=2**64 - 1),
 ]
-
-
-# --- A2T1
 
 
 def seal_a2t1(data: bytearray) -> None:
@@ -61,9 +55,6 @@ A2T1 = Target(
 )
 
 
-# --- a2run2: no checksum; every byte is a field of its own
-
-
 def absurd_a2run2(rng: random.Random) -> bytes:
     """A run whose two step counts agree on a number that its bytes cannot hold, or just not."""
     game = rng.choice(GAMES)
@@ -82,9 +73,6 @@ A2RUN2 = Target(
     lambda data: [Field(at, 1) for at in range(len(data))],
     absurd_a2run2,
 )
-
-
-# --- a2pack
 
 
 _HEADER, _ENTRY, _FOOTER = 28, 32, 32
@@ -194,11 +182,9 @@ def encode_pack(pack: PackReader) -> bytes:
 
 def _packs() -> list[bytes]:
     v1, v2, plain, empty = (
-        build.a2t1_bytes(GAMES[0]),
-        build.a2run2_bytes(GAMES[1]),
-        build.a2run2_bytes(GAMES[2]),
+        build.a2t1_bytes(GAMES[0]), build.a2run2_bytes(GAMES[1]), build.a2run2_bytes(GAMES[2]),
         build.a2t1_bytes(GAMES[3]),
-    )
+    )  # fmt: skip
     stats = build.stats_block([GAMES[2], GAMES[3], GAMES[0]])
     specs = [
         build.PackSpec([v1, v2], align=8, stats=build.stats_json(GAMES[:2])),

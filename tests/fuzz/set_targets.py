@@ -1,23 +1,20 @@
 """pack.dat as fuzzing sees it: seeds, fields and seal from the format's description."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crc32c import crc32c
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import random
 
 from harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
 from tests.sdk.datasets.set_builders import packdat_bytes
 
 from tape2048.datasets.packdat import DataPack
-
-if TYPE_CHECKING:
-    import random
 
 GAMES = [
     build.game(1, steps_max=3, engine="e"),

@@ -9,19 +9,19 @@ SQLite's own bytes are damaged elsewhere. What is done with the parts, and in wh
 validating a session does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import random
 
 from dataset_target import _as_numpy_reads, _Directory
 from harness import EXTREMES, Field, Target, pick
@@ -38,14 +38,11 @@ from tape2048.formats.session import (
     Manifest,
     file_defects,
     parse_manifest,
-)
+)  # fmt: skip
 from tape2048.maintenance.validation import TapeChecks
 from tape2048.session.directory import PLAIN_NAME
 from tape2048.session.run_table import from_run_table
 from tape2048.tape.reader import Tape, check_anchor_rows, make_tape
-
-if TYPE_CHECKING:
-    import random
 
 SPLIT = b"\n====\n"
 
@@ -177,9 +174,6 @@ def _split(data: bytes) -> list[bytes]:
     if len(parts) != 4:
         raise FieldError(f"{len(parts)} parts; expected 4")  # of no format: this module's own
     return parts
-
-
-# --- seeds and damage
 
 
 def seal(data: bytearray) -> None:

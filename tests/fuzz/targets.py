@@ -1,7 +1,5 @@
 """Every format that is fuzzed, by its name."""
 
-from __future__ import annotations
-
 from dataset_target import DATASET
 from run_targets import TARGETS as RUN_TARGETS
 from set_targets import TARGETS as SET_TARGETS

@@ -1,7 +1,5 @@
 """Fuzzing of the data set directory: real directories, planted defects."""
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3
@@ -32,9 +30,6 @@ FILES = "tape2048.datasets.dataset"
 LISTED = "tape2048.formats.session:file_defects"
 TABLE = "tape2048.datasets.run_table"
 NPY = "tape2048.formats.npy"
-
-
-# --- real directories
 
 
 def write_directory(directory: Path) -> dict[str, bytes]:
@@ -92,40 +87,26 @@ def test_damaged_directories(tmp_path: Path) -> None:
     assert opened > 20
 
 
-# --- planted defects
-
 PLANTED = {
-    "overlap": Mutant(f"{TABLE}:RunTable.check_tiles", "if wrong.size:", "if False:"),
-    "runs that end early": Mutant(
-        f"{TABLE}:RunTable.check_tiles", "if int(expected[-1]) != rows:", "if False:"
+    "overlap": (f"{TABLE}:RunTable.check_tiles", "if wrong.size:", "if False:"),
+    "runs that end early": (f"{TABLE}:RunTable.check_tiles", "if int(expected[-1]) != rows:", "if False:"),
+    "an id that stands twice": (f"{TABLE}:RunTable.check_ids", "if twice.size:", "if False:"),
+    "path": (LISTED, "if not is_name(name):", "if False:"),
+    "a file that is longer": (LISTED, "if found > entry.bytes:", "if False:"),
+    "a file that is shorter": (LISTED, "if found < entry.bytes:", "if False:"),
+    "count": (f"{FILES}:check_whole", "if claimed != found:", "if claimed < found:"),
+    "length": (f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
+    "trailing bytes": (f"{NPY}:check_header", "if bytes_found > header.end_offset:", "if False:"),
+    "row type": (f"{NPY}:check_header", "if known is None:", "if known == 0:"),
+    "column order": (f"{NPY}:parse_header", "if fortran_order or ", "if "),
+    "dimensions": (f"{NPY}:parse_header", "np.dtype((dtype, shape[1:]))", "dtype"),
+    "count out of range": (f"{TABLE}:table_of_columns", "column and not 0 <= min", "column and not min"),
+    "another run's rows": (f"{FILES}:check_run_ends", '(found["run_id"] != ids)', '(found["run_id"] > 99)'),
+    "steps out of order": (f"{FILES}:check_run_ends", '["step_index"] != expected)', '["step_index"] > 99)'),
+    "manifest's version": (
+        "tape2048.formats.session:parse_manifest", "manifest.version != version", "manifest.version < 0"
     ),
-    "an id that stands twice": Mutant(f"{TABLE}:RunTable.check_ids", "if twice.size:", "if False:"),
-    "path": Mutant(LISTED, "if not is_name(name):", "if False:"),
-    "a file that is longer": Mutant(
-        "tape2048.formats.session:file_defects", "if found > entry.bytes:", "if False:"
-    ),
-    "a file that is shorter": Mutant(
-        "tape2048.formats.session:file_defects", "if found < entry.bytes:", "if False:"
-    ),
-    "count": Mutant(f"{FILES}:check_whole", "if claimed != found:", "if claimed < found:"),
-    "length": Mutant(f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
-    "trailing bytes": Mutant(f"{NPY}:check_header", "if bytes_found > header.end_offset:", "if False:"),
-    "row type": Mutant(f"{NPY}:check_header", "if known is None:", "if known == 0:"),
-    "column order": Mutant(f"{NPY}:parse_header", "if fortran_order or ", "if "),
-    "dimensions": Mutant(f"{NPY}:parse_header", "len(shape) != 1", "len(shape) < 1"),
-    "count out of range": Mutant(
-        "tape2048.datasets.run_table:table_of_columns", "if column and not 0 <= min", "if column and not min"
-    ),
-    "another run's rows": Mutant(
-        f"{FILES}:check_run_ends", '(found["run_id"] != ids)', '(found["run_id"] > 99)'
-    ),
-    "steps out of order": Mutant(
-        f"{FILES}:check_run_ends", '(found["step_index"] != expected)', '(found["step_index"] > 99)'
-    ),
-    "manifest's version": Mutant(
-        "tape2048.formats.session:parse_manifest", "if manifest.version != version:", "if False:"
-    ),
-}
+}  # fmt: skip
 
 
 def fuzz() -> None:
@@ -137,7 +118,7 @@ def fuzz() -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_check_that_is_taken_out_is_missed(name: str) -> None:
     try:
-        with planted(PLANTED[name]), pytest.raises(harness.FindingError):
+        with planted(Mutant(*PLANTED[name])), pytest.raises(harness.FindingError):
             fuzz()
     finally:
         for remembered in (dataset_target._header, dataset_target._table):

@@ -1,7 +1,5 @@
 """Fuzzing of every format: the exhaustive and the structured layer, and the corpus."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A hook of ``recorder_process.py``: each second takes the wall clock an hour back."""
 
-from __future__ import annotations
-
 import time
 
 HOURS_A_SECOND = 1

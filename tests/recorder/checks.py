@@ -1,16 +1,17 @@
 """What has to hold of an output directory, whatever happened to the recorder that wrote it."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
 import sqlite3
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
@@ -19,16 +20,9 @@ from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.recording.partial import JOURNAL, read_journal, stage_of
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.world import REAL, World
+from tape2048_recorder.status.report import Level, Status
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from tape2048_recorder.status.report import Level, Status
-
-    from .materials import Blocks, Prepared
+from .materials import Blocks, Prepared
 
 #: The columns of a run that its game decides, wherever its rows lie.
 OUTCOME = ("id", "seed", "steps", "max_score", "highest_tile")

@@ -1,10 +1,10 @@
 """A player's choices, called from tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 from scipy import stats
 from tests import reference
@@ -12,11 +12,6 @@ from tests import reference
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import choose
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
 
 GAMMA = np.uint64(reference.GOLDEN_GAMMA)
 words = st.integers(0, 2**64 - 1)

@@ -1,21 +1,16 @@
 """What the recorder's tests share: real games, fast directories, checks of a root, processes to disturb."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from .disks import tmpfs
 from .materials import Blocks, play_blocks, save_blocks
 from .processes import Recorders
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -5,8 +5,6 @@ of standard input, and answered by one line. Everything is imported once; a job 
 and the calls of the child are counted from the scene's first one, without those of imports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl
@@ -19,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from materials import SEED, Prepared, load_blocks, make_facts, publish
 from tests.mutants import Mutant, planted
@@ -29,9 +28,6 @@ from tape2048.errors import TapeError
 from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
 from tape2048_recorder.recording.partial import PartialSession
 from tape2048_recorder.recording.publish import recover_all
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
@@ -194,7 +190,6 @@ def attach(pid: int, options: list[str]) -> subprocess.Popen[str]:
     """
     command = ["strace", *options, "-p", str(pid)]
     strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert strace.stderr is not None
     line = strace.stderr.readline()
     if "attached" not in line:
         strace.wait()
@@ -245,7 +240,6 @@ def perform(job: dict[str, Any], blocks: list[Prepared]) -> dict[str, Any]:
     os.close(go)
     status = cut_power(pid, job["power"]) if job.get("power") else os.waitpid(pid, 0)[1]
     if strace is not None:
-        assert strace.stderr is not None
         strace.wait()
         strace.stderr.close()
     said = shared[_FLAGS:].rstrip(b"\0")

@@ -1,7 +1,5 @@
 """Disks that are small, full, or that refuse to be written."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import itertools
@@ -9,14 +7,11 @@ import os
 import resource
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Imported by a recorder's process: a signal comes when it locks its directory, before it can listen."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

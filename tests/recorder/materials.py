@@ -3,13 +3,14 @@
 Shared by the tests and by ``crash_server.py``, which runs as a script of its own.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
+from numpy.typing import NDArray
 
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE
 from tape2048_recorder.game.rows_file import RowsFile
@@ -17,12 +18,6 @@ from tape2048_recorder.ipc.protocol import Written
 from tape2048_recorder.recording import publish as publishing
 from tape2048_recorder.recording.partial import Facts, PartialSession
 from tape2048_recorder.recording.world import at_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 STARTED_AT = "2026-01-02T03:04:05Z"
 ENDED_AT = "2026-01-02T05:00:00Z"
@@ -88,12 +83,9 @@ def play_blocks(count: int, games_each: int, storage: str = "rows") -> Blocks:
     for number in range(count):
         ids = np.arange(number * games_each, (number + 1) * games_each, dtype=np.uint64)
         buffer = Buffer(
-            rows_max=1000 * games_each,
-            runs_max=games_each,
-            record_action=False,
-            sample_rate=1,
+            rows_max=1000 * games_each, runs_max=games_each, record_action=False, sample_rate=1,
             storage=storage,
-        )
+        )  # fmt: skip
         buffer.give(ids, game_seeds(SEED, ids))
         assert play_into(buffer, player, steps_max=1 << 30) == GAMES_PLAYED
         blocks.append(Prepared(buffer.rows.tobytes(), buffer.runs.copy(), storage))
@@ -129,21 +121,11 @@ def load_blocks(path: Path) -> Blocks:
 
 def make_facts(**changes: object) -> Facts:
     values: dict[str, object] = {
-        "format_version": 1,
-        "engine": "tape2048/test",
-        "player": "random",
-        "player_args": {},
-        "player_sha256": "ab" * 32,
-        "seed": SEED,
-        "sample_rate": 1,
-        "record_action": False,
-        "model_tag": "toy",
-        "host": "testhost",
-        "instance": "default",
-        "started_at": STARTED_AT,
-        "config": {"player": "random"},
-        "config_sha256": "cd" * 32,
-    }
+        "format_version": 1, "engine": "tape2048/test", "player": "random", "player_args": {},
+        "player_sha256": "ab" * 32, "seed": SEED, "sample_rate": 1, "record_action": False,
+        "model_tag": "toy", "host": "testhost", "instance": "default", "started_at": STARTED_AT,
+        "config": {"player": "random"}, "config_sha256": "cd" * 32,
+    }  # fmt: skip
     return Facts(**{**values, **changes})  # type: ignore[arg-type]
 
 

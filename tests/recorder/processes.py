@@ -1,7 +1,5 @@
 """Recorders as processes of their own, to be watched and disturbed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -11,20 +9,17 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 
+from tape2048.errors import TapeError
 from tape2048_recorder.ipc.protocol import WORKER_MODULE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tape2048.errors import TapeError
-
-    Said = dict[str, Any]
-    Condition = Callable[[Said], Any]
+Said = dict[str, Any]
+Condition = Callable[[Said], Any]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -69,7 +64,6 @@ class Recorder:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
                 with self._changed:
@@ -99,7 +93,6 @@ class Recorder:
         return said["status"]  # type: ignore[no-any-return]
 
     def next_status(self) -> Said:
-        """The next status that it reports."""
         return self.wait_for(lambda said: "status" in said, after=len(self.said))["status"]  # type: ignore[no-any-return]
 
     def wait_for_event(self, text: str) -> str:
@@ -138,7 +131,6 @@ class Recorder:
 
     @property
     def summary(self) -> Said:
-        """The summary that it returned."""
         assert "summary" in self.said[-1], f"it did not end well: {self.said[-3:]}"
         return self.said[-1]["summary"]  # type: ignore[no-any-return]
 

@@ -5,24 +5,19 @@ takes minutes by design happens within a test; ``environ:NAME`` sets a variable 
 ``import:NAME`` imports a module that stands beside this one.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from tape2048.errors import TapeError
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.recorder import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape2048_recorder.status.report import Level, Status
+from tape2048_recorder.status.report import Level, Status
 
 
 def say(**what: Any) -> None:

@@ -3,17 +3,12 @@
 So that a test that has heard why they are closed can take back what it did before they are written.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.recorder.processes import wait_until
 
+from tape2048_recorder.recording.partial import PartialSession
 from tape2048_recorder.recording.publish import Publisher
-
-if TYPE_CHECKING:
-    from tape2048_recorder.recording.partial import PartialSession
 
 #: A file that the test makes.
 GO = ""

@@ -1,7 +1,5 @@
 """Real recorders with real workers, disturbed the way the world disturbs them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -13,8 +11,9 @@ import socket
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +36,7 @@ from .checks import (
 )
 from .disks import tmpfs
 from .processes import (
+    Recorder,
     Recorders,
     cpu_s,
     environment,
@@ -47,11 +47,6 @@ from .processes import (
     wait_until_idle,
     workers_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .processes import Recorder
 
 pytestmark = pytest.mark.slow
 
@@ -93,9 +88,6 @@ def assert_every_game_accounted_for(root: Path) -> None:
 
 def wait_for_games(recorder: Recorder) -> dict[str, Any]:
     return recorder.wait_for_status(lambda status: status["games"] > 0)
-
-
-# --- the end that was asked for
 
 
 def test_sigterm_drains(recorders: Recorders, root: Path) -> None:
@@ -187,17 +179,9 @@ def test_the_next_start_continues_the_games(recorders: Recorders, root: Path) ->
     assert_contiguous(published_ids(root))  # none twice, none left out
 
 
-LIMITS = {
-    "max_games": (300, {}),
-    "max_steps": (20_000, {}),
-    "max_wall_s": (1.0, CALM),
-    "max_disk_mb": (4, {}),
-}
-
-
-@pytest.mark.parametrize("name", LIMITS)
-def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: str) -> None:
-    value, settings = LIMITS[name]
+@pytest.mark.parametrize(("name", "value"), [("max_games", 300), ("max_wall_s", 1.0)])
+def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: str, value: float) -> None:
+    settings = CALM if name == "max_wall_s" else {}
     recorder = recorders.run(workers=2, **{name: value}, **settings)
     assert recorder.summary["reason"].startswith(f"{name} = {value:g} was reached")
     assert_sessions_valid(root)
@@ -205,12 +189,36 @@ def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: s
     if name == "max_games":
         assert summary["games"] == value
         assert_contiguous(published_ids(root))
-    elif name == "max_steps":
-        assert summary["rows"] >= value
-    elif name == "max_disk_mb":
-        assert summary["bytes"] >= value * 1e6
-    elif name == "max_wall_s":
+    else:
         assert summary["elapsed_s"] >= value
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"max_steps": 1, "player": "greedy", "storage": "tape"},
+        {"max_steps": 20_000, "player": "random", "storage": "rows"},
+        {"max_disk_mb": 1, "player": "greedy", "storage": "rows"},
+        {"max_disk_mb": 1, "player": "random", "storage": "tape"},
+    ],
+    ids=lambda limit: "-".join(map(str, limit.values())),
+)
+def test_limits_overshoot_by_a_game_per_worker(
+    recorders: Recorders, root: Path, limit: dict[str, Any]
+) -> None:
+    """Also where a block or a slice of play holds far more rows."""
+    name, value = next(iter(limit.items()))
+    large = dict.fromkeys(("block_rows", "rotate_steps"), 10_000_000)
+    summary = recorders.run(workers=2, seed=SEED, **limit, **large).summary
+    assert summary["reason"].startswith(f"{name} = {value} was reached")
+    assert_sessions_valid(root)
+    runs = run_table(root)
+    game = int(runs["rows"].max())
+    assert len(runs) == summary["games"]
+    if name == "max_steps":
+        assert value <= summary["rows"] == runs["rows"].sum() < value + 2 * game
+    else:
+        assert 0.97e6 <= summary["bytes"] <= 1.01e6 + 2 * game * (28 if limit["storage"] == "rows" else 1.5)
 
 
 def test_a_limit_before_the_first_move_is_an_error(recorders: Recorders, root: Path) -> None:
@@ -253,9 +261,6 @@ def test_rotate_s_rotates(recorders: Recorders, root: Path) -> None:
     recorder.stop()
     assert_sessions_valid(root)
     assert len(sessions(root)) == len(recorder.summary["sessions"]) >= 3
-
-
-# --- deaths
 
 
 def assert_workers_end(recorder: Recorder) -> None:
@@ -316,8 +321,6 @@ def test_the_next_start_publishes_leftovers(recorders: Recorders, root: Path) ->
     assert len(ids) == len(confirmed) + 500
     assert len(set(ids)) == len(ids), "a game was recorded twice"
 
-
-# --- workers that go wrong
 
 #: What a worker runs before anything else: the block that it is about to report, once, goes wrong.
 MAD_WORKER = """
@@ -387,7 +390,7 @@ def test_a_tape_has_the_games_of_the_rows(
         for run in session.runs[:: len(session.runs) // 20 + 1]:
             rows = session.read_rows(int(run["first_row"]), int(run["first_row"] + run["rows"]))
             (expected,) = (data for outcome, data in undisturbed.items() if outcome[0] == run["id"])
-            assert rows.tobytes() == expected
+            assert rows[list(STEP_DTYPE.names or ())].astype(STEP_DTYPE).tobytes() == expected
 
 
 @pytest.mark.parametrize("name", DEEDS)
@@ -479,14 +482,15 @@ def test_a_worker_that_cannot_load_its_player_ends_it(
 
 
 def test_workers_that_die_at_once_end_it(recorders: Recorders, root: Path, tmp_path: Path) -> None:
-    recorder = recorders.fail(RecorderError, hooks=only_workers_see(tmp_path, "crc32c", BROKEN))
+    hooks = {
+        **only_workers_see(tmp_path, "crc32c", BROKEN),
+        "tape2048_recorder.daemon.supervisor:BACKOFF_MAX_S": 0.4,
+    }
+    recorder = recorders.fail(RecorderError, hooks=hooks)
     assert "exit status 1" in recorder.error["message"]
     assert "broken on purpose" in recorder.stderr
     assert recorder.error["message"].endswith("ended: exit status 1"), "nobody plays its games again"
     assert recorder.count("another starts in") == 7, "none after the eighth"
-
-
-# --- disks
 
 
 @pytest.mark.root
@@ -547,6 +551,18 @@ def test_sigterm_while_the_disk_is_full(recorders: Recorders, small_disk: Path) 
     ids = published_ids(out_dir)
     assert set(confirmed) <= set(ids)
     assert len(set(ids)) == len(ids) == len(confirmed) + 100
+
+
+@pytest.mark.root
+def test_the_last_games_take_what_is_kept_free(recorders: Recorders, small_disk: Path) -> None:
+    out_dir = small_disk / "out"
+    recorder = recorders.start(out_dir=str(out_dir), seed=SEED, rotate_steps=10**9, min_free_mb=3, workers=2)
+    recorder.wait_for_event("paused: the disk is full")
+    recorder.stop()
+    assert recorder.count("paused: ") == 1
+    assert recorder.count("recording again") == 0
+    assert len(published_ids(out_dir)) == recorder.summary["games"]
+    assert_every_game_accounted_for(out_dir)
 
 
 @contextlib.contextmanager
@@ -752,9 +768,6 @@ def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path,
     assert len(set(both)) == len(both) == len(ids) + 100
 
 
-# --- two of them
-
-
 def test_a_second_recorder_is_refused_unless_renamed(recorders: Recorders, root: Path) -> None:
     first = recorders.start_recording(seed=SEED, workers=1, **CALM)
     second = recorders.fail(BusyError, seed=SEED, **CALM)
@@ -768,9 +781,6 @@ def test_a_second_recorder_is_refused_unless_renamed(recorders: Recorders, root:
     assert by_instance == {"default": len(first.summary["sessions"]), "other": len(other.summary["sessions"])}
     seeds = run_table(root)["seed"]
     assert len(set(seeds.tolist())) == len(seeds) == first.summary["games"] + 100
-
-
-# --- a long time
 
 
 def test_memory_stays_flat(recorders: Recorders, root: Path) -> None:

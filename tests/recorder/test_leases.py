@@ -1,11 +1,10 @@
 """Recorders that share a seed: each plays the games of its lease, and the spool bounds what waits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +19,6 @@ from tape2048_recorder.replay.replay import replay_session
 
 from .checks import assert_sessions_valid, published_runs
 from .processes import PATIENCE_S, Recorders, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,5 @@
 """A recorder whose log nobody reads any more, or whose terminal is gone: it ends as if it were read."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -13,28 +11,22 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from tape2048.errors import StartError, StorageError
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.recorder import Service
-from tape2048_recorder.status.report import judge, read_snapshot, status_path
+from tape2048_recorder.status.report import Level, Status, judge, read_snapshot, status_path
 from tape2048_recorder.status.signals import Signals
 
 from .checks import assert_all_published, run_table
-from .processes import PATIENCE_S, environment, wait_until, workers_of
+from .processes import PATIENCE_S, Recorders, environment, wait_until, workers_of
 from .statuses import status_now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tape2048_recorder.status.report import Level, Status
-
-    from .processes import Recorders
 
 CALM = ["--player", "expectimax", "--workers", "1", "--sample-rate", "20", "--min-free-mb", "0"]
 
@@ -149,9 +141,6 @@ def test_its_terminal_is_closed(root: Path, ignored: bool) -> None:
         assert process.wait(PATIENCE_S) == 0
         assert not workers_of(process.pid)
     assert_ended_well(root, "SIGTERM" if ignored else "SIGHUP")
-
-
-# --- nohup
 
 
 @pytest.fixture

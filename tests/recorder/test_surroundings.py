@@ -1,15 +1,14 @@
 """What happens around a running recorder: its disk becomes read-only, its clock is set back."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048.errors import DiskFullError, RecorderError, StorageError
 from tape2048.session.session import sessions
@@ -18,9 +17,7 @@ from tape2048_recorder.recorder import run
 
 from .checks import Listener, assert_all_published, meta_of, published_runs
 from .disks import Looped
-
-if TYPE_CHECKING:
-    from .processes import Recorders
+from .processes import Recorders
 
 pytestmark = pytest.mark.slow
 
@@ -45,10 +42,7 @@ def test_a_clock_that_runs_backwards(recorders: Recorders, root: Path) -> None:
 
 
 def test_no_memory_to_share_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "memfd_create", refuse)
+    monkeypatch.setattr(os, "memfd_create", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(RecorderError, match="memory to share with workers could be made: No space") as caught:
         run(RecorderConfig(out_dir=str(root), player="random", workers=1, min_free_mb=0), Listener())
     assert type(caught.value) is RecorderError, "it may be there for the next start, which a service makes"
@@ -82,11 +76,8 @@ def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Pa
     try:
         out_dir = disk.mount_point / "out"
         settings: dict[str, Any] = {
-            "out_dir": str(out_dir),
-            "seed": 7,
-            "player": "expectimax",
-            "sample_rate": 20,
-        }
+            "out_dir": str(out_dir), "seed": 7, "player": "expectimax", "sample_rate": 20,
+        }  # fmt: skip
         hooks = {
             "tape2048_recorder.daemon.daemon:FLOWING_S": 0.3,
             "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,

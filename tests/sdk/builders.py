@@ -1,24 +1,20 @@
 """Session directories written here from the format's description, not by the code under test."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json
 import os
 import sqlite3
-from contextlib import closing
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pytest
 from crc32c import crc32c
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import pytest
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 NAME = "20250102T030405Z_model=toy"
 
@@ -46,12 +42,9 @@ class Game:
 
 
 GAMES = (
-    Game(11, 5, 8192, seed=2**64 - 1),
-    Game(12, 1, 2, seed=2**63),
-    Game(13, 7, 32768),
-    Game(15, 3, 16384),
+    Game(11, 5, 8192, seed=2**64 - 1), Game(12, 1, 2, seed=2**63), Game(13, 7, 32768), Game(15, 3, 16384),
     Game(14, 4, 4096),
-)
+)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -119,14 +112,9 @@ def crc_blocks(rows: NDArray[Any], block_rows: int) -> list[tuple[int, int, int]
 
 
 def write_database(
-    path: Path,
-    schema: str,
-    runs: Sequence[Sequence[object]],
-    *,
-    blocks: Sequence[Sequence[object]] = (),
-    facts: dict[str, Any] | None = None,
-    sql: str = "",
-) -> None:
+    path: Path, schema: str, runs: Sequence[Sequence[object]], *, blocks: Sequence[Sequence[object]] = (),
+    facts: dict[str, Any] | None = None, sql: str = "",
+) -> None:  # fmt: skip
     """``metadata.db`` with these records, and the statements in ``sql`` executed on it."""
     with closing(sqlite3.connect(path)) as database:
         database.executescript(schema)
@@ -228,3 +216,36 @@ def note_flushes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int]]:
 
     monkeypatch.setattr(os, "fsync", note)
     return flushed
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that raises this, whatever it is called with."""
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise error
+
+    return refuse
+
+
+@contextmanager
+def memory_below(count: int) -> Iterator[None]:
+    """What is allocated in the block stays below so many bytes."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < count
+    finally:
+        tracemalloc.stop()
+
+
+def embed(session: Path, values: NDArray[Any], **changes: object) -> None:
+    """Embeddings of a session, and facts that fit them, then ``changes``."""
+    np.save(session / "embeddings.bf16.npy", values.astype("<u2"))
+    manifest = session / "manifest.json"
+    files = json.loads(manifest.read_text())["files"] if manifest.exists() else {}
+    rows = files.get("steps.npy") or files.get("tape.npy") or {}
+    facts = {
+        "model_sha": "f" * 64, "pooling": "mean", "D": values.shape[1], "dtype": "bf16", "dtype_bits": "bf16",
+        "rows": len(values), "steps_crc32c": rows.get("crc32c"),
+    }  # fmt: skip
+    (session / "embeddings.json").write_text(json.dumps(facts | changes))

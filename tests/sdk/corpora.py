@@ -1,20 +1,15 @@
 """Directories of several sessions of played games, ours and of others, and what a corpus makes of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tests import reference
 
 from .builders import Game, Spec, step_dtype, write_foreign, write_ours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 #: Session names, in the order in which a corpus has them. The last one is of somebody else: no manifest, no
 #: row columns, runs that take turns, shards.
@@ -85,7 +80,7 @@ def build(
         rate = sample_rate if name != THEIRS else 1
         spec = Spec(
             games=games(name), action=action, sample_rate=rate, interleaved=name == THEIRS,
-            change_rows=_put_boards,
+            change_rows=put_boards,
             facts={"rows": 0, "sample_rate": rate, "player_sha256": PLAYERS.get(name), "engine": "toy"},
         )  # fmt: skip
         if name == THEIRS:
@@ -98,7 +93,7 @@ def build(
             mine = np.zeros(-(-game.steps // rate), step_dtype(action=action))
             mine["run_id"] = game.id
             mine["step_idx"] = np.arange(len(mine)) * rate
-            _put_boards(mine)
+            put_boards(mine)
             rows.append(mine)
             runs.append(np.full(len(mine), len(played)))
             played.append(game)
@@ -113,7 +108,8 @@ def build(
     )  # fmt: skip
 
 
-def _put_boards(rows: NDArray[np.void]) -> None:
+def put_boards(rows: NDArray[np.void]) -> None:
+    """The boards and moves of the random games whose seeds are the ids."""
     for row in rows:
         cells, made = boards(int(row["run_id"]))
         row["exps"] = cells[int(row["step_idx"])]

@@ -1,20 +1,16 @@
 """Sessions that a critic can learn from in seconds, and small towers and critics."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tape2048.base.text import pretty_json
 from tape2048.critic.config import CriticConfig
 
 from .builders import Game, Spec, write_ours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 TILES = (4096, 8192, 16384)
 STEPS = 40
@@ -107,3 +103,12 @@ class Seen:
 
     def event(self, message: str) -> None:
         self.events.append(message)
+
+
+def save_tower(directory: Path, tower: Any, *, replace: bool = False) -> None:
+    from tape2048.torch import tower as towers
+
+    files = {
+        towers.TOWER_JSON: pretty_json(tower.config), towers.MODEL: towers.tensor_bytes(tower.state_dict())
+    }  # fmt: skip
+    towers.publish_directory(directory, files, replace=replace)

@@ -1,15 +1,12 @@
 """Watches that what gets a name has been flushed before, and the name after, before the next one is given."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from tape2048.io import durable
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Naming:

@@ -3,8 +3,6 @@
 A test module of a source derives :class:`RowSourceContract` and gives it a fixture ``sample``.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ No NumPy, no cleverness: one value after the other, as the page says. The decode
 that the benchmarks measure against.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import struct
@@ -52,9 +50,6 @@ def game(seed: int, *, with_branches: bool = True, steps_max: int = 10**9, **met
     return PlainRun(states, moves, branches, **facts)
 
 
-# --- A2T1
-
-
 def a2t1_bytes(run: PlainRun, **changes: int) -> bytes:
     """An A2T1 file; ``changes`` replace header fields. The checksum fits what is there."""
     engine = (run.engine or "").encode()
@@ -69,9 +64,6 @@ def a2t1_bytes(run: PlainRun, **changes: int) -> bytes:
 def seal_a2t1(body: bytes) -> bytes:
     """The body and its checksum."""
     return body + crc32c(body).to_bytes(4, "little")
-
-
-# --- a2run2
 
 
 def varint(value: int) -> bytes:
@@ -148,8 +140,6 @@ def decode_a2run2(data: bytes) -> PlainRun:
     return PlainRun(states, moves, branches, start, elapsed, score, tile, engine)
 
 
-# --- LZ4
-
 LZ4_MAGIC = bytes.fromhex("04224d18")
 
 
@@ -209,9 +199,6 @@ def read_lz4_block(block: bytes, out: bytearray) -> None:
         at += 2
         for _ in range(length(token & 15) + 4):
             out.append(out[-distance])
-
-
-# --- a2pack
 
 
 @dataclasses.dataclass

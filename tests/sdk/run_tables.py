@@ -1,20 +1,14 @@
 """Tables of runs and blocks, as :func:`tape2048.formats.metadata.write_metadata` takes them."""
 
-from __future__ import annotations
-
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 
 from .builders import change_database
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 def some_runs(count: int) -> NDArray[np.void]:

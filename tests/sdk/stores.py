@@ -3,8 +3,6 @@
 Moto honours conditions of writes; rclone ignores them, and keeps files in a directory.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
@@ -12,19 +10,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tape2048.io.durable import Staging, write_file
+from tape2048.io.objects import Store
 from tape2048.session.remote import download, read_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape2048.io.objects import Store
 
 KINDS = ("directory", "moto", "rclone")
 CREDENTIALS = {
@@ -61,8 +56,7 @@ def serving(command: list[str], port: int, log: Path) -> Iterator[str]:
 @contextmanager
 def s3_server(kind: str, directory: Path) -> Iterator[str]:
     """Run an S3 server with a bucket ``bucket``; skip where it, or its client, is not installed."""
-    if importlib.util.find_spec("s3fs") is None:
-        pytest.skip("s3fs is not installed")
+    pytest.importorskip("obstore")
     port = free_port()
     if kind == "moto":
         if importlib.util.find_spec("moto") is None:
@@ -79,20 +73,17 @@ def s3_server(kind: str, directory: Path) -> Iterator[str]:
         ]  # fmt: skip
     directory.mkdir(exist_ok=True)
     with serving(command, port, directory.with_suffix(".log")) as address:
+        if kind == "moto":
+            urlopen(Request(f"{address}/bucket", method="PUT"), timeout=60).close()  # noqa: S310
         yield address
 
 
 @contextmanager
 def s3_environment(address: str) -> Iterator[None]:
-    """Point S3 clients at a server, and make the bucket."""
+    """Point S3 clients at a server."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": address}.items():
             patch.setenv(name, value)
-        import s3fs
-
-        files = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
-        if not files.exists("bucket"):
-            files.mkdir("bucket")
         yield
 
 

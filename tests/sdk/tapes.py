@@ -1,11 +1,12 @@
 """Games and sessions on tape, made from the format and the reference rules, not by the code under test."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from tests import reference as ref
 
 from tape2048.formats.session import RUN_DTYPE
@@ -22,11 +23,6 @@ from .builders import (
     write_manifest,
     write_ours,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 class TapeGames(NamedTuple):
@@ -48,7 +44,6 @@ class TapeGames(NamedTuple):
 
     @property
     def moves(self) -> NDArray[np.uint8]:
-        """The moves alone."""
         return self.tape & 3
 
 
@@ -58,9 +53,33 @@ def byte_of(afterstate: list[int], following: list[int], move: int) -> int:
     return move + 4 * cell + 64 * (following[cell] == 2)
 
 
+#: The game that ends with a 65536, of 16,396 steps; a game of this seed begins with its first board.
+WON_SEED = 15783
+_WON_TAPE = Path(__file__).parents[1] / "data" / "golden.won"
+
+
+@functools.cache
+def _won_game() -> tuple[list[int], list[int], int, int, int]:
+    tape = list(zlib.decompress(_WON_TAPE.read_bytes()))
+    cells, boards, score = [2, 2] + [0] * 14, [], 0
+    for byte in tape:
+        assert ref.TOP not in cells
+        boards.append(ref.pack(cells))
+        after, gained = ref.slide(cells, byte & 3)
+        assert after != cells
+        cells, score = after, score + gained
+        if byte < 128:
+            assert not cells[byte >> 2 & 15]
+            cells[byte >> 2 & 15] = 2 if byte & 64 else 1
+    assert ref.TOP in cells
+    return tape, boards, 0, score, 1 << ref.TOP
+
+
 @functools.cache
 def _game(seed: int) -> tuple[list[int], list[int], int, int, int]:
     """The bytes and the boards of a random game, its final board, score and highest tile."""
+    if seed == WON_SEED:
+        return _won_game()
     game = ref.play_random(seed)
     boards = [move.cells for move in game.moves]
     following = [*boards[1:], game.final]
@@ -71,7 +90,7 @@ def _game(seed: int) -> tuple[list[int], list[int], int, int, int]:
 
 
 def games_on_tape(*seeds: int) -> TapeGames:
-    """The random games of these seeds, one after the other."""
+    """The random games of these seeds, one after the other; ``WON_SEED`` is the game with a 65536."""
     played = [_game(seed) for seed in seeds]
     runs = np.zeros(len(played), RUN_DTYPE)
     runs["id"], runs["seed"] = np.arange(len(played)) + 7, seeds
@@ -91,15 +110,9 @@ TAPE_SCHEMA = OUR_SCHEMA.replace("rows INT);", "rows INT, start_board BIGINT);",
 
 
 def write_tape(
-    directory: Path,
-    games: TapeGames,
-    *,
-    record_action: bool = True,
-    anchor_rows: int = 16,
-    block_rows: int = 100,
-    sql: str = "",
-    **facts: object,
-) -> Path:
+    directory: Path, games: TapeGames, *, record_action: bool = True, anchor_rows: int = 16,
+    block_rows: int = 100, sql: str = "", **facts: object,
+) -> Path:  # fmt: skip
     """A session on tape as the format describes it, and the statements in ``sql`` executed on it."""
     directory.mkdir(parents=True)
     (directory / "tape.npy").write_bytes(plain_npy("|u1", games.tape))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import enum
 import importlib
@@ -30,17 +28,9 @@ def test_import_is_light() -> None:
     loaded = set(done.stdout.split())
     assert {"numpy", "msgspec", "tape2048"} <= loaded
     heavy = {
-        "numba",
-        "llvmlite",
-        "rich",
-        "click",
-        "torch",
-        "scipy",
-        "crc32c",
-        "multiprocessing",
-        "asyncio",
+        "numba", "llvmlite", "rich", "click", "torch", "scipy", "crc32c", "multiprocessing", "asyncio",
         "email",
-    }
+    }  # fmt: skip
     assert not loaded & heavy
 
 
@@ -88,6 +78,11 @@ def test_batch_options_are_those_of_batches() -> None:
     assert {name: kind.__forward_arg__ for name, kind in BatchOptions.__annotations__.items()} == taken
     with pytest.raises(TypeError, match=r"batches\(\) got an unexpected keyword argument 'batchsize'"):
         Corpus.batches(None, batchsize=3)  # type: ignore[arg-type, call-arg]
+    torch = pytest.importorskip("tape2048.torch")
+    for given, nearest in (("batchsize", "batch_size"), ("prefetsh", "prefetch"), ("keep", "seed")):
+        found = rf"CriticLoader\(\) got an unexpected keyword argument '{given}'; the nearest is '{nearest}'"
+        with pytest.raises(TypeError, match=found):
+            torch.CriticLoader(None, **{given: 3})
 
 
 class TestErrors:

@@ -1,9 +1,8 @@
 """Corpora of sessions with the action and without it, against the rows as they were written."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from tape2048 import Corpus, errors
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
 
 from .corpora import OURS, THEIRS, Built, build
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = (*OURS, THEIRS)
 FIELDS = ("tokens", "labels", "row", "run", "step", "legal", "move")
@@ -91,7 +87,9 @@ def test_any_mixture(both: Both, kinds: dict[str, bool], load: Any, order: Any, 
     assert corpus.dtype == expected.dtype == (ACTION_STEP_DTYPE if kept else STEP_DTYPE)
 
     np.testing.assert_array_equal(corpus[:], expected)
-    np.testing.assert_array_equal(np.concatenate(list(corpus.pieces(50))), expected)
+    pieces = list(corpus.pieces(50))
+    assert max(map(len, pieces)) <= 50
+    np.testing.assert_array_equal(np.concatenate(pieces), expected)
     seed = data.draw(st.integers(0, 3), "seed")
     shuffled = np.random.default_rng(seed).permutation(len(expected))
     np.testing.assert_array_equal(corpus.get_batch(shuffled), expected[shuffled])
@@ -104,6 +102,7 @@ def test_any_mixture(both: Both, kinds: dict[str, bool], load: Any, order: Any, 
         seen += mine.tolist()
         np.testing.assert_array_equal(batch["tokens"], expected["exps"][mine])
         np.testing.assert_array_equal(batch["step"], expected["step_idx"][mine])
+        np.testing.assert_array_equal(corpus.runs["id"][batch["run"]], expected["run_id"][mine])
         # Where runs take turns, the row after a view's last one is not beside it.
         known = (batch["move"] != 255) | (both.owner[numbers][chosen][mine] != 3) | (batch["step"] != 29)
         np.testing.assert_array_equal(batch["move"][known], built.moves[numbers][chosen][mine][known])

@@ -1,7 +1,5 @@
 """Corpora of stores: the batches of a local corpus, through a bounded cache that processes share."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -14,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -24,10 +23,12 @@ from hypothesis import given, settings, strategies as st
 from tape2048 import Corpus, Session
 from tape2048.errors import (
     ChecksumError,
+    ColumnError,
     CorpusError,
     EmptyCorpusError,
     ManifestError,
     MissingPathError,
+    StorageError,
     StoreError,
     TapeError,
     TruncatedError,
@@ -42,9 +43,6 @@ from .row_source_contract import RowSourceContract, Sample, boards_of
 from .stores import KINDS, store_url
 from .tapes import games_on_tape
 from .test_tape_corpus import write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAMES = [f"2025010{day}T030405Z_model={tag}" for day, tag in enumerate("abcdef", start=1)]
@@ -123,9 +121,6 @@ def digest(batches: Any) -> str:
     return made.hexdigest()
 
 
-# --- the same as a local corpus
-
-
 @pytest.fixture(scope="module")
 def shared(local: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store, and room for a cache beside it."""
@@ -165,13 +160,11 @@ def test_batches_are_those_of_a_local_corpus(
     assert there.identity == mine.identity
     assert not cached(tmp_path), "run tables suffice to open it"
     views = [
-        lambda c: c,
-        lambda c: c.where("id % 3 <> 0"),
-        lambda c: c.phase(fraction=(0.2, 0.9)),
-        lambda c: c.split(train=0.5, val=0.5)["val"],
-        lambda c: c.capped(20),
-        lambda c: c.phase(empties=(2, 9)),
-    ]
+        lambda c: c, lambda c: c.where("id % 3 <> 0"), lambda c: c.phase(fraction=(0.2, 0.9)),
+        lambda c: c.split(train=0.5, val=0.5)["val"], lambda c: c.capped(20),
+        lambda c: c.phase(empties=(2, 9)), lambda c: c.select(np.arange(len(c)) % 3 > 0),
+        lambda c: c.rows_where("step > 9 AND tokens[3] = 0").capped(8, by="highest"),
+    ]  # fmt: skip
     for view in views:
         a, b = view(mine).batches(64, seed=5, **order), view(there).batches(64, seed=5, **order)
         assert len(a) == len(b)
@@ -212,16 +205,28 @@ def test_a_fleet_s_directory_opens_without_a_cache(place: str, local: Path) -> N
     assert found.identity == Corpus.open([local / name for name in NAMES[1:]]).identity
 
 
-# --- the order in windows
+def test_columns_of_a_store_are_in_the_overlay(place: str, tmp_path: Path) -> None:
+    corpus = Corpus.open(place, cache=tmp_path / "cache", columns=tmp_path / "columns")
+    session = corpus.sessions[-1]
+    assert list(session.columns) == []
+    found = session.write_column("mine", np.arange(len(session)))
+    assert found.path == tmp_path / "columns" / session.name / "mine.i64.npy"
+    assert cached(tmp_path / "cache") == [], "no rows were fetched"
+    there = pickle.loads(pickle.dumps(corpus))  # noqa: S301 - our own
+    for each in (there, Corpus.open(place, cache=tmp_path / "other", columns=tmp_path / "columns")):
+        assert each.sessions[-1].column("mine").values.tolist() == list(range(len(session)))
+    bare = Corpus.open(place, cache=tmp_path / "cache").sessions[-1]
+    with pytest.raises(ColumnError, match="no column 'mine'"):
+        bare.column("mine")
+    with pytest.raises(ColumnError, match="a session in a store") as caught:
+        bare.write_column("mine", np.arange(len(session)))
+    assert "columns=DIR" in str(caught.value.hint)
 
 
 @given(
-    rows=st.lists(st.integers(0, 300), min_size=1, max_size=12),
-    pool_sessions=st.integers(1, 13),
-    pool_rows=st.integers(2, 200),
-    world=st.integers(1, 3),
-    epoch=st.integers(0, 3),
-)
+    rows=st.lists(st.integers(0, 300), min_size=1, max_size=12), pool_sessions=st.integers(1, 13),
+    pool_rows=st.integers(2, 200), world=st.integers(1, 3), epoch=st.integers(0, 3),
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_windows_serve_every_row_once(
     rows: list[int], pool_sessions: int, pool_rows: int, world: int, epoch: int
@@ -255,7 +260,7 @@ def test_windows_serve_every_row_once(
     for rank in range(world):
         try:
             reader = PoolReader(
-                gatherer, total, 28, pool_rows=pool_rows, pool_sessions=pool_sessions, ranks=(rank, world)
+                gatherer, total, pool_rows=pool_rows, pool_sessions=pool_sessions, ranks=(rank, world)
             )
         except ValueError as error:
             assert "two chunks" in str(error)  # noqa: PT017
@@ -291,9 +296,6 @@ def test_a_windowed_epoch_fetches_sessions_once(
     assert digest(batches) == digest(Corpus.open(local).batches(64, seed=1, pool_rows=512, pool_sessions=2))
     assert set(fetched) == {Path(path).name for path in (Path(place) / "sessions").iterdir()}
     assert len(fetched) <= len(NAMES) + 4, "a window's edge may lie within a session"
-
-
-# --- the bound
 
 
 class Watch:
@@ -416,15 +418,13 @@ def test_processes_share_a_cache(local: Path, url: str, tmp_path: Path) -> None:
     cached(tmp_path)
 
 
-# --- downloads that end in the middle
-
 SLOW = """
 import sys, time
 from tape2048 import Corpus
 from tape2048.io.objects import DirectoryStore
 whole = DirectoryStore.chunks
-def slowly(self, key, size=None):
-    for data in whole(self, key, size):
+def slowly(self, key):
+    for data in whole(self, key):
         if key.endswith(sys.argv[3]):
             yield data[: len(data) // 2]
             print("half", flush=True)
@@ -443,10 +443,9 @@ def test_a_reader_that_is_killed_leaves_nothing_half(
     with subprocess.Popen(
         [sys.executable, "-c", SLOW, place, str(cache), file], cwd=CHECKOUT, stdout=subprocess.PIPE
     ) as child:
-        assert child.stdout is not None
         assert child.stdout.read(4) == b"half"  # several threads may say so
         child.send_signal(signal.SIGKILL)
-    left = [path for path in cache.rglob("*") if path.name.endswith((".fetching", ".partial"))]
+    left = [path for path in cache.rglob("*") if path.name.endswith((".fetching", ".tmp"))]
     assert left, "what the process was writing"
     assert not [path for path in cache.iterdir() if not path.name.startswith(".")]
     bound = (sum(sizes(local)[:1]) + size_of(cache / ".tables") + 200_000) // 1000
@@ -465,6 +464,38 @@ def test_leftovers_of_killed_readers_are_removed(place: str, tmp_path: Path, kil
     corpus.sessions[0].source.cache.max_mb = 10_000  # type: ignore[attr-defined]
     assert len(corpus.get_batch([0]))
     assert cached(cache) == [NAMES[0]]
+
+
+@pytest.mark.parametrize("link", [f"{NAMES[0]}.00000a", ".tables"])
+def test_links_in_the_cache_are_not_followed(place: str, tmp_path: Path, link: str) -> None:
+    cache, theirs = tmp_path / "cache", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "file").touch()
+    cache.mkdir()
+    if link != ".tables":
+        (name,) = [name for name in list_sessions(open_store(place)) if name.startswith(link)]
+        link = f".{name}.fetching"
+    (cache / link).symlink_to(theirs)
+    with pytest.raises(StorageError, match="expected a directory of user"):
+        Corpus.open(place, cache=cache).get_batch([0])
+    assert [path.name for path in theirs.iterdir()] == ["file"]
+    assert (cache / link).is_symlink()
+
+
+def test_a_key_too_long_for_a_file_is_one_error(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, original = f"{'x' * 300}.00000a.{'0' * 16}/manifest.json", DirectoryStore._names
+
+    def names(self: DirectoryStore, path: Path) -> dict[str, int]:
+        return original(self, path) | ({long: 10} if path.name == "sessions" else {})
+
+    monkeypatch.setattr(DirectoryStore, "_names", names)
+    corpus = Corpus.open(place, cache=tmp_path / "cache", damaged="skip")
+    assert len(corpus.sessions) == len(NAMES)
+    ((path, error),) = corpus.skipped
+    assert path.name == long.partition("/")[0]
+    assert "File name too long" in str(error)
 
 
 def test_two_that_want_one_session_fetch_it_once(
@@ -493,21 +524,22 @@ def test_a_forked_child_reads_on(local: Path, url: str, tmp_path: Path) -> None:
     batches = corpus.batches(64, seed=2)
     first = next(iter(batches))["tokens"].copy()
     row = corpus.get_batch([0]).tobytes()
+    unread = Corpus.open(url, cache=tmp_path / "unread")
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 
     def child() -> None:
         buffer = batches.buffer()
         batches.fill(buffer, epoch=0, index=0)
-        theirs.send((buffer["tokens"].tobytes(), corpus.get_batch([0]).tobytes()))
+        found = [each.get_batch([0]).tobytes() for each in (corpus, unread)]
+        theirs.send((buffer["tokens"].tobytes(), *found))
 
     process = context.Process(target=child)
     (session, *_) = corpus.sessions
-    assert isinstance(session, RemoteSession)
     with session._lock:  # as another thread may have it at this moment
         process.start()
     assert ours.poll(60)
-    assert ours.recv() == (first.tobytes(), row)
+    assert ours.recv() == (first.tobytes(), row, row)
     process.join()
     assert process.exitcode == 0
     assert digest(batches) == digest(_second(Corpus.open(local).batches(64, seed=2)))
@@ -517,9 +549,6 @@ def _second(batches: Any) -> Any:
     """The same loader after its first batch."""
     next(iter(batches))
     return batches
-
-
-# --- stores that lie
 
 
 def first_name(place: str) -> str:
@@ -577,7 +606,7 @@ def test_stale_listings_and_missing_files(place: str, tmp_path: Path) -> None:
     store = open_store(place)
     shutil.rmtree(tmp_path / "cache" / ".tables" / name)
     source = remote_session.open_remote(place, tmp_path / "cache", None)
-    source._store, source._pid = Stale(), os.getpid()  # type: ignore[assignment]
+    source.store = Stale()  # type: ignore[assignment]
     (_, error), *others = source.sessions()
     assert isinstance(error, MissingPathError)
     assert len(others) == len(NAMES) - 1
@@ -614,9 +643,6 @@ def test_a_session_counts_once(place: str, tmp_path: Path) -> None:
         Corpus.open([place, str(tmp_path / "mirror")], cache=tmp_path / "cache")
 
 
-# --- retention
-
-
 def test_readers_of_sessions_that_are_removed_go_on(local: Path, url: str, tmp_path: Path) -> None:
     place = f"{url}-removed"
     if not url.startswith("s3:"):
@@ -645,7 +671,7 @@ def test_opening_loads_no_client_and_no_compiler(place: str, tmp_path: Path) -> 
     code = (
         "import sys; from tape2048 import Corpus\n"
         f"corpus = Corpus.open({place!r}, cache={str(tmp_path / 'cache')!r}); len(corpus.runs)\n"
-        "print(*[name for name in ('fsspec', 's3fs', 'boto3', 'numba', 'torch') if name in sys.modules])"
+        "print(*[name for name in ('obstore', 'boto3', 'numba', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -674,18 +700,15 @@ def test_manifests_of_other_forms_are_named(place: str, tmp_path: Path) -> None:
         shutil.rmtree(other)
 
 
-# --- many sessions
-
-
 def test_requests_for_many_sessions(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short version of ``tests.bench.remote_sessions``."""
     fill_store(tmp_path / "store", local / NAMES[0], 300)
     read: list[str] = []
     original = DirectoryStore.chunks
 
-    def counting(self: DirectoryStore, key: str, size: int | None = None) -> Iterator[bytes]:
+    def counting(self: DirectoryStore, key: str) -> Iterator[bytes]:
         read.append(key)
-        yield from original(self, key, size)
+        yield from original(self, key)
 
     monkeypatch.setattr(DirectoryStore, "chunks", counting)
     for expected in (2, 0):

@@ -1,11 +1,10 @@
 """Corpora of sessions on tape, alone and mixed with rows, against the same sessions as rows."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -31,13 +30,11 @@ from tape2048.rows import buffers as tapes_module
 from tape2048.rows.view import tables_of
 from tape2048.tape import TapeWriter
 
+from .builders import embed
 from .row_source_contract import RowSourceContract, Sample, boards_of
 from .tapes import TapeGames, facts_of, games_on_tape, write_rows
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    Storage = Literal["rows", "tape"]
+Storage = Literal["rows", "tape"]
 
 NAMES = ("20250102T030405Z_model=a", "20250103T030405Z_model=b", "20250104T030405Z_model=b")
 #: Seeds of each session's games; a game is recorded twice.
@@ -57,20 +54,6 @@ def write(directory: Path, games: TapeGames, storage: Storage, *, action: bool =
     return directory
 
 
-def embed(session: Path, rows: int) -> None:
-    """Write embeddings that differ from row to row and from session to session."""
-    np.save(session / "embeddings.bf16.npy", np.arange(3 * rows, dtype="<u2").reshape(rows, 3) + rows)
-    manifest = json.loads((session / "manifest.json").read_text())
-    checksum = next(
-        entry["crc32c"] for name, entry in manifest["files"].items() if name in {"steps.npy", "tape.npy"}
-    )
-    facts = {
-        "model_sha": "f" * 64, "pooling": "mean", "D": 3, "dtype": "bf16", "dtype_bits": "bf16",
-        "rows": rows, "steps_crc32c": checksum,
-    }  # fmt: skip
-    (session / "embeddings.json").write_text(json.dumps(facts))
-
-
 class Sessions:
     """Each session in all forms, below one directory each."""
 
@@ -81,7 +64,9 @@ class Sessions:
                 below = self._below(storage, action=action)
                 for name, seeds in SEEDS.items():
                     games = games_on_tape(*seeds)
-                    embed(write(below / name, games, storage, action=action), len(games.tape))
+                    rows = len(games.tape)
+                    own = np.arange(3 * rows).reshape(rows, 3) + rows  # of each row, and of each session
+                    embed(write(below / name, games, storage, action=action), own)
 
     def _below(self, storage: str, *, action: bool) -> Path:
         return self.root / f"{storage}-{action}"
@@ -108,7 +93,7 @@ class TestOnTape(RowSourceContract):
     def sample(self, made: Sessions, request: pytest.FixtureRequest) -> Sample:
         load, mixed = request.param
         forms = all_of("tape") | ({NAMES[1]: ("rows", False)} if mixed else {})
-        rows = made.open(all_of("rows"))[:]
+        rows = made.open(all_of("rows", action=not mixed))[:]
         return Sample(made.open(forms, load), boards_of(rows), rows)
 
 
@@ -125,13 +110,16 @@ def test_any_mixture_serves_what_rows_serve(
 ) -> None:
     where = data.draw(st.sampled_from([(), ("id % 3 <> 0",), ("id < 9",)]), "where")
     found = made.open(forms, load, *where)
-    rows = made.open({name: ("rows", action) for name, (_, action) in forms.items()}, "mmap", *where)
+    acting: Any = {name: ("rows", action or storage == "tape") for name, (storage, action) in forms.items()}
+    rows = made.open(acting, "mmap", *where)
     assert found.load == load
     for draw in ("first", "then"):
         phase = data.draw(
             st.sampled_from([{}, {"steps": (7, 60)}, {"fraction": (0.3, None)}, {"empties": (2, 7)}]), draw
         )
         found, rows = (corpus.phase(**phase) if phase else corpus for corpus in (found, rows))
+        if data.draw(st.booleans(), "selected"):
+            found, rows = (corpus.select(np.arange(len(corpus)) % 7 < 4) for corpus in (found, rows))
     for mine, theirs in zip((found.runs, found.row_starts), (rows.runs, rows.row_starts), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert found.dtype == rows.dtype
@@ -219,7 +207,6 @@ class TestPacked:
     def test_only_the_chosen_runs_are_decoded(self, made: Sessions) -> None:
         found = made.open(all_of("tape"), "packed", "id % 3 = 0")
         rows = made.open(all_of("rows"), "mmap", "id % 3 = 0")
-        assert tables_of(found).store.boards is not None
         assert sum(array.size for array in tables_of(found).store.boards.memory) == len(found)
         np.testing.assert_array_equal(found.tokens(slice(None)), rows.tokens(slice(None)))
 
@@ -377,8 +364,14 @@ def test_more_rows_than_32_bits_count(tmp_path: Path) -> None:
         corpus.tokens([before - 1])
 
 
+def test_identity_of_tapes_as_before(made: Sessions) -> None:
+    """Trainings and critics continue with sessions whose records had no action, and critics know them."""
+    for action, due in ((False, "6cd69da2449db45f"), (True, "8d1b4e6441d415b8")):
+        assert made.open(all_of("tape", action=action)).identity[:16] == due
+
+
 def test_an_export_is_that_of_the_rows(made: Sessions, tmp_path: Path) -> None:
     for storage in ("rows", "tape"):
-        corpus = made.open(all_of(storage, action=True)).phase(steps=(3, 50))  # type: ignore[arg-type]
+        corpus = made.open(all_of(storage, action=storage == "rows")).phase(steps=(3, 50))  # type: ignore[arg-type]
         export(corpus, tmp_path / f"{storage}.csv", format="csv", thresholds=(64, 128))
     assert (tmp_path / "tape.csv").read_bytes() == (tmp_path / "rows.csv").read_bytes()

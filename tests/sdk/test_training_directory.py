@@ -1,22 +1,16 @@
 """The directory that a training shares with nobody and goes on in."""
 
-from __future__ import annotations
-
 import errno
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from tests.recorder.disks import unsaid
 
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048.io.durable import write_all
 from tape2048.training import CHECKPOINT, METRICS, TrainingDirectory, check_same
 
 from .builders import open_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINES = [b'{"step":%d,"loss":0.5}\n' % step for step in (1, 2, 2, 3)]
 
@@ -54,15 +48,6 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path: Path, name: str) -> Non
         directory(tmp_path / name).locked(),
     ):
         pass
-
-
-def test_a_checkpoint_is_there_or_not_or_nobody_knows(tmp_path: Path) -> None:
-    training = directory(tmp_path)
-    assert not training.has_checkpoint()
-    (tmp_path / CHECKPOINT).touch()
-    assert training.has_checkpoint()
-    with unsaid(tmp_path / CHECKPOINT), pytest.raises(StorageError, match="looking for a checkpoint"):
-        training.has_checkpoint()
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,17 @@
 as an operator would, disturbs it, and says what held. The exit code is 1 where something did not.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .machine import Machine, build, missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAIN = "tape2048-recorder@main.service"
 ROOT = "/var/lib/tape2048/main/selfplay"
@@ -67,9 +63,6 @@ def workers(machine: Machine, unit: str = MAIN) -> list[str]:
 
 def all_play(machine: Machine) -> bool:
     return status(machine)["status"].get("workers_ready") == SETTINGS["workers"]
-
-
-# --- checks, in their order; each leaves the service as the next one wants it
 
 
 def installs_and_becomes_ready(machine: Machine) -> str:

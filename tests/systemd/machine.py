@@ -1,7 +1,5 @@
 """A minimal Debian, booted in a container with its own systemd, with this checkout in it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -10,12 +8,10 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+from types import TracebackType
+from typing import Self
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NEEDED = {"debootstrap": "debootstrap", "systemd-nspawn": "systemd-container", "nsenter": "util-linux"}
@@ -144,7 +140,6 @@ class Machine:
         return done.stdout.strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write a file in it."""
         target = self.rootfs / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)

@@ -1,22 +1,22 @@
 """Small sessions, written here byte by byte from the format's description, and ways to run the command."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from crc32c import crc32c
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+#: Runs the command in this process, or in a process of its own: the fixtures ``tape`` and ``process``.
+Tape = Callable[..., "Outcome"]
+Process = Callable[..., subprocess.CompletedProcess[str]]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -185,7 +185,7 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def process(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+def process(environment: dict[str, str]) -> Process:
     """Run ``tape2048`` as a process of its own."""
 
     def run_process(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -209,7 +209,7 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture
-def tape(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def tape(capsys: pytest.CaptureFixture[str]) -> Tape:
     """Run ``tape2048`` in this process, through the function that ``main`` calls."""
     from tape2048_tools.cli import run
 

@@ -1,19 +1,15 @@
 """Commands on a terminal of their own: stopped by a signal when they have said some words, or given keys."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select
+import signal
 import subprocess
 import termios
 import time
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
 
 #: How long anything may take before a test gives up.
 PATIENCE_S = 120.0
@@ -102,7 +98,6 @@ class OnTerminal:
 
     @property
     def settings(self) -> list[object]:
-        """The terminal's settings."""
         return termios.tcgetattr(self._secondary)
 
     def send(self, keys: str) -> None:

@@ -1,12 +1,7 @@
 """Directories of very many very small sessions, made by copying one."""
 
-from __future__ import annotations
-
 import datetime as dt
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 FIRST = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

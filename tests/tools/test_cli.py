@@ -1,7 +1,5 @@
 """The command as a whole: its list, its cost, its exit codes, and what stands on which stream."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import itertools
@@ -14,11 +12,12 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048 import errors
 from tape2048._version import __version__
@@ -27,14 +26,7 @@ from tape2048_recorder.config import RecorderConfig
 from tape2048_tools import cli
 
 from ..pages import error_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
-    Process = Callable[..., subprocess.CompletedProcess[str]]
+from .conftest import Process, Tape
 
 #: CPU seconds that `tape2048 --help` may take: beyond, a command line feels slow and completion is no fun.
 HELP_CPU_S_MAX = 0.15
@@ -52,13 +44,9 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
             context = click.Context(command)
             for name in command.list_commands(context):
                 found = command.get_command(context, name)
-                assert found is not None
                 yield from walk((*words, name), found)
 
     yield from walk((), cli.cli)
-
-
-# --- help
 
 
 def test_no_line_of_a_list_of_commands_is_cut_off(tape: Tape) -> None:
@@ -186,9 +174,6 @@ def test_version(tape: Tape) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == tape("--version").out
 
 
-# --- exit codes
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -209,9 +194,7 @@ def test_wrong_usage_ends_with_2(tape: Tape, args: list[str]) -> None:
 def test_errors_end_with_their_code_and_a_hint(
     tape: Tape, monkeypatch: pytest.MonkeyPatch, kind: type[errors.TapeError]
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise kind("found x, expected y", path="/a/b", offset=7, hint="do z")
-
+    fail = raising(kind("found x, expected y", path="/a/b", offset=7, hint="do z"))
     monkeypatch.setattr(cli.cli, "get_command", lambda *_: click.Command("list", callback=fail))
     done = tape("list")
     assert done.code == kind.exit_code
@@ -223,6 +206,8 @@ def test_errors_end_with_their_code_and_a_hint(
 MISSING = """
 list nope
 show nope
+audit nope
+card nope
 validate nope
 prune nope
 merge nope nope --out out
@@ -232,13 +217,15 @@ status
 rotate nope
 stop nope
 visualize nope
+view nope
+report nope --out x.html
 repack nope --storage tape
 play nope
 export nope --format parquet
 embed nope --tower nope
 critic train --data nope
 critic eval nope nope
-critic score nope nope --out x.npy
+critic score nope nope
 player info nope
 player quantise nope out
 player eval random --from nope
@@ -258,7 +245,7 @@ pack extract --packfile nope --indices 0 --output x
 pack append --packfile nope --input nope --output x
 pack merge --packfile nope --output x
 convert nope x
-annotate nope x
+annotate nope
 embed . --tower nope
 embed . --tower a:b --checkpoint nope
 """.strip().splitlines()
@@ -302,10 +289,8 @@ def test_a_missing_path_fails_before_heavy_imports(tmp_path: Path, environment: 
 
 
 def test_a_bug_keeps_its_traceback(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(cli.cli, "get_command", lambda *_: click.Command("list", callback=fail))
+    bug = raising(ZeroDivisionError())
+    monkeypatch.setattr(cli.cli, "get_command", lambda *_: click.Command("list", callback=bug))
     with pytest.raises(ZeroDivisionError):
         tape("list")
 
@@ -393,9 +378,6 @@ def _wait_for_reader(fifo: Path) -> int:
         except OSError:
             time.sleep(0.05)
     pytest.fail("nobody opened the file")
-
-
-# --- streams
 
 
 @pytest.mark.parametrize("args", [["list"], ["list", "--json"], ["config", "show"], ["--help"]])

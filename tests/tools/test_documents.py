@@ -1,7 +1,5 @@
 """The README and the pages of docs/: what they name exists; generated parts are fresh."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
@@ -69,13 +67,11 @@ def test_make_record_keeps_its_limits() -> None:
     commands = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     line = next(line for line in commands.replace("\\\n", "").splitlines() if "/tape2048 record " in line)
     command = cli.get_command(click.Context(cli), "record")
-    assert command is not None
     args = re.sub(r"\$\(\((.*?)\)\)", lambda sum_: str(eval(sum_[1])), line)  # noqa: S307 - our own sum
     context = command.make_context("record", shlex.split(args)[2:])
     given = {name: value for name, value in context.params.items() if value not in (None, False)}
     config = load_config({name: given[name] for name in given if name != "config_path"}, {}).config
     buffered = 2 * config.worker_count * config.rows_buffered_max  # written after the limit, at most
-    assert config.max_steps is not None
     assert (config.max_steps + buffered) * ROW_BYTES_MAX < 1e9
     assert f"records {config.max_wall_s:g} s of play (at most 1 GB)" in README
     help_line = next(

@@ -4,14 +4,10 @@ Each peer runs in its own process, which is ready before the first round. In eac
 the other, and all other processes are stopped. A turn first discards batches that were prefetched earlier.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import NamedTuple
 
 #: The environment that `make peers` makes, and what peers build.
 CACHE = Path(__file__).resolve().parents[3] / ".peers"

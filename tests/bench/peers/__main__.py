@@ -8,8 +8,6 @@
 What does not install or build here is named below the tables, with the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.metadata
@@ -20,19 +18,15 @@ import statistics
 import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.bench.figures import CHECKOUT, RESULTS, ROUNDS_MIN, cpu_name, machine, number
 from tests.bench.recording import memory_dir
 from tests.pages import table, with_parts
 
-from . import engines, loaders, recorders
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from . import Peer
+from . import Peer, engines, loaders, recorders
 
 PAGE = CHECKOUT / "docs/explanation/speed.md"
 
@@ -68,13 +62,11 @@ class Child:
             os.killpg(self._process.pid, number)
 
     def _answer(self) -> Any:
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return json.loads(line) if line else f"ended with {self._process.wait()}"
 
     def measure(self, seconds: float) -> float:
         """Return the rate of a turn of so many seconds."""
-        assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()

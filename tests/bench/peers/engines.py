@@ -4,23 +4,18 @@ Only moves that the rules allow are counted. Illegal actions, where an engine ta
 and count nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import CACHE, Peer, per_second
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 #: Boards that an engine over many boards plays at once.
 BOARDS = 4096
@@ -107,10 +102,8 @@ class NumpyGames:
         self.before = self.cells
         columns = self.cells.transpose(0, 2, 1)
         afters = np.stack([
-            self._slid(self._left, columns).transpose(0, 2, 1),
-            self._slid(self._right, self.cells),
-            self._slid(self._right, columns).transpose(0, 2, 1),
-            self._slid(self._left, self.cells),
+            self._slid(self._left, columns).transpose(0, 2, 1), self._slid(self._right, self.cells),
+            self._slid(self._right, columns).transpose(0, 2, 1), self._slid(self._left, self.cells),
         ])  # fmt: skip
         legal = (afters != self.cells).any(axis=(2, 3))
         chosen = (self._rng.random(legal.shape) * legal).argmax(axis=0)

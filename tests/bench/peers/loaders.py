@@ -4,23 +4,18 @@ The rows are the same everywhere, in a directory in memory: nothing waits for a 
 with the rows; tape2048 makes them from its table of games. webdataset, which reads in sequence, has fewer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import Peer, per_second
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 ROWS = 4_000_000
 GAME_ROWS = 2_500
@@ -178,7 +173,7 @@ def _torchrl(directory: Path) -> Callable[[float], float]:
 
     torch.set_num_threads(1)
     tokens, labels = map(torch.from_numpy, _arrays(directory))
-    storage = LazyMemmapStorage(len(tokens), scratch_dir=str(directory / "torchrl"))
+    storage = LazyMemmapStorage(len(tokens), scratch_dir=str(directory / "torchrl"), existsok=True)
     buffer = TensorDictReplayBuffer(storage=storage, sampler=SamplerWithoutReplacement(), batch_size=BATCH)
     buffer.extend(TensorDict({"tokens": tokens, "labels": labels}, batch_size=[len(tokens)]))
 

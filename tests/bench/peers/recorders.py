@@ -4,22 +4,17 @@ The plain recorder is what one writes first: processes that play, and save an ar
 there. It has no table of games, no checksum, no journal and nothing durable: it shows what those cost.
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import Peer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 WORKERS = 2
 PLAYER = "random"
@@ -67,7 +62,7 @@ def _numpy_blocks(worker: int) -> Iterator[NDArray[Any]]:
 
 
 def _plain(blocks: Callable[[int], Iterator[NDArray[Any]]], directory: Path) -> Callable[[float], float]:
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
 
     def measure(seconds: float) -> float:
         with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:

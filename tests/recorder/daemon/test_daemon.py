@@ -1,7 +1,5 @@
 """What the daemon decides on its way to the end, without a process: signals, and the last blocks."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -16,9 +14,10 @@ from tape2048 import errors
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon import daemon as module
 from tape2048_recorder.daemon.daemon import (
+    FLOWING_S,
     HURRY_GRACE_S,
+    LIMITS_INTERVAL_S,
     ROOM_GRACE_S,
-    TICK_S,
     Daemon,
     Reload,
     error_of,
@@ -39,22 +38,23 @@ class World:
         self.loads = 0
         self.workers: list[SimpleNamespace] = []
         self._signals: list[str] = []
-        supervisor = SimpleNamespace(
+        self.supervisor = SimpleNamespace(
             workers=self.workers,
             command=lambda command: self.done.append("drain" if command == DRAIN else "hurry"),
             kill_all=lambda: self.done.append("kill"),
             pids=[7],
+            rows_unconfirmed=0,
         )
         recording = SimpleNamespace(
             publisher=SimpleNamespace(give_up=lambda: None),
             begin=lambda generation: None,
-            size_bytes=lambda now: 0,
+            size_bytes=lambda now, rows: 0,
         )
         reporter = SimpleNamespace(event=lambda level, message: self.said.append(f"{level}: {message}"))
         self.daemon = Daemon(
             config=RecorderConfig(**settings),
             reporter=cast("Any", reporter),
-            supervisor=cast("Any", supervisor),
+            supervisor=cast("Any", self.supervisor),
             recording=cast("Any", recording),
             ledger=cast("Any", SimpleNamespace(exhausted=False)),
             progress=cast("Any", None),
@@ -146,15 +146,14 @@ def test_a_worker_ready_too_late_counts_as_not_ready() -> None:
     assert not worker.ready
 
 
-def test_max_steps_is_checked_at_each_tick() -> None:
-    """A fast player makes millions in between."""
+def test_max_steps_counts_games_without_a_block() -> None:
     world = World(max_steps=5)
+    world.daemon.tally.rows = 1
+    world.supervisor.rows_unconfirmed = 3
     world.daemon._check_limits(0.0)
-    world.daemon.tally.rows = 4
-    world.daemon._check_limits(TICK_S)
     assert not world.done
-    world.daemon.tally.rows = 6
-    world.daemon._check_limits(2 * TICK_S)
+    world.supervisor.rows_unconfirmed = 5
+    world.daemon._check_limits(LIMITS_INTERVAL_S)
     assert world.daemon.reason == LIMIT
 
 
@@ -167,11 +166,23 @@ def test_a_pause_is_logged_once() -> None:
     assert [said.partition(";")[0] for said in world.said] == ["warning: paused: the disk is slow: 3 wait"]
 
 
+def test_a_stopping_recorder_does_not_log_a_pause() -> None:
+    world = World(drain_timeout_s=7.0)
+    world.daemon.stop(LIMIT)
+    world.daemon._pause("the disk is full: 0 MB")
+    assert world.said[1:] == [
+        "warning: ending: the disk is full: 0 MB; finished games wait for room, at most 10 s"
+    ]
+    world.daemon._resume_if_flowing(1.0)
+    world.daemon._resume_if_flowing(1.0 + FLOWING_S)
+    assert len(world.said) == 2
+
+
 def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | None:
     daemon = World(**{name: value for name, value in given.items() if name.startswith("max_")}).daemon
-    daemon.tally.rows = given.get("rows", 0)
     monkeypatch.setattr(module, "resident_bytes", lambda pids: ram if pids == [os.getpid(), 7] else 0)
-    return daemon.limit_met(elapsed_s=given.get("elapsed_s", 0.0), disk_bytes=given.get("disk_bytes", 0))
+    measured = {name: given.get(name, 0) for name in ("rows", "elapsed_s", "disk_bytes")}
+    return daemon.limit_met(**measured)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +207,6 @@ def test_a_limit_is_met_at_its_number(
 def test_resident_memory_sums_live_processes() -> None:
     status = Path("/proc/self/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert found is not None
     mine = int(found[1]) * 1024
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         pass

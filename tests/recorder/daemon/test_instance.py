@@ -1,16 +1,18 @@
 """One recorder to a name on a directory, and what it remembers of its games."""
 
-from __future__ import annotations
-
 import contextlib
+import errno
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048_recorder.config import LEASE_MAX
@@ -19,10 +21,6 @@ from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
 
 from ..checks import descriptors
 from ..processes import environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 HOLDER = """
 import sys, time
@@ -40,7 +38,6 @@ def holder(root: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(root)], stdout=subprocess.PIPE, env=environment(), text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
@@ -89,6 +86,13 @@ def test_where_no_directory_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StorageError, match="preparing the output directory"):
         Instance(tmp_path / "file", "default")
+
+
+def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
+    with pytest.raises(StorageError, match=r"default\.lock: .*No locks available") as caught:
+        Instance(root, "default")
+    assert "another directory" in caught.value.advice
 
 
 @pytest.fixture
@@ -170,17 +174,10 @@ def test_the_least_recent_of_many_seeds_are_forgotten(root: Path, mine: Instance
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b"[]",
-        b'{"next_id": 3}',
-        b'{"seed": 1, "next_id": "a"}',
-        b'{"seed": 1, "others": [2]}',
-        b"\xff",
-        b'{"x": "\xff"}',
-        b'{"x": ' + b"[" * 50_000,
+        b"", b"{", b"[]", b'{"next_id": 3}', b'{"seed": 1, "next_id": "a"}', b'{"seed": 1, "others": [2]}',
+        b"\xff", b'{"x": "\xff"}', b'{"x": ' + b"[" * 50_000,
     ],
-)
+)  # fmt: skip
 def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, content: bytes) -> None:
     state_file(root).write_bytes(content)
     with pytest.raises(ConfigError, match="cannot be read") as caught:

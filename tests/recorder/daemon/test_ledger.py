@@ -1,20 +1,15 @@
 """Each game is recorded once, whoever dies, and a limit is met exactly."""
 
-from __future__ import annotations
-
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from numpy.typing import NDArray
 
 from tape2048_recorder.config import LEASE_MAX
 from tape2048_recorder.daemon.instance import GameState, Ledger
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 WORKERS = 3
 worker_indexes = st.integers(0, WORKERS - 1)

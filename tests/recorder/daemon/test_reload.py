@@ -1,69 +1,39 @@
 """Reading the settings again: what changes, what is refused by name, and what changes nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048.errors import ConfigError
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon.daemon import LIVE, RELOAD_S, Reload, merged
-from tape2048_recorder.daemon.instance import GameState, Ledger
 
 from ..checks import Listener, assert_sessions_valid, run_table
 from ..lanes import batched
 from ..processes import PATIENCE_S, environment, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
 #: Another value for each setting.
 OTHER: dict[str, Any] = {
-    "player": "random",
-    "player_args": {"a": 1},
-    "model_tag": "other",
-    "out_dir": "elsewhere",
-    "instance": "other",
-    "workers": 3,
-    "seed": 1,
-    "lease": 1,
-    "rotate_steps": 5,
-    "rotate_s": 1.0,
-    "max_games": 5,
-    "max_steps": 5,
-    "max_wall_s": 5.0,
-    "max_ram_mb": 5000,
-    "max_disk_mb": 5,
-    "spool_max_mb": 5,
-    "min_free_mb": 5,
-    "storage": "tape",
-    "sample_rate": 2,
-    "record_action": True,
-    "block_rows": 2048,
-    "flush_s": 5.0,
-    "drain_timeout_s": 5.0,
-    "log_interval_s": 5.0,
-    "lanes": 7,
-    "sampling": {"method": "softmax"},
-    "model_dir": "models",
-    "model_files": "*.pt",
-    "log_level": "error",
-    "log_format": "json",
-    "worker_silence_s": 5.0,
-    "metrics_listen": "localhost:1",
+    "player": "random", "player_args": {"a": 1}, "model_tag": "other", "out_dir": "elsewhere",
+    "instance": "other", "workers": 3, "seed": 1, "lease": 1, "rotate_steps": 5, "rotate_s": 1.0,
+    "max_games": 5, "max_steps": 5, "max_wall_s": 5.0, "max_ram_mb": 5000, "max_disk_mb": 5,
+    "spool_max_mb": 5, "min_free_mb": 5, "storage": "tape", "sample_rate": 2, "record_action": True,
+    "block_rows": 2048, "flush_s": 5.0, "drain_timeout_s": 5.0, "log_interval_s": 5.0, "lanes": 7,
+    "sampling": {"method": "softmax"}, "model_dir": "models", "model_files": "*.pt", "log_level": "error",
+    "log_format": "json", "worker_silence_s": 5.0, "metrics_listen": "localhost:1",
     "metrics_textfile": "x.prom",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", settings_of(RecorderConfig))
@@ -96,11 +66,8 @@ def test_changes_and_refusals_are_said_by_name() -> None:
 
 def test_a_file_that_cannot_be_read_changes_nothing() -> None:
     listener, told = Listener(), []
-
-    def fail() -> RecorderConfig:
-        raise ConfigError("found malformed TOML", path="r.toml:3", hint="quote it")
-
     running = RecorderConfig()
+    fail = raising(ConfigError("found malformed TOML", path="r.toml:3", hint="quote it"))
     assert Reload(fail, listener, changed=told.append).read(running, 0.0) is running
     assert told == []
     assert listener.events == [
@@ -141,19 +108,6 @@ def test_a_storm_is_one_reading_a_second() -> None:
     assert not reload.due(before + RELOAD_S - 0.01)  # too soon
     assert reload.due(1e9 + RELOAD_S)
     assert len(loads) == 1
-
-
-def test_a_new_limit_counts_games_that_are_out_already() -> None:
-    ledger = Ledger(GameState(1), games_max=None, workers=1)
-    assert ledger.take(0, 10) == (0, 10)
-    ledger.limit(12)
-    assert not ledger.exhausted
-    assert ledger.take(0, 10) == (10, 1)  # a fair part of the two that are left
-    ledger.limit(5)  # fewer than are out: those are finished, and no more begin
-    assert ledger.exhausted
-    assert ledger.take(0, 10) is None
-    ledger.limit(None)
-    assert ledger.take(0, 10) == (11, 10)
 
 
 #: What a worker runs before anything else: it says that it is through, and stays until it may go.

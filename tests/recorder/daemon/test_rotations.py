@@ -1,10 +1,9 @@
 """Requests to rotate: for whom they wait, what they close, and when they are over."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from tape2048_recorder.daemon.daemon import FLUSH_S, Rotations
 from tape2048_recorder.ipc.protocol import Shared
 from tape2048_recorder.recording.publish import Outcome, Published
 from tape2048_recorder.status.report import Rotation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WORKERS = 3
 
@@ -44,6 +40,11 @@ class World:
     def flush(self, *workers: int) -> None:
         slots = self.shared.slots
         slots["flushed"][list(workers)] = slots["flush"][list(workers)]
+
+    def ask_and_flush(self, now: float) -> None:
+        self.rotations.ask(now)
+        self.flush(0, 1)
+        self.rotations.tick(now)
 
     def published(self, serial: int, error: str | None = None, *, final: bool = True) -> None:
         made = Published(Path(f"s{serial}"), 1, 1, 1, recovered=False, rows_lost=0) if error is None else None
@@ -89,9 +90,7 @@ def test_a_worker_that_does_not_write_delays_it(world: World) -> None:
 def test_a_request_ends_with_its_own_session(world: World) -> None:
     for serial in (1, 2):
         world.open = serial
-        world.rotations.ask(100.0)
-        world.flush(0, 1)
-        world.rotations.tick(100.0)
+        world.ask_and_flush(100.0)
     world.published(7)  # closed by its size before
     assert world.rotations.state == Rotation(2, 0)
     world.published(1, "the disk is full", final=False)
@@ -103,27 +102,19 @@ def test_a_request_ends_with_its_own_session(world: World) -> None:
 
 
 def test_with_nothing_open_a_request_ends_at_once(world: World) -> None:
-    world.rotations.ask(100.0)
-    world.flush(0, 1)
-    world.rotations.tick(100.0)
-    world.rotations.ask(101.0)
-    world.flush(0, 1)
-    world.rotations.tick(101.0)
+    world.ask_and_flush(100.0)
+    world.ask_and_flush(101.0)
     assert world.rotations.state == Rotation(2, 0)
     world.published(1)
     assert world.rotations.state == Rotation(2, 2, "s1")
-    world.rotations.ask(102.0)
-    world.flush(0, 1)
-    world.rotations.tick(102.0)
+    world.ask_and_flush(102.0)
     assert world.rotations.state == Rotation(3, 3)
 
 
 def test_a_request_waits_for_sessions_closed_before(world: World) -> None:
     world.open = None
     world.unpublished = {1, 2}
-    world.rotations.ask(100.0)
-    world.flush(0, 1)
-    world.rotations.tick(100.0)
+    world.ask_and_flush(100.0)
     world.published(2)
     assert world.rotations.state == Rotation(1, 0)
     world.published(1)

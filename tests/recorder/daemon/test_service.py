@@ -1,7 +1,5 @@
 """A real recorder as a service manager, an operator and Prometheus see it, from its start to its end."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import signal
@@ -9,8 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,12 +20,7 @@ from tape2048_recorder.status.report import judge, read_snapshot
 from tape2048_recorder.workers.__main__ import OOM_SCORE_ADJ
 
 from ..checks import assert_sessions_valid, meta_of
-from ..processes import PATIENCE_S, environment, kill, wait_until, workers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..processes import Recorders
+from ..processes import PATIENCE_S, Recorders, environment, kill, wait_until, workers_of
 
 pytestmark = pytest.mark.slow
 

@@ -1,13 +1,12 @@
 """The places of workers: what their slots say when one starts, how often they write, when it is hopeless."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,10 +17,7 @@ from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, 
 from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Channel, Range, Weights
 from tape2048_recorder.recording.world import REAL, World
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Supervise = Callable[..., Supervisor]
+Supervise = Callable[..., Supervisor]
 
 
 @pytest.fixture
@@ -85,7 +81,6 @@ def test_a_worker_inherits_nothing_from_another(supervise: Supervise) -> None:
     assert slots["heartbeat_ns"][1] >= begun
     assert (worker.ready, worker.range, worker.waiting_rows) == (False, None, None)
     assert (worker.said_bye, worker.last_error) == (False, None)
-    assert worker.process is not None
     assert worker.alive
     assert supervisor.pids == [worker.process.pid]
     assert (how["spec"]["index"], how["spec"]["daemon_pid"]) == (1, os.getpid())

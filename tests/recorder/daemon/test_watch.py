@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,7 @@ from tape2048_recorder.daemon.supervisor import ABORT_S, START_S, WRITING_FACTOR
 from tape2048_recorder.ipc.protocol import LOADS, Range
 
 from ..checks import assert_sessions_valid
-from ..processes import kill, wait_until
-
-if TYPE_CHECKING:
-    from ..processes import Recorders
+from ..processes import Recorders, kill, wait_until
 
 SILENCE_S = 10.0
 
@@ -88,7 +85,6 @@ class World:
 
     @property
     def signals(self) -> list[int]:
-        assert self.place.process is not None
         return self.place.process.signals
 
 

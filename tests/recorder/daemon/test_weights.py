@@ -1,12 +1,10 @@
 """Which checkpoint is taken, without workers: newest, settled, copied once, named when it is gone."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -16,9 +14,6 @@ from tape2048_recorder.daemon.weights import POLL_S, LiveWeights, newest_checkpo
 from tape2048_recorder.ipc.protocol import WeightsRefused, WeightsTaken
 
 from ..checks import Listener
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Watch:
@@ -60,7 +55,6 @@ def test_the_newest_file_of_the_pattern_is_meant(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (at, at))
     (tmp_path / "e.st").mkdir()
     found = newest_checkpoint(tmp_path, "*.st")
-    assert found is not None
     assert found.path.name == "c.st"
 
 

@@ -1,14 +1,13 @@
 """Unrecorded games: for a critic, as rollouts beside reference games, and for the strength of a player."""
 
-from __future__ import annotations
-
 import math
 import random
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +15,14 @@ import pytest
 from scipy import stats
 from tests import reference
 from tests.recorder.choosing import outcomes
+from tests.sdk.builders import raising
 
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
-from tape2048.critic.facts import players_of
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
 from tape2048.critic.ntuple.critic import Games, GameSource, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048.selection import players_of
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation import games as playing
 from tape2048_recorder.evaluation.games import (
@@ -37,9 +37,6 @@ from tape2048_recorder.evaluation.games import (
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SEED, RECORDED = 11, 60
 TILES = np.array([8, 9])
@@ -95,13 +92,9 @@ def test_progress_counts_games_and_ends_them() -> None:
     told: list[tuple[int, int]] = []
     played(40, progress=lambda *now: told.append(now))
     assert told[-1] == (40, 40)
-
-    def interrupt(*_: int) -> None:
-        raise KeyboardInterrupt
-
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        played(5_000, progress=interrupt)
+        played(5_000, progress=raising(KeyboardInterrupt()))
     assert threading.active_count() == before
 
 
@@ -110,7 +103,7 @@ def test_played_games_are_the_recorded_ones(root: Path) -> None:
     settings = NTupleCriticConfig(seed=SEED, stride=4, data=str(root), threads=2)
     found = played_games(settings, "greedy", {}, RECORDED)
     whole = Corpus.open(root)
-    assert found.players == players_of(whole)
+    assert found.players == players_of(whole.runs, whole.sessions)
     corpus = corpus_games(NTupleCriticConfig(stride=1, data=str(root)))
     for one, other in ((next(found.chunks(0)), next(corpus.chunks(0))), (found.val, corpus.val)):
         assert len(one) == len(other) > 0
@@ -150,9 +143,6 @@ def test_games_that_do_not_fit_into_memory_are_refused(monkeypatch: pytest.Monke
     assert len(played(20)) == 20
 
 
-# --- learning
-
-
 class Learned(NamedTuple):
     """A critic of the player ``greedy``, and its games."""
 
@@ -169,7 +159,6 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
     )  # fmt: skip
     source = played_games(settings, "greedy", {}, 6_000)
     trained = train_ntuple_critic(settings, source, tmp_path_factory.mktemp("learned"))
-    assert trained.best is not None
     return Learned(NTupleCritic.load(trained.best), source)
 
 
@@ -187,9 +176,6 @@ def test_its_probabilities_are_those_of_rollouts(learned: Learned) -> None:
     noise = (q * (1 - q) / (rollouts - 1)).mean(axis=0)
     explained = 1 - (((p - q) ** 2).mean(axis=0) - noise) / (q.var(axis=0) - noise)
     assert (explained > 0.8).all()
-
-
-# --- rollouts
 
 
 def positions(count: int) -> npt.NDArray[np.uint64]:
@@ -251,19 +237,12 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
         rolled(positions(2), **{"rollouts": 1, **wrong})
 
 
-# --- strength
-
-
 def facts(result: Evaluation) -> tuple[Any, ...]:
     """The results that do not depend on the clock."""
     return (
-        result.games,
-        result.moves,
-        result.mean_score,
-        result.mean_score_error,
-        result.score_max,
+        result.games, result.moves, result.mean_score, result.mean_score_error, result.score_max,
         result.reach,
-    )
+    )  # fmt: skip
 
 
 def of_random(games: int, *, seed: int = 5, threads: int = 1) -> Evaluation:
@@ -279,7 +258,7 @@ def test_it_sums_up_the_games_of_the_seed() -> None:
     assert result.score_max == scores.max()
     low, high = stats.norm.interval(0.95, scores.mean(), stats.sem(scores))
     assert result.mean_score_error == pytest.approx((high - low) / 2, rel=1e-5)
-    assert tuple(result.reach) == REACH_TILES
+    assert tuple(result.reach) == (*REACH_TILES, 65536)
     assert {share.share for share in result.reach.values()} == {0.0}
     assert result.moves_per_cpu_s > 0
     assert result.moves_per_s > 0
@@ -377,9 +356,6 @@ def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(playing, "play_unrecorded", play)
     with pytest.raises(MemoryError):
         of_random(1000, threads=2)
-
-
-# --- from boards, and two players
 
 
 def boards_of(*cells: list[int]) -> np.ndarray:

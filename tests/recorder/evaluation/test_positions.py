@@ -1,50 +1,40 @@
 """Start files: what is read and refused; the places at which games are lost, against plain lists."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import os
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tests import reference
 from tests.sdk.builders import GAMES, NAME, Spec, write_ours
 
 from tape2048 import Session
 from tape2048.errors import ConfigError, EmptyCorpusError, FieldError, NameTakenError, NpyError, TapeError
+from tape2048_recorder.evaluation import positions
 from tape2048_recorder.evaluation.games import play_games
-from tape2048_recorder.evaluation.positions import (
-    analyse,
-    first_boards,
-    read_starts,
-    recorded_games,
-    write_starts,
-)
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players import registry
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
 
 BOARDS = np.array([0x1100000000000000, 0xFE00000000000002, 0x1234123412341230], np.uint64)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    write_starts(path, BOARDS)
-    assert read_starts(path).tolist() == BOARDS.tolist()
+    positions.write_starts(path, BOARDS)
+    assert positions.read_starts(path).tolist() == BOARDS.tolist()
     assert np.load(path).shape == (3, 16)
     with pytest.raises(NameTakenError, match="nothing was replaced"):
-        write_starts(path, BOARDS)
-    write_starts(path, BOARDS[:1], replace=True)
-    assert len(read_starts(path)) == 1
+        positions.write_starts(path, BOARDS)
+    positions.write_starts(path, BOARDS[:1], replace=True)
+    assert len(positions.read_starts(path)) == 1
 
 
 def test_text_has_a_board_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("# late ones\n\n0x1100000000000000  # two\nfe00000000000002\n")
-    assert read_starts(path).tolist() == BOARDS[:2].tolist()
+    assert positions.read_starts(path).tolist() == BOARDS[:2].tolist()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +54,7 @@ def test_boards_that_no_game_has_are_refused(tmp_path: Path, text: str, said: st
     path = tmp_path / "a.txt"
     path.write_text(text)
     with pytest.raises(FieldError, match=said) as caught:
-        read_starts(path)
+        positions.read_starts(path)
     assert caught.value.path == str(path)
 
 
@@ -84,17 +74,43 @@ def test_arrays_that_hold_no_boards_are_refused(
     path = tmp_path / "a.npy"
     np.save(path, array)
     with pytest.raises(error, match=said):
-        read_starts(path)
+        positions.read_starts(path)
 
 
 def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    write_starts(path, BOARDS)
+    positions.write_starts(path, BOARDS)
     whole = path.read_bytes()
     for size in range(6, len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(NpyError):
-            read_starts(path)
+            positions.read_starts(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "descr", "shape"),
+    [(2, "|u1", (2, 16)), (1, "|u1", (10**12, 16)), (1, "|S2147483647", (1, 16)), (1, "|u1", (3, 16))],
+)
+def test_headers_that_claim_too_much(
+    tmp_path: Path, version: int, descr: str, shape: tuple[int, int]
+) -> None:
+    """Of a header of 500 MB, and of others of more than follows, nothing is read or allocated."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    length = len(text) if version == 1 else 500_000_000
+    path = tmp_path / "a.npy"
+    path.write_bytes(header_start(version, length) + text + bytes(32))
+    if version == 2:
+        os.truncate(path, 12 + length + 32)
+    tracemalloc.start()
+    with pytest.raises(NpyError):
+        positions.read_starts(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def header_start(version: int, length: int) -> bytes:
+    return b"\x93NUMPY" + bytes([version, 0]) + length.to_bytes(2 * version, "little")
 
 
 def test_first_boards_are_those_of_each_game(tmp_path: Path) -> None:
@@ -105,16 +121,13 @@ def test_first_boards_are_those_of_each_game(tmp_path: Path) -> None:
         first = [row for row in exps.tolist() if max(row) >= 13][:1]
         expected += [sum(e << (60 - 4 * cell) for cell, e in enumerate(row)) for row in first]
     assert len(expected) == 3
-    assert first_boards(tmp_path, 8192).tolist() == expected
+    assert positions.first_boards(tmp_path, 8192).tolist() == expected
     (tmp_path / "other").mkdir()
     write_ours(tmp_path / "other" / NAME, Spec(games=GAMES[1:2]))
     with pytest.raises(ConfigError, match="found no board with a 16384"):
-        first_boards(tmp_path / "other", 16384)
+        positions.first_boards(tmp_path / "other", 16384)
     with pytest.raises(ConfigError, match="found the tile 65"):
-        first_boards(tmp_path, 65)
-
-
-# --- falls
+        positions.first_boards(tmp_path, 65)
 
 
 def value(cells: list[int]) -> float:
@@ -154,7 +167,7 @@ def test_falls_are_the_largest_drops() -> None:
     for run in range(len(games)):
         boards = [reference.unpack(int(board)) for board in games.between(run, run + 1).boards]
         expected.setdefault(2 ** int(games.highest[run]), []).append(slow_fall(boards))
-    found = analyse(games, values)
+    found = positions.analyse(games, values)
     assert list(found) == sorted(expected)
     assert len(found) > 2
     for tile, facts in expected.items():
@@ -168,18 +181,18 @@ def test_falls_are_the_largest_drops() -> None:
 
 def test_recorded_games_are_those_of_the_sessions(tmp_path: Path) -> None:
     session = Session.open(write_ours(tmp_path / NAME))
-    games = recorded_games(tmp_path, 4)
+    games = positions.recorded_games(tmp_path, 4)
     assert len(games) == 4
     assert np.diff(games.starts).tolist() == session.runs["rows"][:4].tolist()
     assert (1 << games.highest.astype(int)).tolist() == session.runs["highest_tile"][:4].tolist()
     boards = [reference.pack(row) for row in session.tokens(session.numbers_of(3)).tolist()]
     assert games.between(3, 4).boards.tolist() == boards
-    assert len(recorded_games(tmp_path, 99)) == len(session.runs)
+    assert len(positions.recorded_games(tmp_path, 99)) == len(session.runs)
 
 
 def test_sessions_without_all_boards_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmptyCorpusError):
-        recorded_games(tmp_path, 5)
+        positions.recorded_games(tmp_path, 5)
     write_ours(tmp_path / NAME, Spec(sample_rate=4))
     with pytest.raises(ConfigError, match="has one board in 4, expected all"):
-        recorded_games(tmp_path, 5)
+        positions.recorded_games(tmp_path, 5)

@@ -7,21 +7,16 @@ Ray runs there. The answer is the pid of the node's raylet, or 0. The end of the
 count as dead after 3 s.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from tests.recorder.processes import environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: Ray's store of objects, which hold none of our rows; its least.
 _OBJECTS_BYTES = 78_643_200
@@ -38,24 +33,18 @@ class Cluster:
         self.env = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(self.token))
         with (directory / "cluster.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=self.env,
-            )
+                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True, env=self.env,
+            )  # fmt: skip
         self.address = self._answer()
 
     def _answer(self) -> str:
-        assert self._process.stdout is not None
         answer = self._process.stdout.readline().strip()
         assert answer, "the cluster has ended"
         return answer
 
     def ask(self, *words: str) -> int:
         """Have a command done."""
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{' '.join(words)}\n")
         self._process.stdin.flush()
         return int(self._answer())

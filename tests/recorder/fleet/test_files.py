@@ -1,7 +1,5 @@
 """The files that run a fleet's nodes under Slurm, Kubernetes and systemd, and the commands in them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -10,9 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from configparser import ConfigParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -27,9 +26,6 @@ from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.fleet.plan import create_fleet
 from tape2048_recorder.fleet.spool import agent_at_work
 from tape2048_tools.cli import cli
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EXAMPLES = CHECKOUT / "examples"
 #: What a node's drain may take by default, in seconds.
@@ -71,7 +67,6 @@ def run_until_shipped(
         wait_until(lambda: len({name.split(".")[-2] for name in list_sessions(store)}) == len(spools))
         for spool in spools:
             found = agent_at_work(spool)
-            assert found is not None
             os.close(found[1])
             agents.append(found[0].pid)
         for pid in agents:
@@ -167,8 +162,5 @@ def test_the_commands_beside_them_parse() -> None:
     context = click.Context(cli, **cli.context_settings)  # commands keep its `-h`
     for line in lines:
         group, name, *args = shlex.split(line)
-        fleet = cli.get_command(context, group)
-        assert isinstance(fleet, click.Group)
-        command = fleet.get_command(context, name)
-        assert command is not None
+        command = cli.get_command(context, group).get_command(context, name)
         command.make_context(name, args, parent=context)

@@ -1,7 +1,5 @@
 """Nodes of a fleet, with real agents, recorders and stores: every game once, whoever is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -11,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,8 +19,17 @@ from tests.recorder.processes import environment, kill, wait_until
 from tests.sdk.stores import KINDS, fetch_session, store_url
 
 from tape2048 import Corpus
-from tape2048.errors import BusyError, ConfigError, DiskFullError, FleetError, NameTakenError, TapeError
-from tape2048.io.objects import DirectoryStore, Store, open_store
+from tape2048.errors import (
+    BusyError,
+    ConfigError,
+    DiskFullError,
+    FleetError,
+    NameTakenError,
+    StorageError,
+    StoreError,
+    TapeError,
+)
+from tape2048.io.objects import Store, open_store
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_toml
@@ -32,6 +40,7 @@ from tape2048_recorder.fleet.plan import (
     claim_lease,
     create_fleet,
     node_settings,
+    read_drain,
     read_plan,
     refuse_differences,
 )
@@ -40,9 +49,6 @@ from tape2048_recorder.recorder import run
 from tape2048_recorder.status.report import read_snapshot
 
 from ..checks import Listener
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
 PINNED: dict[str, Any] = {"player": "random", "seed": 77, "storage": "tape", "rotate_steps": 20_000}
@@ -86,13 +92,9 @@ def games_in(store: Store, into: Path) -> list[int]:
     for name in list_sessions(store):
         got = Session.open(fetch_session(store, name, into))
         label = RemoteName.parse(name)
-        assert label is not None
         assert {int(run) >> NUMBER_BITS for run in got.runs["id"]} == {int(label.label, 16)}
         ids += [int(run) for run in got.runs["id"]]
     return ids
-
-
-# --- plans and leases
 
 
 def test_a_fleet_is_begun_once_and_read_back(store: Store) -> None:
@@ -145,9 +147,6 @@ def test_a_node_that_differs_is_rejected(
         refuse_differences(msgspec.structs.replace(plan, player_sha256="0" * 64), load_config({}, {}))
 
 
-# --- spools
-
-
 def test_a_spool_has_one_agent_fleet_and_lease(store: Store, tmp_path: Path) -> None:
     plan, path = read_plan(store), tmp_path / "spool"
     with Spool(path, store, plan) as spool:
@@ -155,7 +154,6 @@ def test_a_spool_has_one_agent_fleet_and_lease(store: Store, tmp_path: Path) -> 
         with pytest.raises(BusyError, match=f"pid {os.getpid()} ships from this spool"):
             Spool(path, store, plan)
         found = agent_at_work(path)
-        assert found is not None
         os.close(found[1])
         assert found[0].pid == os.getpid()
     assert agent_at_work(path) is None, "who closed it is at work elsewhere"
@@ -185,6 +183,10 @@ def test_sessions_of_the_lease_are_shipped(store: Store, tmp_path: Path) -> None
             spool.make_room(0)
         assert spool.sessions() == waiting
         store.put("fleet.json", plan_text)
+        (waiting[0] / "loss.f32.npy").touch()
+        with pytest.raises(FleetError, match=r"found loss\.f32\.npy; a store takes no columns"):
+            spool.ship(waiting[0])
+        (waiting[0] / "loss.f32.npy").unlink()
         shutil.copytree(waiting[0], spool.path / "20200101T000000Z_model=copied")
         for session in spool.sessions():
             spool.ship(session)
@@ -202,7 +204,6 @@ def test_sessions_of_the_lease_are_shipped(store: Store, tmp_path: Path) -> None
 
 
 def test_a_missing_or_other_store_gets_nothing(store: Store, tmp_path: Path) -> None:
-    assert isinstance(store, DirectoryStore)
     with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
         (session,) = record(spool, store, max_games=5)
         store.root.rename(tmp_path / "unmounted")
@@ -224,7 +225,6 @@ def test_a_missing_or_other_store_gets_nothing(store: Store, tmp_path: Path) -> 
 def test_the_shipper_retries_and_warns_once(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(store, DirectoryStore)
     monkeypatch.setattr(agents, "RETRY_S_MAX", 0.05)
     monkeypatch.setattr(agents, "RETRY_S_MIN", 0.05)
     listener = Listener()
@@ -248,9 +248,6 @@ def _recorded(spool: Spool, store: Store, tmp_path: Path) -> Path:
     settings = {**PINNED, "lease": spool.member.lease, "out_dir": str(tmp_path / "elsewhere"), "workers": 1}
     run(RecorderConfig(**settings, max_games=5), Listener())
     return sessions(tmp_path / "elsewhere")[0]
-
-
-# --- agents
 
 
 def test_a_recorder_reads_the_agent_s_settings(tmp_path: Path) -> None:
@@ -394,14 +391,9 @@ def test_silence_is_told_from_clock_skew(
 ) -> None:
     def beat(lease: int, number: int, written_at: float) -> None:
         made = agents.Beat(
-            lease=lease,
-            agent="x",
-            number=number,
-            host=f"node{lease}",
-            pid=1,
-            written_at=written_at,
+            lease=lease, agent="x", number=number, host=f"node{lease}", pid=1, written_at=written_at,
             state="recording",
-        )
+        )  # fmt: skip
         store.put(f"agents/{lease:06x}.json", msgspec.json.encode(made))
 
     now = time.time()
@@ -426,6 +418,29 @@ def test_silence_is_told_from_clock_skew(
     assert onlooker.look().lost == [f"node{lease} ({lease:06x})" for lease in (2, 3, 4, 5)]
 
 
+@pytest.mark.parametrize("key", ["drain.json", "agents/000001.json"])
+def test_a_fifo_in_the_store_blocks_nobody(store: Store, key: str) -> None:
+    Path(store.path("agents")).mkdir()
+    os.mkfifo(store.path(key))
+    if key == "drain.json":
+        with pytest.raises(StoreError, match="not a regular file"):
+            read_drain(store)
+    else:
+        assert Onlooker(store).look().unknown == [key]
+
+
+def test_keys_that_are_no_heartbeats_are_named(store: Store) -> None:
+    beat = agents.Beat(
+        lease=1, agent="x", number=1, host="node1", pid=1, written_at=time.time(), state="ended"
+    )
+    store.put("agents/000001.json", msgspec.json.encode(beat))
+    for name in ("zz", "0x0002", "000003"):
+        store.put(f"agents/{name}.json", b"{")
+    seen = Onlooker(store).look()
+    assert [node.beat for node in seen.nodes] == [beat]
+    assert seen.unknown == ["agents/000003.json", "agents/0x0002.json", "agents/zz.json"]
+
+
 def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -> None:
     with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
         shutil.copytree(_recorded(spool, store, tmp_path), spool.path / "20260101T000000Z_model=random")
@@ -437,7 +452,6 @@ def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -
             Agent(store, spool, None, COMMAND, Listener().event, stop, leave).run()
         assert spool.sessions()
         beat = read_beat(store, spool.member.lease)
-        assert beat is not None
         assert beat.state == agents.FAILED
         assert "1 session not shipped" in (beat.why or "")
 
@@ -473,6 +487,21 @@ def test_a_long_log_is_moved_while_it_is_written(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "default.log.1").read_bytes() == b"a" * 99 + b"b"
 
 
+def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_LOG_BYTES_MAX", 1)
+    theirs, log = tmp_path / "theirs", tmp_path / "default.log"
+    theirs.write_text("theirs")
+    log.symlink_to(theirs)
+    with pytest.raises(StorageError, match="expected a regular file"):
+        launching.start_agent(["true"], log)
+    log.unlink()
+    (tmp_path / "default.log.1").symlink_to(theirs)
+    log.write_text("ours")
+    launching.trim_log(log)
+    assert (tmp_path / "default.log.1").read_text() == "ours"
+    assert theirs.read_text() == "theirs"
+
+
 @pytest.mark.slow
 def test_stop_ends_a_fleet_without_its_games_in_play(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
@@ -487,13 +516,9 @@ def test_stop_ends_a_fleet_without_its_games_in_play(tmp_path: Path) -> None:
         begun = time.monotonic()
         for command in ("drain", "stop"):  # one that drains is hurried
             end = [
-                *COMMAND,
-                "fleet",
-                command,
-                store.url,
-                "--timeout-s",
+                *COMMAND, "fleet", command, store.url, "--timeout-s",
                 "0.1" if command == "drain" else "60",
-            ]
+            ]  # fmt: skip
             done = subprocess.run(end, env=environment(**os.environ), capture_output=True, check=False)
         assert done.returncode == 0, done.stdout
         code, said = ended(node)

@@ -1,7 +1,5 @@
 """The game loop: its rows are the games, for all slices and buffer sizes."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from typing import Any, NamedTuple
@@ -106,9 +104,6 @@ def same(one: Played, other: Played) -> bool:
     return one.rows == other.rows and one.runs.tobytes() == other.runs.tobytes()
 
 
-# --- what is written
-
-
 def test_a_row_is_laid_out_to_the_byte() -> None:
     """And a run sums its game up."""
     games = 12
@@ -202,9 +197,6 @@ def test_a_game_depends_on_its_seed_alone() -> None:
         assert (alone.rows["run_id"] == 7).all()
 
 
-# --- however it is cut
-
-
 @given(st.lists(st.integers(0, 300), max_size=60), st.sampled_from(HOW))
 @example([0] * 5 + [1] * 400, HOW[0])
 @example([1] * 900, {"record_action": True, "sample_rate": 3})
@@ -218,12 +210,9 @@ def test_any_slices_give_the_same_bytes(slices: list[int], how: dict[str, Any]) 
 
 
 @given(
-    rows=st.integers(1, 700),
-    runs=st.integers(1, 5),
-    give=st.integers(1, 5),
-    slices=st.lists(st.integers(1, 500), max_size=20),
-    how=st.sampled_from(HOW),
-)
+    rows=st.integers(1, 700), runs=st.integers(1, 5), give=st.integers(1, 5),
+    slices=st.lists(st.integers(1, 500), max_size=20), how=st.sampled_from(HOW),
+)  # fmt: skip
 @settings(max_examples=100)
 def test_any_buffer_gives_the_same_bytes(
     rows: int, runs: int, give: int, slices: list[int], how: dict[str, Any]
@@ -239,21 +228,12 @@ def test_other_players_can_be_cut_as_well(name: str) -> None:
     assert same(played, whole(games=2, name=name))
 
 
-def test_a_full_buffer_gives_the_same_bytes() -> None:
-    expected = whole(games=2)
-    for rows in range(1, len(expected.rows) // 28 + 3):
-        assert same(play(make_buffer(rows=rows), games=2), expected), rows
-
-
 def test_a_buffer_grows_for_a_game_that_does_not_fit() -> None:
     buffer = make_buffer(rows=4)
     played = play(buffer, games=3)
     assert buffer.rows_max >= max(played.runs["rows"])
     assert buffer.rows_max < 2 * max(played.runs["rows"])
     assert same(played, whole(games=3))
-
-
-# --- sampling
 
 
 @pytest.mark.parametrize("sample_rate", [1, 2, 3, 10, 117, 10_000, 2**32 - 1])
@@ -266,9 +246,6 @@ def test_each_nth_row_is_kept(sample_rate: int) -> None:
     for field in ("id", "seed", "steps", "max_score", "highest_tile"):
         assert np.array_equal(sampled.runs[field], every.runs[field])
     assert sampled.runs["rows"].tolist() == [-(-int(steps) // sample_rate) for steps in every.runs["steps"]]
-
-
-# --- what the loop and the buffer say
 
 
 def test_what_the_loop_came_back_for() -> None:
@@ -400,8 +377,8 @@ def test_more_games_than_runs_fit_are_refused() -> None:
 
 
 def test_a_game_with_the_highest_tiles_is_scored() -> None:
-    """Two 32768 that do not merge, and a score past what 16 bits hold; set up by hand, few games get here."""
-    cells = [15, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]  # lost
+    """Two 32768 apart, and a score past what 16 bits hold; set up by hand, few games get here."""
+    cells = [15, 14, 15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]  # lost
     assert reference.legal_moves(cells) == []
     buffer = make_buffer(1)
     play_into(buffer, player("random"), steps_max=1)
@@ -411,3 +388,36 @@ def test_a_game_with_the_highest_tiles_is_scored() -> None:
     assert buffer.runs["max_score"].tolist() == [reference.board_score(cells) - 4000]
     assert buffer.runs["highest_tile"].tolist() == [32768]
     assert buffer.runs["steps"].tolist() == [1]
+
+
+#: Left and right merge the 32768s; up and down are illegal.
+BEFORE_A_WIN = [15, 15, 14, 13, 1, 2, 3, 4, 2, 1, 4, 3, 1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["random", "greedy", "expectimax", "ntuple"])
+def test_a_65536_ends_a_game(name: str) -> None:
+    board, second = reference.pack(BEFORE_A_WIN), seeds_of(ids_of(2))
+    for storage in ("rows", "tape"):
+        buffer = make_buffer(rows=1 << 18, record_action=True, storage=storage)
+        buffer.begin_at(board, 1)
+        assert play_into(buffer, player(name), steps_max=1) in {GAMES_PLAYED, STEPS_PLAYED}
+        states, moves = buffer.boards_and_moves()
+        if storage == "rows":
+            assert (states.tolist(), moves.tolist()[0] in {2, 3}) == ([board, 0], True)
+        else:
+            assert buffer.rows.tolist()[0] in {0x82, 0x83}
+        (run,) = buffer.runs
+        score = reference.board_score(BEFORE_A_WIN) + 65536
+        assert [run[field] for field in ("steps", "rows", "max_score", "highest_tile")] == [
+            1,
+            1,
+            score,
+            65536,
+        ]
+    buffer.give(ids_of(1), second[:1])
+    play_into(buffer, player("random"), steps_max=ENDLESS)
+    assert buffer.runs["highest_tile"][1] < 4096, "the next game begins anew"
+    scores, highest = np.zeros(2, np.uint64), np.zeros(2, np.uint8)
+    starts = np.full(2, board, np.uint64)
+    assert loop.play_unrecorded(player(name), starts, second, scores, highest) == 2
+    assert (scores.tolist(), highest.tolist()) == ([65536] * 2, [16] * 2)

@@ -1,7 +1,5 @@
 """The generator, spawns and first boards against the reference; draws and seeds, and random play."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -22,12 +20,9 @@ BOARDS_WITH_ROOM = st.lists(st.integers(0, 15), min_size=16, max_size=16).filter
 
 #: SplitMix64 from the state 1234567, as its authors' code (and everybody's copy of it) gives them.
 PUBLISHED = [
-    6457827717110365317,
-    3203168211198807973,
-    9817491932198370423,
-    4593380528125082431,
+    6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431,
     16408922859458223821,
-]
+]  # fmt: skip
 
 
 @kernel
@@ -54,9 +49,6 @@ def _fill_uniform(state: Any, gamma: Any, out: Any) -> Any:
 
 def u64(value: int) -> np.uint64:
     return np.uint64(value % 2**64)
-
-
-# --- the sequence
 
 
 def test_the_published_values() -> None:
@@ -99,9 +91,6 @@ def test_some_games_have_their_increment_mended() -> None:
         assert int(_start(u64(seed))[1]) == plain[seed] ^ 0xAAAAAAAAAAAAAAAA
 
 
-# --- bounded draws
-
-
 UNMIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -117,11 +106,6 @@ def unmix64(z: int) -> int:
     z = unshift(z, 31) * pow(UNMIX[1], -1, 2**64) % 2**64
     z = unshift(z, 27) * pow(UNMIX[0], -1, 2**64) % 2**64
     return unshift(z, 30)
-
-
-@given(words)
-def test_unmix_is_the_way_back(z: int) -> None:
-    assert reference.mix64(unmix64(z)) == z
 
 
 def draw_from(bits: int, n: int) -> tuple[int, int]:
@@ -168,9 +152,6 @@ def test_uniform_draws_are_uniform() -> None:
     assert draws[:5].tolist() == [(generator.next() >> 11) / 2**53 for _ in range(5)]
 
 
-# --- games
-
-
 @given(words, st.integers(0, 2**62))
 @example(0, 0)
 @example(2**64 - 1, 0)
@@ -212,9 +193,6 @@ def _count_starts(seeds: Any, counts: Any) -> None:
             counts[cell, (board >> np.uint64(60 - 4 * cell)) & np.uint64(15)] += 1
 
 
-# --- spawns
-
-
 @given(BOARDS_WITH_ROOM, words, words.map(lambda gamma: gamma | 1))
 @example([0] * 16, 0, 1)
 @example([0] + [15] * 15, 0, 1)
@@ -251,9 +229,6 @@ def test_spawns_are_uniform_and_a_tenth_are_fours(cells: list[int]) -> None:
     assert stats.chisquare(counts[empty].ravel(), expected.ravel()).pvalue > 1e-3
 
 
-# --- starts
-
-
 @given(words)
 @example(0)
 @example(2**64 - 1)
@@ -277,9 +252,6 @@ def test_games_start_anywhere() -> None:
     statistic = ((counts[:, 1:3].sum(axis=1) - expected) ** 2 / expected).sum() * 15 / 14
     assert 1e-3 < stats.chi2.sf(statistic, 15) < 1 - 1e-3
     assert stats.binomtest(int(counts[:, 2].sum()), 2 * games, 0.1).pvalue > 1e-3
-
-
-# --- random play
 
 
 @pytest.mark.slow

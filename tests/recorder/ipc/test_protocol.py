@@ -1,12 +1,10 @@
 """Frames between daemon and workers: split, joined, cut off, too long, senseless."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -18,6 +16,8 @@ from tape2048_recorder.ipc.protocol import (
     Channel,
     Confirmed,
     Crashed,
+    FromDaemon,
+    FromWorker,
     Games,
     NoMoreGames,
     NoRoom,
@@ -30,11 +30,6 @@ from tape2048_recorder.ipc.protocol import (
 
 from ..processes import PATIENCE_S, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape2048_recorder.ipc.protocol import FromDaemon, FromWorker
-
 FROM_WORKER: list[FromWorker] = [
     Ready("ab" * 32),
     Ask(8),
@@ -45,12 +40,8 @@ FROM_WORKER: list[FromWorker] = [
     Crashed("Traceback ... é", starting=True),
 ]
 FROM_DAEMON: list[FromDaemon] = [
-    Games(2**63, 17),
-    NoMoreGames(),
-    Range(1, "/out/.partial/é", 5),
-    NoRoom(),
-    Confirmed(),
-]
+    Games(2**63, 17), NoMoreGames(), Range(1, "/out/.partial/é", 5), NoRoom(), Confirmed(),
+]  # fmt: skip
 
 
 class Pair:

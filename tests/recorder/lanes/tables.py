@@ -1,17 +1,13 @@
 """Tables of lanes without a worker: games of a seed, in memory."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes.table import Finished, Table
 from tape2048_recorder.players.batch import Caller, Sampling
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SEED = 7
 

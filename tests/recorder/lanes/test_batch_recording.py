@@ -1,11 +1,10 @@
 """Recorders with a batched player, as processes: the same games on any lanes, errors, live weights."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +23,6 @@ from ..checks import assert_all_published, assert_sessions_valid, meta_of, publi
 from ..processes import Recorders, kill, wait_until
 from . import batched
 from .tables import Games, make_table, play, play_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PLAYER = f"python:{batched.__file__}"
 GAMES = 120
@@ -247,7 +243,6 @@ def test_each_answer_of_a_model_is_a_sign_of_life() -> None:
     group = new_lanes(2)
     for _ in range(2):
         worker._slot["heartbeat_ns"] = 0
-        assert table._caller is not None
         table._caller.submit((group.boards, group.legal, group.exps.view(np.uint8)))
         assert worker._slot["heartbeat_ns"] == 0
         table._caller.collect()

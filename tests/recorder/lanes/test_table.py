@@ -1,7 +1,5 @@
 """Games in lockstep: the same on any number of lanes."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -9,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from tests import reference
+from tests.sdk.tapes import WON_SEED, as_rows, games_on_tape
 
 from tape2048.errors import BookkeepingError, PlayerError
 from tape2048.formats.session import step_dtype
 from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
+from tape2048_recorder.lanes.table import Finished
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.registry import make_player
 
@@ -96,12 +96,9 @@ def test_rows_are_what_the_player_saw_and_chose() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    lanes=st.integers(1, 40),
-    count=st.integers(1, 60),
-    rows_max=st.integers(1, 600),
-    runs_max=st.integers(1, 9),
-    storage=st.sampled_from(["rows", "tape"]),
-)
+    lanes=st.integers(1, 40), count=st.integers(1, 60), rows_max=st.integers(1, 600),
+    runs_max=st.integers(1, 9), storage=st.sampled_from(["rows", "tape"]),
+)  # fmt: skip
 def test_small_blocks_change_no_game(
     lanes: int, count: int, rows_max: int, runs_max: int, storage: str
 ) -> None:
@@ -219,3 +216,29 @@ def test_legal_masks_follow_the_rules(board: int) -> None:
     for move in range(5):
         bad = kernels.first_illegal(lanes, np.array([move], dtype=np.uint8))
         assert bad == (-1 if move < 4 and legal >> move & 1 else 0)
+
+
+@pytest.mark.parametrize("storage", ["tape", "rows"])
+def test_a_65536_ends_a_game(storage: str) -> None:
+    """The lane stands before the last move of a game, and has the log of the others."""
+    games = games_on_tape(WON_SEED)
+    steps = len(games.tape) - 1
+    lanes, log = kernels.new_lanes(1), kernels.new_log(20)
+    finished = Finished(rows_max=1 << 15, runs_max=4, record_action=True, sample_rate=1, storage=storage)
+    waiting = kernels.Waiting(np.full(1, 3, np.uint64), games.runs["seed"], np.zeros(1, np.uint64))
+    assert kernels.fill_free(lanes, waiting) == 1
+    assert lanes.boards[0] == games.starts[0]
+    used = -(-steps // kernels.CHUNK_STEPS)
+    log.counts[0] -= used
+    log.links[:used] = np.arange(1, used + 1)
+    log.steps[:steps] = games.tape[:-1]
+    lanes.tails[0], lanes.steps[0], lanes.boards[0] = used - 1, steps, games.boards[-1]
+    assert kernels.advance(lanes, games.moves[-1:], log) == 1
+    row_bytes = np.uint64(finished.dtype.itemsize)
+    assert kernels.settle(lanes, log, finished.arrays, waiting, row_bytes, 1) == kernels.LANES_FREE
+    names = ["seed", "rows", "steps", "max_score", "highest_tile"]
+    assert finished.runs[names].tolist() == games.runs[names].tolist()
+    due = games.tape if storage == "tape" else as_rows(games)
+    if storage == "rows":
+        due["run_id"] = 3
+    assert finished.rows[: len(due)].tobytes() == due.tobytes()

@@ -1,7 +1,5 @@
 """Small networks for tests, as in a user's module."""
 
-from __future__ import annotations
-
 import torch
 
 

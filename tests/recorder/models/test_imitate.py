@@ -1,7 +1,5 @@
 """The example ``imitate.py``: it learns from a recording, and its model plays."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,6 @@ EXAMPLE = Path(__file__).parents[3] / "examples/imitate.py"
 
 def example() -> Any:
     spec = importlib.util.spec_from_file_location("imitate", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
     imitate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(imitate)
     return imitate
@@ -33,9 +29,9 @@ def example() -> Any:
 
 def test_it_sees_the_boards_that_the_moves_lead_to() -> None:
     boards = np.random.default_rng(1).choice(np.arange(16), (200, 16), p=[0.4, *15 * [0.04]])
-    boards[0] = 15  # two of these do not merge
+    boards[0] = 15  # two of these make a 65536
     seen = example().policy().afterstates(torch.from_numpy(boards)).tolist()
-    assert seen == [[reference.slide(board, move)[0] for move in range(4)] for board in boards.tolist()]
+    assert seen == [[reference.seen_slide(board, move)[0] for move in range(4)] for board in boards.tolist()]
 
 
 def test_it_learns_to_move_as_a_teacher_and_plays(tmp_path: Path) -> None:

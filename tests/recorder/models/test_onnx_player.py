@@ -1,8 +1,6 @@
 """ONNX models as players."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,9 +13,6 @@ from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.models.onnx_player import make
 
 from ..lanes.tables import play
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WEIGHTS = np.random.default_rng(3).normal(size=(16, 4)).astype(np.float32)
 BOARDS = np.random.default_rng(0).integers(0, 2**64, 21, dtype=np.uint64)

@@ -1,7 +1,5 @@
 """PyTorch models as players: all kinds of files, and games that do not depend on lanes."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Temporal differences: updates against the formulas in float64, and the games."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,10 +47,8 @@ def tables_of(network: Network) -> TrainingTables:
 
 
 def plays_of(network: Network, *goals: int, guides: tuple[int, ...] = ()) -> Plays:
-    """The player of a network of small whole weights."""
-    table = network.table.astype(np.int16)
-    assert np.array_equal(table, network.table)
-    placed = place(network.layout, table, network.scales)
+    """The player of a network of small whole weights, whose sums are exact."""
+    placed = place(network.layout, network.table, network.scales)
     least = np.float32(min((goal & -goal for goal in goals), default=np.inf))
     return Plays(*placed, tuple(map(np.uint64, goals)), least, tuple(map(np.uint64, guides)))
 
@@ -148,9 +144,6 @@ def test_entries_learn_at_one_rate_without_coherence() -> None:
     for delta in (800, 400, 200):
         assert learn_backwards(tables, lane, 1, 0.0, 0.5, 0.0, False) == pytest.approx(delta, rel=1e-5)
     assert not tables.entries[:, [E, A]].any()
-
-
-# --- the games that are played
 
 
 def play_one(

@@ -1,17 +1,17 @@
 """Batched players: names, factories, identities; sampling from scores, against plain definitions."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.sdk.builders import raising
 
 from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.game.rules import boards_to_exps, legal_masks
@@ -26,14 +26,10 @@ from tape2048_recorder.players.batch import (
     describe_place,
     make_batch_player,
     read_sampling,
-    show_board,
 )
 from tape2048_recorder.players.registry import check_player, make_player
 
 from ..lanes import batched
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILE = f"python:{batched.__file__}"
 
@@ -95,11 +91,8 @@ def test_an_error_without_text_is_named_by_class() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    def play(*_: object) -> None:
-        raise DumbError
-
     with pytest.raises(PlayerError, match="the player raised DumbError for 1 board,"):
-        asked(play)
+        asked(raising(DumbError()))
 
 
 def views_of(*packed: int) -> tuple[Any, Any, Any]:
@@ -259,13 +252,6 @@ def test_players_that_may_differ_have_other_hashes(tmp_path: Path) -> None:
 def test_the_game_loop_refuses_batched_players() -> None:
     with pytest.raises(ConfigError, match="many boards at once"):
         make_player("python:m:f", {})
-
-
-def test_a_board_is_shown_by_its_rows() -> None:
-    assert show_board(0x0123456789ABCDEF) == "0x0123456789abcdef (rows 0123 4567 89ab cdef)"
-
-
-# --- sampling
 
 
 DRAWS = 20_000

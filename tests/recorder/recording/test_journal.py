@@ -1,24 +1,19 @@
 """The journal: its bytes, and what is read from one that was cut off or changed."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from crc32c import crc32c
 from tests.mutants import Mutant, planted
-from tests.sdk.builders import open_files
+from tests.sdk.builders import open_files, raising
 
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.recording.partial import Block, Journal, read_journal
 
 from ..disks import files_end_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROW_BYTES = 28
 
@@ -147,12 +142,8 @@ def test_a_torn_record_is_overwritten(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "journal"
     journal = Journal(path, ROW_BYTES)
     journal.append(BLOCKS[0])
-
-    def broken(fd: int, length: int) -> None:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr("os.ftruncate", broken)
+        patch.setattr("os.ftruncate", raising(OSError(5, "Input/output error")))
         with files_end_at(path.stat().st_size + 70), pytest.raises(OSError, match="File too large"):
             journal.append(BLOCKS[2])
     assert_same(read_journal(path, ROW_BYTES), BLOCKS[:1])

@@ -1,13 +1,12 @@
 """Recovery trusts no partial session: a crafted one goes to the quarantine, and nothing else changes."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os
 import struct
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,21 +14,13 @@ import pytest
 from crc32c import crc32c
 
 from tape2048.formats.session import RUN_DTYPE, STEPS_HEADER_BYTES
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
-from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED
+from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.publish import publish_steps
 
-from ..checks import partials, recover, snapshot
-from ..materials import NAME, ROW_BYTES, leave, make_facts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tape2048_recorder.recording.partial import PartialSession
-
-    from ..checks import Listener
-    from ..materials import Blocks
+from ..checks import Listener, partials, recover, snapshot
+from ..materials import NAME, ROW_BYTES, Blocks, leave, make_facts
 
 
 def assert_only_this_is_put_away(root: Path, session: PartialSession, blocks: Blocks, why: str) -> None:
@@ -51,9 +42,6 @@ def assert_only_this_is_put_away(root: Path, session: PartialSession, blocks: Bl
     assert sorted(root.parent.iterdir()) == outside
     assert recover(root)[1].events == []
     assert not os.path.lexists(session.path)
-
-
-# --- facts
 
 
 FACTS_OF_NO_RECORDER = {
@@ -89,9 +77,6 @@ def test_facts_without_end(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     os.truncate(session.path / FACTS, 1 << 44)
     assert_only_this_is_put_away(root, session, blocks, "no whole facts")
-
-
-# --- files
 
 
 def link_session(session: PartialSession, theirs: Path) -> None:
@@ -136,7 +121,16 @@ def test_files_that_no_recorder_makes(root: Path, blocks: Blocks, case: str) -> 
     assert_only_this_is_put_away(root, session, blocks, "expected")
 
 
-# --- numbers
+def test_files_of_the_system_do_not_matter(root: Path, blocks: Blocks) -> None:
+    session = leave(root, blocks, range(2))
+    for place in (session.path, session.path / STAGED):
+        for name in ("@eaDir", ".ipynb_checkpoints"):
+            (place / name).mkdir()
+            (place / name / "file").touch()
+        (place / ".DS_Store").touch()
+    assert recover(root)[0] == [root / NAME]
+    assert validate_session(root / NAME).notes == ("not of this session: .ipynb_checkpoints, @eaDir",)
+    assert partials(root) == []
 
 
 def record(first_row: int, rows: int, crc: int, rows_of_runs: list[int]) -> bytes:
@@ -218,9 +212,6 @@ def test_an_outcome_that_the_boards_do_not_have(root: Path, blocks: Blocks, name
     finally:
         run[name] = right
     assert_only_this_is_put_away(root, session, blocks, f"run {blocks[1].ids[1]} has max_score")
-
-
-# --- what is wrong with the bytes, and what is wrong with the machine
 
 
 @pytest.mark.parametrize(

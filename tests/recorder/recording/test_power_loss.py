@@ -7,13 +7,12 @@ was only confirmed may be gone, unless the kernel had written it to the disk mea
 ``FULL_SWEEP=1`` takes every call, the suite a sample. Needs root.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.mutants import Mutant, planted
@@ -22,13 +21,8 @@ from tape2048.session.session import sessions
 
 from ..checks import assert_sessions_valid, expected_runs, partials, published_runs, recover
 from ..disks import LOOPED, Looped
+from ..materials import Blocks
 from ..test_crash_sweep import CHANGING, FULL, Point, Server, Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ..materials import Blocks
 
 pytestmark = pytest.mark.root
 

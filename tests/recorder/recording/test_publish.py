@@ -1,18 +1,19 @@
 """Sessions that are being written, and how they become visible."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
 import os
 import resource
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tests.sdk.builders import raising
 from tests.sdk.naming import Naming
 
 from tape2048.errors import DiskFullError, FormatError, StorageError, TooManyFilesError
@@ -21,7 +22,8 @@ from tape2048.io import durable
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.recording import publish as publisher
 from tape2048_recorder.recording.partial import PartialSession, read_facts
-from tape2048_recorder.recording.publish import Publisher
+from tape2048_recorder.recording.publish import Published, Publisher
+from tape2048_recorder.recording.world import World
 
 from ..checks import (
     assert_all_published,
@@ -37,12 +39,6 @@ from ..checks import (
 from ..disks import files_end_at
 from ..materials import ENDED_AT, NAME, STARTED_AT, Blocks, Prepared, make_facts, publish
 from ..processes import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tape2048_recorder.recording.publish import Published
-    from tape2048_recorder.recording.world import World
 
 
 def begin(
@@ -94,6 +90,36 @@ def test_blocks_confirmed_in_any_order(root: Path, blocks: Blocks) -> None:
     finish(root, session)
     assert_published(root, blocks)
     assert (root / NAME / "steps.npy").stat().st_ino == inode, "nothing was copied"
+
+
+def test_a_lying_write_costs_its_block_alone(root: Path, blocks: Blocks) -> None:
+    session = begin(root, blocks)
+    with session.steps_path.open("r+b") as file:
+        file.seek(128 + blocks[0].rows * 28 + 100)
+        file.write(bytes(200))
+    published = finish(root, session)
+    assert published.rows_lost == blocks[1].rows
+    assert_published(root, [blocks[0], *blocks[2:]])
+
+
+def test_a_lying_copy_costs_its_block_alone(
+    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks are copied because of a hole, and the first copy is not written."""
+    real, lied = durable.write_all, []
+
+    def lie_once(fd: int, data: bytes, offset: int | None = None) -> None:
+        if len(data) > 500 and not lied:
+            lied.append(len(data))
+        else:
+            real(fd, data, offset)
+
+    session = begin(root, blocks, hole=50)
+    monkeypatch.setattr(durable, "write_all", lie_once)
+    published = finish(root, session)
+    assert lied
+    assert published.rows_lost == blocks[0].rows
+    assert_published(root, blocks[1:])
 
 
 @pytest.mark.parametrize("has_hole", [False, True])
@@ -235,9 +261,6 @@ def test_sessions_of_one_second_get_different_names(root: Path, blocks: Blocks) 
     assert len(sessions(root)) == 4
 
 
-# --- beginning and confirming
-
-
 def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
     before = descriptors()
     for size in (10, 100):  # the journal's header does not fit; the facts do not
@@ -292,9 +315,6 @@ def test_a_confirmation_that_fails_may_be_tried_again(root: Path, blocks: Blocks
     assert (len(session.writing), session.rows_confirmed) == (0, blocks[0].rows)
     finish(root, session)
     assert_published(root, blocks[:1])
-
-
-# --- trying again
 
 
 def test_publishing_again_after_it_failed(root: Path, blocks: Blocks) -> None:
@@ -360,15 +380,12 @@ def test_the_mark_is_set_before_the_flush(
     session = begin(root, [blocks[0]])
     asked: list[bool] = []
 
-    def refuse(path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
     def flush() -> bool:
         asked.append(True)
         return True
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(root), "touch", refuse)
+        patch.setattr(type(root), "touch", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         with pytest.raises(DiskFullError):
             publish(root, session, flush=flush)
     assert not asked
@@ -416,9 +433,6 @@ def test_the_flushed_descriptor_is_older_than_the_rows(
     session.close()
 
 
-# --- the publisher's thread
-
-
 @pytest.fixture
 def thread(root: Path) -> Iterator[Publisher]:
     publisher = Publisher(root)
@@ -450,7 +464,7 @@ def test_the_thread_survives_what_cannot_be_published(root: Path, blocks: Blocks
     assert isinstance(first.error, StorageError)
     assert (first.final, first.published) == (True, None)
     assert second.error is None
-    assert thread.pending == 0
+    assert not thread.pending
 
 
 def test_the_thread_survives_what_nobody_expected(
@@ -471,8 +485,24 @@ def test_the_thread_survives_what_nobody_expected(
     wait_until(lambda: len(thread._outcomes) == 2)
     first, second = thread.outcomes()
     assert "a bug" in str(first.error)
-    assert (first.final, first.published, second.error, thread.pending) == (True, None, None, 0)
+    assert (first.final, first.published, second.error, thread.pending) == (True, None, None, [])
     assert bad.path.is_dir(), "it stays for the next start"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_thread_fails_every_session(
+    root: Path, blocks: Blocks, thread: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (begin(root, [block], serial=serial) for serial, block in enumerate(blocks[:2]))
+    monkeypatch.setattr(first, "flush", sys.exit)
+    thread.submit(first)
+    wait_until(lambda: not thread._background.alive())
+    thread.submit(second)
+    outcomes = thread.outcomes()
+    assert [outcome.session for outcome in outcomes] == [first, second]
+    assert all(outcome.final and "has died" in str(outcome.error) for outcome in outcomes)
+    assert not thread.pending
+    assert first.path.is_dir(), "it stays for the next start"
 
 
 def test_a_journal_that_cannot_be_closed_is_ignored(
@@ -489,7 +519,7 @@ def test_a_journal_that_cannot_be_closed_is_ignored(
     thread.submit(session)
     wait_until(lambda: len(thread._outcomes) == 1)
     (outcome,) = thread.outcomes()
-    assert (outcome.final, outcome.error, thread.pending) == (True, None, 0)
+    assert (outcome.final, outcome.error, thread.pending) == (True, None, [])
     assert_published(root, blocks[:1])
 
 
@@ -506,10 +536,10 @@ def test_the_thread_tries_again_while_the_disk_is_full(
         wait_until(lambda: len(thread._outcomes) >= 2)
         tries = thread.outcomes()
         assert all(isinstance(outcome.error, DiskFullError) and not outcome.final for outcome in tries)
-        assert thread.pending == 1
+        assert len(thread.pending) == 1
         (small_disk / "more").unlink()
         wait_until(lambda: not thread.pending or any(outcome.published for outcome in thread.outcomes()))
-        assert thread.pending == 0
+        assert not thread.pending
         (small_disk / "ballast").unlink()
         assert_published(small_disk, blocks[:1])
 
@@ -519,7 +549,7 @@ def test_the_thread_tries_again_while_the_disk_is_full(
         thread.give_up()
         wait_until(lambda: any(outcome.final for outcome in thread._outcomes))
         assert isinstance(thread.outcomes()[-1].error, DiskFullError)
-        assert thread.pending == 0
+        assert not thread.pending
         assert session.path.is_dir(), "it stays for the next start"
     finally:
         thread.close()
@@ -562,12 +592,8 @@ def test_it_is_published_once_without_descriptors(
 ) -> None:
     session = begin(root, [blocks[0]])
     synced: list[bool] = []
-
-    def refuse(path: Path) -> None:
-        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
-
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "fsync_dir", refuse)
+        patch.setattr(durable, "fsync_dir", raising(OSError(errno.ENFILE, os.strerror(errno.ENFILE))))
         patch.setattr(os, "sync", lambda: synced.append(True))
         done = finish(root, session)
     assert done.path is not None

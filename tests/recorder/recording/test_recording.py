@@ -1,13 +1,10 @@
 """The sessions of a recorder without its processes: where blocks go, when sessions close, when to pause."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -19,15 +16,19 @@ from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_H
 from tape2048.session.session import sessions
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
-from tape2048_recorder.recording.partial import Facts, PartialSession
-from tape2048_recorder.recording.recording import RECOUNT_S, RETRY_S, RUN_BYTES, Recording
+from tape2048_recorder.recording.partial import Facts
+from tape2048_recorder.recording.publish import Outcome
+from tape2048_recorder.recording.recording import (
+    GAME_ROWS_MIN,
+    RECOUNT_S,
+    RETRY_S,
+    RUN_BYTES,
+    SESSION_BYTES,
+    Recording,
+)
 
+from ..materials import Prepared
 from ..processes import wait_until
-
-if TYPE_CHECKING:
-    from tape2048_recorder.recording.publish import Outcome
-
-    from ..materials import Prepared
 
 GAME_ROWS = 10
 
@@ -96,7 +97,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def published_by(recording: Recording) -> list[Path]:
     """Wait until every closed session is published; return their paths."""
-    outcomes: list[Outcome] = []
+    outcomes = list[Outcome]()
 
     def idle() -> bool:
         outcomes.extend(recording.outcomes())
@@ -188,7 +189,6 @@ def test_a_failed_write_is_named_and_retried(make: Make, monkeypatch: pytest.Mon
     place = recording.place(50)
     recording.write_failed(WriteFailed(place.session, place.first_row, errno.ENOSPC))
     why = recording.why_not(50)
-    assert why is not None
     assert "No space left on device" in why
     now[0] += 1e9
     assert recording.why_not(50) is None
@@ -201,19 +201,22 @@ def test_too_little_space_is_a_reason_with_figures(tmp_path: Path) -> None:
     recording = Recording(tmp_path, config, facts)
     why = recording.why_not(50)
     recording.publisher.close()
-    assert why is not None
     assert "the disk is full" in why
     assert "min_free_mb = 1000000000" in why
+    recording.draining = True
+    assert recording.why_not(50) is None, "the last games take what is kept free"
 
 
 def test_closed_sessions_that_wait_pause_the_workers(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = make(rotate_steps=50)
     blocks = Blocks(recording)
+    waiting: list[int] = []
     monkeypatch.setattr(recording.publisher, "submit", lambda _session: None)
+    monkeypatch.setattr(recording.publisher, "queue", waiting)
     for _ in range(3):
         assert recording.why_not(50) is None
         recording.confirm(blocks.write(recording.place(50), 5))
-        recording.publisher._submitted += 1
+        waiting.append(1)
     assert "the disk is slow" in str(recording.why_not(50))
 
 
@@ -221,14 +224,13 @@ def test_a_session_being_published_takes_its_room(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = make(max_disk_mb=1)
-    submitted: list[PartialSession] = []
-    submit = recording.publisher.submit
-    monkeypatch.setattr(recording.publisher, "submit", submitted.append)
+    submit, pending = recording.publisher.submit, recording.publisher.pending
+    monkeypatch.setattr(recording.publisher, "submit", pending.append)
     recording.confirm(Blocks(recording).write(recording.place(50), 5))
     size = recording.size_bytes(0.0)
     recording.close_open()
     assert [recording.size_bytes(now) for now in (1.0, 1.0 + RECOUNT_S)] == [size, size]
-    submit(*submitted)
+    submit(pending.pop())
     published_by(recording)
     (path,) = sessions(tmp_path)
     published = sum((path / name).stat().st_size for name in (STEPS_NPY, METADATA_DB))
@@ -262,9 +264,11 @@ def test_the_size_follows_what_other_processes_do(make: Make, tmp_path: Path) ->
     assert 0 < size < 1_000_000
     published_by(recording)
     assert recording.size_bytes(1001.0) == size
-    recording.place(50)
-    more = STEPS_HEADER_BYTES + 50 * STEP_DTYPE.itemsize + 5 * RUN_BYTES
-    assert recording.size_bytes(1002.0) == size + more, "with as many games as the rows before had"
+    row_bytes = STEP_DTYPE.itemsize + (5 + 1) / (50 + GAME_ROWS_MIN) * RUN_BYTES
+    assert recording.size_bytes(1002.0, 50) == size + SESSION_BYTES + int(50 * row_bytes)
+    recording.confirm(blocks.write(recording.place(50), 5))
+    row_bytes = STEP_DTYPE.itemsize + (10 + 1) / (100 + GAME_ROWS_MIN) * RUN_BYTES
+    assert recording.size_bytes(1003.0) == size + SESSION_BYTES + int(50 * row_bytes)
 
 
 def test_a_full_spool_waits_until_sessions_are_removed(
@@ -273,19 +277,20 @@ def test_a_full_spool_waits_until_sessions_are_removed(
     recording = make(spool_max_mb=1)
     now = 100.0
     monkeypatch.setattr(type(recording.world), "now", property(lambda _: now))
-    rows = 1_000_000 // STEP_DTYPE.itemsize
+    rows = int((1_000_000 - SESSION_BYTES) / (STEP_DTYPE.itemsize + RUN_BYTES / GAME_ROWS_MIN))
     assert recording.why_not(rows + 1) is None, "nothing is there that could go"
     others = tmp_path / "20260101T000000Z_model=others"
     others.mkdir()
     (others / STEPS_NPY).write_bytes(bytes(500_000))
     now += RECOUNT_S
-    assert recording.why_not(rows // 2) is None
-    full = recording.why_not(rows // 2 + 2)
+    rows = int((500_000 - SESSION_BYTES) / (STEP_DTYPE.itemsize + RUN_BYTES / GAME_ROWS_MIN))
+    assert recording.why_not(rows) is None
+    full = recording.why_not(rows + 2)
     assert full == f"the spool is full: 1 MB of sessions in {tmp_path} (spool_max_mb = 1)"
     shutil.rmtree(others)
-    assert recording.why_not(rows // 2 + 2) == full, "looked again within a second"
+    assert recording.why_not(rows + 2) == full, "looked again within a second"
     now += RETRY_S
-    assert recording.why_not(rows // 2 + 2) is None
+    assert recording.why_not(rows + 2) is None
     others.mkdir()
     (others / STEPS_NPY).write_bytes(bytes(2_000_000))
     now += RECOUNT_S
@@ -312,8 +317,10 @@ def test_a_tape_counts_with_its_future_anchors(
             file.write(block.data)
         recording.confirm(block.written(place.session, place.first_row))
         anchors = 8 * -(-block.rows // 16)
-        assert recording.size_bytes(0.0) == 128 + block.rows + anchors + 3 * RUN_BYTES
-        for free, has_room in ((50 + anchors, True), (49 + anchors, False)):
+        metadata = 4 / (block.rows + GAME_ROWS_MIN) * RUN_BYTES * block.rows
+        assert recording.size_bytes(0.0) == SESSION_BYTES + int(block.rows * 1.5 + metadata)
+        needed = int(50 * 1.5 + block.rows / 2 + metadata)
+        for free, has_room in ((needed, True), (needed - 1, False)):
             monkeypatch.setattr(recording, "free_bytes", lambda free=free: free)
             assert (recording.why_not(50) is None) is has_room
         recording.close_open()

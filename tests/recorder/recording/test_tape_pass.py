@@ -1,12 +1,11 @@
 """The one decoding of a session on tape: what it lets through, what it refuses, what it writes."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests import reference
 
 from tape2048.errors import BookkeepingError, FieldError, FormatError, ReplayError, TruncatedError
@@ -30,11 +29,6 @@ from tape2048_recorder.recording.world import REAL, at_once
 
 from ..checks import published_runs
 from ..materials import Blocks, Prepared, make_facts, publish
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 def written(root: Path, blocks: Blocks) -> PartialSession:
@@ -61,7 +55,6 @@ def decoded(session: PartialSession) -> tuple[NDArray[np.uint64], bytes]:
 
 
 def boards_of(blocks: Blocks) -> NDArray[np.uint64]:
-    """The boards of blocks of rows."""
     rows = np.concatenate([np.frombuffer(block.data, STEP_DTYPE) for block in blocks])
     return exps_to_boards(rows["exps"])
 
@@ -84,7 +77,6 @@ def test_a_published_tape_holds_the_games_of_the_rows(
     anchors = np.load(path / ANCHORS_NPY, allow_pickle=False)
     assert (anchors.dtype, anchors.tolist()) == (np.uint64, boards[::ANCHOR_ROWS].tolist())
     found = read_metadata(path / METADATA_DB)
-    assert found.start_boards is not None
     assert found.start_boards.tolist() == boards[found.runs["first_row"]].tolist()
     assert (found.session["storage"], found.session["rows"]) == ("tape", len(boards))
     assert published.bytes == sum(file.stat().st_size for file in path.iterdir())

@@ -1,13 +1,11 @@
 """Loss and luck against the formulas, on networks of integers and games of random moves."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings, strategies as st
 from tests import reference
@@ -18,9 +16,6 @@ from tape2048.ntuple.network import save_network
 from tape2048_recorder.players.ntuple import move_values, of_network
 from tape2048_recorder.replay import judging
 from tape2048_recorder.replay.judging import Judge, Judged
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 NETWORK = slow.random_network("0145", "1256", "0123", "4567", stages=(64,))
 TILE = 64
@@ -52,7 +47,7 @@ def player_judge(ahead: int = 1, downgrade: int = 0) -> Judge:
     import tempfile
 
     with tempfile.NamedTemporaryFile(suffix=".ntuple") as file:
-        save_network(NETWORK, file.name)
+        save_network(NETWORK, file.name, compress=False)  # it takes seconds
         return Judge.of_player("ntuple", {"weights": file.name, "downgrade": downgrade}, ahead=ahead)
 
 
@@ -248,3 +243,56 @@ def test_judges_that_judge_alike_have_one_identity() -> None:
     assert len({judge.identity for judge in judges}) == len(judges)
     fast = [Judge.of_player("ntuple", {"weights": "fast", "look_below": look}) for look in (0, 3)]
     assert fast[0].identity == fast[1].identity, "it always looks ahead"
+
+
+OWN = {"player": "ntuple", "player_args": {"weights": "fast", "look_below": 3}}
+
+
+def with_args(**args: object) -> dict[str, object]:
+    return {**OWN, "player_args": {**OWN["player_args"], **args}}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("facts", "weights", "ahead"),
+    [
+        (OWN, "fast", 1),
+        (with_args(look_below=16), "fast", 2),
+        ({"player": "critic", "player_args": {"weights": "fast", "look_below": 16}}, "fast", 1),
+        ({"player": "greedy", "player_args": {}}, "default", 1),
+        ({"player": "ntuple", "player_args": None}, "default", 1),
+        ({}, "default", 1),
+    ],
+)
+def test_the_players_network_judges_one_ply_deeper(
+    facts: dict[str, object], weights: str, ahead: int
+) -> None:
+    judge, message = Judge.of_recorded(facts)
+    assert (judge.weights, judge.ahead, message) == (weights, ahead, None)
+
+
+def test_a_missing_network_is_named_and_replaced() -> None:
+    judge, message = Judge.of_recorded(with_args(weights="/nowhere/my.ntuple"))
+    assert judge.weights == "default"
+    assert message is not None
+    assert "/nowhere/my.ntuple" in message
+
+
+@pytest.mark.parametrize(
+    ("facts", "mean_score", "weak"),
+    [
+        (OWN, 1e6, ""),
+        (with_args(look_below=0), 1e6, ""),
+        (with_args(look_below=16, look_twice_below=3, look_spawns=2), 1e6, "searches up to 3-ply"),
+        (with_args(weights="strong"), 150_000, ""),
+        (with_args(weights="strong"), 151_000, "the player scores 151,000"),
+        ({"player": "greedy", "player_args": {}}, 3_000, ""),
+        ({}, None, ""),
+    ],
+)
+def test_a_judge_weaker_than_the_player_is_found(
+    facts: dict[str, object], mean_score: float | None, weak: str
+) -> None:
+    judge = Judge.of_player("ntuple", {"weights": "fast"})
+    said = judge.weakness({**facts, "mean_score": mean_score}, 100_000.0)
+    assert weak in said if weak else said is None
+    assert CRITIC_JUDGE.weakness({**facts, "mean_score": mean_score}, 0.5) is None

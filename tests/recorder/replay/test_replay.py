@@ -1,7 +1,5 @@
 """Replay of recorded games: unchanged sessions pass, changed ones are found."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3
@@ -10,9 +8,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from crc32c import crc32c
 
@@ -25,9 +23,6 @@ from tape2048_recorder.game.loop import Buffer, play_all
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player, player_sha256
 from tape2048_recorder.replay.replay import replay_session, replayer
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 pytestmark = pytest.mark.slow
 
@@ -184,9 +179,6 @@ def test_one_changed_byte_of_a_tape_is_found(on_tape: Path, tmp_path: Path) -> N
     (finding,) = replay_session(session).findings
     assert f"run {run['id']} (seed {run['seed']})" in finding.message
     assert f"row {row} is the first to differ" in finding.message
-
-
-# --- games again, one by one
 
 
 PATH = Path("selfplay/20260101T000000Z_model=a")

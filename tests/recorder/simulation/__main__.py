@@ -6,8 +6,6 @@
 The first history that is wrong is shortened, told, and printed as a test.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import multiprocessing

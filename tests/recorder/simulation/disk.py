@@ -13,13 +13,11 @@ import fnmatch
 import os
 import posixpath
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
+from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from random import Random
+from typing import Any, ClassVar
 
 DEVICE = 42
 OUT_DIR = "/out"
@@ -126,10 +124,8 @@ class Disk:
 
     def change(self, goes: list[tuple[File, str, File]], comes: list[tuple[File, str, File]]) -> None:
         for directory, name, _ in goes:
-            assert directory.entries is not None
             del directory.entries[name]
         for directory, name, file in comes:
-            assert directory.entries is not None
             directory.entries[name] = file
         self._log.append(Name(goes, comes))
 
@@ -221,8 +217,6 @@ class Disk:
 
 
 class _Open:
-    """An open file."""
-
     __slots__ = ("append_at", "file", "path", "seen")
 
     def __init__(self, file: File, path: str) -> None:
@@ -311,7 +305,6 @@ class System:
         name = str(path)
         self._call("open", name)
         directory, last = self._parent(name)
-        assert directory.entries is not None
         file = directory.entries.get(last)
         if file is None:
             if not flags & os.O_CREAT:
@@ -336,7 +329,6 @@ class System:
 
     @property
     def opened(self) -> list[str]:
-        """The paths that are open."""
         return [each.path for each in self._open.values()]
 
     def write(self, fd: int, data: Any) -> int:
@@ -399,7 +391,6 @@ class System:
         name = str(path)
         self._call("mkdir", name)
         directory, last = self._parent(name)
-        assert directory.entries is not None
         if last in directory.entries:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         if self.disk.free <= 0:
@@ -431,7 +422,6 @@ class System:
         directory, last = self._parent(name)
         file = self._find(name)
         to, new = self._parent(str(target))
-        assert to.entries is not None
         goes = [(directory, last, file)]
         replaced = to.entries.get(new)
         if replaced is not None:
@@ -474,14 +464,9 @@ class System:
     def _status(file: File) -> SimpleNamespace:
         kind = stat.S_IFREG | 0o644 if file.entries is None else stat.S_IFDIR | 0o755
         return SimpleNamespace(
-            st_mode=kind,
-            st_size=len(file.data),
-            st_mtime=file.mtime,
-            st_ino=file.ino,
-            st_dev=DEVICE,
-            st_nlink=1 if file.entries is None else 2,
-            st_uid=0,
-        )
+            st_mode=kind, st_size=len(file.data), st_mtime=file.mtime, st_ino=file.ino, st_dev=DEVICE,
+            st_nlink=1 if file.entries is None else 2, st_uid=0,
+        )  # fmt: skip
 
     def statvfs(self, path: object) -> SimpleNamespace:
         self._call("stat", str(path))

@@ -1,12 +1,11 @@
 """Histories: several lives on one disk, made from a seed, lived, and checked."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import traceback
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tape2048_recorder.config import LEASE_MAX
 
@@ -14,9 +13,6 @@ from .disk import Disk
 from .life import Event, Life, Plan
 from .truth import Broken, Truth
 from .workers import MISHAPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Lives without trouble at the end that may be needed until all is recovered.
 LAST_LIVES_MAX = 3
@@ -63,41 +59,17 @@ def make_plan(seed: int) -> Plan:
 _CALM = ("rotate", "reload", "stop", "slow", "wall", "stall")
 _TROUBLES = ("full", "fail", "unwritten", "mishap", "mishap", "spawns")
 _RELOADS = (
-    ("rotate_steps", 10),
-    ("rotate_steps", 100),
-    ("max_games", 1),
-    ("max_games", 100),
-    ("block_rows", 4),
-    ("block_rows", 50),
-    ("rotate_s", 0.5),
-    ("rotate_s", None),
-)
+    ("rotate_steps", 10), ("rotate_steps", 100), ("max_games", 1), ("max_games", 100), ("block_rows", 4),
+    ("block_rows", 50), ("rotate_s", 0.5), ("rotate_s", None),
+)  # fmt: skip
 _CODES = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _PARTS = (
-    "",
-    "",
-    "steps.npy",
-    "journal",
-    "metadata.db",
-    "manifest.json",
-    "facts.json",
-    ".recorder",
-    ".partial",
-)
+    "", "", "steps.npy", "journal", "metadata.db", "manifest.json", "facts.json", ".recorder", ".partial",
+)  # fmt: skip
 _CALLS = (
-    "open",
-    "write",
-    "fsync",
-    "fsync",
-    "truncate",
-    "mkdir",
-    "rename",
-    "unlink",
-    "rmdir",
-    "stat",
-    "list",
+    "open", "write", "fsync", "fsync", "truncate", "mkdir", "rename", "unlink", "rmdir", "stat", "list",
     "read",
-)
+)  # fmt: skip
 
 
 def _events(random: Random, life: int, *, calm: bool) -> list[Event]:
@@ -161,7 +133,6 @@ def live(plan: Plan) -> Failure | None:
             life.live()
             truth.check(life)
             said.append(life.says())
-        assert life is not None
         truth.check_last(life)
     except Broken as broken:
         what = str(broken)

@@ -91,6 +91,7 @@ class Background:
         self._waits = False
         self._turn = 0
         self._ended = False
+        self.alive = lambda: True
         life.later(0.0, functools.partial(self._step, 0))
 
     def _step(self, turn: int) -> None:
@@ -213,13 +214,9 @@ class Life:
         self._spawns_fail = 0
         settings = dict(plan.settings[min(number, len(plan.settings) - 1)])
         self._wanted = self.config = RecorderConfig(
-            player="random",
-            out_dir=OUT_DIR,
-            drain_timeout_s=DRAIN_S,
-            worker_silence_s=SILENCE_S,
-            flush_s=settings.pop("flush_s", 1.0),
-            **settings,
-        )
+            player="random", out_dir=OUT_DIR, drain_timeout_s=DRAIN_S, worker_silence_s=SILENCE_S,
+            flush_s=settings.pop("flush_s", 1.0), **settings,
+        )  # fmt: skip
         self.events: list[tuple[float, str, str]] = []
         self._make_status: Callable[[], Status] | None = None
         self._statuses = 0
@@ -330,7 +327,6 @@ class Life:
         passed = self.sockets[spec.socket_fd]
         # The daemon closes its copy; the process keeps its own.
         theirs = Socket(self.system.new_fd())
-        assert passed.peer is not None
         theirs.peer, passed.peer.peer = passed.peer, theirs
         self.starts += 1
         process = Process(self, spec, theirs)
@@ -520,13 +516,11 @@ class Life:
 
     def check_requests(self) -> None:
         """What a life that has ended well has made of requests."""
-        assert self._make_status is not None
         status = self._make_status()
         taken = self.signals.taken["SIGUSR1"]
         if (status.rotation.asked, status.rotation.done) != (taken, taken):
             raise Broken(f"{taken} rotations were asked for: {status.rotation}")
         if self.calm and self.config.rotate_s is None:
-            assert self.summary is not None
             full = self.summary.rows // self.config.rotate_steps if not self.reloads else math.inf
             if len(self.summary.sessions) > taken + full + 1:
                 raise Broken(f"{len(self.summary.sessions)} sessions, {taken} rotations: {self.summary}")

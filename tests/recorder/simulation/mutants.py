@@ -1,7 +1,5 @@
 """Defects to plant in the recorder: the simulation has to find each."""
 
-from __future__ import annotations
-
 from tests.mutants import Mutant
 
 _DAEMON = "tape2048_recorder.daemon"
@@ -43,7 +41,9 @@ MUTANTS = {
     ),
     "a double rotation": Mutant(f"{_DAEMON}.daemon:Rotations.tick", "self._flushing.clear()", "pass"),
     "a rotation that is done too early": Mutant(
-        f"{_RECORDING}.recording:Recording.close_open", "[*self._closing, *self._publishing]", "self._closing"
+        f"{_RECORDING}.recording:Recording.close_open",
+        "[*self._closing, *self.publisher.pending]",
+        "self._closing",
     ),
     "a missed death": Mutant(
         f"{_DAEMON}.daemon:Daemon._on_death", "self.recording.release(worker.range)", "pass"

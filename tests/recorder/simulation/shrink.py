@@ -1,14 +1,9 @@
 """The shortest history that is still wrong, and the test that it becomes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from .history import Failure, live
 from .life import Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def shrink(failure: Failure, live: Callable[[Plan], Failure | None] = live) -> Failure:

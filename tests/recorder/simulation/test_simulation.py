@@ -1,7 +1,5 @@
 """Recorders in a simulated world: a sample of lives (`make simulate`: all), and defects that they find."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +56,6 @@ def test_a_failure_is_shortened_and_becomes_a_test() -> None:
 
     with planted(MUTANTS["a missed death"]):
         _, failure = live_seeds(0, 100)
-        assert failure is not None
         short = shrink(failure)
         assert fails(short) is not None
     assert fails(short) is None

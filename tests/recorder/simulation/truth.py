@@ -24,7 +24,7 @@ from tape2048_recorder.config import NUMBER_BITS
 from tape2048_recorder.recording.partial import Facts
 
 from .disk import OUT_DIR
-from .workers import ROW_BYTES, Block, bytes_of
+from .workers import GAME_ROWS_MAX, ROW_BYTES, Block, bytes_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -284,7 +284,9 @@ class Truth:
                 raise Broken(f"without any trouble: {life.error}")
             return
         summary = life.summary
-        assert summary is not None
+        limit = life.config.max_steps
+        if limit is not None and summary.rows >= limit + GAME_ROWS_MAX * life.config.worker_count:
+            raise Broken(f"it recorded {summary.rows} rows with max_steps = {limit}")
         said = {name.rpartition("/")[2] for name in summary.sessions}
         if said != mine:
             raise Broken(f"its summary names {sorted(said)}, its events {sorted(mine)}")

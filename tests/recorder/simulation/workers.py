@@ -25,7 +25,6 @@ from tape2048_recorder.ipc.protocol import (
     HURRY,
     Ask,
     Bye,
-    Compiles,
     Confirmed,
     Crashed,
     FromDaemon,
@@ -36,6 +35,7 @@ from tape2048_recorder.ipc.protocol import (
     Range,
     Ready,
     Reserve,
+    Starts,
     WorkerSpec,
     WriteFailed,
     Written,
@@ -60,28 +60,22 @@ _encode = msgspec.msgpack.Encoder().encode
 
 #: What a worker can be told to do at one of the next points of its work.
 MISHAPS = (
-    "die",
-    "exit",
-    "hang",
-    "late",
-    "truncate",
-    "garbage",
-    "huge",
-    "lie rows",
-    "lie place",
-    "lie session",
-)
+    "die", "exit", "hang", "late", "truncate", "garbage", "huge", "lie rows", "lie place", "lie session",
+)  # fmt: skip
 _LIES = ("lie rows", "lie place", "lie session")
+
+
+#: The rows of the longest game.
+GAME_ROWS_MAX = 6
 
 
 def rows_of(game: int) -> int:
     """The rows of a game: its id decides everything about it."""
-    return 1 + (game * 2654435761 >> 9) % 6
+    return 1 + (game * 2654435761 >> 9) % GAME_ROWS_MAX
 
 
 @lru_cache(maxsize=1 << 14)
 def bytes_of(game: int) -> bytes:
-    """A game's rows."""
     return b"".join(_ROW.pack(game, step) for step in range(rows_of(game)))
 
 
@@ -123,7 +117,6 @@ class Socket:
             self.peer.owner.resume()
 
     def sendall(self, data: bytes) -> None:
-        assert self.peer is not None
         if not self.peer.open:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         self.peer.received += data
@@ -132,14 +125,12 @@ class Socket:
 
     def send(self, data: bytes) -> None:
         """As a worker does: it dies of a daemon that is gone."""
-        assert self.peer is not None
         if not self.peer.open:
             raise _Died(1)
         self.peer.received += data
 
     def recv(self, size: int, flags: int) -> bytes:
         assert flags == socket.MSG_DONTWAIT
-        assert self.peer is not None
         data = bytes(self.received[:size])
         del self.received[:size]
         if not data and self.peer.open:
@@ -220,7 +211,6 @@ class Process:
             if isinstance(message, Games):
                 self.life.truth.hand_out(self, message.first_id, message.count)
             elif isinstance(message, Confirmed):
-                assert self.writing is not None
                 self.life.truth.confirm(self.life, self.writing)
             self._answers.append(message)
         self.resume()
@@ -337,7 +327,7 @@ class Process:
             self._send(Crashed("out of luck", starting=True, kind="", hint=None))
             raise _Died(1)
         if random.random() < 0.1:
-            self._send(Compiles(None))
+            self._send(Starts("compiling"))
             yield 0.5
         self._send(Ready("ab" * 32))
 
@@ -351,7 +341,7 @@ class Process:
             if command == DRAIN:
                 self._more_games = False
                 yield from self._settle()
-                while len(self._queue) > 1:
+                while len(self._queue) > (slot["rows"] < slot["rows_max"]):
                     self._queue.pop()
             if slot["flush"] != slot["flushed"]:
                 asked = int(slot["flush"])
@@ -359,10 +349,12 @@ class Process:
                 yield from self._settle()
                 since = None
                 slot["flushed"] = asked
-            if self._queue:
+            if self._queue and slot["rows"] < slot["rows_max"]:
                 yield self._pace
                 self._done.append(self._queue.popleft())
-                slot["steps"] += np.uint64(rows_of(self._done[-1]))
+                rows = np.uint64(rows_of(self._done[-1]))
+                slot["steps"] += rows
+                slot["rows"] += rows
                 slot["games"] += np.uint64(1)
                 self._beat()
                 self.has_played = True

@@ -1,13 +1,12 @@
 """What is made of a recorder's answers to a request; this process stands for the recorder."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,10 +16,6 @@ from tape2048_recorder.status.report import Process, Rotation, StatusFile, statu
 from tape2048_recorder.status.signals import ROTATE
 
 from ..statuses import snapshot_now, status_now
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: Longer than any of these tests.
 PATIENCE_S = 600.0

@@ -1,7 +1,5 @@
 """What Prometheus sees: names by its conventions, values of the snapshot, over HTTP and in a file."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json
@@ -11,28 +9,24 @@ import struct
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from tests.sdk.stores import free_port
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.status import metrics as module
 from tape2048_recorder.status.metrics import CONNECTIONS_MAX, Metrics, families
-from tape2048_recorder.status.report import Counts
+from tape2048_recorder.status.report import Counts, Snapshot
 
 from ..checks import descriptors
 from ..processes import wait_until
 from ..statuses import snapshot_now, status_now
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape2048_recorder.status.report import Snapshot
 
 MONITORING = Path(__file__).resolve().parents[3] / "tools/tape2048_tools/machine/monitoring"
 
@@ -130,12 +124,6 @@ def test_an_unwritable_textfile_warns_once(tmp_path: Path, monkeypatch: pytest.M
     metrics.close()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_http_serves_the_last_snapshot_and_ends() -> None:
     port = free_port()
     config = RecorderConfig(metrics_listen=f"127.0.0.1:{port}")
@@ -170,9 +158,6 @@ def test_without_the_package_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> 
         Metrics(RecorderConfig(metrics_textfile="x.prom"), no_warning)
     assert "tape2048[metrics]" in (caught.value.hint or "")
     Metrics(RecorderConfig(), no_warning).show(FULL)  # not wanted, not missed
-
-
-# --- the dashboard and the rules that ship
 
 
 def mentioned(text: str) -> set[str]:
@@ -268,7 +253,6 @@ class TestVisitors:
         config = RecorderConfig(metrics_listen=f"127.0.0.1:{free_port()}")
         for _ in range(3):
             metrics = Metrics(config, no_warning)
-            assert config.metrics_listen is not None
             host, port = config.metrics_listen.split(":")
             with self.visit((host, int(port))), self.visit((host, int(port))):
                 self.scrape((host, int(port)))

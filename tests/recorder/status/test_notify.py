@@ -1,24 +1,18 @@
 """What the service manager hears, over real sockets of both kinds."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from tape2048.errors import ConfigError
-from tape2048_recorder.status.notify import Manager, status_line, watchdog_is_on
+from tape2048_recorder.status.notify import Manager, watchdog_is_on
 
 from ..statuses import status_now
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 ROWS = 10_000_000
 
@@ -167,8 +161,3 @@ def test_without_a_watchdog_nothing_is_fed(listener: Listener) -> None:
     manager.status(status(), ROWS)
     assert "WATCHDOG" not in listener.heard()
     manager.close()
-
-
-def test_the_line_says_why() -> None:
-    paused = msgspec.structs.replace(status(), state="paused", why="the disk is full")
-    assert status_line(paused, ROWS).startswith("paused (the disk is full), ")

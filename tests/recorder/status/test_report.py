@@ -1,7 +1,5 @@
 """Sums over recorded runs."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, strategies as st
 
@@ -21,11 +19,8 @@ def test_a_tally_is_what_counting_all_at_once_gives(batches: list[list[tuple[int
         runs = np.zeros(len(batch), dtype=RUN_DTYPE)
         for run, (score, exponent, steps) in zip(runs, batch, strict=True):
             run["max_score"], run["highest_tile"], run["steps"], run["rows"] = (
-                score,
-                1 << exponent,
-                steps,
-                steps,
-            )
+                score, 1 << exponent, steps, steps,
+            )  # fmt: skip
         tally.add(runs)
     everything = [run for batch in batches for run in batch]
     assert tally.games == len(everything)

@@ -1,27 +1,33 @@
 """Which signals are heard, and how often."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from tape2048_recorder.status import signals
 from tape2048_recorder.status.signals import ROTATE, SAME_S, STOP_NOW, Signals
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(params=[False, True], ids=["ends", "reloads"])
 def heard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Signals]:
     monkeypatch.setattr(signals, "SAME_S", 3600.0)
-    signals_heard = Signals(reloads=request.param)
-    yield signals_heard
-    signals_heard.close()
+    with closing(Signals(reloads=request.param)) as signals_heard:
+        yield signals_heard
+
+
+@contextmanager
+def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Another handler of a signal until the block ends."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.fixture
@@ -50,28 +56,20 @@ def test_requests_are_compared_with_the_last_counted(monkeypatch: pytest.MonkeyP
     """Or who repeats it five times a second would never be heard again."""
     now = 1000.0
     monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now))
-    heard = Signals()
-    try:
-        found = []
+    found = []
+    with closing(Signals()) as heard:
         for _ in range(8):
             send(signal.SIGTERM)
             found.append(len(heard.take()))
             now += SAME_S / 2
-        assert found == [1, 0] * 4
-    finally:
-        heard.close()
+    assert found == [1, 0] * 4
 
 
 def test_signals_of_others_are_none_of_its_requests() -> None:
     """Python writes to the descriptor whatever it has a handler for."""
-    before = signal.signal(signal.SIGWINCH, lambda *_: None)
-    heard = Signals()
-    try:
+    with handled(signal.SIGWINCH, lambda *_: None), closing(Signals()) as heard:
         send(signal.SIGWINCH, ROTATE)
         assert heard.take() == ["SIGUSR1"]
-    finally:
-        heard.close()
-        signal.signal(signal.SIGWINCH, before)
 
 
 def test_a_hangup_counts_as_an_end_unless_it_reloads(heard: Signals, reloads: bool) -> None:
@@ -87,17 +85,11 @@ def test_other_requests_are_heard_each_time(heard: Signals) -> None:
 @pytest.mark.parametrize("reloads", [False, True])
 def test_a_hangup_that_whoever_started_it_had_ignored(reloads: bool) -> None:
     """``nohup`` wants no end by it; settings are read again all the same."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        heard = Signals(reloads=reloads)
-        try:
+    with handled(signal.SIGHUP, signal.SIG_IGN):
+        with closing(Signals(reloads=reloads)) as heard:
             send(signal.SIGHUP)
             assert heard.take() == (["SIGHUP"] if reloads else [])
-        finally:
-            heard.close()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_close_restores_the_handlers() -> None:
@@ -128,16 +120,11 @@ def test_close_restores_the_handlers() -> None:
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hangup_before_it_is_known_what_it_asks_for(ignored: bool) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    try:
-        heard = Signals()
-        try:
+    handler = signal.SIG_IGN if ignored else signal.SIG_DFL
+    with handled(signal.SIGHUP, handler):
+        with closing(Signals()) as heard:
             send(signal.SIGHUP)
             heard.reload_on_hangup()
             send(signal.SIGTERM, signal.SIGHUP)
             assert heard.take() == ["SIGHUP"] * (not ignored) + ["SIGTERM", "SIGHUP"]
-        finally:
-            heard.close()
-        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+        assert signal.getsignal(signal.SIGHUP) == handler

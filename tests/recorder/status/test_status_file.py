@@ -1,19 +1,19 @@
 """The status file: whole at each moment, on a full disk too, and judged by what became of the writer."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from tests.sdk.builders import raising
 
-from tape2048.errors import FieldError, NotRunningError, StorageError
+from tape2048.errors import FieldError, StorageError
 from tape2048_recorder.status import report as status_file
 from tape2048_recorder.status.report import (
     Process,
@@ -28,9 +28,6 @@ from tape2048_recorder.status.report import (
 from ..checks import descriptors
 from ..disks import tmpfs
 from ..statuses import snapshot_now, status_now
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -96,10 +93,7 @@ def test_a_half_that_is_whole_at_the_next_look(
 
 
 def test_a_file_system_without_exchange(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise StorageError("cannot exchange")
-
-    monkeypatch.setattr(status_file, "rename_exchange", refuse)
+    monkeypatch.setattr(status_file, "rename_exchange", raising(StorageError("cannot exchange")))
     file = StatusFile(path)
     for steps in range(3):
         file.write(snapshot_now(status=status_now(steps=steps)))
@@ -141,13 +135,6 @@ def test_a_full_disk_is_no_reason_to_be_silent(tmp_path: Path) -> None:
         for steps in range(2, 6):
             file.write(snapshot_now(status=status_now(steps=steps, why="the disk is full")))
             assert read_snapshot(tmp_path / "disk", "default").status.steps == steps
-
-
-def test_nobody_ever_recorded_here(tmp_path: Path) -> None:
-    with pytest.raises(NotRunningError, match="no recorder has written its status"):
-        snapshots(tmp_path)
-    with pytest.raises(NotRunningError, match="'other'"):
-        read_snapshot(tmp_path, "other")
 
 
 def test_every_instance_is_found(path: Path, tmp_path: Path) -> None:
@@ -204,7 +191,6 @@ def test_a_status_of_a_dead_process_is_judged(fields: dict[str, Any], age_s: flo
 
 def test_a_reused_pid_is_not_the_recorder() -> None:
     mine = Process.of(os.getpid())
-    assert mine is not None
     another = Process(mine.pid, mine.start_ticks - 1)
     assert not another.is_there
     assert judge(snapshot_now(process=another)).state == "stale"
@@ -213,7 +199,6 @@ def test_a_reused_pid_is_not_the_recorder() -> None:
 def test_one_that_nobody_has_buried_is_gone_too() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = Process.of(child.pid)
-    assert process is not None
     assert process.is_there
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie from here on

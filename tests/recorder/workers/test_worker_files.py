@@ -1,7 +1,5 @@
 """The file of rows that a worker holds open, from session to session."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

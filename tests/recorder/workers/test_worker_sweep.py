@@ -5,14 +5,14 @@ which kills it or fails its N-th call; those that take its place run free. ``FUL
 that says anything to a file or to the daemon, the suite a sample.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,10 +21,6 @@ from tape2048 import errors
 from ..checks import assert_recovers_all_that_was_confirmed, assert_sessions_valid, partials, published_runs
 from ..processes import run_traced
 from ..test_crash_sweep import FULL, REAL, Point
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,

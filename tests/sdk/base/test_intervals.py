@@ -1,13 +1,11 @@
-"""Confidence intervals of shares, beside SciPy's."""
-
-from __future__ import annotations
+"""Confidence intervals of shares and p-values, beside SciPy's."""
 
 import math
 
 import pytest
 from scipy import stats
 
-from tape2048.base.intervals import wilson
+from tape2048.base.intervals import chi_square_p, wilson
 
 
 @pytest.mark.parametrize(("count", "of"), [(0, 10), (3, 10), (10, 10), (1, 1000), (500, 1000), (0, 1)])
@@ -22,3 +20,10 @@ def test_a_share_of_nothing_is_anything() -> None:
     found = wilson(0, 0)
     assert math.isnan(found.share)
     assert (found.low, found.high) == (0, 1)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 13, 14, 15])
+def test_p_values_are_those_of_chi_square(df: int) -> None:
+    for statistic in (0.0, 1e-9, 0.5, 3.84, 17.0, 80.0, 600.0):
+        assert chi_square_p(statistic, df) == pytest.approx(stats.chi2.sf(statistic, df), rel=1e-12)
+    assert chi_square_p(1e6, df) == 0

@@ -1,29 +1,18 @@
 """How many cores a process may use."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tape2048.base.resources import available_cores
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.mark.parametrize(
     ("quota", "cores"),
-    [
-        ("max 100000", 8),
-        ("150000 100000", 1),
-        ("250000 100000", 2),
-        ("10000 100000", 1),
-        ("junk", 8),
-        ("1 0", 8),
-    ],
-)
+    [("max 100000", 8), ("150000 100000", 1), ("250000 100000", 2), ("10000 100000", 1), ("junk", 8),
+     ("1 0", 8)],
+)  # fmt: skip
 def test_cores_follow_the_quota_of_version_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
 ) -> None:

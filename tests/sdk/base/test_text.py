@@ -3,12 +3,12 @@ r"""Names of files that are not UTF-8 end up in JSON, Arrow and SQLite as escape
 Tables for notebooks hold every fact, escaped.
 """
 
-from __future__ import annotations
-
+import importlib.resources
 import json
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -16,23 +16,23 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors
+from tape2048.base.drawing import TILES
 from tape2048.base.findings import Finding
 from tape2048.base.text import facts_table, is_utf8, json_bytes, valid_text
 from tape2048.conversion.dataset_build import build_dataset
 from tape2048.conversion.sources import open_source
+from tape2048.critic import NTupleCritic
 from tape2048.export.table import make_table
 from tape2048.export.write import export
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 from tape2048.maintenance.removal import quarantine_session
+from tape2048.runs.run import Run, RunMeta
 from tape2048.session.locks import RemovalLock
 
 from ..builders import write_ours
 from ..corpora import Built, build
 from ..run_builders import a2t1_bytes, game
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ODD = os.fsdecode(b"20250102T030405Z_model=a\xff")
 SHOWN = "20250102T030405Z_model=a\\udcff"
@@ -98,9 +98,6 @@ def test_a_data_set_can_name_its_sources(tmp_path: Path) -> None:
     assert manifest["skipped"][0]["run"].endswith("runs\\udcff/b\\udcff.a2run")
 
 
-# --- tables for notebooks
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("prompt"))
@@ -110,6 +107,15 @@ def cells(html: str) -> dict[str, str]:
     """The cells of a table by the name at the left; it has to be well-formed."""
     rows = ET.fromstring(html).iter("tr")  # noqa: S314 - our own
     return {"".join(row[0].itertext()): "".join(row[1].itertext()).strip() for row in rows}
+
+
+def drawn(html: str) -> list[list[int]]:
+    """The exponents of each board of a page; it has to be well-formed."""
+    found = []
+    for board in ET.fromstring(f"<div>{html}</div>").iter("svg"):  # noqa: S314 - our own
+        texts = [text.text for text in board.iter("text")]
+        found.append([int(text).bit_length() - 1 if text else 0 for text in texts])
+    return found
 
 
 def test_facts_are_escaped_and_shares_are_bars() -> None:
@@ -131,8 +137,39 @@ def test_tables_of_corpora_sessions_and_batches(built: Built) -> None:
     batch = next(iter(batches))
     found = cells(batches._repr_html_())
     assert (found["position"], found["batches an epoch"]) == ("1", f"{len(batches):,}")
+    assert drawn(batch.show(2)._repr_html_()) == batch.tokens[:2].tolist()
+    assert drawn(batch._repr_html_()) == batch.tokens[:4].tolist()
+    capped = corpus.capped(3)
+    assert drawn(capped._repr_html_()) == next(iter(capped.batches(4, fields=("tokens",)))).tokens.tolist()
+    with pytest.raises(ValueError, match="expected tokens"):
+        next(iter(corpus.batches(4, fields=("labels",)))).show()
     assert {"tokens", "labels"} <= set(dir(batch))
     assert "row" not in dir(batch)
+
+
+def test_runs_and_critics_draw_boards() -> None:
+    boards = [0x1100000000000000, 0x2000000000000001, 0x2010000000000010]
+    run = Run(np.array(boards, np.uint64), np.array([2, 0], np.uint8), RunMeta(steps=2, engine="a <b>"))
+    shown = [[board >> (60 - 4 * cell) & 15 for cell in range(16)] for board in boards]
+    assert drawn(run._repr_html_()) == shown
+    assert "a &lt;b&gt;" in run._repr_html_()
+    critic = NTupleCritic.load("default")
+    for board in (boards[1], shown[1], np.uint64(boards[1])):
+        found = critic.show(board)._repr_html_()
+        assert drawn(found) == [shown[1]]
+        assert f"{critic(np.array([boards[1]], np.uint64))[0, 0]:.2%}" in found
+    for board in (2**64, [1] * 15, [16] * 16, -1):
+        with pytest.raises(ValueError, match="found the board"):
+            critic.show(board)
+    assert "8192, 16384, 32768" in critic._repr_html_()
+    assert len(drawn(critic._repr_html_())) == 1
+
+
+def test_boards_have_the_colours_of_the_viewer() -> None:
+    style = (importlib.resources.files("tape2048_tools.viewer") / "static/style.css").read_text()
+    for exp, colours in enumerate(TILES):
+        fill = re.search(rf"\.t{exp}(?:, \.t16)? {{ background: (#\w+|var\(--hole\))", style)[1]
+        assert fill.replace("var(--hole)", re.search(r"--hole: (#\w+)", style)[1]) == f"#{colours.split()[0]}"
 
 
 def test_runs_as_a_frame(built: Built) -> None:

@@ -1,16 +1,17 @@
 """Batches: each row once an epoch, the same after resuming, shared among ranks without overlap."""
 
-from __future__ import annotations
-
 import copy
+import itertools
 import json
 import pickle
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
 from tests import reference
 
 from tape2048 import Capped, Corpus, errors
@@ -21,11 +22,6 @@ from tape2048.io.bulk_read import allocate
 
 from ..builders import Game, Spec, write_ours
 from ..corpora import OURS, Built, build, served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 ALL = ("tokens", "labels", "row", "run", "step", "legal", "move", "symmetry")
 
@@ -58,7 +54,9 @@ VIEWS: dict[str, Callable[[Corpus], Corpus | Capped]] = {
     "some runs": lambda corpus: corpus.where("id % 4 <> 1"),
     "some steps": lambda corpus: corpus.phase(steps=(3, 33)),
     "some boards": lambda corpus: corpus.phase(empties=(7, 13)),
+    "selected": lambda corpus: corpus.select(np.arange(len(corpus)) % 5 < 3),
     "capped": lambda corpus: corpus.capped(20),
+    "capped by stage": lambda corpus: corpus.select(np.arange(len(corpus)) % 5 < 3).capped(8, by="highest"),
     "capped evenly": lambda corpus: corpus.phase(empties=(3, 15)).capped(9, "even"),
 }
 
@@ -105,15 +103,13 @@ class TestEpoch:
         with pytest.raises(errors.EmptyCorpusError, match="no whole batch of 100,000"):
             corpus.batches(100_000, drop_last=True)
 
-    def test_one_buffer(self, corpus: Corpus) -> None:
-        batches = corpus.batches(100)
-        epoch = iter(batches)
-        first = next(epoch)
-        assert all(batch is first for batch in epoch)
-        assert first.rows == len(corpus) % 100 > 0
-        kept = first.copy()
+    def test_free_buffers_are_filled_again(self, corpus: Corpus) -> None:
+        epoch = iter(corpus.batches(100))
+        batch = next(epoch)
+        kept = batch.copy()
         assert kept["tokens"].base is None
-        assert kept["tokens"].shape == (first.rows, 16)
+        assert kept["tokens"].shape == (batch.rows, 16)
+        assert len({batch.tokens.ctypes.data for batch in epoch}) <= 2, "no new memory for each batch"
 
     def test_buffers_of_the_caller(self, corpus: Corpus) -> None:
         batches = corpus.batches(64, fields=("tokens", "labels"), label_dtype="float32")
@@ -136,6 +132,17 @@ class TestEpoch:
         for no_array in ([[0] * 16] * 64, None, 5, np.array(0, np.uint8)):
             with pytest.raises(ValueError, match=r"for tokens is .*; expected an array of NumPy's"):
                 batches.buffer({"tokens": no_array, "labels": np.zeros((64, 3), np.float32)})
+
+    def test_constant_labels_are_logged(self, corpus: Corpus, caplog: pytest.LogCaptureFixture) -> None:
+        corpus.batches(thresholds=(2048,))
+        corpus.batches(thresholds=(128,), fields=("tokens",))
+        assert not caplog.messages
+        corpus.capped(3).batches(thresholds=(128, 2048, 65536))
+        (message,) = caplog.messages
+        assert message == (
+            "constant labels: 128 was reached by all of 43 games; 65,536 was reached by none of 43 games; "
+            "pass other thresholds"
+        )
 
     @pytest.mark.parametrize("count", [3, 8, 9])
     @pytest.mark.parametrize("size", [9, 300])
@@ -168,27 +175,20 @@ class TestEpoch:
             buffer = corpus.batches(**options).buffer()
             with pytest.raises(ValueError, match=r"a buffer for 6\d rows of .*; expected 64 of"):
                 batches.fill(buffer, epoch=0, index=0)
-            with pytest.raises(ValueError, match="a buffer for"):
-                next(batches.iterate(buffer))
 
     @pytest.mark.parametrize("make", [copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])  # noqa: S301
     def test_a_copy_has_memory_of_its_own(self, corpus: Corpus, make: Callable[[Any], Any]) -> None:
         batches = corpus.batches(100, fields=("row", "labels"))
-        epoch = iter(batches)
-        batch = next(epoch)
-        other = make(batch)
-        first = batch.copy()
-        next(epoch)
-        assert other.row.tolist() == first["row"].tolist() != batch.row.tolist()
-        now = batch.copy()
+        batch = next(iter(batches))
+        other, first = make(batch), batch.copy()
+        assert other.row.tolist() == first["row"].tolist()
         batches.fill(other, epoch=0, index=2)
-        assert batch.row.tolist() == now["row"].tolist() != other.row.tolist()
+        assert batch.row.tolist() == first["row"].tolist() != other.row.tolist()
         assert copy.copy(batch).row.base is batch.row.base
 
     def test_a_batch_is_a_mapping(self, corpus: Corpus) -> None:
         batch = next(iter(corpus.batches(10, fields=("tokens", "run"))))
         assert dict(batch).keys() == {"tokens", "run"}
-        assert batch.run is not None
         np.testing.assert_array_equal(batch.run, batch["run"])
         assert repr(batch) == "<Batch of 10 rows: tokens, run>"
         with pytest.raises(AttributeError, match="no field 'labels'"):
@@ -198,7 +198,7 @@ class TestEpoch:
 
     @pytest.mark.parametrize(
         "options",
-        [{"batch_size": 0}, {"seed": -1}, {"seed": 2**64}, {"fields": ("x",)}, {"augment": "d8"},
+        [{"batch_size": 0}, {"seed": -1}, {"seed": 2**64}, {"fields": ("token",)}, {"augment": "d8"},
          {"thresholds": (3,)}, {"label_dtype": "int"}, {"pool_rows": 3},
          {"pool_rows": 256, "shuffle": False}],
         ids=str,
@@ -280,10 +280,6 @@ class TestAugment:
         same = (drawn[1:] == drawn[:-1]).mean()
         assert 0.08 < same < 0.17  # an eighth
 
-    def test_embeddings_do_not_turn(self, corpus: Corpus) -> None:
-        with pytest.raises(errors.CorpusError, match="augment"):
-            corpus.batches(augment="d4", fields=("tokens", "embeddings"))
-
 
 def turned(cells: list[int], k: int) -> list[int]:
     """Bit 0 swaps left and right, bit 1 top and bottom, bit 2 then transposes."""
@@ -339,7 +335,47 @@ class TestCapped:
             corpus.capped(3, "odd")  # type: ignore[arg-type]
         everything = corpus.capped(10**20)
         assert len(served(everything.batches(2000, fields=("row",)))[0]) == len(everything) == 1293
+        with pytest.raises(ValueError, match="by='lowest'"):
+            corpus.capped(3, by="lowest")  # type: ignore[arg-type]
+        assert corpus.capped(3, by="highest").identity != corpus.capped(3).identity
         assert repr(corpus.capped(1)) == "<Capped: 43 of 1,293 rows, at most 1 a run>"
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        every=st.integers(1, 4),
+        empties=st.sampled_from([None, (4, 13)]),
+        per_run=st.integers(1, 40),
+        spread=st.sampled_from(["stratified", "even"]),
+        order=st.sampled_from(list(ORDERS.values())),
+    )
+    def test_stages_are_counted_as_slowly(
+        self, corpus: Corpus, *, every: int, empties: Any, per_run: int, spread: Any, order: Any
+    ) -> None:
+        """Equal shares of the stages of a run, as far as they have rows; weights sum up to their rows."""
+        view = corpus.where("id % 5 <> 2").phase(empties=empties)
+        view = view.select(np.arange(0, len(view), every))
+        tokens, run = view.fetch(slice(None), ("tokens", "run")).values()
+        stage = tokens.max(axis=1)
+        batches = view.capped(per_run, spread, by="highest").batches(
+            300, fields=("row", "weight"), seed=every, **order
+        )
+        for _ in range(2):
+            served = [batch.copy() for batch in batches]
+            rows, weights = (np.concatenate([batch[name] for batch in served]) for name in ("row", "weight"))
+            assert len(set(rows.tolist())) == len(rows)
+            for each in set(run.tolist()):
+                there, drawn = stage[run == each], rows[run[rows] == each]
+                assert len(drawn) == min(per_run, len(there))
+                kinds = np.unique(there)
+                of_stage = np.maximum(stage, kinds[-per_run:][0])  # the earliest of too many count as one
+                kinds, have = np.unique(of_stage[run == each], return_counts=True)
+                took = np.array([(of_stage[drawn] == kind).sum() for kind in kinds])
+                short = took < have
+                if short.any():
+                    assert took.max() - took[short].min() <= 1
+                for kind, all_of, some in zip(kinds, have, took, strict=True):
+                    mine = (run[rows] == each) & (of_stage[rows] == kind)
+                    np.testing.assert_allclose(weights[mine], all_of / some, rtol=1e-6)
 
 
 class TestWeight:
@@ -359,9 +395,11 @@ class TestWeight:
             run = np.concatenate([batch["run"] for batch in served])
             weight = np.concatenate([batch["weight"] for batch in served])
             assert weight.dtype == np.float32
+            assert weight.sum(dtype=np.float64) == pytest.approx(len(rows), rel=1e-6)
+            if view == "capped by stage":
+                continue
             drawn = np.bincount(run, minlength=runs)
             np.testing.assert_array_equal(weight, (there[run] / drawn[run]).astype(np.float32))
-            assert weight.sum(dtype=np.float64) == pytest.approx(len(rows), rel=1e-6)
             np.testing.assert_array_equal(source.weights[run], weight)
         if rows is source:
             assert (weight == 1).all()
@@ -431,7 +469,7 @@ class TestState:
         assert batches.state_dict() == {
             "version": 2, "seed": 4, "epoch": 1, "position": 0, "corpus": corpus.identity, "rows": 1293,
             "batch_size": 100, "shuffle": True, "drop_last": False, "pool_rows": None, "rank": 0,
-            "world_size": 1, "pool_sessions": None,
+            "world_size": 1, "pool_sessions": None, "start": 0, "places": [],
         }  # fmt: skip
 
     def test_state_after_the_last_batch(self, corpus: Corpus) -> None:
@@ -446,12 +484,10 @@ class TestState:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"batch_size": 99}, "batch_size 100, not 99"),
             ({"shuffle": False}, "shuffle True, not False"),
             ({"drop_last": True}, "drop_last False, not True"),
-            ({"rank": 1, "world_size": 2}, "world_size 1, not 2"),
             ({"pool_rows": 256}, "pool_rows None, not 256"),
-            ({"batch_size": 99, "drop_last": True}, "batch_size 100, not 99; drop_last False, not True"),
+            ({"shuffle": False, "drop_last": True}, "shuffle True, not False; drop_last False, not True"),
         ],
     )
     def test_state_of_other_settings(self, corpus: Corpus, change: dict[str, Any], message: str) -> None:
@@ -471,6 +507,10 @@ class TestState:
         straight = corpus.batches(100, shuffle=False)
         straight.load_state_dict({**straight.state_dict(), "version": 1, "position": 3})
         assert straight.position == 3
+        older = {**batches.state_dict(), "position": 3}
+        del older["start"], older["places"]  # as before other ranks could continue
+        batches.load_state_dict(older)
+        assert batches.here == (0, 3, 0)
 
     def test_pickled_after_the_last_batch(self, corpus: Corpus) -> None:
         batches = corpus.batches(100, fields=("row",))
@@ -498,13 +538,21 @@ class TestState:
             with pytest.raises(errors.StateError, match=r"corpus .*, not .*; rows 1293, not"):
                 other.batches(100).load_state_dict(state)
 
-    def test_state_does_not_hang_on_where_the_rows_are(self, built: Built) -> None:
-        state = Corpus.open(built.root, load="mmap").batches(100).state_dict()
-        Corpus.open(built.root, load="ram").batches(100).load_state_dict(state)
-
     @pytest.mark.parametrize(
         "change",
-        [{"epoch": "x"}, {"epoch": -1}, {"position": 14}, {"position": -1}, {"seed": 2**64}, {"more": 1}],
+        [
+            {"epoch": "x"},
+            {"epoch": -1},
+            {"position": 14},
+            {"position": -1},
+            {"seed": 2**64},
+            {"more": 1},
+            {"start": -1},
+            {"start": 1294},
+            {"batch_size": 0},
+            {"world_size": 0},
+            {"world_size": -3},
+        ],
     )
     def test_malformed_state(self, corpus: Corpus, change: dict[str, Any]) -> None:
         batches = corpus.batches(100)
@@ -521,6 +569,48 @@ class TestState:
         again = corpus.batches(100, rank=1, world_size=2, fields=("row",))
         again.load_state_dict(one.state_dict())
         assert served(again) == expected
+
+    @settings(max_examples=60)
+    @given(
+        per_run=st.integers(1, 90),
+        stages=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 150), st.integers(0, 9)), max_size=4),
+        shuffle=st.booleans(),
+    )
+    def test_other_ranks_serve_the_rest_once(
+        self, corpus: Corpus, per_run: int, stages: list[tuple[int, int, int]], *, shuffle: bool
+    ) -> None:
+        """After each stage, the served rows are a prefix of one order, on any ranks, in any batches."""
+        source = corpus.capped(per_run)
+        how: dict[str, Any] = {"seed": 5, "fields": ("row",), "shuffle": shuffle}
+        (order,) = served(source.batches(len(source), **how))
+        state, found = None, []
+        for world_size, batch_size, stop in [*stages, (1, 64, len(source))]:
+            shapes = []
+            for rank in range(world_size):
+                batches = source.batches(batch_size, **how, rank=rank, world_size=world_size)
+                if state is not None:
+                    batches.load_state_dict(state)
+                part = served(itertools.islice(batches, min(stop, len(batches) - batches.position)))
+                shapes.append([len(rows) for rows in part])
+                found += [row for rows in part for row in rows]
+            assert shapes == shapes[:1] * world_size
+            state = json.loads(json.dumps(batches.state_dict()))
+            assert sorted(found) == sorted(order[: len(found)])
+        assert len(found) == len(source)
+
+    def test_ranks_that_take_turns_at_chunks_stay_as_many(self, corpus: Corpus) -> None:
+        batches = corpus.batches(50, pool_rows=256, rank=0, world_size=2, fields=("row",))
+        expected = np.concatenate(served(batches))
+        batches.go_to(0, 3)
+        again = corpus.batches(7, pool_rows=256, rank=0, world_size=2, fields=("row",))
+        again.load_state_dict(batches.state_dict())
+        assert np.concatenate(served(again)).tolist() == expected[150:].tolist()
+        with pytest.raises(errors.StateError, match=r"world_size 2, not 3\n.*as many ranks as before"):
+            corpus.batches(50, pool_rows=256, world_size=3).load_state_dict(batches.state_dict())
+        batches.next_epoch()
+        third = corpus.batches(50, pool_rows=256, rank=0, world_size=3)
+        third.load_state_dict(batches.state_dict())
+        assert third.here == (1, 0, 0)
 
     def test_pickled(self, corpus: Corpus, order: dict[str, Any]) -> None:
         batches = corpus.batches(100, seed=8, fields=("row",), thresholds=(4,), **order)
@@ -630,7 +720,6 @@ class TestPool:
         monkeypatch.setattr(pool, "allocate", lambda count: asked.append(count) or original(count))
         batches = Corpus.open(tmp_path).batches(64, pool_rows=2000)
         reader = batches._pool
-        assert reader is not None
         for _ in batches:
             assert len(reader._pools) <= 2
         assert max(asked) * 2 <= 2000 * 28
@@ -694,17 +783,3 @@ def test_what_a_seed_and_an_epoch_draw_never_changes(
     )
     batches.fill(buffer := batches.buffer(), epoch=3, index=len(batches) - 2)
     assert list(zip(buffer.row.tolist(), buffer.symmetry.tolist(), strict=True)) == golden
-
-
-def test_statistics_of_the_order(tmp_path: Any) -> None:
-    """Which batch a row comes in is uniform, over many epochs."""
-    write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 50) for i in range(1, 11)]))
-    batches = Corpus.open(tmp_path).batches(50, fields=("row",), seed=6)
-    epochs = 600
-    counts = np.zeros((500, 10))
-    for _ in range(epochs):
-        for i, rows in enumerate(served(batches)):
-            counts[rows, i] += 1
-    expected = epochs / 10
-    # 500 x 9 degrees of freedom: mean 4500, standard deviation 95.
-    assert abs(((counts - expected) ** 2 / expected).sum() - 4500) < 5 * 95

@@ -4,16 +4,16 @@ Every seed is fixed, so that each statistic is one number that holds or does not
 1e-4, or five standard errors): with fewer rounds these statistics are off by tens and hundreds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from numpy.typing import NDArray
 from scipy import stats
 
 from tape2048.batches.shuffle import (
@@ -24,11 +24,6 @@ from tape2048.batches.shuffle import (
     fill_permuted,
     permuted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 U64 = np.uint64
 P_MIN = 1e-4
@@ -86,9 +81,6 @@ def p_uniform(counts: NDArray[Any], degrees: int) -> float:
     """How often counts of equally likely cells are at least this uneven."""
     expected = counts.sum() / counts.size
     return float(stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), degrees))
-
-
-# --- a permutation, and always the same one
 
 
 def reference(n: int, seed: int, epoch: int) -> Callable[[int], int]:
@@ -184,9 +176,6 @@ def test_the_largest_size_needs_no_memory() -> None:
     assert len(np.unique(out)) == 1000
     assert out.max() > INDICES_MAX * 0.99
     assert out.max() < INDICES_MAX
-
-
-# --- nothing tells it from a random one
 
 
 @pytest.mark.parametrize(("n", "count"), [(2, 4000), (3, 8000), (4, 20_000), (5, 30_000), (6, 50_000)])
@@ -289,11 +278,8 @@ def test_epochs_and_seeds_are_independent() -> None:
     n = 2**20
     base = images(n, 3, 5)
     others = {
-        "next epoch": (3, 6),
-        "next seed": (4, 5),
-        "swapped": (5, 3),
-        "seed's top bit": (3 | 1 << 63, 5),
-    }
+        "next epoch": (3, 6), "next seed": (4, 5), "swapped": (5, 3), "seed's top bit": (3 | 1 << 63, 5),
+    }  # fmt: skip
     for name, (seed, epoch) in others.items():
         other = images(n, seed, epoch)
         assert grid(base, other, n) > P_MIN, name
@@ -327,9 +313,6 @@ def test_each_bit_of_seed_and_epoch_changes_the_order() -> None:
     for bit in range(64):
         for other in (images(100_000, 1 << bit, 0), images(100_000, 0, 1 << bit)):
             assert (base == other).sum() < 12, bit
-
-
-# --- what is refused
 
 
 @pytest.mark.parametrize(

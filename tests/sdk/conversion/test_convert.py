@@ -1,15 +1,18 @@
-from __future__ import annotations
-
+import codecs
+import dataclasses
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from tape2048.conversion.dataset_build import append_dataset, build_dataset
 from tape2048.conversion.session_runs import NO_CHOICE, NO_LAST_MOVE, session_run, write_session
-from tape2048.conversion.sources import FORMATS, kind_of, open_source
+from tape2048.conversion.sources import kind_of, open_source
 from tape2048.conversion.targets import convert, target_of
 from tape2048.datasets.dataset import Dataset
 from tape2048.errors import (
@@ -24,26 +27,22 @@ from tape2048.errors import (
     ReplayError,
 )
 from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.game.rules import legal_masks
 from tape2048.io.durable import lock_directory
 from tape2048.maintenance.validation import validate_session
-from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.a2run2 import RunV2, normalize
+from tape2048.runs.jsonl import run_line
+from tape2048.runs.run import Run
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player, player_sha256
-from tape2048_recorder.replay.judging import Annotator
 from tape2048_recorder.replay.replay import replayer
 
-from ..builders import change_database, write_ours
+from ..builders import change_database, raising, write_ours
 from ..datasets.set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs
 from ..naming import Naming
 from ..run_builders import a2run2_bytes, a2t1_bytes, game
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tape2048.runs.run import Run
 
 #: What holds a whole run, branch values included.
 WHOLE = {"a2run2": "runs2", "pack": "x.a2pack", "parquet": "x.parquet"}
@@ -73,6 +72,11 @@ def assert_same(one: Sequence[Run], other: Sequence[Run], *, values: bool = True
             assert RunV2.from_run(a).equals(RunV2.from_run(b))
 
 
+def convert_to(root: Path, source: str, target: str) -> Path:
+    convert(root / source, root / target)
+    return root / target
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return write_runs(tmp_path / "runs")
@@ -96,7 +100,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def record(path: Path, player: str, count: int) -> Path:
-    from tape2048.game.rules import exps_to_boards
+    from tape2048.game import exps_to_boards, last_boards
     from tape2048.runs.run import Run as OneRun, RunMeta, engine_text
 
     buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)
@@ -111,7 +115,9 @@ def record(path: Path, player: str, count: int) -> Path:
             int(row["steps"]), 0, 0.0, int(row["max_score"]), int(row["highest_tile"]),
             engine_text("toy", player_sha256(player, made), int(row["seed"])),
         )  # fmt: skip
-        games.append(OneRun.from_boards(exps_to_boards(rows["exps"]), rows["action"].copy(), 0, meta))
+        boards, moves = exps_to_boards(rows["exps"]), rows["action"].copy()
+        final = int(last_boards(boards[-1:], moves[-1:])[0][0])
+        games.append(OneRun.from_boards(boards, moves, final, meta))
     facts = {
         "player": player,
         "player_args": {},
@@ -131,7 +137,7 @@ class TestMatrix:
         assert (done.runs, done.lost, done.skipped) == (3, {}, ())
         assert_same(runs_in(tmp_path / f"2-{WHOLE[second]}"), runs_in(runs))
 
-    @pytest.mark.parametrize("kind", FORMATS)
+    @pytest.mark.parametrize("kind", NAMES)
     def test_every_target_from_every_source(
         self, every_source: dict[str, Path], tmp_path: Path, kind: str
     ) -> None:
@@ -197,8 +203,6 @@ class TestMatrix:
 
 def _best_first(run: Any) -> Any:
     """The same game, each step's chosen move the one with the greatest value."""
-    import dataclasses
-
     branches = [
         None if values is None else tuple(
             None if value is None else (2.0 if m == move else value) for m, value in enumerate(values)
@@ -394,10 +398,7 @@ class TestReplay:
         def stranger(path: Path, facts: Any) -> Any:
             raise ReplayError(f"it was played by {facts['player']} of another kind")
 
-        def opened(*_: object, **__: object) -> Any:
-            raise AssertionError("the session was opened")
-
-        monkeypatch.setattr(Session, "open", opened)
+        monkeypatch.setattr(Session, "open", raising(AssertionError("the session was opened")))
         for act in (
             lambda: convert(bare, tmp_path / "x.a2pack", replayer=stranger),
             lambda: build_dataset(tmp_path / "ds2", [bare], replayer=stranger),
@@ -479,13 +480,6 @@ class TestShape:
 
 
 class TestFiles:
-    def test_one_file_to_one_file(self, tmp_path: Path) -> None:
-        (tmp_path / "x.a2run").write_bytes(a2t1_bytes(GAMES[1]))
-        convert(tmp_path / "x.a2run", tmp_path / "x.a2run2")
-        assert (tmp_path / "x.a2run2").read_bytes() == a2run2_bytes(GAMES[1])
-        convert(tmp_path / "x.a2run2", tmp_path / "y.a2run")
-        assert (tmp_path / "y.a2run").read_bytes() == (tmp_path / "x.a2run").read_bytes()
-
     def test_names_stay(self, runs: Path, tmp_path: Path) -> None:
         convert(runs, tmp_path / "out", "a2run2")
         assert sorted(tree(tmp_path / "out")) == ["000.a2run2", "001.a2run2", "002.a2run2"]
@@ -515,7 +509,7 @@ class TestFiles:
         done = convert(runs, tmp_path / "x.a2pack")
         assert (done.runs, [skipped.run for skipped in done.skipped]) == (3, [str(runs / "bad.a2run2")])
 
-    @pytest.mark.parametrize("kind", FORMATS)
+    @pytest.mark.parametrize("kind", NAMES)
     def test_where_every_run_is_bad_nothing_is_written(self, tmp_path: Path, kind: str) -> None:
         (tmp_path / "runs").mkdir()
         for name in ("a.a2run", "b.a2run"):
@@ -553,11 +547,76 @@ class TestFiles:
         from pyarrow import parquet
 
         parquet.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
-        with pytest.raises(FormatError, match="columns"):
+        with pytest.raises(FormatError, match="column steps is missing; expected uint32"):
             open_source(tmp_path / "x.parquet")
         (tmp_path / "x.parquet").write_bytes(b"PAR1xxxxPAR1")
         with pytest.raises(FormatError, match="Parquet"):
             open_source(tmp_path / "x.parquet")
+
+    def test_parquet_that_others_have_rewritten(self, runs: Path, tmp_path: Path) -> None:
+        """As DuckDB, Polars and pandas write it: columns by name, of wider types, lists of any kind."""
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        path = tmp_path / "x.parquet"
+        convert(runs, path)
+        table = parquet.read_table(path)
+        wide = {"steps": pa.int64(), "elapsed_s": pa.float64(), "engine": pa.large_string()}
+        wide |= {"states": pa.large_list(pa.uint64()), "moves": pa.list_(pa.int64())}
+        wide |= {"branch_values": pa.large_list(pa.float64()), "has_branches": pa.large_list(pa.int32())}
+        fields = [
+            pa.field(name, wide.get(name, table.schema.field(name).type)) for name in table.schema.names
+        ]
+        changed = table.cast(pa.schema(fields)).select(table.schema.names[::-1])
+        changed = changed.append_column("__index_level_0__", [[0, 1, 2]])
+        changed = changed.set_column(
+            changed.schema.get_field_index("engine"), "engine", changed["engine"].dictionary_encode()
+        )
+        parquet.write_table(changed, tmp_path / "y.parquet")
+        assert_same(runs_in(tmp_path / "y.parquet"), runs_in(path))
+        without = table.slice(1, 1)
+        for name in ("branch_values", "branch_legal", "has_branches"):
+            without = without.set_column(without.schema.get_field_index(name), name, pa.nulls(1))
+        parquet.write_table(without, tmp_path / "z.parquet")
+        assert_same(runs_in(tmp_path / "z.parquet"), runs_in(path)[1:2])
+
+    @pytest.mark.parametrize(
+        ("name", "values", "words"),
+        [
+            (
+                "states",
+                [[1.0, 2.0]] * 3,
+                r"column states is list<element: double>; expected list<.*: uint64>",
+            ),
+            ("steps", ["1"] * 3, "column steps is string; expected uint32"),
+            ("engine", [1] * 3, "column engine is int64; expected string"),
+            ("moves", [[-1]] * 3, "moves has -1, which a uint8 cannot hold"),
+            ("moves", [[256]] * 3, "moves has 256"),
+            ("branch_values", [[0.1]] * 3, "branch_values has 0.1, which a float32 cannot hold"),
+            ("branch_values", [[1e300]] * 3, "branch_values has 1e"),
+        ],
+    )
+    def test_parquet_that_would_change(
+        self, runs: Path, tmp_path: Path, name: str, values: list[Any], words: str
+    ) -> None:
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        convert(runs, tmp_path / "x.parquet")
+        table = parquet.read_table(tmp_path / "x.parquet")
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+        parquet.write_table(table, tmp_path / "y.parquet")
+        with pytest.raises(FormatError, match=words):
+            next(open_source(tmp_path / "y.parquet").runs()).checked()
+
+    def test_lines_with_a_bom_and_the_longest_time(self, runs: Path, tmp_path: Path) -> None:
+        (run, *_) = runs_in(runs)
+        longest = float(np.finfo(np.float32).max)
+        run = dataclasses.replace(run, meta=msgspec.structs.replace(run.meta, elapsed_s=longest))
+        (tmp_path / "x.jsonl").write_bytes(codecs.BOM_UTF8 + run_line(run, 0) + b"\n" + run_line(run, 1))
+        for found in runs_in(tmp_path / "x.jsonl"):
+            assert np.float32(found.meta.elapsed_s) == np.float32(longest)
+        assert_same(runs_in(convert_to(tmp_path, "x.jsonl", "x.a2pack")), [run, run], values=False)
 
     def test_parquet_with_values_that_cannot_be(self, runs: Path, tmp_path: Path) -> None:
         pa = pytest.importorskip("pyarrow")
@@ -606,75 +665,63 @@ class TestFiles:
             == "dataset"
         )
 
-    def test_nothing_is_left_of_a_conversion_that_fails(self, runs: Path, tmp_path: Path) -> None:
-        for kind, name in NAMES.items():
-            if kind not in WHOLE and kind != "dataset":
-                with pytest.raises(MaintenanceError):
-                    convert(runs, tmp_path / name, kind)
-        assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
-
-    @pytest.mark.parametrize(
-        ("kind", "change"), [("session", {"max_score": 2**32}), ("a2run", {"engine": "e" * 2**16})]
-    )
-    def test_a_run_that_does_not_fit_is_named(
-        self, tmp_path: Path, kind: str, change: dict[str, Any]
-    ) -> None:
+    def test_a_run_that_does_not_fit_is_named(self, tmp_path: Path) -> None:
         runs = tmp_path / "runs"
         runs.mkdir()
-        for name, more in (("a", {}), ("b", change), ("c", {})):
-            (runs / f"{name}.a2run2").write_bytes(a2run2_bytes(game(1, steps_max=3, **more)))
-        with pytest.raises(FieldError, match=rf"runs/b\.a2run2: .*{next(iter(change))}"):
-            convert(runs, tmp_path / "out", kind, lossy=True)
+        for name, length in (("a", 1), ("b", 2**16), ("c", 1)):
+            run = game(1, steps_max=3, engine="e" * length)
+            (runs / f"{name}.a2run2").write_bytes(a2run2_bytes(run))
+        with pytest.raises(FieldError, match=r"runs/b\.a2run2: .*engine"):
+            convert(runs, tmp_path / "out", "a2run", lossy=True)
         assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
 
     @pytest.mark.parametrize("kind", ["a2run", "a2run2", "dataset", "session"])
     def test_drafts_of_killed_conversions_go(self, runs: Path, tmp_path: Path, kind: str) -> None:
-        left = [tmp_path / f".out.{digit * 16}.partial" for digit in "ab"]
+        left = [tmp_path / f".out.{digit * 16}.tmp" for digit in "ab"]
         for path in left:
             path.mkdir()
             (path / "steps.npy").write_bytes(b"half")
-        other = tmp_path / ".other.0123456789abcdef.partial"
+        other = tmp_path / ".other.0123456789abcdef.tmp"
         other.mkdir()
         fd = lock_directory(left[1])  # another one is at work
-        assert fd is not None
         convert(runs, tmp_path / "out", kind, lossy=True)
         os.close(fd)
-        assert sorted(os.listdir(tmp_path)) == [other.name, left[1].name, "out", "runs"]  # noqa: PTH208
+        assert sorted(os.listdir(tmp_path)) == [left[1].name, "out", "runs"]  # noqa: PTH208
 
 
-class TestAnnotate:
-    def test_the_best_value_is_the_player_s_choice(self, tmp_path: Path) -> None:
-        path = record(tmp_path / "s", "expectimax", 1)
-        run = runs_in(path, replayer)[0]
-        annotated = Annotator("expectimax", {})(run)
-        assert annotated.has_branches.all()
-        chosen = annotated.branch_values[np.arange(len(run)), run.moves]
-        np.testing.assert_array_equal(chosen, annotated.branch_values.max(axis=1))
-        from tape2048.game.rules import legal_masks
+class TestMoveValues:
+    @pytest.mark.parametrize("kind", ["session", "tape"])
+    def test_a_column_of_values_becomes_branch_values(self, tmp_path: Path, kind: str) -> None:
+        made = runs_in(record(tmp_path / "recorded", "greedy", 3), replayer)
+        convert(tmp_path / "recorded", tmp_path / "x.a2pack", replayer=replayer)
+        convert(tmp_path / "x.a2pack", tmp_path / "s", kind, lossy=kind == "session")
+        session = Session.open(tmp_path / "s")
+        values = np.random.default_rng(1).normal(0, 1e5, (len(session), 4)).astype(np.float32)
+        session.write_column("values", values)
+        assert runs_in(session.path)[0].has_branches is None, "a user's column of this name"
+        session.write_column("values", values, facts={"moves": True}, replace=True)
+        runs = runs_in(session.path)
+        if kind == "tape":
+            assert [run.states.tolist() for run in runs] == [run.states.tolist() for run in made]
+        for run, first in zip(runs, session.runs["first_row"].tolist(), strict=True):
+            legal = legal_masks(run.boards)
+            np.testing.assert_array_equal(run.branch_legal, legal)
+            np.testing.assert_array_equal(
+                run.branch_values, normalize(values[first : first + len(run)], legal)
+            )
+            assert run.has_branches.all()
+        assert next(open_source(session.path, values=False).runs()).run.has_branches is None
 
-        np.testing.assert_array_equal(annotated.branch_legal, legal_masks(run.boards))
+    def test_a_tape_holds_whole_games(self, runs: Path, tmp_path: Path) -> None:
+        with pytest.raises(MaintenanceError, match=r"000.a2run2 breaks off"):
+            convert(runs, tmp_path / "t", "tape", lossy=True)
+        assert not (tmp_path / "t").exists()
 
-    def test_what_is_there_stays_unless_it_is_replaced(self) -> None:
-        run = RunV2.from_bytes(a2run2_bytes(GAMES[0]))
-        has = run.has_branches
-        assert 0 < has.sum() < len(run)
-        kept = Annotator("expectimax", {"depth": 1})(run)
-        np.testing.assert_array_equal(kept.branch_values[has], run.branch_values[has])
-        assert kept.has_branches.all()
-        fresh = Annotator("expectimax", {"depth": 1}, replace=True)(run)
-        np.testing.assert_array_equal(kept.branch_values[~has], fresh.branch_values[~has])
-        assert (kept.branch_values[has] != fresh.branch_values[has]).any()
-
-    def test_players_that_value_nothing(self) -> None:
-        from tape2048.errors import ConfigError
-
-        with pytest.raises(ConfigError, match="has no move values"):
-            Annotator("random", {})
-        with pytest.raises(ConfigError):
-            Annotator("expectimax", {"depth": 9})
-
-    def test_in_parallel_as_on_one_thread(self, runs: Path, tmp_path: Path) -> None:
-        annotator = Annotator("expectimax", {})
-        for workers in (1, 3):
-            convert(runs, tmp_path / f"{workers}.a2pack", change=annotator, workers=workers)
-        assert (tmp_path / "1.a2pack").read_bytes() == (tmp_path / "3.a2pack").read_bytes()
+    def test_a_shortened_game_keeps_its_values(self, tmp_path: Path) -> None:
+        session = Session.open(without_moves(record(tmp_path / "s", "greedy", 2)))
+        values = np.arange(4 * len(session), dtype=np.float32).reshape(-1, 4)
+        session.write_column("values", values, facts={"moves": True})
+        second = list(open_source(session.path, lossy=True).runs())[1].run
+        mine = values[int(session.runs["first_row"][1]) :][: len(second)]
+        assert len(second) == session.runs["steps"][1] - 1
+        np.testing.assert_array_equal(second.branch_values, normalize(mine, second.branch_legal))

@@ -1,9 +1,10 @@
 """Rows onto tape and back are the same bytes; what a tape cannot hold is refused."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import msgspec
 import numpy as np
 import pytest
 from crc32c import crc32c
@@ -17,21 +18,17 @@ from tape2048.runs import Run, RunMeta
 from tape2048.session.session import Session
 
 from ..builders import NAME, Spec, change_database, write_foreign, write_manifest, write_ours
+from ..run_builders import ref
 from ..tapes import TapeGames, games_on_tape, play, write_rows, write_tape
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tape2048.conversion.session_runs import Play
 
 #: Both a 2 and a 4 would have ended the games of seeds 8 and 68; that of 68 ended with a 4.
 GAMES = games_on_tape(3, 1, 8, 15, 68, 2, 1039)
 ENDS = np.cumsum(GAMES.runs["rows"]).astype(int)
-CERTAIN = last_boards(GAMES.boards[ENDS - 1], GAMES.moves[ENDS - 1])[1]
+#: Games whose last board follows from the one before.
+CERTAIN = np.array([True, True, False, True, False, True, True])
 
 
-def replayer(_path: Path, facts: Mapping[str, Any]) -> Play:
+def replayer(_path: Path, facts: Mapping[str, Any]) -> Any:
     """Make the player of these sessions; a session without one cannot be played again."""
     if "player" not in facts:
         raise ReplayError("the session does not say what played it")
@@ -89,7 +86,8 @@ class TestLastSpawns:
         assert (np.load(repack_session(rows, tmp_path, "tape").path / "tape.npy") == games.tape).all()
 
     def test_others_are_refused_by_name_or_end_with_a_2(self, tmp_path: Path) -> None:
-        assert CERTAIN.tolist() == [True, True, False, True, False, True, True]
+        certain = last_boards(GAMES.boards[ENDS - 1], GAMES.moves[ENDS - 1])[1]
+        assert certain.tolist() == CERTAIN.tolist()
         rows = write_rows(tmp_path / NAME, GAMES)
         first = GAMES.runs["id"][~CERTAIN][0]
         with pytest.raises(MaintenanceError, match=f"run {first}: both a 2 and a 4"):
@@ -208,7 +206,6 @@ class TestRunsOntoTape:
         given = self.runs(GAMES)
         assert write_session(tmp_path / NAME, given, {"note": "x"}, storage="tape") == len(given)
         session = Session.open(tmp_path / NAME)
-        assert session.tape is not None
         assert (session.tape.data == GAMES.tape).all()
         assert session.meta["note"] == "x"
         assert validate_session(tmp_path / NAME).ok
@@ -220,9 +217,15 @@ class TestRunsOntoTape:
 
     def test_those_that_are_no_whole_games_are_refused(self, tmp_path: Path) -> None:
         (whole,) = self.runs(games_on_tape(1039))
-        part = Run(whole.states[:5], whole.moves[:4], RunMeta(4))
+        boards = [ref.unpack(board) for board in whole.states[:5].tolist()]
+        gained = (
+            ref.slide(cells, int(move))[1] for cells, move in zip(boards[:4], whole.moves, strict=False)
+        )
+        meta = RunMeta(4, max_score=sum(gained), highest_tile=1 << max(boards[4]))
+        part = Run(whole.states[:5], whole.moves[:4], meta)
         empty = Run(whole.states[:1], whole.moves[:0], RunMeta(0))
-        board_score = Run(whole.states, whole.moves, RunMeta(28, max_score=whole.meta.max_score + 4))
+        score = sum((e - 1) << e for e in ref.unpack(whole.final_board) if e)
+        board_score = Run(whole.states, whole.moves, msgspec.structs.replace(whole.meta, max_score=score))
         for run, text in (
             (part, "run 1, step 4: the game stops on board"),
             (empty, "run 1 has no steps"),

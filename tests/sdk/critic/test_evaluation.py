@@ -1,12 +1,13 @@
 """Examinations of critics whose probabilities are known, and the baselines beside them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests import reference
 
 from tape2048 import Corpus
@@ -27,12 +28,6 @@ from tape2048.critic.metrics import calibration_error, reliability
 from tape2048.game.rules import boards_to_exps
 
 from ..critics import TILES, make_games, make_uneven
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 class Fake:
@@ -91,41 +86,14 @@ def test_a_critic_like_the_highest_tile_ties_with_it(found: Evaluation) -> None:
             continue
         assert cell.scores[CRITIC].auroc == cell.scores[TILE].auroc
         gain = cell.scores[TILE].gain
-        assert gain is not None
         assert gain.value == 0
         assert gain.low in {0, None}
-        assert cell.scores[PREVALENCE].auroc is not None
         assert cell.scores[PREVALENCE].auroc.value == 0.5
-
-
-def test_values_are_those_of_scikit_learn(corpus: Corpus) -> None:
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
-    found = evaluate(tile_critic(), corpus, per_run=None, replicates=0)
-    rows = corpus.fetch(slice(None), ("tokens", "labels", "step"), thresholds=TILES)
-    highest = rows["tokens"].max(axis=1)
-    step = rows["step"]
-    late = found.cell("late", 8192)
-    chosen = step > np.sort(step)[-(-2 * len(step) // 3) - 1]
-    for cell, part in (
-        (found.cell(ALL, 8192), step >= 0),
-        (late, chosen),
-        (found.cell(UNDECIDED, 8192), highest < 13),
-    ):
-        y, s = rows["labels"][part, 1], highest[part]
-        scores = cell.scores[CRITIC]
-        assert scores.auroc is not None
-        assert scores.auprc is not None
-        assert cell.rows == part.sum()
-        assert scores.auroc.value == pytest.approx(roc_auc_score(y, s))
-        assert scores.auprc.value == pytest.approx(average_precision_score(y, s))
-        assert scores.auroc.low is None  # no replicates
-        assert cell.scores[TILE].brier is None  # no training part to calibrate it on
 
 
 def test_thresholds_are_scored_separately(corpus: Corpus) -> None:
     """By definition, the values of baselines, and of a critic that says another thing for each one."""
-    from sklearn.metrics import roc_auc_score
+    from sklearn.metrics import average_precision_score, roc_auc_score
 
     parts = corpus.split(train=0.5, val=0.5)
 
@@ -168,10 +136,8 @@ def test_thresholds_are_scored_separately(corpus: Corpus) -> None:
                     scores = scored(val["tokens"])
                     p = calibrate(scored(train["tokens"]), train["labels"][:, at], scores)
                 of = cell.scores[name]
-                assert of.auroc is not None
-                assert of.brier is not None
-                assert of.ece is not None
                 assert of.auroc.value == pytest.approx(roc_auc_score(y[part], scores[part]))
+                assert of.auprc.value == pytest.approx(average_precision_score(y[part], scores[part]))
                 assert of.brier.value == pytest.approx(((p - y) ** 2)[part].mean())
                 bins = reliability(p[part], y[part], val["run"][part].astype(int), once)
                 assert of.ece.value == pytest.approx(calibration_error(bins)[0])
@@ -209,7 +175,6 @@ def test_a_capped_sample_examines_as_all_rows_do(tmp_path: Path) -> None:
                     both = msgspec.structs.astuple(mine[metric]), msgspec.structs.astuple(value)
                     assert both[0] == pytest.approx(both[1], abs=1e-6), (stage, tile, name, metric)
     whole = capped.cell(ALL, TILES[0])
-    assert whole.prevalence is not None
     assert whole.prevalence - whole.rows_positive / whole.rows > 0.1, "the share among rows that count alike"
     for one, other in zip(capped.reliability, every.reliability, strict=True):
         assert [each.predicted for each in one.bins] == pytest.approx([each.predicted for each in other.bins])
@@ -239,21 +204,13 @@ def test_perfect_and_guessing_critics(corpus: Corpus) -> None:
 
     cell = evaluate(Fake(know, [8192]), corpus, per_run=None, replicates=50).cell(ALL, 8192)
     scores = cell.scores[CRITIC]
-    assert scores.auroc is not None
     assert (scores.auroc.value, scores.auroc.low, scores.auroc.high) == (1, 1, 1)
-    assert scores.brier is not None
-    assert scores.ece is not None
     assert (scores.brier.value, scores.ece.value) == (0, 0)
     gain = cell.scores[TILE].gain
-    assert gain is not None
-    assert gain.low is not None
     assert gain.low > 0
     rng = np.random.default_rng(3)
     guess = evaluate(Fake(lambda exps: rng.random(len(exps)), [8192]), corpus, replicates=200).cell(ALL, 8192)
     auroc = guess.scores[CRITIC].auroc
-    assert auroc is not None
-    assert auroc.low is not None
-    assert auroc.high is not None
     assert auroc.low - 0.01 < 0.5 < auroc.high + 0.01
 
 
@@ -282,7 +239,6 @@ def test_few_runs_of_a_kind_have_no_interval(corpus: Corpus, few: int, positive:
     cell = evaluate(tile_critic(), corpus.where(chosen), replicates=30).cell(ALL, 8192)
     assert cell.runs_positive == (few if positive else cell.runs - few)
     auroc = cell.scores[CRITIC].auroc
-    assert auroc is not None
     if few < INTERVAL_RUNS_MIN:
         assert cell.note == (
             f"{cell.runs_positive} positive runs of {cell.runs}: too few of a kind for an interval"
@@ -291,7 +247,6 @@ def test_few_runs_of_a_kind_have_no_interval(corpus: Corpus, few: int, positive:
     else:
         assert cell.note is None
         assert auroc.low is not None
-    assert cell.scores[CRITIC].brier is not None
     assert cell.scores[CRITIC].brier.low is not None
 
 
@@ -319,8 +274,10 @@ def test_other_stages_part_the_rows_too(corpus: Corpus, by: Any, names: list[str
     assert stages[1 : 1 + len(names)] == names
     inner = stages[1:-1]
     assert sum(found.cell(name, 8192).rows for name in inner) == found.rows
+    scores = found.cell(ALL, 8192).scores
+    assert scores[CRITIC].auroc.low is None  # no replicates
+    assert scores[TILE].brier is None  # no training part to calibrate it on
     if by == "tile":
-        assert found.cell("4096", 8192).scores[TILE].auroc is not None
         assert found.cell("4096", 8192).scores[TILE].auroc.value == 0.5  # type: ignore[union-attr]
 
 
@@ -345,6 +302,48 @@ def test_wrong_arguments_and_critics_are_refused(corpus: Corpus) -> None:
     broken.__class__ = type("Broken", (Fake,), {"__call__": lambda _, boards: np.zeros((len(boards), 2))})
     with pytest.raises(ValueError, match=r"2\) for .* boards and 1 threshold$"):
         evaluate(broken, corpus, replicates=0)
+
+
+@pytest.mark.parametrize("takes", ["boards", "tokens"])
+def test_any_function_is_evaluated(corpus: Corpus, found: Evaluation, takes: str) -> None:
+    critic, given = tile_critic(), set()
+
+    def of_tokens(tokens: NDArray[np.uint8]) -> NDArray[np.float32]:
+        given.add(tokens.dtype)
+        return np.repeat(tokens.max(axis=1, keepdims=True) / 15, len(TILES), axis=1)
+
+    options: Any = {"per_run": 20, "replicates": 100, "seed": 1}
+    parts = corpus.split(train=0.5, val=0.5)
+    function = of_tokens if takes == "tokens" else critic.__call__
+    again = evaluate(function, parts["val"], train=parts["train"], thresholds=TILES, **options)
+    assert again == found
+    assert np.dtype(np.uint8) in given or takes == "boards"
+    assert evaluate(lambda boards: np.zeros((len(boards), 3)), corpus, replicates=0).thresholds == [
+        8192, 16384, 32768,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda boards: np.full((len(boards), 3), 7.5),
+            r"values from 7.5 to 7.5 of shape .*; expected probabilities",
+        ),
+        (lambda boards: np.full((len(boards), 3), np.nan), r"values from nan to nan"),
+        (
+            lambda boards: np.zeros((len(boards), 2)),
+            r"shape \(\d+, 2\) for boards .* shape \(\d+, 2\) for tokens .*; expected",
+        ),
+        (
+            lambda boards: boards.nonsense,
+            r"found AttributeError: .*nonsense.* and AttributeError: .* for tokens",
+        ),
+    ],
+)
+def test_a_function_without_probabilities(corpus: Corpus, function: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        evaluate(function, corpus, replicates=0)
 
 
 def test_the_reliability_curve_has_all_rows(found: Evaluation) -> None:

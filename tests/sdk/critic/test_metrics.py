@@ -1,13 +1,11 @@
 """Metrics of probabilities against scikit-learn and plain definitions; intervals that draw whole games."""
 
-from __future__ import annotations
-
-import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from tape2048.critic.metrics import (
@@ -20,8 +18,7 @@ from tape2048.critic.metrics import (
     reliability,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from ..builders import memory_below
 
 #: Weightings that are compared: of both blocks that go along together, the first and last ones.
 COLUMNS = (0, 1, 63, 64, 69)
@@ -114,13 +111,11 @@ def test_a_row_of_weight_w_is_w_rows(
     once = np.ones((len(weights), 1), np.float32)
     repeated = [np.repeat(each, weights[runs, 0].astype(int)) for each in (p, labels, runs)]
     for metric in (
-        lambda *rows: ranking(*rows).auroc,
-        lambda *rows: ranking(*rows).average_precision,
-        brier_score,
+        lambda *rows: ranking(*rows).auroc, lambda *rows: ranking(*rows).average_precision, brier_score,
         lambda *rows: calibration_error(reliability(*rows, bins)),
         lambda *rows: reliability(*rows, bins).observed[:, 0],
         lambda *rows: reliability(*rows, bins).share[:, 0],
-    ):
+    ):  # fmt: skip
         found = metric(p, labels, runs, weights[:, :1])
         np.testing.assert_allclose(found, metric(*repeated, once), atol=1e-12)
 
@@ -145,11 +140,8 @@ def test_weights_are_converted_some_at_a_time(count: int) -> None:
     # Sums of these are exact, in whatever order they are added up.
     p, labels = rng.integers(0, 65, 15_000) / 64, rng.random(15_000) < 0.3
     runs, weights = rng.integers(0, 10_000, 15_000), RunBootstrap(10_000, count - 1).weights
-    tracemalloc.start()
-    found = brier_score(p, labels, runs, weights), reliability(p, labels, runs, weights, 3)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10_000 * 8 * (127 + 40)  # all of 300 columns would be more
+    with memory_below(10_000 * 8 * (127 + 40)):  # all of 300 columns would be more
+        found = brier_score(p, labels, runs, weights), reliability(p, labels, runs, weights, 3)
     for column in range(count):
         alone = weights[:, [0, column]]  # the first one decides the bins
         np.testing.assert_array_equal(found[0][column], brier_score(p, labels, runs, alone)[1])
@@ -178,18 +170,14 @@ def test_copies_of_rows_do_not_narrow_intervals() -> None:
     scores = rng.normal(size=60) + labels
     once = ranking(scores, labels, np.arange(60), RunBootstrap(60, 400).weights)
     copied = ranking(
-        np.repeat(scores, 50),
-        np.repeat(labels, 50),
-        np.repeat(np.arange(60), 50),
+        np.repeat(scores, 50), np.repeat(labels, 50), np.repeat(np.arange(60), 50),
         RunBootstrap(60, 400).weights,
-    )
+    )  # fmt: skip
     np.testing.assert_allclose(copied.auroc, once.auroc, atol=1e-12)
     by_row = ranking(
         np.repeat(scores, 50), np.repeat(labels, 50), np.arange(3000), RunBootstrap(3000, 400).weights
     )
     wide, narrow = estimate(once.auroc), estimate(by_row.auroc)
-    assert wide is not None
-    assert narrow is not None
     assert (wide.high or 0) - (wide.low or 0) > 4 * ((narrow.high or 0) - (narrow.low or 0))
 
 
@@ -201,7 +189,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
         labels = np.arange(40) < 20
         scores = rng.normal(size=40) + labels
         found = estimate(ranking(scores, labels, np.arange(40), RunBootstrap(40, 200).weights).auroc)
-        assert found is not None
         held += (found.low or 0) <= 0.7602 <= (found.high or 0)
     assert 0.87 <= held / 150 <= 0.99
 
@@ -228,12 +215,9 @@ def test_estimates_skip_replicates_of_one_class() -> None:
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
     given = {
-        "scores": np.array([0.1, 0.2, 0.3]),
-        "labels": np.array([True, False, True]),
-        "runs": np.array([0, 1, 1]),
-        "weights": np.ones((2, 1), np.float32),
-        **change,
-    }
+        "scores": np.array([0.1, 0.2, 0.3]), "labels": np.array([True, False, True]),
+        "runs": np.array([0, 1, 1]), "weights": np.ones((2, 1), np.float32), **change,
+    }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         ranking(**given)
 

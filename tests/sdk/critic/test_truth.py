@@ -1,11 +1,11 @@
 """Metrics against rollouts of a known truth: free of the rollouts' noise, and of the weights' bias."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tape2048 import Corpus
 from tape2048.critic import Oracle, RunBootstrap, evaluate, oracle_scores
@@ -14,11 +14,6 @@ from tape2048.game.rules import boards_to_exps, exps_to_boards
 
 from ..critics import TILES, make_games
 from .test_evaluation import tile_critic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 RUNS, ROWS = 300, 3000
 
@@ -170,26 +165,20 @@ def test_an_evaluation_has_rollouts_beside_outcomes(corpus: Corpus, tmp_path: Pa
     )  # fmt: skip
     assert ("rollouts", 0, 8000) in told
     truth = found.truth
-    assert truth is not None
     assert (truth.positions, truth.rollouts, truth.known, truth.player_sha256) == (500, 16, 0, "a" * 64)
     for tile in TILES:
         whole, open_ = found.cell(ALL, tile), found.cell(UNDECIDED, tile)
         for name in (CRITIC, PREVALENCE, TILE):
             scores, undecided = whole.scores[name].oracle, open_.scores[name].oracle
-            assert scores is not None
-            assert undecided is not None
             assert scores.positions == 500 > undecided.positions
         thirds = [found.cell(name, tile).scores[CRITIC].oracle for name in ("early", "middle", "late")]
         assert sum(one.positions for one in thirds if one is not None) == 500
         # A constant explains nothing.
-        assert whole.scores[PREVALENCE].oracle is not None
-        assert whole.scores[PREVALENCE].oracle.r2 is not None
         assert whole.scores[PREVALENCE].oracle.r2.value <= 0.02
     again = evaluate(
         tile_critic(), parts["val"], train=parts["train"], per_run=20, replicates=20, seed=1,
         oracle=oracle(tmp_path), positions=500,
     )  # fmt: skip
-    assert again.truth is not None
     assert again.truth.known == 500
     assert again.cells == found.cells
     without = evaluate(tile_critic(), parts["val"], train=parts["train"], per_run=20, replicates=20, seed=1)
@@ -204,7 +193,6 @@ def test_means_tell_weighted_positions_from_equal_ones(corpus: Corpus, tmp_path:
     """By definition, for all rows of a view whose runs differ in length."""
     view = corpus.phase(empties=(4, None))
     found = evaluate(tile_critic(), view, per_run=5, replicates=0, oracle=oracle(tmp_path), positions=10**6)
-    assert found.truth is not None
     capped = view.capped(5)
     assert found.truth.positions == len(capped) == found.rows
     (batch,) = capped.batches(

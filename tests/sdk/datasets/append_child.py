@@ -4,8 +4,6 @@ Everything is imported and compiled before the first fork. Each line of standard
 its paths. The child stops itself, so that strace can be attached before its first call, and is then let go.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -51,7 +49,6 @@ def perform(job: dict[str, Any]) -> dict[str, Any]:
     if job["strace"]:
         command = ["strace", *job["strace"], "-p", str(pid)]
         strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        assert strace.stderr is not None
         line = strace.stderr.readline()
         if "attached" not in line:
             return {"refused": line.strip()}
@@ -60,7 +57,7 @@ def perform(job: dict[str, Any]) -> dict[str, Any]:
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     said = os.read(said_read, 100).decode()
     os.close(said_read)
-    if strace is not None and strace.stderr is not None:
+    if strace is not None:
         strace.wait()
         strace.stderr.close()
     return {"status": status, "error": said}

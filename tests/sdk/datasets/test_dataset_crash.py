@@ -6,8 +6,6 @@ the new one, whole, and the next append goes through and leaves nothing behind. 
 every call.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -16,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +28,6 @@ from tape2048.datasets.verify import verify_dataset
 from tape2048.errors import StorageError
 
 from .set_builders import GAMES, dataset_rows, write_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FULL = os.environ.get("FULL_SWEEP") == "1"
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -56,24 +52,18 @@ class Server:
         self._send({"target": str(scratch / "warm"), "source": str(runs)})
 
     def _send(self, job: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
 
     def play(self, scene: str, target: Path, source: Path, strace: list[str], **more: Any) -> dict[str, Any]:
         self._send({"scene": scene, "target": str(target), "source": str(source), "strace": strace, **more})
-        assert self._process.stdout is not None
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         if "refused" in answer:
             pytest.skip(f"strace may not trace processes here: {answer['refused']}")
         return answer
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        self._process.communicate()
 
 
 @pytest.fixture(scope="module")

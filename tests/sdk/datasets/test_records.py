@@ -1,25 +1,22 @@
 """Branch values in rows: kept within [0, 1], else normalised and counted; the chosen move's is 1."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tape2048.conversion import append_dataset, build_dataset, convert
 from tape2048.datasets import DataPack, Dataset
+from tape2048.datasets.records import packdat_records
 from tape2048.errors import MaintenanceError
+from tape2048.formats.dataset_layout import PACKDAT_STEP_DTYPE
 from tape2048.runs.a2run2 import RunV2
 
 from ..run_builders import LEFT, PlainRun, a2run2_bytes, ref
 from .set_builders import ALMOST_ONE, level
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-# All four moves are legal here; nobody checks that the boards of a built run lead to each other.
+# All four moves are legal here.
 BOARD = ref.pack([0] * 4 + [0, 1, 2, 0] + [0] * 8)
 
 KEPT = [
@@ -35,8 +32,17 @@ NORMALISED = [
 ]
 
 
-def played(steps: list, **facts: int) -> PlainRun:
-    return PlainRun([BOARD] * (len(steps) + 1), [LEFT] * len(steps), [values for values, _ in steps], **facts)
+def played(steps: list) -> PlainRun:
+    """Moves to the left, each from a board on which all four moves are legal."""
+    states, score = [BOARD], 0
+    for _ in steps:
+        cells, gained = ref.slide(ref.unpack(states[-1]), LEFT)
+        spawned = ([*cells[:i], 1, *cells[i + 1 :]] for i in range(15, -1, -1) if not cells[i])
+        states.append(ref.pack(next(after for after in spawned if len(ref.legal_moves(after)) == 4)))
+        score += gained
+    tile = 1 << max(ref.unpack(states[-1]))
+    branches = [values for values, _ in steps]
+    return PlainRun(states, [LEFT] * len(steps), branches, max_score=score, highest_tile=tile)
 
 
 def write(path: Path, *games: PlainRun) -> Path:
@@ -95,9 +101,11 @@ class TestPackDat:
         below = np.float32([(n + 0.5) / 65535 for n in range(65535)])
         values = np.concatenate([below, np.nextafter(below, np.float32(0))])
         values = np.append(values, np.random.default_rng(1).random(2000, np.float32))
-        steps = [((None, float(value), 0.0, None), []) for value in values]
-        pack = DataPack.build([RunV2.from_bytes(a2run2_bytes(played(steps)))])
-        found = pack.records(np.arange(len(pack)))["ev_q"][:, 1]
+        count = len(values)
+        run = PlainRun([BOARD] * (count + 1), [LEFT] * count, [(None, float(v), 0.0, None) for v in values])
+        rows = np.empty(count, PACKDAT_STEP_DTYPE)
+        packdat_records(RunV2.from_bytes(a2run2_bytes(run)), 0, rows.view(np.uint8))
+        found = rows["ev_q"][:, 1]
         expected = (values * np.float32(65535) + np.float32(0.5)).astype(np.uint16)
         np.testing.assert_array_equal(found, expected)
         exact = np.rint(values.astype(np.float64) * 65535)

@@ -1,6 +1,6 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +17,6 @@ from ..row_source_contract import RowSourceContract, Sample, boards_of
 from ..run_builders import a2run2_bytes, a2t1_bytes
 from ..tapes import as_rows, games_on_tape, write_tape
 from .set_builders import GAMES, packdat_bytes, write_dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 BOARDS = np.array([board for run in GAMES for board in run.states[:-1]], np.uint64)
 
@@ -61,7 +57,7 @@ SOURCES: dict[str, Callable[[Path], Sample]] = {
     "pack.dat": lambda path: Sample(data_pack(path), BOARDS),
     "mapped pack.dat": lambda path: Sample(data_pack(path, "mmap"), BOARDS),
     "view of a pack.dat": lambda path: Sample(
-        data_pack(path).filter_by_highest_tile(max_tile=64), boards(0, 1)
+        data_pack(path).filter_by_highest_tile(min_tile=32), boards(0, 2)
     ),
     "data set": lambda path: Sample(dataset(path), BOARDS),
     "mapped data set": lambda path: Sample(dataset(path, "mmap"), BOARDS),

@@ -1,25 +1,21 @@
 """Phases and fields of data sets and packs; the filters are tested with each of the two."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from tape2048 import Corpus
-from tape2048.conversion import convert, write_view
+from tape2048.conversion import append_dataset, convert, write_view
 from tape2048.datasets import DataPack, Dataset
 from tape2048.errors import FieldError, NotASessionError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
 
 from ..run_builders import game, ref
 from .set_builders import ALMOST_ONE, GAMES, dataset_rows, level, packdat_bytes, write_dataset, write_runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCES = ("dataset", "mapped", "sharded", "pack", "mapped pack", "set of a pack", "both")
 
@@ -100,16 +96,16 @@ class TestPhase:
 
     def test_filters_and_phases_in_any_order(self, source: Any) -> None:
         phase = {"fraction": (0.25, 0.75), "empties": (4, 12)}
-        one = source.phase(**phase).filter_by_score(min_score=900).filter_by_length(20)
+        one = source.phase(**phase).filter_by_score(min_score=100).filter_by_length(40)
         two = (
-            source.filter_by_length(20)
+            source.filter_by_length(40)
             .phase(empties=(4, 12))
-            .filter_by_score(900)
+            .filter_by_score(100)
             .phase(fraction=(0.25, 0.75))
         )
         np.testing.assert_array_equal(one[:], two[:])
         np.testing.assert_array_equal(one.runs, two.runs)
-        assert 0 < len(one) < len(source.filter_by_score(900))
+        assert 0 < len(one) < len(source.filter_by_score(100))
         assert one.run_index([0, len(one) - 1]).tolist() == [0, len(one.runs) - 1]
 
     def test_a_range_replaces_an_earlier_one(self, source: Any) -> None:
@@ -169,17 +165,36 @@ class TestPhase:
                 assert found[name].dtype == values.dtype
 
 
+class TestFilter:
+    @pytest.mark.parametrize("kind", ["dataset", "mapped"])
+    def test_views_share_the_arrays_of_their_parent(self, tmp_path: Path, kind: str) -> None:
+        source = opened(tmp_path, kind)
+        view = source.filter_by_score(100).phase(steps=(3, None)).where(min_steps=40)
+        assert len(view) == 42
+        assert np.shares_memory(view._parts[0], source._parts[0])
+
+    @pytest.mark.parametrize("kind", ["dataset", "mapped"])
+    def test_views_are_of_the_opened_set(self, tmp_path: Path, kind: str) -> None:
+        """Its rows were appended to, then its directory was replaced by another set of as many runs."""
+        source = opened(tmp_path, kind)
+        append_dataset(tmp_path / "ds", write_runs(tmp_path / "runs"))
+        np.testing.assert_array_equal(source.filter_by_score(0)[:], dataset_rows())
+        (tmp_path / "ds").rename(tmp_path / "old")
+        write_dataset(tmp_path / "ds", [game(seed, steps_max=20) for seed in (7, 8, 9)])
+        np.testing.assert_array_equal(source.filter_by_score(0)[:], dataset_rows())
+
+
 class TestFetch:
     def test_fields(self, source: Any) -> None:
         numbers = np.array([3, 0, 40, 86])
         rows = source.get_batch(numbers)
         names = ("tokens", "labels", "row", "run", "step", "move", "legal", "values")
-        found = source.fetch(numbers, names, thresholds=(64, 32768), label_dtype="float32")
+        found = source.fetch(numbers, names, thresholds=(16, 32), label_dtype="float32")
         assert list(found) == list(names)
         boards = [ref.unpack(board) for board in rows["board"].tolist()]
         np.testing.assert_array_equal(found["tokens"], boards)
         tiles = source.runs["highest_tile"][source.run_index(numbers)]
-        np.testing.assert_array_equal(found["labels"], (tiles[:, None] >= [64, 32768]).astype(np.float32))
+        np.testing.assert_array_equal(found["labels"], (tiles[:, None] >= [16, 32]).astype(np.float32))
         np.testing.assert_array_equal(found["row"], numbers)
         np.testing.assert_array_equal(found["run"], source.run_index(numbers))
         np.testing.assert_array_equal(found["step"], rows["step_index"])

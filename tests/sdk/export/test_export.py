@@ -1,33 +1,26 @@
 """What is exported is what the sessions hold, by whoever reads it."""
 
-from __future__ import annotations
-
 import csv
 import json
-import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tape2048.conversion import open_source
 from tape2048.corpus import Corpus
-from tape2048.errors import DiskFullError, MissingPackageError, NameTakenError
+from tape2048.errors import ColumnError, DiskFullError, MissingPackageError
 from tape2048.export import write
-from tape2048.export.table import make_table, run_file_table
-from tape2048.export.write import COMPRESSIONS, default_path
+from tape2048.export.table import TableName, make_table, run_file_table
+from tape2048.export.write import COMPRESSIONS, Format
 from tape2048.packs import pack_directory
 
 from .. import run_builders as build
-from ..builders import GAMES, Game, Spec, rows_of, write_foreign, write_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape2048.export.table import TableName
-    from tape2048.export.write import Format
+from ..builders import GAMES, Game, Spec, memory_below, raising, rows_of, write_ours
 
 pa = pytest.importorskip("pyarrow")
 
@@ -55,11 +48,9 @@ def expected_rows(thresholds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
         tile = {game.id: game.highest_tile for game in games}
         for row in rows_of(Spec(games=games)):
             record = {
-                "session": name,
-                "run_id": int(row["run_id"]),
-                "step_idx": int(row["step_idx"]),
+                "session": name, "run_id": int(row["run_id"]), "step_idx": int(row["step_idx"]),
                 "exps": row["exps"].tolist(),
-            }
+            }  # fmt: skip
             labels = {f"reached_{least}": tile[record["run_id"]] >= least for least in thresholds}
             found.append(record | labels)
     return found
@@ -70,14 +61,9 @@ def expected_runs(thresholds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     for name, games in zip(NAMES, (GAMES, OTHER_GAMES), strict=True):
         for game in games:
             record = {
-                "session": name,
-                "run_id": game.id,
-                "seed": game.seed,
-                "steps": game.steps,
-                "max_score": game.max_score,
-                "highest_tile": game.highest_tile,
-                "rows": game.steps,
-            }
+                "session": name, "player": "", "run_id": game.id, "seed": game.seed, "steps": game.steps,
+                "max_score": game.max_score, "highest_tile": game.highest_tile, "rows": game.steps,
+            }  # fmt: skip
             found.append(record | {f"reached_{least}": game.highest_tile >= least for least in thresholds})
     return found
 
@@ -199,35 +185,14 @@ def test_sessions_of_one_name_are_one_word(tmp_path: Path, table: TableName) -> 
     ]
 
 
-def test_interleaved_runs_come_run_by_run(tmp_path: Path) -> None:
-    write_foreign(tmp_path / NAMES[0], Spec(interleaved=True))
-    corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
-    write.export(corpus, tmp_path / "out", format="jsonl", thresholds=(8192,))
-    found = read(tmp_path / "out", "jsonl")
-    key = lambda record: (record["run_id"], record["step_idx"])  # noqa: E731 - used twice, here
-    assert sorted(found, key=key) == sorted(expected_rows((8192,))[:20], key=key)
-    ids = [record["run_id"] for record in found]
-    assert len([i for i in range(1, len(ids)) if ids[i] != ids[i - 1]]) == len(GAMES) - 1
-
-
 def test_progress_and_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_ours(tmp_path / NAMES[0], Spec(games=(Game(1, 40_000), Game(2, 20_000))))
     corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(write, "LINE_RECORDS", 1000)
-    tracemalloc.start()
-    try:
-        write.export(
-            corpus, tmp_path / "out", format="jsonl", progress=lambda done, total: seen.append((done, total))
-        )
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    with memory_below(5_000_000):  # 60,000 rows as Python's objects would be forty megabytes
+        write.export(corpus, tmp_path / "out", format="jsonl", progress=lambda *now: seen.append(now))
     assert seen == [(done, 60_000) for done in range(1000, 60_001, 1000)]
-    assert peak < 5_000_000, "60,000 rows as Python's objects would be forty megabytes"
-
-
-# --- other people's readers
 
 
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
@@ -238,14 +203,11 @@ def test_duckdb_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> Non
     query = f"select session, count(*), sum(exps[1]), max(step_idx) from '{path}' group by all order by 1"
     records = expected_rows()
     expected = [
-        (
-            name,
-            sum(r["session"] == name for r in records),
-            sum(r["exps"][0] for r in records if r["session"] == name),
-            max(r["step_idx"] for r in records if r["session"] == name),
-        )
+        (name, sum(r["session"] == name for r in records),
+         sum(r["exps"][0] for r in records if r["session"] == name),
+         max(r["step_idx"] for r in records if r["session"] == name))
         for name in NAMES
-    ]
+    ]  # fmt: skip
     assert duckdb.sql(query).fetchall() == expected
     reached = duckdb.sql(f"select count(*) from '{path}' where reached_8192").fetchall()
     assert reached == [(sum(r["reached_8192"] for r in expected_rows((8192,))),)]
@@ -283,27 +245,11 @@ def test_hugging_face_datasets_reads_it(corpus: Corpus, tmp_path: Path) -> None:
     assert (boards.dtype, boards.shape) == (np.uint8, (28, 16))
 
 
-# --- what is refused, and what happens when it fails
-
-
-def test_existing_files_stay_without_replace(corpus: Corpus, tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("mine")
-    with pytest.raises(NameTakenError):
-        write.export(corpus, path, format="jsonl")
-    assert path.read_text() == "mine"
-    write.export(corpus, path, format="jsonl", replace=True)
-    assert read(path, "jsonl") == expected_rows()
-
-
 @pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl"])
 def test_a_full_disk_leaves_nothing(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Format
 ) -> None:
-    def full(_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("tape2048.io.durable.os.fsync", full)
+    monkeypatch.setattr("tape2048.io.durable.os.fsync", raising(OSError(28, "No space left on device")))
     (tmp_path / "out").mkdir()
     with pytest.raises(DiskFullError):
         write.export(corpus, tmp_path / "out" / "rows", format=format_)
@@ -311,9 +257,7 @@ def test_a_full_disk_leaves_nothing(
 
 
 def test_an_interrupt_leaves_nothing(corpus: Corpus, tmp_path: Path) -> None:
-    def interrupt(_done: int, _total: int) -> None:
-        raise KeyboardInterrupt
-
+    interrupt = raising(KeyboardInterrupt())
     (tmp_path / "out").mkdir()
     for format_ in COMPRESSIONS:
         with pytest.raises(KeyboardInterrupt):
@@ -355,23 +299,6 @@ def test_without_pyarrow(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.Mon
     write.export(corpus, tmp_path / "out", format="jsonl")
 
 
-def test_names_of_files(tmp_path: Path) -> None:
-    assert default_path(Path("selfplay/"), "rows", "parquet") == Path("selfplay.rows.parquet")
-    assert default_path(tmp_path / NAMES[0], "runs", "jsonl") == Path(f"{NAMES[0]}.runs.jsonl")
-
-
-def test_columns_of_a_table(corpus: Corpus) -> None:
-    table = make_table(corpus, "rows", (8192,))
-    assert [column.name for column in table.columns] == [
-        "session",
-        "run_id",
-        "step_idx",
-        "exps",
-        "reached_8192",
-    ]
-    assert table.records == 28
-
-
 def test_seeds_as_text_are_exact_for_every_reader(corpus: Corpus, tmp_path: Path) -> None:
     from pyarrow import json as pyarrow_json
 
@@ -409,9 +336,6 @@ def test_exact_readers_of_numbers(corpus: Corpus, tmp_path: Path) -> None:
     assert [seed for (seed,) in duckdb.sql(f"select seed from '{path}'").fetchall()] == seeds
     polars = pytest.importorskip("polars")
     assert polars.read_ndjson(path)["seed"].to_list() == seeds
-
-
-# --- run files
 
 
 @pytest.fixture
@@ -465,12 +389,86 @@ def test_run_files_and_other_sources(traces: tuple[Path, list[dict[str, Any]]], 
     assert [one["source"] for one in found][:2] == [str(root / "b.a2run"), f"{tmp_path}/all.a2pack: entry 0"]
 
 
-def test_csv_is_read_by_others(traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    root, records = traces
-    table, _ = run_file_table([open_source(root)], (16,))
-    path = tmp_path / "out.csv"
-    write.write_table(table, path, format="csv")
-    query = f"select source, start_unix_s, engine, reached_16 from '{path}'"
-    expected = [(r["source"], r["start_unix_s"], r["engine"] or None, r["reached_16"]) for r in records]
-    assert duckdb.sql(query).fetchall() == expected
+#: Columns as exported: NaN, bits of bfloat16 as float32, the largest integers.
+COLUMNS: dict[str, Callable[[NDArray[np.int64]], NDArray[Any]]] = {
+    "big": lambda at: np.uint64(2**64 - 1) - at.astype(np.uint64),
+    "embeddings": lambda at: np.stack([at * 0.5, -at], axis=1).astype(np.float32),
+    "flag": lambda at: at % 2 == 0,
+    "half": lambda at: (at * 0.1).astype(np.float16),
+    "loss": lambda at: (at * 0.1).astype(np.float32),
+    "values": lambda at: np.where(at[:, None] % 4 == np.arange(4), np.nan, at[:, None] / 3).astype("<f4"),
+}
+
+
+def write_columns(corpus: Corpus) -> NDArray[np.int64]:
+    """Write them, and return the number of each row of the corpus, by which their values differ."""
+    numbers = np.arange(len(corpus))
+    for session, own in zip(corpus.sessions, np.split(numbers, [20]), strict=True):
+        for name, make in COLUMNS.items():
+            session.write_column(name, make(own), dtype="bf16" if name == "embeddings" else None)
+    return numbers
+
+
+def cells(path: Path, format_: str, name: str) -> Any:
+    if format_ != "csv":
+        return [record[name] for record in read(path, format_)]
+    with path.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    names = [each for each in found[0] if each.rpartition("_")[0] == name] or [name]
+    lines = [[{"true": 1, "false": 0}.get(line[each], line[each]) for each in names] for line in found]
+    return lines if len(names) > 1 else [line[0] for line in lines]
+
+
+@pytest.mark.parametrize("format_", COMPRESSIONS)
+@pytest.mark.parametrize("overlay", [False, True])
+def test_columns_of_sessions(root: Path, tmp_path: Path, format_: Format, overlay: bool) -> None:
+    """Of every row of a corpus or a view, and none with the runs."""
+    corpus = Corpus.open(root, columns=tmp_path / "columns" if overlay else None)
+    numbers = write_columns(corpus)
+    view = corpus.where("highest_tile >= 16384").phase(steps=(1, 4))
+    chosen = view.fetch(slice(None), ("run", "step"))
+    first = corpus.row_starts[[int(np.flatnonzero(corpus.runs["id"] == i)[0]) for i in view.runs["id"]]]
+    for number, (source, rows) in enumerate(
+        ((corpus, numbers), (view, first[chosen["run"]] + chosen["step"]))
+    ):
+        path = tmp_path / str(number)
+        write.export(source, path, format=format_)
+        for name, make in COLUMNS.items():
+            due = make(rows)
+            found = np.array(cells(path, format_, name))
+            np.testing.assert_array_equal(found.astype(due.dtype), due, strict=True)
+    write.export(corpus, tmp_path / "runs", format=format_, table="runs")
+    assert read(tmp_path / "runs", format_) == expected_runs()
+    write.export(corpus, tmp_path / "chosen", format="jsonl", columns=["loss", "flag"])
+    assert list(read(tmp_path / "chosen", "jsonl")[0])[4:] == ["loss", "flag"]
+    write.export(corpus, tmp_path / "none", format="jsonl", columns=[])
+    assert read(tmp_path / "none", "jsonl") == expected_rows()
+
+
+def test_types_of_columns(corpus: Corpus) -> None:
+    from tape2048.export.arrow import record_batches
+
+    numbers = write_columns(corpus)
+    found = pa.Table.from_batches(record_batches(corpus, records=3))
+    assert found["loss"].to_pylist() == COLUMNS["loss"](numbers).tolist()
+    schema = found.schema
+    types = [schema.field(name).type for name in COLUMNS]
+    floats = pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 4)
+    assert types == [pa.uint64(), floats[0], pa.bool_(), pa.float16(), pa.float32(), floats[1]]
+
+
+def test_columns_of_some_sessions(corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are named, and not exported; nor is one with the name of a field."""
+    first, second = corpus.sessions
+    first.write_column("loss", np.zeros(20))
+    write.export(corpus, tmp_path / "a", format="jsonl")
+    assert read(tmp_path / "a", "jsonl") == expected_rows()
+    assert [line.partition(": ")[0] for line in caplog.messages] == ["columns left out"]
+    assert str(second.path) in caplog.text
+    with pytest.raises(ColumnError, match="no column 'loss' that all sessions have alike"):
+        write.export(corpus, tmp_path / "b", format="jsonl", columns=["loss"])
+    write.export(corpus.where(corpus.runs["session"] == 0), tmp_path / "c", format="jsonl", columns=["loss"])
+    for session in (first, second):
+        session.write_column("exps", np.zeros(len(session)))
+    with pytest.raises(ColumnError, match="'exps' has the name of a field"):
+        write.export(corpus, tmp_path / "d", format="jsonl")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -8,8 +6,10 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,11 +31,6 @@ from tape2048.io.sqlite import WorkLimit
 
 from ..builders import OUR_SCHEMA, SEED_SCHEMA, change_database, names, open_files
 from ..run_tables import some_blocks, some_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 ONE_RUN = "INSERT INTO runs VALUES (1, 2, 3, 4, 8, 0, 3);"
 FACTS = {"rows": 6, "config": {"sample_rate": 1, "name": "é \" '"}, "recovered": False, "none": None}
@@ -77,7 +72,6 @@ class TestWrite:
         write_metadata(path, runs=runs, blocks=blocks, session=FACTS)
         read = read_metadata(path)
         np.testing.assert_array_equal(read.runs, runs)
-        assert read.blocks is not None
         np.testing.assert_array_equal(read.blocks, blocks)
         assert read.session == FACTS
         assert read.has_rows
@@ -244,7 +238,6 @@ class TestRead:
         make(path, SEED_SCHEMA + "CREATE TABLE blocks(first_row INT, rows INT, crc32c INT);")
         change_database(path, "INSERT INTO blocks VALUES (5, 1, 2), (0, 5, 3);")
         blocks = read_metadata(path).blocks
-        assert blocks is not None
         assert blocks.tolist() == [(0, 5, 3), (5, 1, 2)]
 
     def test_no_session_table(self, path: Path) -> None:
@@ -447,7 +440,6 @@ class TestJournals:
             shutil.copy(tmp_path / name, copy / name)
         with pytest.raises(SchemaError, match="ROLLBACK") as caught:
             read_metadata(copy / "metadata.db")
-        assert caught.value.hint is not None
         assert "rolls its journal back" in caught.value.hint
         assert names(copy) == ["metadata.db", "metadata.db-journal"]
 

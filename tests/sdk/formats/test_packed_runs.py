@@ -1,11 +1,9 @@
 """The copy of the run table in ``metadata.db``."""
 
-from __future__ import annotations
-
 import sqlite3
 import zlib
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from tape2048.formats.session import PACKED_SCHEMA, RUN_DTYPE
 
 from ..builders import OUR_SCHEMA, change_database
 from ..run_tables import pack, some_blocks, some_runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

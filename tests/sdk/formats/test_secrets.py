@@ -1,10 +1,10 @@
 """No error quotes a file of another kind: a part of a session may be a link to any file of the user."""
 
-from __future__ import annotations
-
 import shutil
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +19,6 @@ from tape2048.runs import read_run, read_run_file
 
 from ..builders import write_ours
 from ..datasets.set_builders import write_dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SECRETS = {
     "text": b"root:$6$hunter2$abcdefgh:19000:0:99999:7:::\n" * 400,

@@ -1,7 +1,5 @@
 """Moves and spawns found again from boards, against the reference rules."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -9,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover
+from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover, recover_move
+from tape2048.jit.compiler import kernel
 
 from .. import run_builders as build
 from ..run_builders import ref
@@ -28,6 +27,11 @@ def explanations(board: int, following: int) -> list[tuple[int, int, int]]:
     return found
 
 
+@kernel
+def _recover_move(board: Any, following: Any) -> Any:
+    return recover_move(board, following)
+
+
 def check(states: list[int]) -> None:
     found = recover(np.array(states, np.uint64))
     for i, (board, following) in enumerate(itertools.pairwise(states)):
@@ -37,6 +41,7 @@ def check(states: list[int]) -> None:
         else:
             assert found.moves[i] == (AMBIGUOUS if ways else UNKNOWN)
             assert found.cells[i] == found.exponents[i] == UNKNOWN
+        assert _recover_move(np.uint64(board), np.uint64(following)) == found.moves[i]
 
 
 @given(st.integers(0, 2**32))
@@ -68,11 +73,26 @@ def test_any_pair(board: int, other: int, move: int, cell: int, exponent: int) -
 def test_two_moves_can_explain_a_pair() -> None:
     # A lone 2 in the middle of a row; then a 2 at either end: which of them slid, which was spawned?
     before, after = ref.pack([0, 1, *[0] * 14]), ref.pack([1, 0, 0, 1, *[0] * 12])
+    check([before, after])
+    check([before, ref.pack([1, 0, 0, 2, *[0] * 12])])
     found = recover(np.array([before, after], np.uint64))
     assert (found.moves[0], found.cells[0], found.exponents[0]) == (AMBIGUOUS, UNKNOWN, UNKNOWN)
     left = recover(np.array([before, after], np.uint64), np.array([2], np.uint8))
     right = recover(np.array([before, after], np.uint64), np.array([3], np.uint8))
     assert (left.cells[0], right.cells[0]) == (3, 0)
+
+
+def test_boards_that_do_not_follow() -> None:
+    full = [1, 2, 1, 2, 2, 1, 2, 1, 1, 2, 1, 2, 2, 1, 2, 1]
+    check([ref.pack(full)] * 2)
+    for exponent in range(1, 16):
+        before = ref.pack([exponent] + [0] * 15)
+        check([before, before])
+        check([before, ref.pack([0, 0, 0, exponent] + [0] * 12)])  # slid, and nothing spawned
+        check([before, ref.pack([0, 0, 0, 1, exponent] + [0] * 11)])
+        check([before, ref.pack([exponent, 1] + [0] * 14)])  # spawned, and nothing slid
+        for other in {exponent ^ 1, exponent ^ 2}:
+            check([before, ref.pack([0, 0, 0, other] + [0] * 12)])  # slid, and became another one
 
 
 def test_moves_that_explain_nothing() -> None:

@@ -1,7 +1,5 @@
 """The compiled rules against the slow reference: every row, boards of every kind, the symmetries."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -52,7 +50,9 @@ def check_rules(cells: list[int]) -> None:
     legal = 0
     for move in MOVES:
         after, score = reference.slide(cells, move)
-        assert int(rules.slide(board, move)) == reference.pack(after), move
+        assert int(rules.slide(board, move)) == reference.pack([min(tile, 15) for tile in after]), move
+        assert rules.wins(board, move) == (16 in after), move
+        assert rules.exps_after(reference.pack(cells), move).tolist() == after
         assert int(rules.merge_score(board, move)) == score, move
         legal |= (after != cells) << move
     assert int(rules.legal_mask(board)) == legal
@@ -76,8 +76,11 @@ def test_moves_legality_and_score_of_many_boards() -> None:
 @pytest.mark.slow
 def test_every_row_in_every_direction() -> None:
     lines = [[row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15] for row in range(1 << 16)]
-    to_left = [reference.slide_line(line) for line in lines]
-    to_right = [reference.slide_line(line[::-1]) for line in lines]
+    to_left = [(np.minimum(after, 15).tolist(), score) for after, score in map(reference.slide_line, lines)]
+    to_right = [
+        (np.minimum(after, 15).tolist(), score)
+        for after, score in (reference.slide_line(line[::-1]) for line in lines)
+    ]
     # Four rows to a board, so that each board holds four different ones; the same boards on their side
     # take the rows through the columns.
     for first in range(0, 1 << 16, 4):
@@ -100,29 +103,24 @@ def test_every_row_in_every_direction() -> None:
             assert legal == int(rules.legal_mask(columns)) >> vertical & 1 == (rows_after != board)
 
 
-# --- the ceiling
-
-
-def test_two_32768_are_like_two_different_tiles() -> None:
+def test_two_32768_merge() -> None:
     pair = [15, 15] + [0] * 14
-    assert int(rules.slide(u64(pair), rules.LEFT)) == reference.pack(pair)
-    assert int(rules.slide(u64(pair), rules.RIGHT)) == reference.pack([0, 0, 15, 15] + [0] * 12)
-    assert int(rules.merge_score(u64(pair), rules.RIGHT)) == 0
-    assert int(rules.legal_mask(u64(pair))) == 1 << rules.RIGHT | 1 << rules.DOWN
+    assert rules.exps_after(reference.pack(pair), rules.RIGHT).tolist() == [0, 0, 0, 16] + [0] * 12
+    assert int(rules.merge_score(u64(pair), rules.RIGHT)) == 65536
+    assert int(rules.final_exponent(rules.WON)) == 16
+    assert int(rules.legal_mask(rules.WON)) == 0
+
+
+def test_moves_of_rules_1_leave_them_apart() -> None:
+    for row, slid in enumerate(rules.SLIDE_APART[: 1 << 16].tolist()):
+        line = [row >> shift & 15 for shift in (12, 8, 4, 0)]
+        assert slid == reference.pack(reference.slide_line(line, 15)[0]) >> 48
 
 
 def test_two_16384_still_merge() -> None:
-    row = [14, 14, 15, 15] + [0] * 12
-    assert int(rules.slide(u64(row), rules.LEFT)) == reference.pack([15, 15, 15, 0] + [0] * 12)
+    row = [14, 14, 15, 14] + [0] * 12
+    assert int(rules.slide(u64(row), rules.LEFT)) == reference.pack([15, 15, 14, 0] + [0] * 12)
     assert int(rules.merge_score(u64(row), rules.LEFT)) == 32768
-
-
-def test_a_board_full_of_32768_is_lost() -> None:
-    assert int(rules.legal_mask(u64([15] * 16))) == 0
-    assert int(rules.legal_mask(u64(CORNERED))) != 0
-
-
-# --- the rest of a board
 
 
 @given(fills())
@@ -133,6 +131,7 @@ def test_what_is_counted_on_a_board(cells: list[int]) -> None:
     assert int(rules.count_empty(board)) == len(reference.empty_cells(cells))
     assert int(rules.empty_mask(board)) == reference.pack([int(cell == 0) for cell in cells])
     assert int(rules.max_exponent(board)) == max(cells)
+    assert int(rules.final_exponent(board)) == (max(cells) or 16)  # the empty board is WON
     assert int(rules.board_score(board)) == reference.board_score(cells)
     assert int(rules.transpose(board)) == reference.pack(
         [cells[4 * i + j] for j in range(4) for i in range(4)]
@@ -143,9 +142,6 @@ def test_what_is_counted_on_a_board(cells: list[int]) -> None:
 def test_score_and_board_score(seed: int) -> None:
     game = reference.play_random(seed)
     assert game.score == int(rules.board_score(u64(game.final))) - 4 * game.fours
-
-
-# --- symmetries
 
 
 CELLS = list(range(16))
@@ -186,9 +182,6 @@ def test_each_symmetry_permutes_the_moves() -> None:
     assert [sorted(row) for row in rules.SYMMETRY_MOVES.tolist()] == [[0, 1, 2, 3]] * 8
 
 
-# --- exponents and boards
-
-
 @given(st.lists(fills(), max_size=5))
 def test_boards_and_exponents_are_the_same(boards: list[list[int]]) -> None:
     exps = np.array(boards, dtype=np.uint8).reshape(-1, 16)
@@ -203,9 +196,13 @@ def test_boards_and_exponents_are_the_same(boards: list[list[int]]) -> None:
     assert masks.tolist() == [sum(1 << move for move in reference.legal_moves(cells)) for cells in boards]
 
 
+NO_BOARDS_IN_LISTS = [[1.5], 2**64, [5, -(2**63) - 1], ["5"], [[1, 2], [3]]]
+NO_BOARDS_IN_ARRAYS = [np.float64(1), np.ones(2), np.array(["5"]), np.zeros(3, dtype=bool)]
+
+
 @pytest.mark.parametrize("function", [rules.boards_to_exps, rules.legal_masks])
-@pytest.mark.parametrize("boards", [[1.5], 2**64, [5, -(2**63) - 1], ["5"], [[1, 2], [3]]])
-def test_lists_of_what_is_no_board_are_refused(function: object, boards: object) -> None:
+@pytest.mark.parametrize("boards", NO_BOARDS_IN_LISTS + NO_BOARDS_IN_ARRAYS)
+def test_boards_that_cannot_be_are_refused(function: object, boards: object) -> None:
     with pytest.raises(ValueError, match="expected integers"):
         function(boards)  # type: ignore[operator]
 
@@ -265,10 +262,3 @@ def test_boards_of_signed_integers_are_their_bits() -> None:
 def test_exponents_that_cannot_be_are_refused(exps: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         rules.exps_to_boards(exps)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("function", [rules.boards_to_exps, rules.legal_masks])
-@pytest.mark.parametrize("boards", [np.float64(1), np.ones(2), np.array(["5"]), np.zeros(3, dtype=bool)])
-def test_boards_that_cannot_be_are_refused(function: object, boards: object) -> None:
-    with pytest.raises(ValueError, match="expected integers"):
-        function(boards)  # type: ignore[operator]

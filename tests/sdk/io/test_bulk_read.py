@@ -1,7 +1,5 @@
 """Reading files into memory at once, and how much memory there is."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -21,7 +19,7 @@ from tape2048.io.bulk_read import HUGE_PAGE_BYTES, Stretch, allocate, read_into,
 from tape2048.rows import boards as packed_boards
 from tape2048.rows.boards import read_boards
 
-from ..builders import open_files
+from ..builders import open_files, raising
 
 GIB = 2**30
 
@@ -80,11 +78,9 @@ def test_any_stretches(
     row_bytes=st.sampled_from([28, 29]),
 )
 def test_packed_boards_are_those_of_any_stretches(
-    tmp_path_factory: pytest.TempPathFactory,
-    stretches: list[tuple[int, int, int]],
-    threads: int,
+    tmp_path_factory: pytest.TempPathFactory, stretches: list[tuple[int, int, int]], threads: int,
     row_bytes: int,
-) -> None:
+) -> None:  # fmt: skip
     """No row is parted between two threads, or between two reads."""
     directory = tmp_path_factory.getbasetemp() / "rows"
     directory.mkdir(exist_ok=True)
@@ -264,12 +260,8 @@ def test_an_error_in_progress_ends_the_reading(tmp_path: Path, monkeypatch: pyte
         real(reading, fd, part, begin)
 
     monkeypatch.setattr(bulk_read.Reading, "_read_step", step)
-
-    def stop(_: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        read_rows([(path, 0, 1_000_000)], progress=stop)
+        read_rows([(path, 0, 1_000_000)], progress=raising(KeyboardInterrupt()))
     assert threading.active_count() == threads
     assert all(given_up)
     assert len(steps) <= 8 + bulk_read.THREADS  # of 1,000
@@ -289,9 +281,6 @@ def test_a_cut_file_does_not_end_the_process(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
     assert done.returncode != -signal.SIGBUS
     assert done.stdout.split() == [str(expected)]
-
-
-# --- how much there is
 
 
 def fake_root(root: Path, available_kib: int, own: str, groups: dict[str, dict[str, str]]) -> Path:

@@ -1,7 +1,5 @@
 """New files that appear whole or not at all, and ordered work on threads."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -10,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +19,8 @@ from tape2048 import errors
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.io import durable
 from tape2048.io.durable import new_file, sweep_drafts, write_all
-from tape2048.io.reading import map_path, read_path
 
-from ..builders import names, open_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from ..builders import names, open_files, raising
 
 
 class TestNewFile:
@@ -111,10 +106,7 @@ class TestNewFile:
     def test_without_locks_it_is_written_all_the_same(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(*_: object) -> None:
-            raise OSError(errno.ENOLCK, "No locks available")
-
-        monkeypatch.setattr("fcntl.flock", refuse)
+        monkeypatch.setattr("fcntl.flock", raising(OSError(errno.ENOLCK, "No locks available")))
         with new_file(tmp_path / "x") as fd:
             write_all(fd, b"x")
         assert names(tmp_path) == ["x"]
@@ -168,28 +160,6 @@ class TestNewFile:
         )
         assert done.returncode == -9
         assert [name.startswith(".") for name in names(tmp_path)] == [True]
-
-
-class TestReadPath:
-    def test_mapped_and_read_are_the_same(self, tmp_path: Path) -> None:
-        (tmp_path / "x").write_bytes(b"content")
-        before = open_files()
-        for read in (map_path, read_path):
-            data = read(tmp_path / "x")
-            assert data.tobytes() == b"content"
-            assert not data.flags.writeable
-            (tmp_path / "empty").touch()
-            assert read(tmp_path / "empty").shape == (0,)
-            for bad in (tmp_path, tmp_path / "none"):
-                with pytest.raises(errors.StorageError):
-                    read(bad)
-        assert open_files() == before
-
-    def test_a_fifo_is_not_waited_for(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "fifo")
-        for read in (map_path, read_path):
-            with pytest.raises(errors.StorageError, match="regular"):
-                read(tmp_path / "fifo")
 
 
 class TestMapOrdered:
@@ -332,10 +302,3 @@ def test_an_interrupted_rename_is_repeated(tmp_path: Path, monkeypatch: pytest.M
     durable.rename_noreplace(tmp_path / "old", tmp_path / "new")
     assert (tmp_path / "new").read_text() == "mine"
     assert not codes
-
-
-def test_no_free_descriptor_is_an_error_of_its_own(tmp_path: Path) -> None:
-    for code in (errno.EMFILE, errno.ENFILE):
-        error = durable.storage_error(OSError(code, os.strerror(code)), tmp_path, "writing it")
-        assert type(error) is errors.TooManyFilesError
-        assert "LimitNOFILE=" in (error.hint or "")

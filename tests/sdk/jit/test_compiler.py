@@ -1,7 +1,5 @@
 """Where compiled kernels are kept, and that a changed source never meets old machine code."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import itertools
@@ -12,7 +10,8 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numba
 import numpy as np
@@ -21,9 +20,7 @@ import pytest
 from tape2048.jit import compiler
 
 from ...layers import imports, modules
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from ..builders import raising
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 VARIABLES = ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME")
@@ -34,8 +31,6 @@ _names = (f"jit_of_a_copy_{i}" for i in itertools.count())
 def load(path: Path) -> ModuleType:
     """A ``compiler`` that stands elsewhere, in this process and fresh."""
     spec = importlib.util.spec_from_file_location(next(_names), path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -64,9 +59,6 @@ def cache_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-# --- where
-
-
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
@@ -89,12 +81,9 @@ def test_the_first_that_is_set_decides(
 
 
 def test_nobody_without_a_home_has_a_cache(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.setattr(Path, "home", raising(RuntimeError("Could not determine home directory.")))
     assert load(checkout).cache_dir() is None
 
 
@@ -117,9 +106,6 @@ def test_a_base_that_cannot_be_written_means_no_cache(
         if how == "below a file":
             monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache_base / "deeper"))
     assert load(checkout).cache_dir() is None
-
-
-# --- states of the sources
 
 
 RULES, PLAYERS = "sdk/tape2048/game/rules.py", "recorder/tape2048_recorder/players"
@@ -239,9 +225,6 @@ def test_a_state_in_use_is_not_an_old_one(checkout: Path, cache_base: Path) -> N
     assert ours.exists()
 
 
-# --- what kernels do with it
-
-
 def test_nobody_elses_kernels_move(checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", "theirs")
     module = load(checkout)
@@ -358,16 +341,21 @@ def test_what_the_cache_lacks_is_announced_once(checkout: Path, cache_base: Path
         assert said == expected
 
 
+def test_a_compiler_that_is_switched_off() -> None:
+    command = [sys.executable, "-c", "import tape2048.game.rules"]
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert "ConfigError: $NUMBA_DISABLE_JIT is set; expected numba's compiler" in done.stderr
+    assert done.stderr.endswith("hint: Unset NUMBA_DISABLE_JIT.\n")
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EAGAIN])
 def test_it_compiles_without_a_lock(
     code: int, checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load(checkout)
-
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))  # no locks here, or somebody holds it and does not end
-
-    monkeypatch.setattr(module.fcntl, "lockf", refuse)
+    # There are no locks here, or somebody holds it and does not end.
+    monkeypatch.setattr(module.fcntl, "lockf", raising(OSError(code, os.strerror(code))))
     monkeypatch.setattr(module, "COMPILING_S_MAX", 0.1)
     dispatcher = module.kernel(double)
     assert dispatcher(21) == 42

@@ -2,8 +2,6 @@
 
 # ruff: noqa: PLW0108 - an intrinsic can be called only in compiled code
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

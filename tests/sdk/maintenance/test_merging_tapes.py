@@ -1,8 +1,7 @@
 """Sessions on tape merged: the same games as those of their rows merged, and the same refusals."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,6 @@ from tape2048.session.session import Session
 
 from ..builders import change_database, write_manifest
 from ..tapes import TapeGames, games_on_tape, write_rows, write_tape
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SEEDS = ((3, 1), (15,), (4, 9, 2))
 FACTS: dict[str, Any] = {
@@ -58,7 +54,6 @@ def test_they_hold_the_games_of_their_rows(tmp_path: Path, distinct: bool) -> No
     assert (merged.rows, merged.runs, merged.renumbered) == (due.rows, due.runs, not distinct)
     assert seen[-1] == (merged.rows, merged.rows)
     one, other = Session.open(merged.path), Session.open(due.path)
-    assert one.tape is not None
     assert (one.steps == other.steps).all()
     assert (one.runs == other.runs).all()
     games = games_on_tape(*(seed for seeds in SEEDS for seed in seeds))
@@ -72,8 +67,9 @@ def test_they_hold_the_games_of_their_rows(tmp_path: Path, distinct: bool) -> No
 def test_tape_and_rows_are_not_merged(tmp_path: Path) -> None:
     tapes = three(tmp_path / "t", distinct=True)
     rows = three(tmp_path / "r", distinct=True, rows=True)
-    with pytest.raises(MaintenanceError, match=r"this session is of rows; .* is one on tape"):
+    with pytest.raises(MaintenanceError, match=r"this session is of rows; .* is one on tape") as caught:
         merge_sessions([tapes[0], rows[1]], tmp_path / "out")
+    assert "tape2048 repack" in str(caught.value.hint)
     with pytest.raises(MaintenanceError, match=r"this session is on tape; .* is one of rows"):
         merge_sessions([rows[0], tapes[1]], tmp_path / "out")
     assert not (tmp_path / "out").exists()

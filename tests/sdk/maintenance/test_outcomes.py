@@ -1,8 +1,6 @@
 """Scores and highest tiles from last boards, against whole games of the slow reference."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +9,10 @@ from tests import reference
 
 from tape2048 import validate_session
 from tape2048.formats.metadata import read_metadata
-from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry, session_header, step_dtype
-from tape2048.io.reading import crc32c_file
 from tape2048.maintenance.validation import outcomes
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from ..builders import Game, Spec, change_database, write_manifest, write_ours
+from ..corpora import put_boards
 
 
 @given(cells=st.lists(st.integers(0, 15), min_size=16, max_size=16), move=st.integers(0, 4))
@@ -43,53 +39,21 @@ def test_every_board_of_a_game_has_its_score(seed: int) -> None:
 
 
 def write_games(path: Path, *, rate: int = 1, action: bool = False, engine: str = "tape2048/1") -> Path:
-    """A session of three games as the recorder writes it."""
-    from tape2048.formats.metadata import finish_session
-
-    dtype, runs, rows = step_dtype(record_action=action), np.zeros(3, RUN_DTYPE), []
-    for at in range(3):
-        game = reference.play_random(at)
-        kept = game.moves[::rate]
-        each = np.zeros(len(kept), dtype)
-        each["run_id"], each["step_idx"] = at, np.arange(len(kept)) * rate
-        each["exps"] = [step.cells for step in kept]
-        if action:
-            each["action"] = [step.move for step in kept]
-        first = sum(map(len, rows))
-        highest = 2 ** max(game.final)
-        runs[at] = (at, at, first, len(kept), len(game.moves), game.score, highest)
-        rows.append(each)
-    data = np.concatenate(rows)
-    path.mkdir()
-    steps = path / "steps.npy"
-    steps.write_bytes(session_header(dtype, len(data)) + data.tobytes())
-    with steps.open("rb") as file:
-        whole = FileEntry(steps.stat().st_size, crc32c_file(file.fileno(), steps.stat().st_size, steps))
-    from crc32c import crc32c
-
-    blocks = np.array([(0, len(data), crc32c(data.tobytes()))], BLOCK_DTYPE)
-    facts: dict[str, Any] = {"engine": engine, "sample_rate": rate, "rows": len(data), "runs": 3}
-    finish_session(path, {"steps.npy": whole}, runs, blocks, facts)
-    return path
+    """A session of three whole games."""
+    played = [reference.play_random(seed) for seed in range(3)]
+    table = [
+        Game(at, len(game.moves), 2 ** max(game.final), seed=at, max_score=game.score)
+        for at, game in enumerate(played)
+    ]
+    facts = {"engine": engine, "sample_rate": rate}
+    return write_ours(path, Spec(table, action=action, sample_rate=rate, facts=facts, change_rows=put_boards))
 
 
 def forge(path: Path, run: int, **values: int) -> None:
     """Change a run's outcome and everything that would tell."""
-    from tape2048.formats.metadata import finish_session
-    from tape2048.formats.session import Manifest, read_manifest_file
-
-    found = read_metadata(path / "metadata.db")
-    runs = found.runs.copy()
-    for name, by in values.items():
-        runs[name][run] = int(runs[name][run]) + by
-    manifest = read_manifest_file(
-        path / "manifest.json", Manifest, version=1, what="session", bytes_max=10_000
-    )
-    assert manifest is not None
-    assert found.blocks is not None
-    (path / "metadata.db").unlink()
-    (path / "manifest.json").unlink()
-    finish_session(path, {"steps.npy": manifest.files["steps.npy"]}, runs, found.blocks, found.session)
+    changes = ", ".join(f"{name} = {name} + {by}" for name, by in values.items())
+    change_database(path / "metadata.db", f"UPDATE runs SET {changes} WHERE id = {run}")
+    write_manifest(path, rows=len(np.load(path / "steps.npy")), runs=3)
 
 
 @pytest.mark.parametrize("action", [False, True])

@@ -1,24 +1,20 @@
 """Validation of sessions on tape: every game is decoded, in pieces, and each defect named."""
 
-from __future__ import annotations
-
+import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from tests import reference as ref
 
+from tape2048.base.findings import Finding
 from tape2048.maintenance import validation as module
 from tape2048.maintenance.removal import explain_refusal
 from tape2048.maintenance.validation import validate_session
 
 from ..builders import NAME, change_database, write_manifest
 from ..tapes import games_on_tape, write_tape
-
-if TYPE_CHECKING:
-    from tape2048.base.findings import Finding
 
 GAMES = games_on_tape(3, 1, 4, 15, 9, 2, 6)
 ROWS = len(GAMES.tape)
@@ -53,6 +49,12 @@ def put(directory: Path, name: str, at: int, values: bytes) -> None:
 def only(directory: Path) -> Finding:
     (finding,) = validate_session(directory).findings
     return finding
+
+
+def test_a_sparse_tape_is_not_read(own: Path) -> None:
+    """Its header contradicts its length, whatever the manifest says."""
+    os.truncate(own / "tape.npy", 1 << 40)
+    assert str(own / "tape.npy") in {found.path for found in validate_session(own).findings}
 
 
 class TestSound:

@@ -1,7 +1,5 @@
 """The value of a board, compiled, against the sum that its formula writes down."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any
@@ -43,9 +41,6 @@ def _indices(masks: Any, offsets: Any, base: Any, board: Any, out: Any) -> None:
     indices_of(masks, offsets, base, board, out)
 
 
-# --- indices
-
-
 @given(words, st.sets(st.integers(0, 15)))
 def test_nibbles_are_extracted_either_way(board: int, places: set[int]) -> None:
     mask = sum(15 << 4 * place for place in places)
@@ -74,9 +69,6 @@ def test_entries_are_those_of_eight_images(layout: NetworkLayout, cells: list[in
     assert max(itertools.chain(*expected)) < layout.entries
 
 
-# --- stages
-
-
 @pytest.mark.parametrize("stages", [(), (4,), (32768,), (8192, 16384), tuple(2**e for e in range(2, 16))])
 def test_a_stage_begins_with_its_tile(stages: tuple[int, ...]) -> None:
     layout = NetworkLayout.of(["0123"], stages)
@@ -103,9 +95,6 @@ def test_equal_tiles_count_once() -> None:
     begins = stage_begins(NetworkLayout.of(["0123"], [8192, 12288, 16384]))
     for board, stage in ((0xCC, 0), (0xDDD, 1), (0xDCC, 2), (0xE, 3), (0xEDC, 3), (0xF, 3)):
         assert int(_stage(begins, np.uint64(board))) == stage
-
-
-# --- values
 
 
 @pytest.mark.parametrize(
@@ -185,9 +174,6 @@ def test_an_empty_network_values_all_boards_alike() -> None:
     assert set(network.values(slow.packed(slow.random_boards(50, seed=1))).tolist()) == {320_000}
 
 
-# --- layouts
-
-
 def test_a_tuple_is_text_and_back() -> None:
     for text in ("0123", "01245", "abcdef"):
         assert tuple_text(parse_tuple(text)) == text
@@ -218,9 +204,6 @@ def test_what_is_no_tuple_is_refused(text: str) -> None:
 def test_what_is_no_layout_is_refused(tuples: list[str], stages: list[int], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         NetworkLayout.of(tuples, stages)
-
-
-# --- quantisation
 
 
 def test_quantising_rounds_to_steps() -> None:

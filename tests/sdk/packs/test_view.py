@@ -1,9 +1,8 @@
 """Steps of a pack in batches, and splits, against plain Python."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +13,6 @@ from tape2048.packs import PackReader
 
 from .. import run_builders as build
 from ..run_builders import ref
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GAMES = [build.game(seed, steps_max=3 + 4 * seed) for seed in range(12)]
 PAYLOADS = [build.a2run2_bytes(g) if i % 2 else build.a2t1_bytes(g) for i, g in enumerate(GAMES)]

@@ -1,7 +1,5 @@
 """The guide against a binary search; maps of more rows than 32 bits count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -59,7 +57,9 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
     rows[rng.random(len(rows)) < 0.05] *= 50
     nothing = np.zeros(len(rows), np.int64)
     address = np.full(len(rows), 1 << 40, np.uint64)
-    segments = Segments(address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28)
+    segments = Segments(
+        address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28, address * 0
+    )
     rowmap = RowMap.of(segments, len(rows), 28)
     assert rowmap.rows > 2**33
     plan = GatherPlan(rowmap, np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
@@ -75,14 +75,9 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "guided"),
-    [
-        ([5], True),
-        ([1] * 300, True),
-        ([37, 61, 53, 100] * 40, True),
-        ([1000, *[1] * 20, 7, 900], True),
-        ([2**36, 1, 2**35, 9], False),
-    ],
-)
+    [([5], True), ([1] * 300, True), ([37, 61, 53, 100] * 40, True), ([1000, *[1] * 20, 7, 900], True),
+     ([2**36, 1, 2**35, 9], False)],
+)  # fmt: skip
 def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None:
     """Of rows that do not exist: many runs in a bucket, and buckets too large for a guide of labels."""
     rng = np.random.default_rng(1)
@@ -90,7 +85,9 @@ def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None
     rows, nothing = np.array(lengths), np.zeros(len(lengths), np.int64)
     address = np.zeros(len(lengths), np.uint64)
     rowmap = RowMap.of(
-        Segments(address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28), len(rows), 28
+        Segments(address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28, address * 0),
+        len(rows),
+        28,
     )
     thresholds = np.array([13, 15, 17], np.uint8)
     labels = make_label_guide(rowmap.guide, exponents)
@@ -116,7 +113,7 @@ def test_rows_in_one_line_need_no_look_up() -> None:
     address = np.uint64(1000) + np.array([0, 3, 4], np.uint64) * np.uint64(28)
     end = np.full(3, 1000 + 8 * 28, np.uint64)
     nothing = np.zeros(3, np.int64)
-    line = Segments(address, rows, np.arange(3), end, nothing, nothing, nothing + 28)
+    line = Segments(address, rows, np.arange(3), end, nothing, nothing, nothing + 28, address * 0)
     assert line_of(RowMap.of(line, 3, 28).address) == 1000
     assert line_of(RowMap.of(line.take(np.array([0, 2])), 2, 28).address) == 0
     assert line_of(RowMap.of(line.take(np.array([], np.int64)), 0, 28).address) == 0

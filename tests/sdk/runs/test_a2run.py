@@ -1,7 +1,5 @@
 """A2T1 files, against files written from the format's description."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import struct
@@ -214,13 +212,9 @@ class TestDirectories:
     def test_bad_files_cost_only_themselves(self, tmp_path: Path) -> None:
         data = build.a2t1_bytes(GAME)
         for name, content in {
-            "20250101/a.a2run": data,
-            "20250101/b.bin": data[:-1],
-            "20250102/c.run": b"",
-            "20250102/d.a2run": data,
-            "20250102/.e.a2run": b"a draft",
-            "20250102/f.txt": b"notes",
-        }.items():
+            "20250101/a.a2run": data, "20250101/b.bin": data[:-1], "20250102/c.run": b"",
+            "20250102/d.a2run": data, "20250102/.e.a2run": b"a draft", "20250102/f.txt": b"notes",
+        }.items():  # fmt: skip
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
         (tmp_path / "20250102/g.a2run").symlink_to("nowhere")

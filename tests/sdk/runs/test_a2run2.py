@@ -1,11 +1,8 @@
 """a2run2 files, against the plain encoder and decoder that follow the format's description."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import struct
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +16,7 @@ from tape2048.runs.files import read_run_file, scan
 from tape2048.runs.run import Run, RunMeta
 
 from .. import run_builders as build
-from ..builders import names
+from ..builders import memory_below, names
 
 DATA = Path(__file__).parents[2] / "data"
 GAME = build.game(7, steps_max=9, engine="né")
@@ -56,7 +53,6 @@ def same(run: RunV2, plain: build.PlainRun) -> None:
         if expected is None:
             assert step.branches is None
             continue
-        assert step.branches is not None
         assert [branch.legal for branch in step.branches] == [value is not None for value in expected]
         found = [branch.value for branch in step.branches if branch.value is not None]
         wanted = [value for value in expected if value is not None]
@@ -167,11 +163,8 @@ class TestFromV1:
     def test_costs_no_memory_for_values(self) -> None:
         steps = 100_000
         run = Run(np.zeros(steps + 1, np.uint64), np.zeros(steps, np.uint8), RunMeta(steps))
-        tracemalloc.start()
-        RunV2.from_v1(run)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 100_000
+        with memory_below(100_000):
+            RunV2.from_v1(run)
 
     def test_from_run_keeps_what_there_is(self) -> None:
         run = RunV2.from_bytes(build.a2run2_bytes(GAME))
@@ -194,11 +187,9 @@ class TestNormalize:
         full = 0x1111111111111111  # every move is legal
         one = 0x1212212112122120  # only the last cell is empty: down and right
         rows = [
-            (full, 0, (10.0, 20.0, 15.0, 12.5)),
-            (full, 0, (7.0, 7.0, 7.0, 7.0)),
-            (one, 1, (5.0, 1.0, 5.0, None)),
-            (full, 0, None),
-        ]
+            (full, 0, (10.0, 20.0, 15.0, 12.5)), (full, 0, (7.0, 7.0, 7.0, 7.0)),
+            (one, 1, (5.0, 1.0, 5.0, None)), (full, 0, None),
+        ]  # fmt: skip
         plain = build.PlainRun(
             [row[0] for row in rows] + [1], [row[1] for row in rows], [row[2] for row in rows]
         )
@@ -255,12 +246,8 @@ class TestBadInput:
     @pytest.mark.parametrize("count", [10, 2**20, 2**32 - 1])
     def test_counts_allocate_nothing(self, count: int) -> None:
         head = build.a2run2_meta(GAME, steps=count) + build.varint(count)
-        tracemalloc.start()
-        with pytest.raises(errors.TruncatedError):
+        with memory_below(1_000_000), pytest.raises(errors.TruncatedError):
             RunV2.from_bytes(head + bytes(3 * 9))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 1_000_000
 
     @pytest.mark.parametrize("count", [2**32, 2**63, 2**64 - 1])
     def test_a_count_past_its_field(self, count: int) -> None:

@@ -1,10 +1,9 @@
 """JSON lines, against the json module."""
 
-from __future__ import annotations
-
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,6 @@ from tape2048.runs.run import Run
 
 from .. import run_builders as build
 from ..run_builders import ref
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = ("UP", "DOWN", "LEFT", "RIGHT")
 
@@ -83,17 +79,11 @@ def test_one_line_a_run(seed: int, engine: str | None) -> None:
     line = run_line(RunV2.from_bytes(build.a2run2_bytes(plain)), 7).decode()
     assert line.count("\n") == 1
     assert json.loads(line) == {
-        "run_idx": 7,
-        "steps": len(plain.moves),
-        "start_unix_s": plain.start_unix_s,
-        "elapsed_s": 15.26,
-        "max_score": plain.max_score,
-        "highest_tile": plain.highest_tile,
-        "engine": engine,
-        "final_board": plain.states[-1],
-        "states": plain.states,
+        "run_idx": 7, "steps": len(plain.moves), "start_unix_s": plain.start_unix_s, "elapsed_s": 15.26,
+        "max_score": plain.max_score, "highest_tile": plain.highest_tile, "engine": engine,
+        "final_board": plain.states[-1], "states": plain.states,
         "moves": [NAMES[move] for move in plain.moves],
-    }
+    }  # fmt: skip
 
 
 def test_boards_keep_all_64_bits() -> None:

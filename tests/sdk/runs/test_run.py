@@ -1,7 +1,5 @@
 """Runs in memory, and the row view that all run formats share."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from typing import Any
@@ -124,23 +122,6 @@ class TestRows:
         assert run[[True, False, False, True, False]]["board"].tolist() == [100, 103]
         assert run[::-2]["board"].tolist() == [104, 102, 100]
         assert [row["step_index"] for row in run] == list(range(5))
-
-    @pytest.mark.parametrize(
-        ("rows", "error"),
-        [
-            (5, IndexError),
-            (-6, IndexError),
-            ([0, 5], IndexError),
-            ([0, -1], IndexError),
-            ([True], IndexError),
-            ([0.0], TypeError),
-            ([[0]], TypeError),
-            ("a", TypeError),
-        ],
-    )
-    def test_numbers_that_name_no_row(self, rows: object, error: type[Exception]) -> None:
-        with pytest.raises(error):
-            run_of(5)[rows]
 
     def test_many_runs_as_one(self) -> None:
         runs = [run_of(3, first=100), run_of(0), run_of(4, first=200, branches=False), run_of(1, first=300)]

@@ -1,24 +1,19 @@
 """Directories that others wrote: the seed's columns alone, shards, runs that take turns."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, errors, validate_session
 from tape2048.export.write import export
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
-from tape2048.session.run_table import from_scan
+from tape2048.session.run_table import find_owners, keep_owned
 
 from ..builders import GAMES, NAME, Game, Spec, npy_bytes, rows_of, write_foreign, write_manifest, write_ours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 HIGHEST = {game.id: game.highest_tile for game in GAMES}
 
@@ -53,7 +48,7 @@ def test_seed_columns_alone(
     spec = Spec(action=action, signed_ids=signed, interleaved=interleaved)
     session = Session.open(write_foreign(tmp_path / "theirs", spec, shard_rows=shard_rows))
     assert session.steps.dtype == (ACTION_STEP_DTYPE if action else STEP_DTYPE)
-    assert session.load == ("mmap" if shard_rows is None else "ram")
+    assert session.load == "mmap"
     assert session.contiguous is not interleaved
     assert session.blocks is None
     assert session.manifest is None
@@ -112,8 +107,7 @@ class TestRowsWithoutRun:
         assert session.rows_without_run == len(rows) - len(left)
         assert len(session) == len(left)
         np.testing.assert_array_equal(session.tokens(slice(None)), left["exps"])
-        in_place = rows["run_id"][: len(left)].tolist() == left["run_id"].tolist()
-        assert session.load == ("mmap" if load == "mmap" and shard_rows is None and in_place else "ram")
+        assert session.load == load
         assert not session.steps.flags.writeable
 
         other = Spec(games=[game for game in GAMES if game.id not in lacks], interleaved=interleaved)
@@ -213,8 +207,8 @@ def test_scan_in_chunks_of_any_size(owners: list[int], chunk: int) -> None:
     ids = runs["id"][np.array(owners, np.int64)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tape2048.session.run_table._SCAN_ROWS", chunk)
-        table, found, kept = from_scan(runs, ids, "x")
-    assert kept is None
+        starts, owner = find_owners(runs, len(ids), ids.__getitem__, "x")
+    table, found, _ = keep_owned(runs, starts, owner, len(ids))
     np.testing.assert_array_equal(table["id"][found.between(0, len(ids))], ids)
     np.testing.assert_array_equal(table["id"][found.of(np.arange(len(ids)))], ids)
     for ordinal, run in enumerate(table):
@@ -237,12 +231,17 @@ def test_rows_of_no_run_in_any_order(owners: list[int], lacking: set[int], chunk
         patch.setattr("tape2048.session.run_table._SCAN_ROWS", chunk)
         if len(table) and len(ids) and not mask.any():
             with pytest.raises(errors.BookkeepingError, match="row 0 belongs to run"):
-                from_scan(table, ids, "x", whole=False)
+                find_owners(table, len(ids), ids.__getitem__, "x", whole=False)
             return
-        found_table, found, kept = from_scan(table, ids, "x", whole=False)
-        expected_table, expected, _ = from_scan(table, ids[mask], "x")
-    np.testing.assert_array_equal(np.ones(len(ids)) if kept is None else kept, mask)
+        starts, owner = find_owners(table, len(ids), ids.__getitem__, "x", whole=False)
+        found_table, found, kept = keep_owned(table, starts, owner, len(ids))
+        expected_table, expected, _ = keep_owned(
+            table, *find_owners(table, mask.sum(), ids[mask].__getitem__, "x"), mask.sum()
+        )
+    np.testing.assert_array_equal(
+        np.repeat(np.isin(np.arange(len(starts)), kept), np.diff([*starts, len(ids)])), mask
+    )
     np.testing.assert_array_equal(found_table, expected_table)
     assert found.contiguous == expected.contiguous
-    for mine, theirs in zip(found.segments(), expected.segments(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    count = int(mask.sum())
+    np.testing.assert_array_equal(found.between(0, count), expected.between(0, count))

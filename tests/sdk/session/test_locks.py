@@ -1,13 +1,12 @@
 """Readers hold their sessions, and what removes sessions leaves those alone."""
 
-from __future__ import annotations
-
 import copy
 import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +16,7 @@ from tape2048.maintenance.removal import clear_leftovers, explain_refusal, find_
 from tape2048.session import locks
 from tape2048.session.locks import READERS_LOCK, LockProbe, RemovalLock, lock_for_reading, make_readers_lock
 
-from ..builders import note_flushes, open_files, write_foreign, write_ours
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from ..builders import note_flushes, open_files, raising, write_foreign, write_ours
 
 NAMES = [f"2025010{day}T000000Z_model=toy" for day in range(1, 5)]
 
@@ -103,7 +99,6 @@ def test_another_process_holds_it_until_it_dies(root: Path) -> None:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        assert reader.stdout is not None
         assert reader.stdout.readline() == "open\n"
         assert removed(root, NAMES[3]) == []
         reader.kill()
@@ -129,8 +124,7 @@ def test_a_forked_child_does_not_unlock(root: Path) -> None:
 def test_one_that_is_being_removed_cannot_be_opened(root: Path) -> None:
     with RemovalLock(root) as upkeep:
         taken = upkeep.try_lock(root / NAMES[0])
-        assert taken is not None
-        with pytest.raises(errors.NotASessionError, match="being removed"):
+        with pytest.raises(errors.MissingPathError, match="being removed"):
             Session.open(root / NAMES[0])
         upkeep.unlock(taken)
         assert len(Session.open(root / NAMES[0]))
@@ -229,18 +223,12 @@ def test_reads_without_a_lock_on_a_locked_directory(root: Path) -> None:
 
 
 def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr("fcntl.fcntl", refuse)
+    monkeypatch.setattr("fcntl.fcntl", raising(OSError(37, "No locks available")))
     assert len(Session.open(root / NAMES[0]))
     before = open_files()
     with pytest.raises(errors.StorageError, match="No locks available"):
         RemovalLock(root)
     assert open_files() == before
-
-
-# --- removing
 
 
 def test_nobody_sees_half_a_session(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,11 +267,8 @@ def test_hidden_names_are_flushed_before_deletion(root: Path, monkeypatch: pytes
 
 
 def test_nothing_is_deleted_after_a_failed_flush(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Path) -> None:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patch, RemovalLock(root) as upkeep:
-        patch.setattr("tape2048.maintenance.removal.fsync_dir", refuse)
+        patch.setattr("tape2048.maintenance.removal.fsync_dir", raising(OSError(5, "Input/output error")))
         outcomes = list(remove_sessions(root, [root / name for name in NAMES[:2]], upkeep))
     assert [outcome.gone for outcome in outcomes] == [False, False]
     assert all(isinstance(outcome.error, errors.StorageError) for outcome in outcomes)
@@ -298,12 +283,9 @@ def test_nothing_is_deleted_after_a_failed_flush(root: Path, monkeypatch: pytest
 @pytest.mark.parametrize("broken", [False, True])
 def test_removal_leaves_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     """A new session may get the inode, and so the lock, of one that was removed."""
-
-    def refuse(*_: Path) -> None:
-        raise OSError(13, "Permission denied")
-
     monkeypatch.setattr("tape2048.session.locks._byte_of", lambda _: 1)
     if broken:
+        refuse = raising(OSError(13, "Permission denied"))
         monkeypatch.setattr("tape2048.io.durable.rename_noreplace", refuse)
     with RemovalLock(root) as upkeep:
         (outcome,) = remove_sessions(root, [root / NAMES[0]], upkeep)
@@ -328,7 +310,7 @@ def test_what_is_no_longer_needed_stays(root: Path) -> None:
 
 def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert explain_refusal(root / NAMES[0]) is None
-    (root / NAMES[0] / "embeddings.json").touch()
+    (root / NAMES[0] / "embeddings.bf16.npy").touch()
     assert explain_refusal(root / NAMES[0]) is None
     (root / NAMES[0] / "notes.txt").touch()
     assert "notes.txt" in str(explain_refusal(root / NAMES[0]))
@@ -342,21 +324,14 @@ def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch
     assert "foreign session" in str(explain_refusal(foreign))
     assert "its name" in str(explain_refusal(write_ours(tmp_path / "session")))
     assert explain_refusal(root / "20250107T000000Z_model=gone") is not None
-
-    def refuse(_: Path) -> list[str]:
-        raise OSError(5, "Input/output error")
-
+    refuse = raising(OSError(5, "Input/output error"))
     monkeypatch.setattr("tape2048.maintenance.removal.list_names", refuse)
     assert explain_refusal(root / NAMES[3]) == "Input/output error"
 
 
 def test_removal_where_directories_cannot_be_locked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on NFS."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(9, "Bad file descriptor")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", raising(OSError(9, "Bad file descriptor")))
     session = Session.open(root / NAMES[0])
     assert removed(root, *NAMES[:2]) == [NAMES[1]]
     assert session.name == NAMES[0]

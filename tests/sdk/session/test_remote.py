@@ -1,10 +1,10 @@
 """Sessions in stores: whole or not at all, whoever is killed and whatever the store says."""
 
-from __future__ import annotations
-
+import hashlib
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.sdk.builders import write_ours
@@ -30,9 +30,6 @@ from tape2048.session.remote import (
     read_manifest,
     sweep_sessions,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: The operations of a store that shipping uses.
 CALLS = ("upload", "chunks", "names", "stage", "commit", "retract", "get")
@@ -94,7 +91,7 @@ class Faulty:
 def assert_whole(store: Store, names: list[str], session: Path, tmp_path: Path) -> None:
     for name in names:
         got = fetch_session(store, name, tmp_path / "fetched")
-        for file in session.iterdir():
+        for file in {*session.iterdir()} - {session / "manifest.json"}:
             assert (got / file.name).read_bytes() == file.read_bytes()
     shutil.rmtree(tmp_path / "fetched", ignore_errors=True)
 
@@ -147,11 +144,9 @@ def damage(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
 
 
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
-    "short": lambda data: data[:-1],
-    "long": lambda data: data + b"\0",
-    "replaced": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-    "empty": lambda _: b"",
-}
+    "short": lambda data: data[:-1], "long": lambda data: data + b"\0",
+    "replaced": lambda data: data[:-1] + bytes([data[-1] ^ 1]), "empty": lambda _: b"",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -170,6 +165,27 @@ def test_changed_bytes_in_the_store_are_put_again(
     assert not list(tmp_path.glob("fetched/*")), "nothing half is left"
     assert put_session(store, session, "000001") == name
     assert_whole(store, [name], session, tmp_path)
+
+
+def test_a_forged_crc32c_is_no_proof(store: Store, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = put_session(store, session, "000001")
+    key = f"sessions/{name}/steps.npy"
+    entry = read_manifest(store, name)[0].files["steps.npy"]
+    damage(store, key, CHANGES["replaced"])
+    monkeypatch.setattr(remote, "crc32c", lambda *_: entry.crc32c)
+    with pytest.raises(ChecksumError, match="SHA-256"):
+        remote.compare_file(store, key, entry)
+
+
+def test_stores_of_earlier_releases_are_read(store: Store, session: Path, tmp_path: Path) -> None:
+    """Their manifests have no SHA-256; what they hold is not put again."""
+    digest = hashlib.sha256((session / "manifest.json").read_bytes()).hexdigest()
+    name = f"{session.name}.000001.{digest[:16]}"
+    for file in session.iterdir():
+        store.upload(f"sessions/{name}/{file.name}", file)
+    assert_whole(store, [name], session, tmp_path)
+    assert put_session(store, session, "000001") == name
+    assert list_sessions(store) == [name]
 
 
 @pytest.mark.parametrize("file", ["steps.npy", "metadata.db"])

@@ -1,12 +1,11 @@
 """Sessions on tape read as the same games do from ``steps.npy``, and damaged ones are refused by name."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,16 +25,12 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
+from tape2048.formats.npy import Load
 from tape2048.session.directory import kind_of_directory
-from tape2048.session.session import Session, open_embeddings, sessions
+from tape2048.session.session import Session, sessions
 
-from ..builders import NAME, change_database, npy_bytes, write_foreign, write_manifest
+from ..builders import NAME, change_database, embed, npy_bytes, write_foreign, write_manifest
 from ..tapes import as_rows, games_on_tape, plain_npy, write_tape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape2048.formats.npy import Load
 
 GAMES = games_on_tape(3, 1, 4, 15, 9, 2, 6)
 ROWS = len(GAMES.tape)
@@ -67,7 +62,7 @@ class TestReading:
     @pytest.mark.parametrize("load", ["mmap", "ram"])
     @pytest.mark.parametrize("record_action", [True, False])
     def test_everything_is_as_in_rows(self, tmp_path: Path, load: Load, record_action: bool) -> None:
-        due = as_rows(GAMES, record_action=record_action)
+        due = as_rows(GAMES)  # with the action, which a tape has in any case
         session = Session.open(write_tape(tmp_path / NAME, GAMES, record_action=record_action), load)
         assert len(session) == len(due)
         assert session.dtype == due.dtype
@@ -151,16 +146,12 @@ class TestReading:
             assert run.meta.max_score == GAMES.runs["max_score"][ordinal]
 
     def test_embeddings_belong_to_the_tape(self, own: Path) -> None:
-        np.save(own / "embeddings.bf16.npy", np.zeros((ROWS, 3), "<u2"))
-        facts = {"model_sha": "f", "pooling": "mean", "D": 3, "dtype": "bf16", "rows": ROWS}
         crc = json.loads((own / "manifest.json").read_text())["files"]["tape.npy"]["crc32c"]
-        for told in (crc, crc ^ 1):
-            (own / "embeddings.json").write_text(json.dumps(facts | {"steps_crc32c": told}))
-            if told == crc:
-                assert open_embeddings(Session.open(own)).values.shape == (ROWS, 3)
-            else:
-                with pytest.raises(ColumnError, match=f"with CRC-32C {told}"):
-                    open_embeddings(Session.open(own))
+        embed(own, np.zeros((ROWS, 3)))
+        assert Session.open(own).column("embeddings").values.shape == (ROWS, 3)
+        embed(own, np.zeros((ROWS, 3)), steps_crc32c=crc ^ 1)
+        with pytest.raises(ColumnError, match=f"with CRC-32C {crc ^ 1}"):
+            Session.open(own).column("embeddings")
 
     def test_rows_without_moves_have_none(self, tmp_path: Path) -> None:
         with pytest.raises(ReplayError, match="without moves"):

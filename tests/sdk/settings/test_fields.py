@@ -1,16 +1,12 @@
 """Settings as data: what a field declares, reading a file and flags, and the file that explains them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 from tape2048.errors import ConfigError
 from tape2048.settings.fields import Count, Settings, about, load_settings, settings_of, settings_toml
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Few(Settings, frozen=True, kw_only=True):
@@ -34,12 +30,10 @@ def load(path: Path | None, **flags: object) -> Few:
 def test_bounds_and_words_are_what_the_field_says() -> None:
     expected = {name: setting.expected for name, setting in settings_of(Few).items()}
     assert expected == {
-        "tiles": "tiles",
-        "rows_max": 'a whole number of at least 1, or "off"',
-        "share": "a number from 0 to 1",
-        "order": "up, down or none",
+        "tiles": "tiles", "rows_max": 'a whole number of at least 1, or "off"',
+        "share": "a number from 0 to 1", "order": "up, down or none",
         "seed": f"a whole number from 0 to {2**64 - 1}",
-    }
+    }  # fmt: skip
 
 
 def test_flags_before_file_before_defaults(tmp_path: Path) -> None:

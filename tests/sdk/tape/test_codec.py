@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -8,9 +6,8 @@ from hypothesis import given, strategies as st
 from numba import njit
 from tests import reference as ref
 
-from tape2048.errors import BookkeepingError, FieldError, ReplayError
+from tape2048.errors import BookkeepingError, FieldError
 from tape2048.formats.session import GAME_STEPS_MAX, RUN_DTYPE
-from tape2048.game import slide
 from tape2048.tape import anchors_of, check_games, codec, decode, encode, step_checked, step_forward
 from tape2048.tape.reader import check_runs, game_pieces
 
@@ -43,7 +40,7 @@ def decoded(games: TapeGames, *, lead: int = 0) -> tuple[Any, Any, Any]:
 class TestStep:
     @given(st.lists(st.sampled_from([0, 0, 1, 2, 3, 14, 15]), min_size=16, max_size=16), st.integers(0, 255))
     def test_a_step_is_that_of_the_rules(self, cells: list[int], byte: int) -> None:
-        after, _ = ref.slide(cells, byte & 3)
+        after, _ = ref.slide(cells, byte & 3, 15)
         cell = byte >> 2 & 15
         allowed = after != cells and after[cell] == 0 and byte < 128
         plain, checked, wrong = one_step(ref.pack(cells), byte)
@@ -53,7 +50,7 @@ class TestStep:
             after[cell] = 2 if byte & 64 else 1
             assert plain == ref.pack(after)
 
-    def test_tiles_of_32768_do_not_merge(self) -> None:
+    def test_a_step_without_bit_7_leaves_32768s_apart(self) -> None:
         board = ref.pack([15, 15, 1] + [0] * 13)
         assert one_step(board, 2 | 15 << 2)[2] != 0  # left changes nothing
         assert one_step(board, 3)[0] == ref.pack([1, 15, 15, 1] + [0] * 12)
@@ -62,7 +59,7 @@ class TestStep:
 @given(st.integers(0, 2**64 - 1), st.integers(0, 255))
 def test_both_forms_of_a_move_are_the_rules(board: int, byte: int) -> None:
     """Whatever the board: wrong bytes may lead to any."""
-    due = int(slide(np.uint64(board), np.uint64(byte & 3)))
+    due = ref.pack(ref.slide(ref.unpack(board), byte & 3, 15)[0])
     assert _both_forms(np.uint64(board), np.uint64(byte)) == (due, due)
 
 
@@ -111,7 +108,7 @@ class TestDecode:
             tape, np.array([0]), np.array([len(tape)]), np.array([start], np.uint64), boards, finals, wrong
         )
         for board, byte in zip(boards.tolist(), content, strict=True):
-            after, cell = ref.slide(ref.unpack(board), byte & 3)[0], byte >> 2 & 15
+            after, cell = ref.slide(ref.unpack(board), byte & 3, 15)[0], byte >> 2 & 15
             if byte > 127 or after[cell] or after == ref.unpack(board):
                 assert wrong[0]
                 return
@@ -169,55 +166,6 @@ class TestCheckGames:
             with pytest.raises(ValueError, match="tile"):
                 check_games(tape, games.runs, games.starts)
 
-    @pytest.mark.parametrize("step", [0, 1, 40])
-    def test_each_defect_is_named_with_run_step_and_offset(self, step: int) -> None:
-        games = games_on_tape(1, 2)
-        at = int(games.runs["first_row"][1]) + step
-        cells = ref.unpack(int(games.boards[at]))
-        byte = int(games.tape[at])
-        after, _ = ref.slide(cells, byte & 3)
-        full = next(cell for cell in range(16) if after[cell])
-        cases: list[tuple[int, type[Exception], str]] = [
-            (byte | 128, FieldError, f"byte {byte | 128:#04x} has bit 7 set"),
-            (byte & ~0x3C | full << 2, ReplayError, f"a tile appears in cell {full}, which is full"),
-        ]
-        illegal = set(range(4)) - set(ref.legal_moves(cells))
-        cases += [(byte & ~3 | move, ReplayError, f"move {move} is illegal on board") for move in illegal]
-        for changed, kind, text in cases:
-            tape = games.tape.copy()
-            tape[at] = changed
-            (defect,) = check_games(tape, games.runs, games.starts).defects
-            error = defect.error(games.runs[defect.game], "s/tape.npy")
-            assert type(error) is kind
-            assert error.message.startswith(f"run 8, step {step}: {text}")
-            assert (error.path, error.offset) == ("s/tape.npy", 128 + at)
-
-    def test_the_end_of_a_game(self) -> None:
-        games = games_on_tape(1, 2)
-        last = len(games.tape)
-        runs = games.runs.copy()
-        runs["rows"][1] = runs["steps"][1] = runs["rows"][1] - 1
-        (defect,) = check_games(games.tape[:-1], runs, games.starts).defects
-        error = defect.error(runs[1], "t")
-        assert isinstance(error, ReplayError)
-        assert "the game stops on board" in error.message
-        assert error.offset == 128 + last - 1
-        runs["rows"][1] = runs["steps"][1] = runs["rows"][1] + 2
-        (defect,) = check_games(np.append(games.tape, np.uint8(0)), runs, games.starts).defects
-        error = defect.error(runs[1], "t")
-        assert isinstance(error, ReplayError)
-        assert "goes on after its end" in error.message
-        assert error.offset == 128 + last
-
-    @pytest.mark.parametrize(
-        "start", [0, 1 << 60, 3 << 60, 0x1300 << 40, 0x1110 << 40, 0x1200000000000004, 2**64 - 1]
-    )
-    def test_a_start_that_is_none(self, start: int) -> None:
-        games = games_on_tape(1)
-        (defect,) = check_games(games.tape, games.runs, np.array([start], np.uint64)).defects
-        assert (defect.kind, defect.step) == (FieldError, 0)
-        assert f"start_board is {start:#018x}" in defect.text
-
     @pytest.mark.parametrize("name", ["max_score", "highest_tile", "steps"])
     def test_numbers_of_the_run_table_are_compared(self, name: str) -> None:
         games = games_on_tape(*range(6))
@@ -255,7 +203,7 @@ def test_pieces_are_whole_games_of_bounded_length(counts: list[int], rows_max: i
     assert (game, row) == (len(counts), sum(counts))
 
 
-@given(st.lists(st.integers(0, 3), min_size=16, max_size=16), st.integers(0, 16))
+@given(st.lists(st.integers(0, 3) | st.integers(0, 15), min_size=16, max_size=16), st.integers(0, 16))
 def test_start_checks_agree_with_the_kernel(cells: list[int], empty: int) -> None:
     board = ref.pack([0] * empty + cells[empty:])
     runs = games_on_tape(1).runs

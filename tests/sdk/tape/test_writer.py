@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +38,10 @@ def test_files_are_those_of_the_format(tmp_path: Path) -> None:
     assert (anchors == GAMES.boards[::16]).all()
     metadata = read_metadata(session / "metadata.db")
     assert (metadata.runs == GAMES.runs).all()
-    assert metadata.start_boards is not None
     assert (metadata.start_boards == GAMES.starts).all()
     assert metadata.session == {"engine": "toy", "storage": "tape", "rows": len(tape), "runs": 12}
     assert packed_defect(session / "metadata.db") is None
     manifest = read_manifest(session)
-    assert manifest is not None
     assert (manifest.rows, manifest.runs, manifest.anchor_rows) == (len(tape), 12, 16)
     assert {name: (entry.bytes, entry.crc32c) for name, entry in manifest.files.items()} == {
         path.name: (path.stat().st_size, crc32c(path.read_bytes()))
@@ -76,7 +72,6 @@ def test_blocks_cover_the_tape(block_rows: int, tmp_path: Path, monkeypatch: pyt
     session = write(tmp_path / "s", at_once=2)
     content = (session / "tape.npy").read_bytes()[128:]
     blocks = read_metadata(session / "metadata.db").blocks
-    assert blocks is not None
     assert blocks["first_row"].tolist() == list(range(0, len(content), block_rows))
     for first, rows, checksum in blocks.tolist():
         assert rows == len(content[first : first + block_rows])

@@ -1,18 +1,12 @@
 """Fixtures of the tests of PyTorch; without it, they are left out."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ..critics import make_games
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 collect_ignore_glob = [] if find_spec("torch") and find_spec("safetensors") else ["test_*.py"]
 

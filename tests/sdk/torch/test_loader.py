@@ -1,7 +1,5 @@
 """Batches as tensors: the same rows as without torch, in the same order, however made and resumed."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json
@@ -10,7 +8,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +24,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import ConcatDataset, DataLoader  # noqa: E402 - after the skip
 
-from tape2048.torch import CriticDataset, CriticLoader, RowBatch, as_torch_dataset, collate  # noqa: E402
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tape2048.torch import CriticDataset, CriticLoader, as_torch_dataset, collate  # noqa: E402
 
 ROWS = 1000
 BATCH = 64
@@ -83,9 +79,6 @@ def threads_of_ours() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("tape2048-prefetch")]
 
 
-# --- the same batches
-
-
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("options", [{}, {"label_dtype": "float32"}, {"augment": "d4"}, {"drop_last": True}])
 def test_tensors_hold_what_the_batches_hold(corpus: Corpus, threads: int, options: dict[str, Any]) -> None:
@@ -123,30 +116,10 @@ def test_types_and_shapes(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
-@pytest.mark.parametrize("keep", [1, 2, 4])
-def test_batches_stay_valid_during_prefetch(corpus: Corpus, threads: int, keep: int) -> None:
-    loader = loader_of(corpus, threads=threads, keep=keep, prefetch=2)
-    held: list[tuple[Any, Any]] = []
-    places = set()
-    for batch in loader:
-        held.append((batch, {name: tensor.clone() for name, tensor in batch.items()}))
-        held = held[-keep:]
-        places.add(batch["tokens"].data_ptr())
-        for views, copies in held:
-            assert all(torch.equal(views[name], copies[name]) for name in FIELDS)
-    assert len(places) <= keep + (2 if threads else 0), "a ring, and no new memory for each batch"
-
-
-def test_the_ring_serves_every_epoch(corpus: Corpus) -> None:
-    loader = loader_of(corpus)
-    places = [{batch["tokens"].data_ptr() for batch in loader} for _ in range(3)]
-    assert places[0] == places[1] == places[2]
-
-
-def test_a_capped_corpus(corpus: Corpus) -> None:
-    capped = corpus.capped(30)
-    expected = rows_of(capped.batches(BATCH, seed=7, fields=("row",)))
-    assert rows_of(loader_of(capped, fields=("row",))) == expected  # type: ignore[arg-type]
+def test_free_buffers_are_filled_again(corpus: Corpus, threads: int) -> None:
+    loader = loader_of(corpus, threads=threads, prefetch=2)
+    places = {batch["tokens"].data_ptr() for batch in loader}
+    assert len(places) <= 2 + (2 + threads if threads else 0), "no new memory for each batch"
 
 
 @pytest.mark.parametrize("workers", [None, 2])
@@ -156,7 +129,7 @@ def test_resuming_gives_the_very_same_weights(corpus: Corpus, workers: int | Non
 
     def made() -> CriticLoader:
         found = as_torch_dataset(
-            capped, map_style=False, batch_size=40, seed=7, threads=2, keep=9, fields=("weight", "run")
+            capped, map_style=False, batch_size=40, seed=7, threads=2, fields=("weight", "run")
         )
         assert isinstance(found, CriticLoader)
         return found
@@ -172,9 +145,6 @@ def test_resuming_gives_the_very_same_weights(corpus: Corpus, workers: int | Non
         rest = second.counting(DataLoader(second, batch_size=None, num_workers=workers))
     found += [batch["weight"].clone() for batch in rest]
     assert torch.equal(torch.cat(found), expected)
-
-
-# --- state
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
@@ -194,7 +164,6 @@ def test_resuming_gives_the_very_same_rows(
         state = loader.state_dict()
         assert state == loader.state_dict()
     assert seen == epochs[0] + epochs[1]
-    assert state is not None
     assert (state["epoch"], state["position"]) in {(1, BATCHES), (2, 0)}
 
 
@@ -251,8 +220,6 @@ def test_an_iteration_ends_when_the_loader_is_moved(corpus: Corpus, threads: int
     assert not threads_of_ours()
 
 
-# --- through torch's DataLoader
-
 # Newer Pythons warn of forks in a process with threads; those of torch and pyarrow are there, and idle.
 forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -273,27 +240,14 @@ def test_data_loader_gives_the_same_batches(
 
 
 @forks
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_data_loader_resumes_in_the_middle(
-    corpus: Corpus, epochs: list[list[list[int]]], workers: int
-) -> None:
-    seen: list[list[int]] = []
-    state: dict[str, Any] | None = None
-    for count in (5, 6, 5):
-        loader = loader_of(corpus, fields=("row",))
-        if state is not None:
-            loader.load_state_dict(state)
-        batches = loader.counting(DataLoader(loader, batch_size=None, num_workers=workers))
-        seen += rows_of(itertools.islice(batches, count))
-        state = loader.state_dict()
-    assert seen == epochs[0]
-
-
-@forks
-def test_persistent_workers_go_through_the_epochs(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
-    loader = loader_of(corpus, fields=("row",))
-    through = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
-    assert [rows_of(loader.counting(through)) for _ in range(2)] == epochs
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [1, 4])
+def test_data_loader_must_not_join_batches(corpus: Corpus, workers: int, size: int) -> None:
+    loader = loader_of(corpus, fields=("row", "tokens"))
+    through: Any = DataLoader(loader, batch_size=size, num_workers=workers)
+    for batches in (through, loader.counting(through)):
+        with pytest.raises(ValueError, match=f"batch_size={size}; expected None"):
+            list(batches)
 
 
 @forks
@@ -312,6 +266,24 @@ def test_workers_begin_where_the_loader_is(
     loader.set_epoch(0)
     assert rows_of(loader.counting(through)) == epochs[0]
     assert (loader.epoch, loader.batches.position) == (1, 0)
+
+
+@forks
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 2), (3, 0), (4, 1)])
+def test_other_ranks_and_workers_serve_the_rest(corpus: Corpus, ranks: int, workers: int) -> None:
+    options: dict[str, Any] = {"fields": ("row",), "batch_size": 20}
+    two = [loader_of(corpus, **options, rank=rank, world_size=2) for rank in (0, 1)]
+    found = [rows_of(itertools.islice(loader, 7)) for loader in two]
+    state = two[0].state_dict()
+    for rank in range(ranks):
+        loader = loader_of(corpus, **options, rank=rank, world_size=ranks)
+        through = DataLoader(loader, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
+        next(loader.counting(through))  # of running workers, too
+        loader.load_state_dict(state)
+        found.append(rows_of(loader.counting(through)))
+        assert (loader.epoch, loader.batches.position) == (1, 0)
+    served = [row for part in found for rows in part for row in rows]
+    assert len(served) == len(set(served)) == ROWS - (ROWS - 280) % ranks
 
 
 @forks
@@ -364,16 +336,6 @@ def test_workers_take_any_seed_and_epoch(corpus: Corpus) -> None:
     served = rows_of(loader.counting(through))
     loader.load_state_dict({**loader.state_dict(), "epoch": 2**64 - 1})
     assert rows_of(loader) == served
-
-
-def test_a_batch_stays_valid_across_epochs(corpus: Corpus) -> None:
-    for threads in (0, 1):
-        loader = loader_of(corpus, fields=("row",), threads=threads, keep=2, prefetch=3)
-        before: Any = None
-        for batch in itertools.chain(loader, itertools.islice(loader, 2), loader, loader):
-            if before is not None:
-                assert before[0]["row"].tolist() == before[1]
-            before = batch, batch["row"].tolist()
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -464,9 +426,6 @@ def test_truncated_rows_end_the_next_epoch(tmp_path: Path, workers: int) -> None
         next(iter(data_loader))
 
 
-# --- devices
-
-
 def test_a_device_that_is_not_there_is_refused_at_once(corpus: Corpus) -> None:
     with pytest.raises(ConfigError, match="cuda:99"):
         loader_of(corpus, device="cuda:99")
@@ -484,43 +443,19 @@ def test_batches_on_a_device_are_the_callers(corpus: Corpus) -> None:
     assert on_cpu["tokens"].device.type == "cpu"
 
 
-def test_a_buffer_waits_for_the_copy_from_it(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    class Copy:
-        def synchronize(self) -> None:
-            done.append("copied")
-
-    loader = loader_of(corpus, threads=0, keep=1)
-    real = loader.batches.fill
-
-    def fill(batch: Any, *, epoch: int, index: int) -> int:
-        done.append("filled")
-        return real(batch, epoch=epoch, index=index)
-
-    monkeypatch.setattr(loader.batches, "fill", fill)
-    for _ in itertools.islice(loader, 3):
-        loader._ring[0].copied = Copy()  # type: ignore[assignment]
-    assert done == ["filled", "copied", "filled", "copied", "filled"]
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_batches_on_a_gpu(corpus: Corpus, epochs: list[list[list[int]]], threads: int) -> None:
-    loader = loader_of(corpus, device="cuda", threads=threads, prefetch=1, keep=1, label_dtype="float32")
+    loader = loader_of(corpus, device="cuda", threads=threads, prefetch=1, label_dtype="float32")
     assert loader.pin_memory
     batches = []
     for batch in loader:
         # A long queue before each copy is read: a buffer that is filled too soon would show in it.
         torch.cuda._sleep(20_000_000)
         batches.append({name: tensor + 0 for name, tensor in batch.items() if name != "labels"})
-    assert all(slot.tensors["tokens"].is_pinned() for slot in loader._ring)
     assert rows_of(batches) == epochs[0]
     for batch in batches:
         assert np.array_equal(batch["tokens"].cpu().numpy(), corpus.tokens(batch["row"].cpu().numpy()))
-
-
-# --- rows by number
 
 
 def test_rows_by_number(corpus: Corpus) -> None:
@@ -533,7 +468,6 @@ def test_rows_by_number(corpus: Corpus) -> None:
     assert row["labels"].tolist() == expected["labels"][0].tolist()
     assert (row["run"].dtype, int(row["run"])) == (torch.int32, int(expected["run"][0]))
     many = data_set.__getitems__([5, 999, 5])
-    assert isinstance(many, RowBatch)
     assert torch.equal(many.tensors["tokens"], torch.from_numpy(corpus.tokens([5, 999, 5])))
     assert torch.equal(many[1]["tokens"], data_set[999]["tokens"])
     assert torch.equal(data_set[torch.tensor(999)]["tokens"], data_set[999]["tokens"])  # type: ignore[index]
@@ -583,12 +517,6 @@ def test_rows_of_several_corpora_one_by_one(corpus: Corpus) -> None:
         assert batch[field].tolist() == [value for part in expected for value in part[field].tolist()]
 
 
-def test_batches_as_a_data_set(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
-    loader = as_torch_dataset(corpus, map_style=False, batch_size=BATCH, seed=7, fields=("row",))
-    assert isinstance(loader, CriticLoader)
-    assert rows_of(loader) == epochs[0]
-
-
 def test_what_a_notebook_shows(corpus: Corpus) -> None:
     loader = CriticLoader(corpus, 100, device="cpu")
     assert repr(loader) == f"<CriticLoader of {loader.batches!r}, on cpu>"
@@ -597,18 +525,14 @@ def test_what_a_notebook_shows(corpus: Corpus) -> None:
     assert repr(dataset.__getitems__([3, 4])) == "<RowBatch of 2 rows: row, tokens>"
 
 
-# --- what is refused
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"threads": -1}, "threads=-1; expected at least 0"),
         ({"prefetch": 0}, "prefetch=0; expected at least 1"),
-        ({"keep": 0}, "keep=0; expected at least 1"),
         ({"prefetch": 1.5}, r"prefetch=1\.5; expected a whole number"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"fields": ("boards",)}, "boards"),
+        ({"fields": ("token",)}, "the nearest is 'tokens'"),
     ],
 )
 def test_wrong_arguments(corpus: Corpus, options: dict[str, Any], message: str) -> None:
@@ -618,8 +542,8 @@ def test_wrong_arguments(corpus: Corpus, options: dict[str, Any], message: str) 
 
 
 def test_wrong_arguments_of_a_data_set(corpus: Corpus) -> None:
-    for options in ({"fields": ("boards",)}, {"label_dtype": "int8"}, {"thresholds": (3,)}):
-        with pytest.raises(ValueError, match=r"boards|int8|3"):
+    for options in ({"fields": ("token",)}, {"label_dtype": "int8"}, {"thresholds": (3,)}):
+        with pytest.raises(ValueError, match=r"tokens|int8|3"):
             CriticDataset(corpus, **options)  # type: ignore[arg-type]
     session: Any = corpus.sessions[0]
     for make in (CriticDataset, CriticLoader):
@@ -682,3 +606,25 @@ class TestDataSets:
             as_torch_dataset(source, map_style=False)
         with pytest.raises(TypeError, match="expected a Corpus"):
             as_torch_dataset(source[:5])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tensors_of_columns(corpus: Corpus, workers: int) -> None:
+    rows = np.arange(len(corpus))
+    extra = {"shorts": rows.astype("u2"), "wide": np.stack([rows, rows], 1) / 4, "flags": rows % 2 > 0}
+    how: Any = {"fields": ("row", "seed", "score"), "extra": extra, "weight": "wide_", "batch_size": 100}
+    loader = loader_of(corpus, **how | {"extra": extra | {"wide_": rows / 4}})
+    seen = 0
+    for batch in DataLoader(loader, batch_size=None, num_workers=workers):
+        row = batch["row"]
+        kinds = {name: tensor.dtype for name, tensor in batch.items()}
+        assert kinds == {
+            "row": torch.int64, "seed": torch.int64, "score": torch.int32, "shorts": torch.int16,
+            "wide": torch.float64, "flags": torch.bool, "weight": torch.float32,
+        }  # fmt: skip
+        assert torch.equal(batch["shorts"], row.to(torch.int16))
+        assert torch.equal(batch["wide"], torch.stack([row, row], 1) / 4)
+        assert torch.equal(batch["flags"], row % 2 > 0)
+        assert torch.equal(batch["weight"], row / 4)
+        seen += len(row)
+    assert seen == len(corpus)

@@ -1,33 +1,30 @@
 """Trainings on several nodes: ranks that differ end at once, and any node resumes from a shared directory."""
 
-from __future__ import annotations
-
+import contextlib
+import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from tape2048 import Corpus
+from tape2048.critic.config import CriticConfig
 from tape2048.errors import ConfigError
 from tape2048.io.objects import open_store
-from tape2048.jit.compiler import cache_dir
 from tape2048.session.remote import put_session
 from tape2048.torch.training import train_critic
 
 from ..critics import config, lines, make_games
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape2048.critic.config import CriticConfig
+from ..stores import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -41,51 +38,28 @@ def run_ranks(
 ) -> list[tuple[int, str, float]]:
     """Train with a process for each rank, as nodes with a cache of their own; exit code, stderr, seconds.
 
-    They are killed when ``until()`` is true.
+    They are killed when ``until()`` is true; nothing is returned then.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    children = []
-    begin = time.monotonic()
     for rank, each in enumerate(configs):
-        settings = tmp_path / f"rank{rank}.json"
-        settings.write_bytes(msgspec.json.encode(each))
-        # A node of its own, but for the compiled kernels.
-        kernels, node = cache_dir(), tmp_path / f"node{rank}"
-        (node / "tape2048").mkdir(parents=True, exist_ok=True)
-        if kernels is not None and not (node / "tape2048" / kernels.name).exists():
-            (node / "tape2048" / kernels.name).symlink_to(kernels)
-        environment = {
-            **os.environ,
-            "WORLD_SIZE": str(len(configs)),
-            "RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "XDG_CACHE_HOME": str(node),
-        }
-        environment.pop("NUMBA_CACHE_DIR", None)
-        command = [sys.executable, "-m", "tests.sdk.critic_training", str(settings)]
-        children.append(
-            subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.PIPE, text=True)
-        )
-    try:
-        found = []
-        while until is not None and not until():
-            assert all(child.poll() is None for child in children)
-            time.sleep(0.05)
-        for child in children if until is not None else []:
-            child.send_signal(signal.SIGKILL)
-        for child in children:
-            _, said = child.communicate(timeout=240)
-            found.append((child.returncode, said, time.monotonic() - begin))
-        return found
-    finally:
-        for child in children:
-            child.kill()
-
-
-# --- ranks that are unlike
+        (tmp_path / f"rank{rank}.json").write_bytes(msgspec.json.encode(each))
+    command = ["tests.sdk.critic_training", "--ranks", str(tmp_path), str(len(configs)), str(free_port())]
+    with subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=CHECKOUT, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            while until is not None and not until():
+                assert process.poll() is None
+                time.sleep(0.05)
+            if until is not None:
+                return []
+            said, _ = process.communicate(timeout=240)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return [
+        (code, (tmp_path / f"rank{rank}.stderr").read_text(), seconds)
+        for rank, (code, seconds) in enumerate(json.loads(said))
+    ]
 
 
 @pytest.mark.slow
@@ -101,12 +75,9 @@ def test_ranks_that_differ_end_at_once(games: Path, tmp_path: Path) -> None:
         (small(games, tmp_path / "two", seed=5), ["setting seed is 5, not 1"]),
         (small(tmp_path / "nothing", tmp_path / "three"), ["rank 1 on .* cannot begin: .*nothing stands"]),
     ]
-    for number, (other, expected) in enumerate(cases):
-        mine = small(games, other.out)
-        alone = time.monotonic()
-        (_, _, _), *_ = run_ranks(tmp_path, [small(games, tmp_path / f"alone{number}", steps_max=1)])
-        alone = time.monotonic() - alone
-        found = run_ranks(tmp_path, [mine, other])
+    ((_, _, alone),) = run_ranks(tmp_path, [small(games, tmp_path / "alone", steps_max=1)])
+    for other, expected in cases:
+        found = run_ranks(tmp_path, [small(games, other.out), other])
         assert [code != 0 for code, _, _ in found] == [True, True]
         for text in expected:
             assert re.search(text, found[0][1]), found[0][1]
@@ -135,6 +106,28 @@ def test_nodes_that_swap_ranks_resume_exactly(games: Path, tmp_path: Path) -> No
     assert [code for code, _, _ in found] == [0, 0], found
     assert lines(out) == lines(tmp_path / "local")
     assert Corpus.open(data, cache=tmp_path / "node0").identity == Corpus.open(games).identity
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_other_ranks_continue_a_training(games: Path, tmp_path: Path, ranks: int) -> None:
+    """They learn from the rest of the rows, at the learning rates of these rows."""
+    out = tmp_path / "out"
+    settings = {"epochs": 2, "steps_max": None, "log_steps": 1, "checkpoint_steps": 5, "patience": None}
+    each = small(games, out, **settings, eval_steps=50, warmup_steps=0)
+    run_ranks(tmp_path, [each] * 2, until=(out / "checkpoint.safetensors").exists)
+    found = run_ranks(tmp_path, [each] * ranks)
+    assert [code for code, _, _ in found] == [0] * ranks, found
+    train = [line for line in lines(out) if line["kind"] == "train"]
+    assert [line["step"] for line in train] == list(range(1, len(train) + 1))
+    widths = np.diff([0, *(line["epoch"] for line in train)])
+    assert widths[-1] == pytest.approx(widths[0] * ranks / 2, rel=0.1)
+    assert train[-1]["epoch"] == 2
+    for line, width in zip(train, widths, strict=True):
+        done = (line["epoch"] - width) / 2
+        assert line["learning_rate"] == pytest.approx(
+            each.learning_rate * (1 + np.cos(np.pi * done)) / 2, abs=each.learning_rate * 0.03
+        )
 
 
 @pytest.mark.slow

@@ -1,165 +1,170 @@
-"""Targets of a neural critic's training: outcomes, a teacher's probabilities, or both; and whose games."""
-
-from __future__ import annotations
+"""Targets and weights of both kinds of critics, from columns; and whose games."""
 
 import json
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 
-from tape2048 import errors
+from tape2048 import Corpus, errors
 from tape2048.critic import NTupleCritic
-from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo
-from tape2048.game.rules import exps_to_boards
-from tape2048.ntuple.network import NetworkLayout
+from tape2048.critic.config import NTupleCriticConfig
+from tape2048.critic.ntuple import corpus_games, critic as ntuple, train_ntuple_critic
 from tape2048.torch import TorchCritic
-from tape2048.torch.model import Targets
 from tape2048.torch.training import train_critic
 
 from ..builders import Game, Spec, write_ours
 from ..critics import TILES, Seen, config, make_games
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-PLAYER = PlayedBy("toy", "a" * 64, 120)
-
-
-def save_teacher(path: Path, *, seed: int | None = 1, tiles: tuple[int, ...] = TILES, **facts: Any) -> Path:
-    """A teacher of random weights, or without weights, which says 0.5 of every tile that is not there."""
-    layout = NetworkLayout.of(["0123", "4567"])
-    weights = np.zeros((layout.entries, 1 << (len(tiles) - 1).bit_length()), np.int16)
-    if seed is not None:
-        weights[:, : len(tiles)] = np.random.default_rng(seed).integers(-20, 20, (layout.entries, len(tiles)))
-    split = SplitInfo(fractions={"train": 0.8, "val": 0.2})
-    about = {"thresholds": list(tiles), "split": split, "players": [PLAYER], **facts}
-    NTupleCritic(CriticFacts(**about), layout, weights, 1 / 32).save(path, preset=0)
-    return path
+TUPLES: dict[str, Any] = {
+    "thresholds": " ".join(map(str, TILES)), "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 8,
+    "learning_rate": 0.3, "threads": 1, "val_share": 0.2, "test_share": 0.0,
+}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_teacher(tmp_path_factory.mktemp("teacher") / "best.critic")
+def outcomes(root: Path) -> NDArray[np.float32]:
+    return Corpus.open(root).fetch(slice(None), ("labels",), thresholds=TILES)["labels"].astype(np.float32)
+
+
+def write(root: Path, name: str, values: NDArray[Any], columns: Path | None = None, **facts: Any) -> None:
+    """A column of all sessions of a corpus, of values by corpus row; no runs take turns."""
+    corpus = Corpus.open(root, columns=columns)
+    ends = np.cumsum([len(session) for session in corpus.sessions])
+    for session, part in zip(corpus.sessions, np.split(values, ends[:-1]), strict=True):
+        session.write_column(name, part, facts=facts, replace=True)
+
+
+def undecided(root: Path) -> NDArray[np.uint8]:
+    """Boards with 4096 whose games may reach 8192."""
+    boards = Corpus.open(root).tokens(slice(None))
+    return boards[boards.max(axis=1) == 12]
+
+
+def weights_of(out: Path) -> bytes:
+    return (out / "last/model.safetensors").read_bytes()
 
 
 @pytest.fixture
-def batch() -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    tokens = torch.from_numpy(rng.integers(0, 15, (64, 16)).astype(np.uint8))
-    return {"tokens": tokens, "labels": torch.from_numpy(rng.integers(0, 2, (64, 3)).astype(np.float32))}
+def games(tmp_path: Path, games: Path) -> Path:
+    """Games whose directory can have columns."""
+    return Path(shutil.copytree(games, tmp_path / "games"))
 
 
-def targets(teacher: Path | str, kind: str, **changes: Any) -> Targets:
-    made = config(teacher, "out", targets=kind, teacher=str(teacher), **changes)  # type: ignore[arg-type]
-    made.check()
-    return Targets(made, [PLAYER])
+def test_outcomes_in_a_column_are_the_outcomes(games: Path, tmp_path: Path) -> None:
+    write(games, "won", outcomes(games), thresholds=list(TILES))
+    write(games, "half", np.full(len(outcomes(games)), 0.5, np.float16))
+    train_critic(config(games, tmp_path / "plain"))
+    train_critic(config(games, tmp_path / "soft", targets="won", weight="half"))
+    assert weights_of(tmp_path / "soft") == weights_of(tmp_path / "plain")
 
 
-# --- what is learned
-
-
-def test_outcomes_are_the_labels(batch: dict[str, Any]) -> None:
-    assert targets("", "outcome")(batch) is batch["labels"]
-
-
-def test_a_teachers_probabilities_take_their_place(teacher: Path, batch: dict[str, Any]) -> None:
-    found = targets(teacher, "td")(batch)
-    expected = NTupleCritic.load(teacher)(exps_to_boards(batch["tokens"].numpy()))
-    assert found.dtype == torch.float32
-    assert (found.numpy() == expected).all()
-    assert (targets(teacher, "mix:1")(batch) == found).all()
-
-
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.75])
-def test_a_mixture_is_between_both(teacher: Path, batch: dict[str, Any], share: float) -> None:
-    found = targets(teacher, f"mix:{share}")(batch).double()
-    taught = targets(teacher, "td")(batch).double()
-    assert torch.allclose(found, (1 - share) * batch["labels"] + share * taught, atol=1e-6)
-    assert (found != taught).any()
-
-
-def test_a_student_says_what_its_teacher_says(games: Path, tmp_path: Path) -> None:
-    """Of a teacher that knows nothing, it learns nothing; of outcomes, it does."""
-    save_teacher(tmp_path / "empty.critic", seed=None)
-    boards = np.zeros(1, np.uint64)
+def test_probabilities_are_learned(games: Path, tmp_path: Path) -> None:
+    """Of a column that says 0.5 everywhere, a critic learns 0.5; of outcomes, it does not."""
+    write(games, "even", np.full((len(outcomes(games)), 3), 0.5, np.float32))
     said = {}
-    for kind, path in (("td", "empty.critic"), ("outcome", "")):
-        about = {"targets": kind, "teacher": path and str(tmp_path / path), "epochs": 3}
-        train_critic(config(games, tmp_path / kind, **about))
-        critic = TorchCritic.load(tmp_path / kind / "last", "cpu")
-        said[kind] = critic(boards)[0]
-        assert critic.info.training["targets"] == kind
-    assert np.abs(said["td"][1:] - 0.5).max() < np.abs(said["outcome"][1:] - 0.5).max()
-    assert abs(said["td"][2] - 0.5) < 0.2 < abs(said["outcome"][2] - 0.5)
+    for name in ("even", ""):
+        train_critic(config(games, tmp_path / f"of{name}", targets=name, epochs=3))
+        critic = TorchCritic.load(tmp_path / f"of{name}/last", "cpu")
+        said[name] = abs(float(critic(np.zeros(1, np.uint64))[0, 2]) - 0.5)
+        assert critic.info.training["targets"] == name
+    assert said["even"] < 0.2 < said[""]
 
 
-# --- teachers that do not fit
+@pytest.mark.parametrize("kind", ["transformer", "ntuple"])
+def test_rows_without_weight_teach_nothing(games: Path, tmp_path: Path, kind: str) -> None:
+    """A critic of games that reached 8192 expects it more than a critic of the other games."""
+    won = outcomes(games)[:, 1]
+    write(games, "won", outcomes(games))
+    expected = []
+    for name, weights in (("winners", won), ("losers", 1 - won)):
+        write(games, name, weights)
+        if kind == "ntuple":
+            settings = NTupleCriticConfig(data=str(games), targets="won", weight=name, **TUPLES)
+            trained = train_ntuple_critic(settings, corpus_games(settings), tmp_path / name)
+            assert trained.best is not None
+            critic: Any = NTupleCritic.load(trained.best)
+        else:
+            train_critic(config(games, tmp_path / name, weight=name, epochs=3))
+            critic = TorchCritic.load(tmp_path / name / "last", "cpu")
+        expected.append(critic(undecided(games)).mean(axis=0)[1])
+    assert expected[0] - expected[1] > 0.3
+
+
+def test_an_ntuple_critic_learns_probabilities(games: Path, tmp_path: Path) -> None:
+    write(games, "low", np.full((len(outcomes(games)), 3), 0.25, np.float32))
+    settings = NTupleCriticConfig(data=str(games), targets="low", **TUPLES)
+    trained = train_ntuple_critic(settings, corpus_games(settings), tmp_path / "out")
+    assert trained.best is not None
+    found = NTupleCritic.load(trained.best)(undecided(games))
+    assert np.abs(found[:, 1:] - 0.25).mean() < 0.05
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("column", "error", "said"),
     [
-        ({"targets": "td"}, "expected a teacher for td and mix"),
-        ({"targets": "mix:0.3"}, "expected a teacher for td and mix"),
-        ({"teacher": "best.critic"}, "none for outcome"),
-        ({"targets": "mix:0", "teacher": "best.critic"}, "expected a teacher for td and mix"),
-        ({"targets": "mix:1.5", "teacher": "best.critic"}, "a share from 0 to 1"),
-        ({"targets": "mix:", "teacher": "best.critic"}, "a share from 0 to 1"),
-        ({"targets": "td", "teacher": "best.critic", "use_embeddings": True}, "and boards for it"),
+        (None, errors.ColumnError, "this session has no column 'taught'"),
+        (np.float32([2, 0, 0]), errors.ColumnError, r"found \[2.0, 0.0, 0.0\]; expected probabilities"),
+        (np.float32([np.nan, 0, 0]), errors.ColumnError, r"found \[nan, 0.0, 0.0\]"),
+        (np.float32([1, 0]), errors.ConfigError, r"expected \[N, 3\]"),
     ],
 )
-def test_contradictory_settings_are_rejected(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(errors.ConfigError, match=said):
-        config(tmp_path, tmp_path, **changes).check()
-
-
-def test_a_teacher_of_other_tiles_is_rejected(games: Path, tmp_path: Path) -> None:
-    path = save_teacher(tmp_path / "low.critic", tiles=(2048, 4096))
-    with pytest.raises(
-        errors.ModelError, match=r"tiles \(2048, 4096\), and the training \(4096, 8192"
-    ) as caught:
-        train_critic(config(games, tmp_path / "out", targets="td", teacher=str(path)))
-    assert "--thresholds" in (caught.value.hint or "")
+def test_a_column_that_is_no_target_is_rejected(
+    games: Path, tmp_path: Path, column: Any, error: type, said: str
+) -> None:
+    if column is not None:
+        write(games, "taught", np.tile(column, (len(outcomes(games)), 1)))
+    with pytest.raises(error, match=said):
+        train_critic(config(games, tmp_path / "out", targets="taught"))
+    with pytest.raises(error, match=said):
+        corpus_games(NTupleCriticConfig(data=str(games), targets="taught", **TUPLES))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_teacher_of_another_player_is_rejected(games: Path, tmp_path: Path) -> None:
-    other = [PlayedBy("other:depth=3", "b" * 64, 7)]
-    path = save_teacher(tmp_path / "other.critic", players=other)
-    with pytest.raises(errors.ModelError) as caught:
-        train_critic(config(games, tmp_path / "out", targets="mix:0.3", teacher=str(path)))
-    assert f"judges other:depth=3 (SHA-256 {'b' * 16}...; 7 games)" in caught.value.message
-    assert f"games of a player without a name (SHA-256 {'a' * 16}...; 120 games)" in caught.value.message
-    assert "--kind ntuple" in (caught.value.hint or "")
+def test_probabilities_of_other_tiles_are_rejected(games: Path, tmp_path: Path) -> None:
+    write(games, "taught", outcomes(games), thresholds=[2048, 4096, 8192])
+    with pytest.raises(errors.CorpusError, match=r"expected \[4096, 8192, 16384\]"):
+        train_critic(config(games, tmp_path / "out", targets="taught"))
 
 
-def test_what_is_no_teacher_is_refused(games: Path, tmp_path: Path) -> None:
-    (tmp_path / "neural").mkdir()
-    (tmp_path / "neural/critic.json").write_text("{}")
-    for name, said in (("nowhere", "no such file"), ("neural", "a neural critic")):
-        with pytest.raises(errors.ModelError, match=said):
-            train_critic(config(games, tmp_path / "out", targets="td", teacher=str(tmp_path / name)))
+def test_a_resumed_training_rejects_another_column(
+    games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ntuple, "_ROUND_GAMES", 16)
+    write(games, "taught", outcomes(games), critic_sha256="a")
+    settings = config(games, tmp_path / "out", targets="taught")
+    tuples = NTupleCriticConfig(data=str(games), targets="taught", **TUPLES)
 
+    def after(count: int) -> Any:
+        asked = iter(range(count))
+        return lambda: next(asked, None) is None
 
-def test_a_resumed_training_refuses_another_teacher(games: Path, tmp_path: Path) -> None:
-    path = save_teacher(tmp_path / "a.critic")
-    settings = config(games, tmp_path / "out", targets="td", teacher=str(path))
-    asked = iter(range(3))
-    assert train_critic(settings, stop=lambda: next(asked, None) is None).ended is None
-    save_teacher(tmp_path / "b.critic", seed=2)
-    other = config(games, tmp_path / "out", targets="td", teacher=str(tmp_path / "b.critic"))
-    with pytest.raises(errors.StateError, match=r"teacher = .*a.critic', not .*b.critic'; taught_by"):
-        train_critic(other)
-    (tmp_path / "b.critic").replace(path)  # another one under the same name
-    with pytest.raises(errors.StateError, match=r"has taught_by = '[0-9a-f]{64}', not"):
+    assert train_critic(settings, stop=after(3)).ended is None
+    assert not train_ntuple_critic(tuples, corpus_games(tuples), tmp_path / "tuples", stop=after(1)).done
+    write(games, "taught", outcomes(games), critic_sha256="b")
+    with pytest.raises(errors.StateError, match=r"has columns_sha256 = '[0-9a-f]{64}', not"):
         train_critic(settings)
-    save_teacher(path)
+    with pytest.raises(errors.StateError, match=r"has columns_sha256 = '[0-9a-f]{64}', not"):
+        train_ntuple_critic(tuples, corpus_games(tuples), tmp_path / "tuples")
+    write(games, "taught", outcomes(games), critic_sha256="a")
     assert train_critic(settings).ended == "all steps are made"
+    assert train_ntuple_critic(tuples, corpus_games(tuples), tmp_path / "tuples").done
 
 
-# --- whose games
+def test_columns_of_an_overlay_are_used(games: Path, tmp_path: Path) -> None:
+    write(games, "taught", outcomes(games), columns=tmp_path / "columns")
+    with pytest.raises(errors.ColumnError, match="this session has no column"):
+        train_critic(config(games, tmp_path / "out", targets="taught"))
+    overlay = {"columns": str(tmp_path / "columns"), "targets": "taught"}
+    assert train_critic(config(games, tmp_path / "out", steps_max=1, **overlay)).ended
+    assert corpus_games(NTupleCriticConfig(data=str(games), **overlay, **TUPLES)).columns_sha256
+
+
+def test_games_that_are_not_recorded_have_no_columns() -> None:
+    with pytest.raises(errors.ConfigError, match="player: found 'greedy' beside the column 'taught'"):
+        NTupleCriticConfig(player="greedy", games=9, targets="taught", **TUPLES).check()
 
 
 def test_games_of_several_players_need_a_flag(tmp_path: Path) -> None:
@@ -171,6 +176,6 @@ def test_games_of_several_players_need_a_flag(tmp_path: Path) -> None:
     assert "--mixed-players" in (caught.value.hint or "")
     view = Seen()
     train_critic(config(root, tmp_path / "out", mixed_players=True, steps_max=2), view)
-    assert view.events[0].startswith("games of b (no SHA-256; 60 games): their sessions have no SHA-256")
+    assert view.events[0].startswith("games of b (60 games): their sessions have no SHA-256")
     players = json.loads((tmp_path / "out/last/critic.json").read_text())["players"]
     assert sorted((one["name"], one["sha256"]) for one in players) == [("", "a" * 64), ("b", "")]

@@ -1,20 +1,18 @@
 """Towers: ours and others', as modules and as directories."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tape2048 import errors
-from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256
+from tape2048.torch.tower import Tower, TowerConfig, open_tower, tower_sha256
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from ..critics import save_tower
 
 SMALL = TowerConfig(dim=8, layers=1, heads=2, ffn=8)
 
@@ -190,6 +188,8 @@ def test_damaged_directories(tmp_path: Path) -> None:
     for length in (0, 4, 8, 100, len(whole) // 2, len(whole) - 1):
         model.write_bytes(whole[:length])
         refused("not a safetensors file")
+    model.write_bytes((5 << 20).to_bytes(8, "little") + bytes(5 << 20))
+    refused("the header claims more bytes")
     model.write_bytes(whole)
     for content in ("", "[]", '{"dim": "8"}', '{"dims": 8}', '{"dim": 99999999}'):
         config.write_text(content)

@@ -1,9 +1,8 @@
 """What a validation measures, against slow definitions; what a training does where it has no loss."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +12,10 @@ from tape2048 import Corpus, errors
 from tape2048.session.session import Session
 from tape2048.torch import CriticLoader
 from tape2048.torch.embedding import embed_session
-from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower
+from tape2048.torch.tower import Tower, TowerConfig, open_tower
 from tape2048.torch.training import auroc, train_critic, validate
 
-from ..critics import TILES, config, make_games, make_uneven
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from ..critics import TILES, config, make_games, make_uneven, save_tower
 
 
 def test_nan_in_validation_ends_the_training(tmp_path: Path) -> None:
@@ -55,15 +51,14 @@ def by_pairs(scores: Any, labels: Any) -> float | None:
 def test_no_number_has_no_rank() -> None:
     once = np.ones(3, np.float32)
     assert auroc(np.array([0.0, np.nan, 1.0]), np.array([True, False, False]), once) is None
+    assert auroc(np.arange(3.0), np.zeros(3, np.bool_), once) is None, "nor has one kind alone"
 
 
 def test_a_validation_is_that_of_all_rows_once(tmp_path: Path) -> None:
     corpus = Corpus.open(make_games(tmp_path / "selfplay", sessions=1))
     tiles, shift = (4096, 8192), torch.tensor([0.5, -1.0])
     fields = ("tokens", "labels", "weight")
-    loader = CriticLoader(
-        corpus, 700, thresholds=tiles, fields=fields, label_dtype="float32", threads=0, keep=1
-    )
+    loader = CriticLoader(corpus, 700, thresholds=tiles, fields=fields, label_dtype="float32", threads=0)
     next(iter(loader))  # wherever it was
     bad = 2
 

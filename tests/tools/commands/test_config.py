@@ -1,33 +1,20 @@
 """``tape2048 config``, and the flags that it shares with ``record``."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import click
 import pytest
 
 from tape2048 import errors
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective, load_config
-from tape2048_tools.commands.recorder import config, record
 from tape2048_tools.options.recorder import sample_toml, settings_table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 SETTINGS = settings_of(RecorderConfig)
-
-
-# --- show
 
 
 def test_show_lists_every_setting(tape: Tape) -> None:
@@ -84,23 +71,6 @@ def test_an_unknown_flag_names_the_nearest(tape: Tape) -> None:
     assert "--rotate-steps" in done.err
 
 
-# --- flags
-
-
-def test_every_setting_has_a_flag(tape: Tape) -> None:
-    by_name = {option.name: option for option in record.command.params if isinstance(option, click.Option)}
-    for setting in SETTINGS.values():
-        if not setting.has_text:
-            assert setting.name not in by_name
-            continue
-        option = by_name[setting.name]
-        assert setting.flag in option.opts
-        assert setting.env not in str(option.envvar), "one place reads the environment"
-        assert option.default is None or option.default is not False
-    show = config.command.commands["show"]  # type: ignore[attr-defined]
-    assert set(by_name) <= {option.name for option in show.params}
-
-
 def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
     values = {
         "player": "python:m:f", "lanes": 21, "model_dir": "d", "model_files": "*.pt",
@@ -123,9 +93,6 @@ def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
     document = tape("config", "show", "--json", "--record-action", *args).json
     assert document["config"] == {**values, "player_args": {}, "sampling": {}}
     assert tape("config", "show", "--json", "--no-record-action").json["config"]["record_action"] is False
-
-
-# --- init
 
 
 def test_init_writes_a_sample_that_record_takes(tape: Tape, tmp_path: Path) -> None:
@@ -167,9 +134,6 @@ def test_init_into_nowhere_is_an_error(tape: Tape, tmp_path: Path) -> None:
         done = tape("config", "init", tmp_path / "missing/r.toml", *force)
         assert done.code == errors.StorageError.exit_code
         assert str(tmp_path / "missing/r.toml") in done.err
-
-
-# --- the sample
 
 
 def test_the_uncommented_sample_is_the_defaults(tmp_path: Path) -> None:

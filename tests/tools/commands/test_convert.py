@@ -1,8 +1,7 @@
-"""Convert and annotate, on what the real recorder leaves."""
+"""Convert, on what the real recorder leaves."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +9,7 @@ import pytest
 from tape2048.packs import PackReader
 from tape2048.session.session import Session, sessions
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Tape = Callable[..., Any]
+from ..conftest import Tape
 
 
 @pytest.fixture
@@ -24,35 +19,6 @@ def recorded(process: Any, tmp_path: Path) -> Path:
     done = process("record", *flags, "--out-dir", str(tmp_path / "selfplay"))
     assert done.returncode == 0, done.stderr
     return sessions(tmp_path / "selfplay")[0]
-
-
-@pytest.mark.slow
-def test_recorded_games_go_round(tape: Tape, recorded: Path, tmp_path: Path) -> None:
-    session = Session.open(recorded)
-    steps = [
-        ("v1", "a2run", recorded.parent), ("v2", "a2run2", tmp_path / "v1"),
-        ("x.a2pack", "pack", tmp_path / "v2"),
-        ("v1-again", "a2run", tmp_path / "x.a2pack"), ("ds", "dataset", tmp_path / "v1-again"),
-        ("v2-again", "a2run2", tmp_path / "ds"),
-    ]  # fmt: skip
-    for name, kind, source in steps:
-        done = tape("convert", source, tmp_path / name, "--to", kind, "--json")
-        assert (done.code, done.err) == (0, ""), name
-        assert (done.json["runs"], done.json["lost"]) == (5, {})
-    contents = [
-        [path.read_bytes() for path in sorted((tmp_path / name).iterdir())]
-        for name in ("v1", "v1-again", "v2", "v2-again")
-    ]
-    assert contents[0] == contents[1]
-    assert contents[2] == contents[3]
-    assert tape("convert", tmp_path / "v1-again", tmp_path / "back", "--to", "session", "--lossy").code == 0
-    back = Session.open(tmp_path / "back")
-    np.testing.assert_array_equal(back.steps["exps"], session.steps["exps"])
-    np.testing.assert_array_equal(back.steps["action"], session.steps["action"])
-    for name in ("seed", "steps", "max_score", "highest_tile"):
-        np.testing.assert_array_equal(back.runs[name], session.runs[name])
-    assert back.meta["player_sha256"] == session.meta["player_sha256"]
-    assert tape("validate", tmp_path / "back").code == 0
 
 
 @pytest.mark.slow
@@ -85,7 +51,7 @@ def test_missing_facts_are_replayed(tape: Tape, process: Any, tmp_path: Path, fl
 @pytest.mark.parametrize(
     "command",
     [
-        ["convert", "selfplay", "x.a2pack"], ["annotate", "selfplay", "x.a2pack"],
+        ["convert", "selfplay", "x.a2pack"],
         ["dataset", "build", "selfplay", "--output", "x"],
         ["pack", "pack", "--input", "selfplay", "--output", "x"],
     ],
@@ -110,15 +76,8 @@ def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: 
         "    return lambda boards, legal, exps: np.tile(np.float32([4, 1, 3, 2]), (len(boards), 1))\n"
     )
     flags = [
-        "--player",
-        f"python:{tmp_path}/player.py:make",
-        "--lanes",
-        "64",
-        "--workers",
-        "1",
-        "--seed",
-        "5",
-    ]
+        "--player", f"python:{tmp_path}/player.py:make", "--lanes", "64", "--workers", "1", "--seed", "5",
+    ]  # fmt: skip
     flags += ["--max-games", "20"]
     for name, more in (("bare", []), ("moves", ["--record-action"])):
         done = process("record", *flags, *more, "--out-dir", str(tmp_path / name))
@@ -142,43 +101,27 @@ def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: 
     assert (done.code, done.err) == (0, "")
 
 
-def test_one_run_is_a_file_by_its_name(tape: Tape, tmp_path: Path) -> None:
-    line = '{"steps": 0, "states": [1], "moves": []}\n'
-    (tmp_path / "x.jsonl").write_text(line)
-    assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x.a2pack").code == 0
-    assert tape("convert", tmp_path / "x.a2pack", tmp_path / "x.a2run2").code == 0
-    assert (tmp_path / "x.a2run2").is_file()
-    (tmp_path / "y.jsonl").write_text(2 * line)
-    refused = tape("convert", tmp_path / "y.jsonl", tmp_path / "y.a2run2")
-    assert (refused.code, (tmp_path / "y.a2run2").exists()) == (4, False)
-    assert "hint: name a directory" in refused.err
-    for name in ("x", "y"):
-        assert tape("convert", tmp_path / f"{name}.jsonl", tmp_path / name, "--to", "a2run2").code == 0
-        assert (tmp_path / name / "000000.a2run2").is_file()
-
-
 @pytest.mark.slow
-def test_annotate(tape: Tape, recorded: Path, tmp_path: Path) -> None:
-    assert tape("annotate", recorded, tmp_path / "x.a2pack", "--player", "expectimax:depth=1").code == 0
+def test_values_of_a_session_become_branch_values(tape: Tape, recorded: Path, tmp_path: Path) -> None:
+    again, player = tmp_path / "20260101T000000Z_model=x", ("--player", "ntuple:weights=fast")
+    assert tape("annotate", recorded, *player).code == 0
+    assert tape("convert", recorded, tmp_path / "x.a2pack").code == 0
     done = tape("convert", tmp_path / "x.a2pack", tmp_path / "v1", "--to", "a2run")
-    assert done.code == 5
-    assert "branch values" in done.err
-    assert "--lossy" in done.err
-    assert not (tmp_path / "v1").exists()
-    done = tape("convert", tmp_path / "x.a2pack", tmp_path / "v1", "--to", "a2run", "--lossy")
-    assert (done.code, done.err) == (0, "lost: branch values, of 5 runs\n")
-    done = tape("annotate", recorded, tmp_path / "ds", "--to", "dataset", "--lossy")
-    assert done.code == 0
+    assert (done.code, "branch values" in done.err, (tmp_path / "v1").exists()) == (5, True, False)
+    done = tape("convert", recorded, tmp_path / "v1", "--to", "a2run")
+    assert (done.code, done.err) == (0, ""), "the session keeps its column"
+    assert tape("convert", recorded, tmp_path / "ds", "--to", "dataset", "--lossy").code == 0
     rows = np.load(tmp_path / "ds/steps.npy")
-    chosen = rows["ev_values"][np.arange(len(rows)), rows["move"]]
-    assert (chosen == 1.0).all()
+    assert (rows["ev_values"][np.arange(len(rows)), rows["move"]] == 1.0).all()
     assert tape("dataset", "verify", tmp_path / "ds").code == 0
-    assert tape("annotate", recorded, tmp_path / "y", "--to", "pack", "--player", "random").code == 78
-    done = tape("annotate", recorded, tmp_path / "z.a2pack", "--player", "ntuple:weights=fast")
-    assert done.code == 0
-    values = PackReader.open(tmp_path / "z.a2pack").decode(0).branch_values
-    assert values.max() == pytest.approx(1, abs=1e-6)
-    assert len(np.unique(values)) > 100, "a network's values, not ties"
+    assert tape("convert", tmp_path / "x.a2pack", again, "--to", "tape", "--lossy").code == 0
+    assert tape("annotate", again, *player).code == 0
+    assert tape("convert", again, tmp_path / "y.a2pack").code == 0
+    one, other = (list(PackReader.open(tmp_path / name)) for name in ("x.a2pack", "y.a2pack"))
+    for a, b in zip(one, other, strict=True):
+        assert a.states.tolist() == b.states.tolist()
+        assert np.array_equal(a.branch_values, b.branch_values)
+    assert len(np.unique(one[0].branch_values)) > 100, "a network's values, not ties"
 
 
 def test_targets_have_to_be_said(tape: Tape, tmp_path: Path) -> None:

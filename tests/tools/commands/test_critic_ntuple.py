@@ -1,7 +1,5 @@
 """Commands with n-tuple critics: trained, asked, examined and applied; without PyTorch."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -11,15 +9,15 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from tape2048 import Corpus, errors
-from tape2048.critic import NTupleCritic, open_scores
-from tape2048.critic.config import PRESETS
+from tape2048.critic import NTupleCritic
+from tape2048.critic.config import PRESETS, CriticConfig
 from tape2048.critic.facts import SHIPPED
 from tape2048.critic.ntuple import NTupleCriticConfig
 from tape2048.game.rules import exps_to_boards
@@ -27,12 +25,7 @@ from tape2048.io.safetensors import decode
 from tape2048_tools.cli import run
 from tape2048_tools.options.critic import example_toml
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 COMMAND = (sys.executable, "-m", "tape2048_tools.cli")
 TRAIN = ("critic", "train", "--kind", "ntuple")
@@ -67,16 +60,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("critic-ntuple"))
 
 
-# --- training
-
-
 def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> None:
     (tmp_path / "selfplay").symlink_to(made.root)
     done = tape(*TRAIN, *SMALL)
     assert done.code == 0, done.err
     found = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
     assert found["ended"] == "all passes are made"
-    assert re.fullmatch(r"4\d\d games in 2 passes, [\d,]+ boards, 0:\d\d, \S+ boards/s", found["learned"])
+    assert re.fullmatch(r"2 epochs of 2\d\d games, [\d,]+ boards, 0:\d\d, \S+ boards/s", found["learned"])
     assert re.fullmatch(r"critic/best\.critic, [\d,]+ bytes", found["best"])
     assert re.fullmatch(r"log loss 0\.\d{5} over boards and tiles", found["validation"])
     assert "tape2048 critic eval critic/best.critic selfplay --oracle 48" in done.out
@@ -102,7 +92,7 @@ def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["critic"], "nothing is recorded"
     other = tape(*TRAIN, *SMALL, "--player", "greedy", "--games", "201")
     assert other.code == errors.StateError.exit_code
-    assert re.search(r"has corpus = '[0-9a-f]{64}', not '[0-9a-f]{64}'; games = 200, not 201", other.err)
+    assert re.search(r"has games = 200, not 201; corpus = '[0-9a-f]{64}', not '[0-9a-f]{64}'", other.err)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +110,7 @@ def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
         (("--kind", "forest"), 2, "forest"),
         (("--data", "nowhere"), errors.MissingPathError.exit_code, "nowhere"),
         (("--tuples", "012"), errors.ConfigError.exit_code, "groups of 4 to 6 digits"),
-        (("--thresholds", "128 65536"), errors.ConfigError.exit_code, "expected tiles up to 32768"),
+        (("--thresholds", "128 131072"), errors.ConfigError.exit_code, "expected tiles up to 65536"),
         (("--weight-step", "2"), errors.ConfigError.exit_code, "--weight-step"),
         (("--learning-rate", "1e9"), errors.ConfigError.exit_code, "--learning-rate"),
         (
@@ -147,6 +137,8 @@ def test_options_are_those_of_the_kind(tape: Tape) -> None:
     assert "--tower-dim" not in text
     assert tape("critic", "train", "--kind=ntuple", "--help").out == text
     other = tape("critic", "train", "--help").out
+    for field in msgspec.structs.fields(CriticConfig):
+        assert f"--{field.name.replace('_', '-')}" in other
     assert "--kind ntuple --help" in re.sub(r"\s+", " ", other)
     assert "--tuples" not in other
     assert tape("critic", "train", "--tuples", "0123").code == 2
@@ -154,16 +146,6 @@ def test_options_are_those_of_the_kind(tape: Tape) -> None:
 
 def test_print_config_is_a_configuration(tape: Tape, tmp_path: Path) -> None:
     assert tape(*TRAIN, "--print-config").out == example_toml(NTupleCriticConfig)
-    text = 'thresholds = [128, 256]\ntuples = "0123 0145"\nstages = ""\npatience = 3\n'
-    (tmp_path / "critic.toml").write_text(text)
-    done = tape(*TRAIN, "--config", "critic.toml", "--decay", "0.7", "--print-config")
-    assert done.code == 0, done.err
-    values = tomllib.loads(done.out)
-    assert set(values) == set(NTupleCriticConfig.__struct_fields__)
-    assert (values["thresholds"], values["tuples"], values["stages"]) == ("128 256", "0123 0145", "")
-    assert (values["patience"], values["decay"]) == (3, 0.7)
-    (tmp_path / "again.toml").write_text(done.out)
-    assert tape(*TRAIN, "--config", "again.toml", "--print-config").out == done.out
     (tmp_path / "wrong.toml").write_text("tuple = 3")
     wrong = tape(*TRAIN, "--config", "wrong.toml")
     assert (wrong.code, "nearest is 'tuples'" in wrong.err) == (errors.ConfigError.exit_code, True)
@@ -183,8 +165,14 @@ def test_the_shipped_preset_is_valid(tape: Tape) -> None:
 def test_games_of_several_players_need_a_flag(tape: Tape, made: Made) -> None:
     done = tape(*TRAIN, *SMALL, "--data", made.both)
     assert done.code == errors.ConfigError.exit_code
-    assert re.search(r"found games of 2 players: greedy \(SHA-256 .*; 300 games\); random \(SHA", done.err)
+    assert "found games of 2 players: greedy (300 games); random (20 games)" in done.err
+    assert '--player-name "greedy"' in done.err
     assert "--mixed-players" in done.err
+    one = tape(
+        *TRAIN, *SMALL, "--data", made.both, "--player-name", "greedy", "--epochs", "1", "--out", "one"
+    )
+    assert one.code == 0, one.err
+    assert [one.games for one in NTupleCritic.load("one/best.critic").info.players] == [300]
     mixed = tape(*TRAIN, *SMALL, "--data", made.both, "--mixed-players", "--epochs", "1")
     assert mixed.code == 0, mixed.err
     assert [one.games for one in NTupleCritic.load("critic/best.critic").info.players] == [300, 20]
@@ -200,9 +188,6 @@ def test_tiles_that_nobody_reached_are_said_or_refused(tape: Tape, made: Made) -
     said = tape(*TRAIN, *SMALL, "--data", made.root, "--thresholds", "128 32768", "--epochs", "1")
     assert said.code == 0
     assert re.search(r"info 32,768 was reached by none of \d+ games: its probability says no more", said.err)
-
-
-# --- stopped and killed
 
 
 def checkpoint_state(out: Path) -> dict[str, Any]:
@@ -255,8 +240,6 @@ def test_killed_and_stopped_trainings_resume_exactly(
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == list(range(1, 9))
 
-
-# --- asking
 
 BOARD = [0, 2, 0, 0, 0, 4, 2, 0, 8, 16, 4, 2, 64, 32, 16, 128]
 PACKED = sum(max(tile.bit_length() - 1, 0) << (60 - 4 * cell) for cell, tile in enumerate(BOARD))
@@ -317,9 +300,6 @@ def test_what_is_no_critic_is_refused(tape: Tape, made: Made) -> None:
         assert "hint:" in done.err
 
 
-# --- examining and applying
-
-
 def test_it_is_examined_like_any_critic(tape: Tape, made: Made, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     done = tape("critic", "eval", made.critic, made.root, *QUICK, "--json", "--html", report)
@@ -342,20 +322,22 @@ def test_games_of_another_player_are_said(tape: Tape, made: Made) -> None:
     done = tape("critic", "eval", made.critic, made.random, *QUICK)
     assert done.code == 0, done.err
     said = re.sub(r"\s+", " ", done.out)
-    assert "The critic judges another player: these are games of random (SHA-256" in said
-    scored = tape("critic", "score", made.critic, made.random, "--out", "scores.npy")
-    assert "the critic judges another player: these are games of random (SHA-256" in scored.err
+    assert "The critic judges another player: these are games of random." in said
+    scored = tape("critic", "score", made.critic, made.random, "--columns", "scores")
+    assert "the critic judges another player: these are games of random@" in scored.err
     assert scored.code == 0
 
 
 def test_every_row_is_scored(tape: Tape, made: Made) -> None:
-    done = tape("critic", "score", made.critic, made.root, "--out", "scores.npy", "--json")
+    done = tape("critic", "score", made.critic, made.root, "--columns", "scores", "--name", "mine", "--json")
     assert done.code == 0, done.err
     assert "another player" not in done.err
-    corpus, critic = Corpus.open(made.root), NTupleCritic.load(made.critic)
-    scores = open_scores("scores.npy")
-    assert (scores.info.critic_sha256, scores.info.thresholds) == (critic.sha256, [128, 256])
-    assert (scores.values == critic(exps_to_boards(corpus.tokens(slice(None))))).all()
+    critic = NTupleCritic.load(made.critic)
+    assert (done.json["critic_sha256"], done.json["thresholds"]) == (critic.sha256, [128, 256])
+    for session in Corpus.open(made.root, columns="scores").sessions:
+        values, info, _ = session.column("mine")
+        assert (info.facts["critic_sha256"], info.facts["thresholds"]) == (critic.sha256, [128, 256])
+        assert (values == critic(exps_to_boards(session.tokens(slice(None))))).all()
 
 
 def test_all_of_it_works_without_torch(made: Made, tmp_path: Path, environment: dict[str, str]) -> None:
@@ -363,7 +345,7 @@ def test_all_of_it_works_without_torch(made: Made, tmp_path: Path, environment: 
         [*TRAIN, *SMALL, "--data", str(made.root), "--epochs", "1"],
         ["critic", "ask", "--critic", "critic/best.critic", "0x1"],
         ["critic", "eval", "critic/best.critic", str(made.root), *QUICK],
-        ["critic", "score", "critic/best.critic", str(made.root), "--out", "scores.npy"],
+        ["critic", "score", "critic/best.critic", str(made.root), "--columns", "scores"],
         ["critic", "ask", "--critic", "nowhere", "0x1"],
         ["critic", "ask", "--critic", "critic", "0x1"],
     ]

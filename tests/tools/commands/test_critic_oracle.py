@@ -1,20 +1,15 @@
 """Examining a critic against rollouts, by the command, on games that it recorded."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,10 +25,7 @@ from tape2048_recorder.evaluation.games import play_rollouts
 from tape2048_recorder.players.registry import make_player
 from tape2048_tools.critic_report import estimate_text, rollouts_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Tape = Callable[..., Any]
+from ..conftest import Tape
 
 TILES = (128, 256, 4096)
 COMMAND = (sys.executable, "-m", "tape2048_tools.cli")
@@ -197,35 +189,11 @@ def test_games_of_two_players_are_refused_by_name(tape: Tape, made: Made) -> Non
     done = tape("critic", "eval", made.critic, made.both, *ORACLE, "--split", "all")
     assert done.code == CorpusError.exit_code
     hashes = [str(one.meta["player_sha256"])[:12] for one in Corpus.open(made.both).sessions]
-    assert "found games of 2 players (" in done.err
-    assert all(part in done.err for part in ("random (", "greedy (", *hashes))
+    assert "found games of 2 players: random@" in done.err
+    assert all(part in done.err for part in ("random@", "greedy@", *hashes))
     assert "hint:" in done.err
 
 
 @pytest.mark.parametrize("wrong", [("--oracle", "1"), ("--oracle", "65536"), ("--positions", "0")])
 def test_numbers_out_of_range_are_refused(tape: Tape, made: Made, wrong: tuple[str, str]) -> None:
     assert tape("critic", "eval", made.critic, made.root, *QUICK, *wrong).code == 2
-
-
-@pytest.mark.slow
-def test_an_interrupted_command_goes_on(made: Made, tmp_path: Path) -> None:
-    """By Ctrl-C while rollouts are played; the second call plays the rest."""
-    flags = [*QUICK, "--oracle", "2000", "--positions", "300", "--json"]
-    command = [*COMMAND, "critic", "eval", str(made.critic), str(made.root), *flags]
-    # Kernels from where they are, rollouts to an empty place.
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    kernels = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tape2048"
-    (tmp_path / "tape2048").mkdir()
-    for one in kernels.glob("kernels-*"):
-        (tmp_path / "tape2048" / one.name).symlink_to(one)
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
-        files: list[Path] = []
-        deadline = time.monotonic() + 120
-        while not files or b'"positions":"0"' in files[0].read_bytes()[:400]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-            files = list((tmp_path / "tape2048/oracle").glob("*.safetensors"))
-        first.send_signal(signal.SIGINT)
-        assert first.wait(120) == 130
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
-    assert 0 < json.loads(done.stdout)["evaluation"]["truth"]["known"] < 300

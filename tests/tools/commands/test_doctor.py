@@ -1,24 +1,18 @@
 """``tape2048 doctor``: each answer that a machine can give."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048_tools.machine import doctor
 from tape2048_tools.machine.doctor import Machine
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 
 class Space(NamedTuple):
@@ -28,6 +22,7 @@ class Space(NamedTuple):
     f_frsize: int = 4096
     f_files: int = 10**6
     f_favail: int = 10**5
+    f_blocks: int = 10**9
 
 
 class Told(Machine):
@@ -40,14 +35,9 @@ class Told(Machine):
         self.version = lambda package: versions.get(package, Machine.version(self, package))  # type: ignore[method-assign]
         self.limit = limits.get  # type: ignore[method-assign]
         well = {
-            "filesystem": ("ext4", {"rw"}),
-            "statvfs": Space(),
-            "memory_mb": 64_000.0,
-            "tasks_max": None,
-            "cores": 8,
-            "cpu_features": {"avx2", "bmi2", "popcnt"},
-            "clock_is_synchronised": True,
-        }
+            "filesystem": ("ext4", {"rw"}), "statvfs": Space(), "memory_mb": 64_000.0, "tasks_max": None,
+            "cores": 8, "cpu_features": {"avx2", "bmi2", "popcnt"}, "clock_is_synchronised": True,
+        }  # fmt: skip
         for name, answer in {**well, **answers}.items():
             raises = isinstance(answer, Exception)
             setattr(self, name, Mock(side_effect=answer) if raises else Mock(return_value=answer))
@@ -102,6 +92,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 
 
+def test_a_compiler_that_is_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    check = found(tmp_path)["numba and NumPy"]
+    assert (check.status, check.hint) == ("fail", "unset NUMBA_DISABLE_JIT")
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_what_is_wrong_is_said(tmp_path: Path, name: str) -> None:
     answers, check, status, said = ANSWERS[name]
@@ -130,6 +126,14 @@ def test_a_session_has_the_bytes_of_its_rows(
     assert (short.status, f" {wanted} hold two sessions" in short.found) == ("warn", True)
     enough = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted, f_frsize=1))["free space"]
     assert enough.status == "ok"
+
+
+@pytest.mark.parametrize("name", ["max_disk_mb", "spool_max_mb"])
+def test_a_limit_that_the_disk_cannot_hold(tmp_path: Path, name: str) -> None:
+    disk = Space(f_bavail=10**9, f_frsize=1, f_blocks=10**9)
+    check = found(tmp_path, f"{CONFIG}{name} = 745\n", statvfs=disk)["free space"]
+    assert (check.status, f"{name} = 745 and min_free_mb = 256 exceed its 1,000 MB") == ("warn", check.found)
+    assert found(tmp_path, f"{CONFIG}{name} = 744\n", statvfs=disk)["free space"].status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -179,11 +183,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").write_text("mine")
     checks = found(tmp_path, f'out_dir = "{tmp_path}/file/below"')
     assert (checks["out_dir"].status, "is a file" in checks["out_dir"].found) == ("fail", True)
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", raising(PermissionError(13, "Permission denied")))
     checks = found(tmp_path, f'out_dir = "{tmp_path}"')
     assert (checks["out_dir"].status, "Permission denied" in checks["out_dir"].found) == ("fail", True)
 
@@ -242,8 +242,5 @@ def test_the_command(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert document.code == 1
     assert not document.json["ok"]
     assert {check["name"] for check in document.json["checks"]} >= {
-        "configuration",
-        "out_dir",
-        "memory",
-        "torch",
-    }
+        "configuration", "out_dir", "memory", "torch",
+    }  # fmt: skip

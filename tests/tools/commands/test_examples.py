@@ -1,18 +1,10 @@
 """`tape2048 examples`: all files appear, as they are in the checkout, and none is replaced unasked."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tape2048 import errors
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

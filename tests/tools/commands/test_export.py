@@ -1,24 +1,18 @@
 """``tape2048 export``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from tape2048 import errors
+from tape2048 import Session, errors
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +49,24 @@ def test_runs_as_lines(tape: Tape, session: Path) -> None:
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["run_id"] for record in records] == [1, 2, 3, 4]
     assert records[1] == {
-        "session": session.name, "run_id": 2, "seed": 2**63 + 5, "steps": 60, "max_score": 180_000,
-        "highest_tile": 8192, "rows": 60, "reached_8192": True,
+        "session": session.name, "player": "expectimax@abababababab", "run_id": 2, "seed": 2**63 + 5,
+        "steps": 60, "max_score": 180_000, "highest_tile": 8192, "rows": 60, "reached_8192": True,
     }  # fmt: skip
+
+
+def test_columns(tape: Tape, session: Path, tmp_path: Path) -> None:
+    """All, or those of ``--with``, also of an overlay."""
+    opened = Session.open(session, columns=tmp_path / "columns")
+    opened.write_column("loss", np.arange(len(opened)) / 2)
+    opened.use_overlay(None)
+    opened.write_column("best", np.arange(len(opened), dtype=np.uint8))
+    line = ("export", session, "--format", "jsonl", "-o", "-", "--columns", tmp_path / "columns")
+    for options, names in (((), ["best", "loss"]), (("--with", "loss"), ["loss"]), (("--with", ""), [])):
+        records = [json.loads(line) for line in tape(*line, *options).out.splitlines()]
+        assert list(records[3]) == ["session", "run_id", "step_idx", "exps", *names]
+        assert records[3].get("loss", 1.5) == 1.5
+    done = tape(*line, "--with", "luck")
+    assert (done.code, "no column 'luck'" in done.err) == (errors.ColumnError.exit_code, True)
 
 
 def test_seeds_as_text(tape: Tape, session: Path) -> None:
@@ -170,8 +179,6 @@ def test_a_closed_pipe_is_no_error(session: Path, environment: dict[str, str]) -
     command = [sys.executable, "-m", "tape2048_tools.cli", "export", session, "--format", "jsonl", "-o", "-"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait(60) == 141

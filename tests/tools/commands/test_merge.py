@@ -1,26 +1,18 @@
 """``tape2048 merge``, ``tape2048 recover`` and ``tape2048 validate --quarantine``."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048 import Session, errors, sessions
 from tape2048_recorder.daemon.instance import Instance
 
-from ..conftest import GAMES, META, write_foreign_session, write_session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import GAMES, META, Tape, write_foreign_session, write_session
 
 
 @pytest.fixture
@@ -35,9 +27,6 @@ def halves(tmp_path: Path) -> list[Path]:
             {**META, "started_at": "2026-01-01T00:01:00Z"},
         ),
     ]
-
-
-# --- merge
 
 
 def test_merging_and_removing(tape: Tape, halves: list[Path]) -> None:
@@ -96,16 +85,18 @@ def test_an_original_that_is_read_stays_and_is_said(tape: Tape, halves: list[Pat
 
 
 def test_unsafe_removal_is_refused_first(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
-    (halves[0] / "embeddings.json").touch()
-    done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
-    assert done.code == errors.MaintenanceError.exit_code
-    assert "embeddings" in done.err
-    (halves[0] / "embeddings.json").rename(halves[0] / "notes.txt")
-    assert "notes.txt" in tape("merge", *halves, "--out", tmp_path / "out", "--remove").err
+    """Other files, unfinished columns, and columns that the new session would lack."""
+    session = Session.open(halves[0])
+    session.write_column("loss", np.zeros(len(session), np.float32))
+    del session
+    for name, why in ((".loss.partial", "unfinished column"), ("notes.txt", "notes.txt"), ("", "loss: ")):
+        (halves[0] / name).mkdir(exist_ok=True)
+        done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
+        assert done.code == errors.MaintenanceError.exit_code
+        assert why in done.err
+        if name:
+            (halves[0] / name).rmdir()
     assert not (tmp_path / "out").exists()
-
-
-# --- quarantine
 
 
 def test_what_has_findings_is_put_away_with_the_reason(tape: Tape, root: Path, session: Path) -> None:
@@ -135,7 +126,7 @@ def test_what_has_findings_is_put_away_with_the_reason(tape: Tape, root: Path, s
 
 def test_sessions_stay_without_flag_or_findings(tape: Tape, root: Path, session: Path) -> None:
     assert tape("validate", root, "--quarantine").code == 0
-    (session / "notes.txt").touch()
+    (session / "manifest.json").unlink()
     assert tape("validate", root).code == 1
     assert len(sessions(root)) == 2
     assert not (root / ".quarantine").exists()
@@ -143,7 +134,7 @@ def test_sessions_stay_without_flag_or_findings(tape: Tape, root: Path, session:
 
 def test_a_session_that_is_read_is_not_put_away(tape: Tape, root: Path, session: Path) -> None:
     opened = Session.open(session)
-    (session / "notes.txt").touch()
+    (session / "manifest.json").unlink()
     done = tape("validate", session, "--quarantine")
     assert done.code == 1
     assert "BusyError" in done.out
@@ -154,17 +145,11 @@ def test_a_session_that_is_read_is_not_put_away(tape: Tape, root: Path, session:
 def test_what_the_device_does_not_give_is_not_put_away(
     tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "preadv", refuse)
+    monkeypatch.setattr(os, "preadv", raising(OSError(5, "Input/output error")))
     done = tape("validate", session, "--quarantine", "--json")
     assert done.code == 1
     assert session.is_dir()
     assert "Input/output error" in done.out
-
-
-# --- many
 
 
 def test_many_sessions_are_listed_by_their_manifests(
@@ -191,9 +176,6 @@ def test_many_sessions_are_listed_by_their_manifests(
     shutil.rmtree(session)
     write_foreign_session(root / "theirs")
     assert tape("list", root, "--no-scores", "--json").json["total"]["rows"] == 200
-
-
-# --- recover
 
 
 def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
@@ -238,20 +220,6 @@ def test_recovering_beside_a_recorder_is_refused(tape: Tape, tmp_path: Path) -> 
     assert f"pid {os.getpid()}" in done.err
     lock.close()
     assert tape("recover", root).code == 0
-
-
-def test_what_cannot_be_recovered_is_put_away(tape: Tape, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    Instance(root, "default").close()
-    partial = root / ".20260101T000000Z_model=a.default.partial"
-    (partial / "session").mkdir(parents=True)
-    (partial / "journal").write_bytes(b"x" * 100)
-    done = tape("recover", root)
-    assert done.code == 1
-    assert "put into .quarantine/" in done.out
-    assert tape("recover", root).code == 0
-    assert tape("list", root).code == 0
 
 
 def test_recovering_where_nothing_is(tape: Tape, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """``tape2048 play`` on a terminal of its own, and ``tape2048 visualize``."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -9,7 +7,6 @@ import signal
 import sqlite3
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,17 +18,12 @@ from tape2048 import errors
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.files import read_run_file
 from tape2048.runs.jsonl import run_line
+from tape2048.runs.run import Run
 from tape2048_tools.commands.sessions import play
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.views.run import choose_run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Outcome
-    from tape2048.runs.run import Run
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 PLAY = [sys.executable, "-m", "tape2048_tools.cli", "play"]
 
@@ -240,10 +232,7 @@ def test_a_run_of_a_pack(tape: Tape, tmp_path: Path) -> None:
 
 def test_the_best_the_worst_and_the_longest_of_several(tape: Tape, tmp_path: Path) -> None:
     """By score, in each kind of file; runs without an id have their position as one."""
-    games = [
-        build.game(seed, steps_max=steps, max_score=score)
-        for seed, steps, score in ((11, 12, 40), (12, 3, 60), (13, 7, 20), (14, 3, 60))
-    ]
+    games = [build.game(seed, steps_max=steps) for seed, steps in ((11, 12), (12, 40), (13, 7), (12, 40))]
     payloads = [build.a2t1_bytes(game) for game in games]
     (tmp_path / "x.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec(payloads)))
     (tmp_path / "runs").mkdir()
@@ -253,7 +242,7 @@ def test_the_best_the_worst_and_the_longest_of_several(tape: Tape, tmp_path: Pat
     assert tape("convert", tmp_path / "runs", tmp_path / "ds", "--to", "dataset").code == 0
     assert tape("convert", tmp_path / "runs", tmp_path / "s", "--to", "session", "--lossy").code == 0
     for name in ("x.a2pack", "runs", "x.jsonl", "ds", "s"):
-        shift = tape("visualize", tmp_path / name, "--longest", "--json").json["run"]  # the first one's id
+        shift = tape("visualize", tmp_path / name, "--longest", "--json").json["run"] - 1
         for flags, wanted in (([], 1), (["--best"], 1), (["--worst"], 2), (["--run", str(shift + 3)], 3)):
             found = tape("visualize", tmp_path / name, *flags, "--json").json
             assert (found["run"] - shift, found["max_score"]) == (wanted, games[wanted].max_score), name
@@ -348,7 +337,7 @@ def test_every_fourth_board(tape: Tape, session: Path) -> None:
 
 
 def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
-    games = [build.game(seed, steps_max=5, max_score=score) for seed, score in ((1, 5), (2, 9), (3, 7))]
+    games = [build.game(seed, steps_max=steps) for seed, steps in ((1, 5), (2, 19), (3, 7))]
     (tmp_path / "runs").mkdir()
     for number, game in enumerate(games):
         (tmp_path / f"runs/{number}.a2run").write_bytes(build.a2t1_bytes(game))
@@ -365,10 +354,10 @@ def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
     best = tape("show", session, "--json").json["best"]["run_id"]
     assert best >= 68
     assert tape("visualize", session, "--json").json["run"] == best
-    assert tape("visualize", session, "--run", str(best), "--json").json["max_score"] == 9
+    assert tape("visualize", session, "--run", str(best), "--json").json["max_score"] == games[1].max_score
     exported = tape("export", session, "--runs", "--format", "jsonl", "--output", "-").out.splitlines()
     scores = {run["run_id"]: run["max_score"] for run in map(json.loads, exported)}
-    assert scores[best] == 9
+    assert scores[best] == games[1].max_score
     assert tape("convert", session, tmp_path / "x.jsonl", "--lossy").code == 0
     lines = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
     assert {run["run_idx"]: run["max_score"] for run in lines} == scores

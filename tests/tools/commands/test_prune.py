@@ -1,7 +1,5 @@
 """``tape2048 prune``."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -9,25 +7,18 @@ import random
 import shutil
 import sqlite3
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048 import Session, errors
 from tape2048_recorder.config import Retention, RetentionLimits
 from tape2048_tools.sessions.pruning import Candidate, candidates, free_bytes, make_plan
 
-from ..conftest import META, write_foreign_session, write_session
+from ..conftest import META, Tape, write_foreign_session, write_session
 from ..small_sessions import fill, session_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
 
 COUNT = 9
 TAGS = ("a", "b", "a-2")
@@ -98,6 +89,15 @@ def test_by_age_from_the_name(tape: Tape, many: Path) -> None:
     assert [entry["rule"] for entry in document["sessions"]] == ["max_age_s"] * 6
     assert tape("prune", many, "--max-age-s", "100000d", "--keep-last", 0).code == 0
     assert left(many) == [6, 7, 8]
+
+
+def test_a_start_in_the_future_is_not_the_newest(tape: Tape, many: Path) -> None:
+    """Retention does not trust such a date: the session stays, and protects no other from its limits."""
+    future = write_session(many / "29990101T000000Z_model=a", meta={**META, "model_tag": "a"})
+    done = tape("prune", many, "--max-sessions", 1)
+    assert f"{future.name} starts in the future and stays" in done.out
+    shutil.rmtree(future)
+    assert left(many) == [6, 7, 8], "the newest of each model"
 
 
 def test_by_size(tape: Tape, many: Path) -> None:
@@ -310,7 +310,9 @@ def test_what_is_no_session_is_passed_over(tape: Tape, many: Path) -> None:
 def test_leftovers_of_a_killed_one_go(tape: Tape, many: Path) -> None:
     (many / name(0)).rename(many / f".{name(0)}.removed")
     assert tape("prune", many, "--dry-run", "--json").json["leftovers_removed"] == []
-    assert tape("prune", many, "--json").json["leftovers_removed"] == [f".{name(0)}.removed"]
+    killed = many / f".{name(1)}.0123456789abcdef.tmp"  # of a repack, say
+    killed.mkdir()
+    assert tape("prune", many, "--json").json["leftovers_removed"] == [killed.name, f".{name(0)}.removed"]
     assert not list(many.glob(".*.removed"))
 
 
@@ -339,10 +341,7 @@ def test_stuck_leftover_does_not_block_removals(
 
 
 def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("shutil.rmtree", refuse)
+    monkeypatch.setattr("shutil.rmtree", raising(PermissionError(13, "Permission denied")))
     document = tape("prune", many, "--max-sessions", 8, "--json").json
     assert ([entry["removed"] for entry in document["sessions"]], document["bytes_removed"]) == ([False], 0)
     assert [entry["name"] for entry in document["failed"]] == [name(0)]
@@ -357,9 +356,6 @@ def test_a_directory_that_is_not_there(tape: Tape, tmp_path: Path) -> None:
     assert missing.code == errors.MissingPathError.exit_code
     assert "hint: name the directory" in missing.err
     assert not (tmp_path / "none").exists()
-
-
-# --- the plan
 
 
 def slow_plan(found: list[Candidate], retention: Retention, now_s: float, held: set[str]) -> set[str]:

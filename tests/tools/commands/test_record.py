@@ -1,41 +1,33 @@
 """``tape2048 record`` as a person runs it: in a pipe, on a terminal, and with settings that cannot be."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
 from tests.recorder.statuses import status_now
+from tests.sdk.builders import raising
 
 from tape2048 import Session, sessions
-from tape2048.errors import StartError
+from tape2048.errors import StartError, TooManyFilesError
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.status.report import Summary
 from tape2048_tools.progress.jobs import RecordingPanel, summary_parts
 from tape2048_tools.progress.panel import TerminalPanel
 from tape2048_tools.terminal.display import duration, rate, reach_words
 
-from ..conftest import write_foreign_session, write_session
+from ..conftest import Process, Tape, write_foreign_session, write_session
 from ..on_terminal import stopped_on_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Process = Callable[..., subprocess.CompletedProcess[str]]
 
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "record"]
 
@@ -109,12 +101,7 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_at_once(  # noqa: PLR0917 - fixtures and parameters
-    tape: Callable[..., Outcome],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    args: list[str],
-    code: int,
-    said: str,
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], code: int, said: str
 ) -> None:
     monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
     (tmp_path / "a_file").touch()
@@ -127,7 +114,7 @@ def test_what_cannot_be_is_refused_at_once(  # noqa: PLR0917 - fixtures and para
 @pytest.mark.parametrize("below", ["", "/one", "/one/two"])
 @pytest.mark.parametrize("kind", ["session", "foreign", "data set", "pack"])
 def test_nothing_is_recorded_into_what_is_recorded(
-    tape: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, below: str
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, below: str
 ) -> None:
     monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
     place = tmp_path / "out"
@@ -218,6 +205,13 @@ def test_the_panel_says_that_it_compiles() -> None:
         assert (why in drawn.getvalue()) == is_said
 
 
+def test_the_panel_reports_the_first_games() -> None:
+    view = RecordingPanel(RecorderConfig())
+    status = msgspec.structs.replace(STATUS, games=0, steps=12_345)
+    assert view.describe(status).warning == "playing the first games: 12,345 steps so far"
+    assert view.describe(STATUS).warning is None
+
+
 def test_the_panel_says_why_it_waits() -> None:
     status = msgspec.structs.replace(STATUS, state="paused", why="the disk\nis full")
     drawn = io.StringIO()
@@ -235,22 +229,10 @@ def test_the_summary_names_the_highest_tile() -> None:
 
 
 NOTHING = Summary(
-    reason="SIGTERM was received",
-    out_dir="x",
-    sessions=[],
-    recovered=[],
-    games=0,
-    steps=0,
-    rows=0,
-    bytes=0,
-    elapsed_s=1,
-    mean_score=None,
-    score_max=0,
-    highest_tile=None,
-    reach={},
-    games_dropped=0,
+    reason="SIGTERM was received", out_dir="x", sessions=[], recovered=[], games=0, steps=0, rows=0,
+    bytes=0, elapsed_s=1, mean_score=None, score_max=0, highest_tile=None, reach={}, games_dropped=0,
     first_step_s=None,
-)
+)  # fmt: skip
 
 
 def test_nothing_recorded_is_said_in_a_line() -> None:
@@ -290,6 +272,10 @@ def test_the_first_start_reports_compiling(
     said = "compiling the game loop with random: half a minute or so, the first time only (kept in "
     assert first.stderr.count(f"{said}{tmp_path}/cache/tape2048/kernels-") == 1, first.stderr
     assert first.stderr.count("compiling") == 1
+    phases = [
+        first.stderr.index(word) for word in ("loading the player", "compiling", "playing the first games")
+    ]
+    assert phases == sorted(phases)
     summary = json.loads(first.stdout)
     assert summary["games"] > 0
     assert summary["first_step_s"] > 1
@@ -342,7 +328,7 @@ def test_a_limit_before_the_first_game_fails(
     assert done.stdout == ""
 
 
-def test_the_summary_as_json(tape: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_as_json(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
     some = msgspec.structs.replace(NOTHING, games=2, sessions=["x/one"], reach={2048: 0.5})
     monkeypatch.setattr("faulthandler.enable", lambda: None)  # there is no standard error to write to
     monkeypatch.setattr("tape2048_recorder.recorder.run", lambda *_, **__: some)
@@ -462,3 +448,10 @@ def test_a_signal_during_loading_drains(
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["reason"] == said
+
+
+def test_a_start_without_descriptors(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pipe2", raising(OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+    done = tape("record")
+    assert done.code == TooManyFilesError.exit_code
+    assert "error: Too many open files" in done.err

@@ -1,15 +1,15 @@
 """``tape2048 repack``, and all commands over the same games as rows and on tape."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests import reference
+from tests.sdk.builders import raising
 from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors, sessions
@@ -19,15 +19,7 @@ from tape2048.session.locks import make_readers_lock
 from tape2048_tools.cli import run
 from tape2048_tools.views.run import choose_run
 
-from ..conftest import write_session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape, write_session
 
 NAME = "20260101T000000Z_model=toy"
 
@@ -40,9 +32,11 @@ def storages(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """Two working directories, whose ``selfplay/<name>`` holds the same games."""
     made = {storage: tmp_path_factory.mktemp(storage) for storage in ("rows", "tape")}
     (original,) = sessions(recorded / "selfplay")
-    shutil.copytree(original, made["rows"] / "selfplay" / original.name)
+    path = shutil.copytree(original, made["rows"] / "selfplay" / original.name)
+    session = Session.open(path)
+    session.write_column("loss", np.arange(2 * len(session), dtype=np.float32).reshape(-1, 2))
     out = str(made["tape"] / "selfplay")
-    assert run(["repack", str(original), "--storage", "tape", "--out", out, "--quiet"]) == 0
+    assert run(["repack", str(path), "--storage", "tape", "--out", out, "--quiet"]) == 0
     return made
 
 
@@ -77,8 +71,6 @@ def content(path: Path) -> Any:
         "visualize selfplay --longest --step 10 --json",
         "prune selfplay --max-sessions 0 --keep-last 0 --dry-run --json",
         "recover selfplay --json",
-        "export selfplay --format csv --labels 256,512 --output made --json",
-        "export selfplay --format parquet --output made --json",
         "export selfplay --runs --format jsonl --output made --json",
         "convert selfplay made --to a2run --json",
         "convert selfplay made --to a2run2 --json",
@@ -89,7 +81,6 @@ def content(path: Path) -> Any:
         "convert selfplay made --to jsonl --json",
         "convert selfplay made --to parquet --json",
         "dataset build selfplay --output made --json",
-        "annotate selfplay made --to pack --player ntuple:weights=fast,look_below=0 --json",
     ],
 )
 def test_commands_agree_on_rows_and_tape(
@@ -120,7 +111,7 @@ def test_the_storage_is_said_where_it_is_tape(tape: Tape, storages: dict[str, Pa
     (path,) = sessions(root)
     heading, line = tape("list", root).out.splitlines()
     assert heading.endswith("  note")
-    assert line.endswith("  on tape")
+    assert line.endswith("  on tape, columns: loss")
     for scores in ("--scores", "--no-scores"):
         (document,) = tape("list", root, scores, "--json").json["sessions"]
         assert document["storage"] == "tape"
@@ -154,30 +145,6 @@ def test_a_part_of_a_session_on_tape_is_taken_for_one(tape: Tape, tmp_path: Path
     assert "no metadata.db in this directory" in done.out
 
 
-def test_merge_needs_one_storage(tape: Tape, tmp_path: Path) -> None:
-    facts = {"player": "toy", "player_args": {}, "player_sha256": "ab" * 32, "model_tag": "toy"}
-    for storage, write in (("rows", write_rows), ("tape", write_tape)):
-        root = tmp_path / storage
-        parts = []
-        for seed in (1, 2):
-            name, start = f"20260101T000{seed}00Z_model=toy", f"2026-01-01T00:0{seed}:00Z"
-            times = {"started_at": start, "ended_at": start}
-            parts.append(write(root / name, games_on_tape(seed), format_version=1, **times, **facts))
-        assert tape("merge", *parts, "--out", root, "--remove").code == 0
-        (merged,) = sessions(root)
-        assert validate_session(merged).ok
-        found = Session.open(merged)
-        assert found.runs["seed"].tolist() == [1, 2]
-        assert (found.tape is None) == (storage == "rows")
-    mixed = [*sessions(tmp_path / "rows"), *sessions(tmp_path / "tape")]
-    done = tape("merge", *mixed, "--out", tmp_path)
-    assert done.code == errors.MaintenanceError.exit_code
-    assert "hint: write them in one storage first: tape2048 repack" in done.err
-
-
-# --- repack
-
-
 @pytest.mark.slow
 def test_a_recording_onto_tape_and_back_is_the_same(
     tape: Tape, storages: dict[str, Path], tmp_path: Path
@@ -193,8 +160,8 @@ def test_a_recording_onto_tape_and_back_is_the_same(
     session = Session.open(rows)
     assert (document["source"], document["path"]) == (str(path), str(back))
     assert (document["rows"], document["games"]) == (len(session), len(session.runs))
-    assert document["bytes_before"] == sum(each.stat().st_size for each in path.iterdir())
-    assert document["bytes"] == sum(each.stat().st_size for each in back.iterdir())
+    for key, place in (("bytes_before", path), ("bytes", back)):
+        assert document[key] == sum(one.stat().st_size for one in place.iterdir() if "loss" not in one.name)
     assert Session.open(path).meta == {**session.meta, "storage": "tape"}
 
 
@@ -247,11 +214,7 @@ def test_failed_check_keeps_the_original(
     tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
-
-    def refuse(*_: object) -> None:
-        raise errors.MaintenanceError("it does not pass")
-
-    monkeypatch.setattr(session_runs, check, refuse)
+    monkeypatch.setattr(session_runs, check, raising(errors.MaintenanceError("it does not pass")))
     done = tape("repack", path, "--storage", "tape", "--remove")
     assert done.code == 1
     assert done.out.startswith("MaintenanceError: it does not pass\n  hint: ")
@@ -269,10 +232,10 @@ def test_kept_originals_are_reported(tape: Tape, tmp_path: Path) -> None:
     assert done.json["not_removed"] == [{"path": str(path), "why": "it is being read"}]
     assert (len(sessions(tmp_path)), len(sessions(out))) == (1, 1)
     del reader
-    (path / "embeddings.json").touch()
+    (path / ".loss.partial").mkdir()
     done = tape("repack", path, "--storage", "tape", "--out", out, "--remove")
     assert done.code == 1
-    assert "this session cannot be removed: it has embeddings" in done.out
+    assert "cannot be removed: .loss.partial is an unfinished column" in done.out
     assert "hint: repack without --remove" in done.out
     assert (len(sessions(tmp_path)), len(sessions(out))) == (1, 1)
 

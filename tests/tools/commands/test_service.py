@@ -1,22 +1,14 @@
 """`tape2048 service`: files appear and go, only ours, and only where they belong."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tape2048 import errors
 from tape2048_tools.machine.units import MARKER
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 UNIT = "etc/systemd/system/tape2048-recorder@.service"
 
@@ -36,14 +28,10 @@ def test_install_and_uninstall(tape: Tape, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "systemctl enable --now tape2048.target tape2048-recorder@main.service" in done.out
     units = {
-        UNIT,
-        "etc/systemd/system/tape2048-prune@.service",
-        "etc/systemd/system/tape2048-prune@.timer",
-        "etc/systemd/system/tape2048-validate@.service",
-        "etc/systemd/system/tape2048-validate@.timer",
-        "etc/systemd/system/tape2048.target",
-        "etc/sysusers.d/tape2048.conf",
-    }
+        UNIT, "etc/systemd/system/tape2048-prune@.service", "etc/systemd/system/tape2048-prune@.timer",
+        "etc/systemd/system/tape2048-validate@.service", "etc/systemd/system/tape2048-validate@.timer",
+        "etc/systemd/system/tape2048.target", "etc/sysusers.d/tape2048.conf",
+    }  # fmt: skip
     assert files(tmp_path) == units | {"etc/tape2048/main.toml"}
     assert all((tmp_path / name).read_text().startswith(MARKER) for name in units)
     assert "everything is up to date" in tape("service", "install", *root, "--instance", "main").out

@@ -1,28 +1,22 @@
 """``tape2048 show`` and ``tape2048 list``."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
+from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
-from tape2048 import errors
+from tape2048 import Session, errors
 from tape2048_tools.cli import run
 from tape2048_tools.sessions.summary import directory_bytes, quantiles
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import GAMES, META, Tape, write_session
+from ..small_sessions import session_name
 
 
 def test_json_has_everything(tape: Tape, session: Path) -> None:
@@ -56,7 +50,7 @@ def test_json_has_everything(tape: Tape, session: Path) -> None:
 def test_text_has_facts_settings_and_the_best_board(tape: Tape, session: Path) -> None:
     out = tape("show", session).out
     lines = [line.split() for line in out.splitlines()]
-    assert ["player", "expectimax"] in lines
+    assert ["player", "expectimax,", "3-ply,", "expectimax@abababababab"] in lines
     assert ["player_sha256", "ab" * 32] in lines
     assert ["rotate_steps", "10000000"] in lines
     assert ["score", "157,500", "20,000", "60,000", "370,000", "370,000"] in lines
@@ -134,8 +128,8 @@ def test_a_directory_is_summed_up(tape: Tape, root: Path, session: Path) -> None
         "2026-01-01T00:01:00+00:00",
     )
     (player,) = document["players"]
-    assert (player["player"], player["sessions"], player["games"]) == ("expectimax:depth=2", 2, 6)
-    assert player["player_sha256"] == ["ab" * 32]
+    assert (player["player"], player["recorded_as"]) == ("expectimax@abababababab", "expectimax:depth=2")
+    assert (player["sessions"], player["games"], player["player_sha256"]) == (2, 6, "ab" * 32)
     interval = stats.binomtest(3, 6).proportion_ci(0.95, method="wilson")
     assert player["reach"]["8192"] == pytest.approx(
         {"share": 0.5, "low": interval.low, "high": interval.high}, abs=1e-6
@@ -148,9 +142,27 @@ def test_a_directory_is_summed_up(tape: Tape, root: Path, session: Path) -> None
     assert tape("list", root, "--json").json["total"]["best_score"] == best["score"]
 
     out = tape("show", root).out
-    assert "expectimax:depth=2      6     138,333  370,000" in out
-    assert "50% (18.8-81.2)" in out
+    lines = [line.split() for line in out.splitlines()]
+    at = lines.index(["expectimax,", "3-ply", "6", "138,333", "100%", "67%", "50%", "17%", "0"])
+    assert lines[at + 1] == ["61.0-100.0", "30.0-90.3", "18.8-81.2", "3.0-56.4", "0.0-39.0"]
+    assert "expectimax@abababababab  expectimax:depth=2" in out
     assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
+
+
+@pytest.mark.parametrize("name", ["x" * 400, "python:a.b.c:" + "y" * 300, "", "many words " * 30])
+def test_any_player_fits_100_columns(tape: Tape, tmp_path: Path, name: str) -> None:
+    root = tmp_path / "r"
+    for at in range(30):  # more players than are shown
+        args = {"weights": f"/a/long/path/{'w' * 300}.npz", "look_below": at}
+        meta = {**META, "player": name, "player_args": args, "player_sha256": f"{at:02x}" * 32, "config": {}}
+        write_session(root / session_name(at), GAMES[:1], meta)
+    shown = [tape("show", place) for place in (root, root / session_name(0))]
+    assert [done.code for done in shown] == [0, 0]
+    allowed = {str(root), str(root / session_name(0))}  # paths of the test
+    for done in shown:
+        wide = [line for line in done.out.splitlines() if len(line) > 100]
+        assert all(any(path in line for path in allowed) for line in wide), wide
+    assert "and 10 more players" in shown[0].out
 
 
 def test_directory_with_a_broken_session(tape: Tape, root: Path, session: Path, foreign: Path) -> None:
@@ -159,7 +171,7 @@ def test_directory_with_a_broken_session(tape: Tape, root: Path, session: Path, 
     done = tape("show", root, "--json")
     assert done.code == 1
     assert [broken["name"] for broken in done.json["broken"]] == [session.name]
-    assert [player["player"] for player in done.json["players"]] == ["expectimax:depth=2", "unknown"]
+    assert [player["player"] for player in done.json["players"]] == ["expectimax@abababababab", "unknown"]
     assert done.json["best"]["session"] == "20260101T000100Z_model=expectimax"
     assert f"SchemaError: {session}/metadata.db" in tape("show", root).out
 
@@ -179,12 +191,13 @@ def test_table_with_totals(tape: Tape, root: Path) -> None:
     done = tape("list", root)
     assert done.code == 0
     heading, first, second, total = (line.split() for line in done.out.splitlines())
-    assert heading[:6] == ["session", "rows", "games", "mean", "score", "best"]
-    assert heading[6:] == ["2048", "4096", "8192", "16384", "32768", "size", "note"]
+    assert heading[:7] == ["session", "player", "rows", "games", "mean", "score", "best"]
+    assert heading[7:] == ["2048", "4096", "8192", "16384", "32768", "size", "note"]
     name = "20260101T000000Z_model=expectimax"
-    assert first[:9] == [name, "200", "4", "157,500", "370,000", "100%", "75%", "50%", "25%"]
-    assert second[:9] == [
-        name.replace("0000Z", "0100Z"), "100", "2", "100,000", "180,000", "100%", "50%", "50%", "0",
+    player = ["expectimax,", "3-ply"]
+    assert first[:11] == [name, *player, "200", "4", "157,500", "370,000", "100%", "75%", "50%", "25%"]
+    assert second[:11] == [
+        name.replace("0000Z", "0100Z"), *player, "100", "2", "100,000", "180,000", "100%", "50%", "50%", "0",
     ]  # fmt: skip
     assert second[-1] == "recovered"
     # Over the six games, not over the two sessions.
@@ -237,7 +250,7 @@ def test_what_others_wrote_is_listed(tape: Tape, foreign: Path) -> None:
 
 def test_a_session_without_games_has_no_mean(tape: Tape, empty_session: Path) -> None:
     (line, *_) = tape("list", empty_session.parent).out.splitlines()[1:]
-    assert line.split()[1:9] == ["0", "0", "-", "-", "-", "-", "-", "-"]
+    assert line.split()[3:11] == ["0", "0", "-", "-", "-", "-", "-", "-"]
     (found,) = tape("list", empty_session.parent, "--json").json["sessions"]
     assert found["mean_score"] is None
     assert found["best_score"] is found["highest_tile"] is None
@@ -271,14 +284,6 @@ def test_the_cost_does_not_grow_with_the_rows(tape: Tape, root: Path, session: P
     assert tape("list", root).code == 0
 
 
-def test_many_sessions_are_listed_in_order(tape: Tape, root: Path, session: Path) -> None:
-    for number in range(20):
-        shutil.copytree(session, root / f"202602{number + 1:02d}T000000Z_model=a")
-    names = [found["name"] for found in tape("list", root, "--json").json["sessions"]]
-    assert names == sorted(names)
-    assert len(names) == 22
-
-
 def test_a_fact_of_another_type_is_not_believed(tape: Tape, foreign: Path) -> None:
     database = sqlite3.connect(foreign / "metadata.db")
     with database:
@@ -290,8 +295,9 @@ def test_a_fact_of_another_type_is_not_believed(tape: Tape, foreign: Path) -> No
 
 @pytest.mark.parametrize(
     ("width", "left_out"),
-    [(120, []), (91, ["2048"]), (79, ["2048", "4096", "best"]), (50, ["2048", "4096", "best", "size"])],
-)
+    [(130, []), (109, ["2048"]), (79, ["2048", "4096", "best", "player"]),
+     (50, ["2048", "4096", "best", "player", "size"])],
+)  # fmt: skip
 def test_narrow_terminal_omits_columns(
     session: Path,
     capsys: pytest.CaptureFixture[str],
@@ -304,8 +310,9 @@ def test_narrow_terminal_omits_columns(
     shutil.rmtree(session.with_name("20260101T000100Z_model=expectimax"))
     assert run(["list", str(session.parent)]) == 0
     heading, line = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-    shown = ["best", "2048", "4096", "8192", "16384", "32768", "size"]
-    assert heading.split()[5:] == [name for name in shown if name not in left_out]
+    shown = ["session", "player", "rows", "games", "mean", "score", "best"]
+    shown += ["2048", "4096", "8192", "16384", "32768", "size"]
+    assert heading.split() == [name for name in shown if name not in left_out]
     assert max(len(heading), len(line)) <= max(width, 80)
     assert line.startswith(session.name)
 
@@ -315,8 +322,31 @@ def test_plain_lines_omit_columns(
 ) -> None:
     monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "102")
+    monkeypatch.setenv("COLUMNS", "115")
     assert run(["list", str(root), "--scores"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
-    assert heading.split()[3:] == ["mean", "score", "8192", "16384", "32768", "size", "note"]
+    assert heading.split()[4:] == ["mean", "score", "8192", "16384", "32768", "size", "note"]
     assert len(lines) == 3
+
+
+@pytest.mark.parametrize("storage", ["rows", "tape"])
+def test_columns_are_listed(tape: Tape, tmp_path: Path, storage: str) -> None:
+    """Name, type, shape, maker, and the error of a damaged one; of an overlay in ``show``."""
+    write = write_rows if storage == "rows" else write_tape
+    path = write(tmp_path / "root" / "20260101T000000Z_model=toy", games_on_tape(1))
+    session = Session.open(path, columns=tmp_path / "columns")
+    rows = len(session)
+    session.write_column("loss", np.zeros(rows, np.float32))
+    session.use_overlay(None)
+    session.write_column("values", np.zeros((rows, 4)), dtype="bf16", facts={"maker": "me"})
+    (path / "half.u8.npy").touch()
+    half, values = tape("show", path, "--json").json["columns"]
+    assert values == {"name": "values", "dtype": "bf16", "shape": [rows, 4], "maker": "me", "error": None}
+    assert list(half.values())[:4] == ["half", None, None, None]
+    assert "half-written" in half["error"]
+    for scores in ("--scores", "--no-scores"):
+        assert tape("list", path.parent, scores, "--json").json["sessions"][0]["columns"] == [half, values]
+        assert "columns: half values" in tape("list", path.parent, scores).out
+    shown = [line.split() for line in tape("show", path, "--columns", tmp_path / "columns").out.splitlines()]
+    assert ["loss", "f32", f"({rows},)", "Session.write_column"] in shown
+    assert ["values", "bf16", f"({rows},", "4)", "me"] in shown

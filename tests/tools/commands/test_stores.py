@@ -1,8 +1,7 @@
 """Commands on the address of a store: the sums of a directory, without its rows; and removal in two steps."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.sdk.stores import KINDS, store_url
@@ -12,13 +11,7 @@ from tape2048.session import remote
 from tape2048.session.remote import bury_session, list_sessions, put_session
 from tape2048.session.session import sessions
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 
 @pytest.fixture(params=KINDS)
@@ -78,7 +71,17 @@ def test_a_damaged_run_table_is_listed_with_its_error(tape: Tape, url: str, tmp_
 
 
 @pytest.mark.parametrize(
-    "command", [["validate"], ["prune"], ["merge"], ["visualize"], ["repack"], ["embed", "--tower", "x:y"]]
+    "command",
+    [
+        ["validate"],
+        ["prune"],
+        ["merge"],
+        ["visualize"],
+        ["repack"],
+        ["embed", "--tower", "x:y"],
+        ["view"],
+        ["report", "--out", "x"],
+    ],
 )
 def test_other_commands_say_that_they_take_paths(tape: Tape, command: list[str]) -> None:
     done = tape(*command, "s3://bucket/place")
@@ -117,6 +120,7 @@ def test_fleet_prune_removes_after_a_delay(
     assert tape("fleet", "prune", url, "--json").json["removed"] == [old]
     assert not store.names(f"sessions/{old}")
     assert tape("fleet", "prune", url, "--delay-s", "-1").code == 78
+    assert "no limit is set" in tape("fleet", "prune", url, "--keep-last", "1").out
 
 
 def test_a_tombstone_that_is_none_is_named(tape: Tape, url: str) -> None:

@@ -1,7 +1,5 @@
 """``tape2048 train-player`` as a person runs it, and what it shows."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -11,7 +9,7 @@ import threading
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -24,16 +22,8 @@ from tape2048_tools.commands.players import train
 from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
 from tape2048_tools.progress.panel import TerminalPanel
 
+from ..conftest import Tape
 from ..on_terminal import stopped_on_terminal
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
-    Process = Callable[..., subprocess.CompletedProcess[str]]
 
 CONFIG = """\
 tuples = "0123 4567 0145 4589"
@@ -49,9 +39,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "player.toml"
     path.write_text(CONFIG)
     return path
-
-
-# --- training
 
 
 def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> None:
@@ -79,26 +66,6 @@ def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> 
     # The commands that are suggested work.
     assert tape("player", "eval", "ntuple:weights=runs/mine/network.ntuple", "--games", "5").code == 0
     assert tape("player", "info", "runs/mine/network.ntuple").code == 0
-
-
-def test_the_same_command_goes_on(tape: Tape, config: Path) -> None:
-    for moves_max in ("20_000", "60_000"):
-        done = tape(
-            "train-player", "--config", config, "--out", "out", "--moves", moves_max, "--threads", "1"
-        )
-    assert "going on from 2" in done.err
-    moves = [json.loads(line)["moves"] for line in Path("out/metrics.jsonl").read_text().splitlines()]
-    assert moves == sorted(moves)
-    assert 20_000 <= moves[0] < 30_000
-    assert moves[-1] >= 60_000
-
-
-def test_a_draft_that_a_killed_training_left_goes(tape: Tape, config: Path) -> None:
-    Path("out").mkdir()
-    for name in (".0123456789abcdef.tmp", ".mine.tmp"):
-        Path("out", name).write_bytes(b"a checkpoint, half")
-    assert tape("train-player", "--config", config, "--out", "out", "--moves", "1000").code == 0
-    assert [path.name for path in Path("out").glob(".*.tmp")] == [".mine.tmp"]
 
 
 def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Path) -> None:
@@ -144,23 +111,19 @@ def test_what_cannot_be_is_refused(tape: Tape, config: Path, args: list[str], co
     assert not Path("out").exists()
 
 
-def test_a_checkpoint_of_another_network_is_refused(tape: Tape, config: Path) -> None:
-    tape("train-player", "--config", config, "--out", "out", "--moves", "1000")
+def test_a_training_starts_from_a_network(tape: Tape, config: Path) -> None:
+    tape("train-player", "--config", config, "--out", "one", "--moves", "1000")
+    config.write_text(CONFIG.replace("0145", "0145 01245"))
+    command = ["train-player", "--config", config, "--moves", "1k", "--from"]
+    for said in ("starting from the network one/network.ntuple", "going on from "):
+        assert said in tape(*command, "one/network.ntuple", "--out", "two").err
     config.write_text(CONFIG.replace("0145", "0146"))
-    done = tape("train-player", "--config", config, "--out", "out")
+    done = tape(*command, "one/network.ntuple", "--out", "three")
     assert done.code == errors.ConfigError.exit_code
-    assert "has tuples = '0123 4567 0145 4589', not '0123 4567 0146 4589'" in done.err
-
-
-def test_too_little_memory_is_refused_with_the_number(
-    tape: Tape, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tape2048.base import resources
-
-    monkeypatch.setattr(resources, "ram_available", lambda: 1_000_000)
-    done = tape("train-player", "--config", config, "--out", "out")
-    assert done.code == errors.ConfigError.exit_code
-    assert "GB are free" in done.err
+    assert "one/network.ntuple: found the tuples '0123 4567 0145 4589'" in done.err
+    assert "add the tuples and stages of the network to the configuration" in done.err
+    assert "found no network at 'none'" in tape(*command, "none", "--out", "three").err
+    assert not Path("three").exists()
 
 
 @pytest.mark.slow
@@ -179,9 +142,6 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(
     assert "stopped; the same command resumes it" in text
     assert "Traceback" not in text
     assert (tmp_path / "out/checkpoint.safetensors").exists()
-
-
-# --- what is shown
 
 
 def progress(moves: int = 4_000_000, **changes: Any) -> TrainingProgress:
@@ -256,9 +216,6 @@ def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[
     assert "stopped; the same command resumes it" in out
     assert "network" not in out
     assert "Next" not in out
-
-
-# --- the curve
 
 
 def metrics(directory: Path, *lines: dict[str, object]) -> Path:

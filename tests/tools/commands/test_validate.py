@@ -1,26 +1,20 @@
 """``tape2048 validate``."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sqlite3
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tape2048 import errors
 from tape2048.base.findings import Finding, Report
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Outcome, Tape
 
 
 def flip(path: Path, at: int) -> None:
@@ -68,19 +62,38 @@ def test_rows_of_games_that_never_ended_are_a_note(tape: Tape, foreign: Path) ->
     assert done.out.splitlines()[1] == f"    note: {note}"
     (found,) = tape("validate", foreign, "--json").json["sessions"]
     assert (found["ok"], found["notes"]) == (True, [note])
-    assert "rows   40 (without 60 of no run)" in tape("show", foreign).out
+    assert "rows 40 (without 60 of no run)" in " ".join(tape("show", foreign).out.split())
     assert tape("show", foreign, "--json").json["rows_without_run"] == 60
 
 
-def test_wrong_embeddings_are_not_quarantined(tape: Tape, session: Path) -> None:
-    (session / "embeddings.json").write_text("{}")
-    done = tape("validate", session, "--quarantine")
-    assert done.code == 1
-    assert f"ColumnError: {session}/embeddings.json: malformed" in done.out
-    assert session.is_dir()
+def test_wrong_columns_are_not_quarantined(tape: Tape, session: Path, tmp_path: Path) -> None:
+    """Neither those of the session nor those of the overlay, which a job checks, too."""
+    place = tmp_path / "columns" / session.name
+    place.mkdir(parents=True)
+    for options, directory in ((), session), (("--columns", tmp_path / "columns"), place):
+        (directory / "embeddings.json").write_text('{"dtype": "bf16", "rows": 1}')
+        done = tape("validate", session, "--quarantine", *options)
+        assert done.code == 1
+        assert f"ColumnError: {directory}/embeddings.bf16.npy: half-written" in done.out
+        assert session.is_dir()
+        (directory / "embeddings.json").rename(place / "embeddings.json")
+    job = tape("validate", session, "--out", tmp_path / "job", "--columns", tmp_path / "columns")
+    assert f"{place}/embeddings.bf16.npy: half-written" in job.out
     flip(session / "steps.npy", 192 + 28 * 10 + 20)
     assert tape("validate", session, "--quarantine").code == 1
     assert not session.exists()
+
+
+def test_unknown_files_alone_do_not_quarantine(tape: Tape, session: Path) -> None:
+    for name in (".DS_Store", "._steps.npy", "Thumbs.db", ".nfs0001", "notes.txt"):
+        (session / name).touch()
+    for name in (".ipynb_checkpoints", "@eaDir"):
+        (session / name).mkdir()
+    done = tape("validate", session, "--quarantine")
+    assert done.code == 0
+    assert "note: not of this session: .DS_Store, ._steps.npy, .ipynb_checkpoints" in done.out
+    flip(session / "steps.npy", 192 + 28 * 10 + 20)
+    assert "moved to" in tape("validate", session, "--quarantine").out
 
 
 def test_offset_and_hint_of_a_finding_are_shown(tape: Tape, session: Path) -> None:
@@ -130,9 +143,6 @@ def test_a_path_without_a_directory_is_no_finding(tape: Tape, session: Path) -> 
     assert (file.code, file.out) == (errors.NotASessionError.exit_code, "")
     assert "steps.npy: found a file, expected a directory" in file.err
     assert tape("validate", "x" * 300).code == errors.StorageError.exit_code
-
-
-# --- replay: what the recorder finds joins what the SDK finds
 
 
 @pytest.fixture
@@ -202,8 +212,6 @@ def test_what_is_damaged_is_not_played_again(tape: Tape, session: Path, replay: 
     assert tape("validate", session, "--replay").code == 1
     assert replay["calls"] == []
 
-
-# --- a share of the old sessions
 
 DAY_S = 86_400
 #: The start of the first session: 2026-01-01T00:00:00Z.
@@ -275,9 +283,6 @@ def test_the_sessions_of_a_configuration(
     (tmp_path / "begun" / ".recorder").mkdir(parents=True)
     assert "0 of 0 sessions" in tape("validate", "--config", config, "--older", 7).out
     assert tape("validate", "--config", config).code == errors.NotASessionError.exit_code
-
-
-# --- beside a removal
 
 
 def removing(monkeypatch: pytest.MonkeyPatch, remove: Callable[[Path], object]) -> None:

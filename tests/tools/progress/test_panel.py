@@ -1,7 +1,5 @@
 """Bars of long jobs, the panel on a terminal that changes its size, and the log."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -12,19 +10,16 @@ import subprocess
 import sys
 import threading
 import tty
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import pytest
 from rich.console import Console
 
+from tape2048_recorder.status.report import Level
 from tape2048_tools.progress import panel as panels
 from tape2048_tools.progress.panel import LogPanel, Progress, TerminalPanel, log_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape2048_recorder.status.report import Level
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,13 +34,11 @@ def test_bar_of_a_long_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         assert update is None
     monkeypatch.setattr(panels, "_DRAW_AFTER_S", 60.0)
     with panels.progress_bar("1/1 reading") as update:
-        assert update is not None
         update(1, 10)
     assert capsys.readouterr().err == "", "what is done at once needs no bar"
     monkeypatch.setattr(panels, "_DRAW_AFTER_S", -1.0)
     threads = threading.active_count()
     with panels.progress_bar("a[/b] [red] :smile:") as update:
-        assert update is not None
         update(5, 10)
         assert threading.active_count() == threads, "nothing draws beside work that is timed"
     captured = capsys.readouterr()
@@ -147,7 +140,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_lines_without_a_terminal(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with panels.progress_bar("1/1 reading") as update:
-        assert update is not None
         for done, clock[0] in ((0, 0.0), (1, 29.0), (2, 31.0), (3, 32.0), (5, 62.0)):
             update(done, 10)
     assert said(capsys) == ["1/1 reading: 20%, 2:04 left", "1/1 reading: 50%, 1:02 left"]
@@ -155,7 +147,6 @@ def test_lines_without_a_terminal(clock: list[float], capsys: pytest.CaptureFixt
 
 def test_rate_since_the_first_call(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with panels.progress_bar("embedding x", unit="rows") as update:
-        assert update is not None
         for done, clock[0] in ((400, 0.0), (1000, 60.0)):
             update(done, 4000)
     assert said(capsys) == ["embedding x: 1,000 of 4,000 rows, 10 rows/s, 5:00 left"]
@@ -163,7 +154,6 @@ def test_rate_since_the_first_call(clock: list[float], capsys: pytest.CaptureFix
 
 def test_stages_have_separate_lines(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with panels.stages_bar() as update:
-        assert update is not None
         for stage, done, total, clock[0] in (("reading", 1, 4, 31.0), ("asking", 0, 0, 62.0)):
             update(stage, done, total)
     assert said(capsys) == ["reading: 25%", "asking: 0"]
@@ -176,6 +166,10 @@ def test_stages_have_separate_lines(clock: list[float], capsys: pytest.CaptureFi
         (Progress("a", 7, None, "rows"), "7 rows"),
         (Progress("a", 120, 1000, "steps"), "120 of 1,000 steps"),
         (Progress("a", 4e6, 1e7, "rows"), "4M of 10M rows"),
+        (
+            Progress("a", 28_638, 153_000, "games, 10 epochs of 15,300"),
+            "28.6k of 153k games, 10 epochs of 15,300",
+        ),
         (Progress("a", 5, 4), "100%"),
     ],
 )

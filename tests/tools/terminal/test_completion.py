@@ -1,19 +1,14 @@
 """Shell completion, by the protocol of click's scripts for shells."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tape2048_recorder.players.registry import REGISTRY
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: CPU seconds that an answer may take.
 LIMIT_S = 0.8

@@ -1,12 +1,11 @@
 """What people and programs read: escapes, numbers, shares, sizes, tables."""
 
-from __future__ import annotations
-
 import json
 import re
 
 import pytest
 
+from tape2048.base.text import printable
 from tape2048_tools.terminal import display, output
 
 
@@ -23,7 +22,7 @@ from tape2048_tools.terminal import display, output
     ],
 )
 def test_printable(value: object, shown: str) -> None:
-    assert output.printable(value) == shown
+    assert printable(value) == shown
 
 
 def test_json_escapes_what_json_cannot_hold(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,18 +60,11 @@ def test_a_share_is_never_rounded_to_none_or_all(value: float | None, shown: str
 @pytest.mark.parametrize(
     ("count", "shown"),
     [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (28_500, "28 kB"),
-        (9_960_000, "10 MB"),
-        (280_000_192, "280 MB"),
-        (999_499, "999 kB"),
-        (999_500, "1.0 MB"),
-        (1_500_000_000, "1.5 GB"),
+        (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (28_500, "28 kB"), (9_960_000, "10 MB"),
+        (280_000_192, "280 MB"), (999_499, "999 kB"), (999_500, "1.0 MB"), (1_500_000_000, "1.5 GB"),
         (2_000_000_000_000_000, "2,000.0 TB"),
     ],
-)
+)  # fmt: skip
 def test_sizes(count: int, shown: str) -> None:
     assert display.size(count) == shown
 

@@ -1,20 +1,15 @@
 """The whole terminal: keys, and that it is given back however a program ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 import pytest
 from tests.tools.on_terminal import OnTerminal
 
 from tape2048_tools.terminal.screen import Screen
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Shows the last key's name until q, and then lists all; x is a bug.
 PROGRAM = """
@@ -59,14 +54,10 @@ def test_keys_have_names(tmp_path: Path, environment: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
-        ("q", 0),
-        ("x", 1),
-        (signal.SIGINT, None),
-        (signal.SIGTERM, -signal.SIGTERM),
-        (signal.SIGHUP, -signal.SIGHUP),
-        (signal.SIGQUIT, 128 + signal.SIGQUIT),
+        ("q", 0), ("x", 1), (signal.SIGINT, None), (signal.SIGTERM, -signal.SIGTERM),
+        (signal.SIGHUP, -signal.SIGHUP), (signal.SIGQUIT, 128 + signal.SIGQUIT),
     ],
-)
+)  # fmt: skip
 def test_the_terminal_is_given_back_on_every_end(
     tmp_path: Path, environment: dict[str, str], ending: str | signal.Signals, code: int | None
 ) -> None:

@@ -1,21 +1,18 @@
 """Recorded games, a viewer as a process of its own, and a browser."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: Longest wait for a viewer on a busy machine.
 PATIENCE_S = 120.0
@@ -41,28 +38,23 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Viewer(NamedTuple):
-    """A running viewer."""
+    """A running viewer: where it listens, the key of its pages, and what it says on standard error."""
 
     process: subprocess.Popen[str]
-    link: str
+    address: str
+    key: str
+    said: Path
 
     @property
-    def address(self) -> str:
-        return self.link.split("/")[2]
-
-    @property
-    def token(self) -> str:
-        return self.link.partition("token=")[2]
-
-    @property
-    def cookie(self) -> str:
-        return f"tape2048_view_{self.address.rpartition(':')[2]}={self.token}"
+    def link(self) -> str:
+        """The link that it printed last, which works once."""
+        return re.findall(r"http://\S+", self.said.read_text())[-1]
 
     def get(self, path: str, *, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
-        """Ask with the cookie, unless the headers say otherwise; an empty header is left out."""
-        connection = http.client.HTTPConnection(self.address, timeout=60)
+        """Ask with the key, unless the headers say otherwise; an empty header is left out."""
+        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        for name, value in {"Host": self.address, "Cookie": self.cookie, **headers}.items():
+        for name, value in {"Host": self.address, "Authorization": f"Bearer {self.key}", **headers}.items():
             if value:
                 connection.putheader(name, value)
         connection.endheaders()
@@ -93,35 +85,43 @@ class Viewer(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def start_viewer() -> Iterator[Callable[..., Viewer]]:
-    """Start viewers on free ports; they end with the tests."""
+def start_viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Viewer]]:
+    """Start viewers on free ports, with a limit of open files; they end with the tests."""
     running: list[subprocess.Popen[str]] = []
 
-    def start(*args: str | Path, port: int = 0) -> Viewer:
-        command = [sys.executable, "-m", "tape2048_tools.cli", "view", *map(str, args)]
+    def start(*args: str | Path, port: int = 0, files: int = 1024) -> Viewer:
+        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, "-m"]
+        command += ["tape2048_tools.cli", "view", *map(str, args)]
         command += ["--port", str(port), "--json", "--judge", "ntuple:weights=fast"]
-        process = subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, text=True)
+        said = tmp_path_factory.mktemp("said") / "stderr"
+        with said.open("w") as stderr:
+            process = subprocess.Popen(
+                command, env=_environment(), stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
         running.append(process)
-        assert process.stdout is not None
         text = ""
         while not text.endswith("}\n"):
             line = process.stdout.readline()
             assert line, "the viewer ended without a link"
             text += line
-        return Viewer(process, json.loads(text)["link"])
+        _, _, address, query = json.loads(text)["link"].split("/")
+        viewer = Viewer(process, address, "", said)
+        return viewer._replace(key=key_of(viewer.get(f"/{query}")[1]))
 
     yield start
     for process in running:
         process.kill()
         process.wait()
-        assert process.stdout is not None
         process.stdout.close()
 
 
 @pytest.fixture(scope="session")
 def viewer(start_viewer: Callable[..., Viewer], recorded: Path) -> Viewer:
-    """A viewer of the recorded games."""
     return start_viewer(recorded)
+
+
+def key_of(page: bytes) -> str:
+    return page.decode().partition('data-key="')[2].partition('"')[0]
 
 
 class SecondViewer(NamedTuple):

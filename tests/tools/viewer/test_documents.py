@@ -1,11 +1,11 @@
 """The documents of the pages against slow references: overview, games, boards, trainings."""
 
-from __future__ import annotations
-
+import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +13,21 @@ import pytest
 from tape2048 import Session
 from tape2048.conversion import write_session
 from tape2048.errors import ConfigError, MissingPathError, SchemaError
+from tape2048.formats.session import RUN_DTYPE
 from tape2048.game.moves import recover
-from tape2048.game.rules import boards_to_exps, merge_score, slide
+from tape2048.game.rules import WON, boards_to_exps, merge_score, slide
 from tape2048.runs.run import Run, RunMeta
-from tape2048_recorder.players.simple import make_expectimax, move_values
+from tape2048_recorder.replay.annotation import Annotator
 from tape2048_recorder.replay.judging import Judge
 from tape2048_tools.viewer import games
-from tape2048_tools.viewer.collection import Collection
-from tape2048_tools.viewer.data import Data, training_document
-from tape2048_tools.viewer.games import Judges, pack, parse_board, read_game
+from tape2048_tools.viewer.collection import Collection, Entry, Games, Selection, choose
+from tape2048_tools.viewer.data import Data
+from tape2048_tools.viewer.games import Game, Judges, pack, parse_board, read_game
+from tape2048_tools.viewer.live import LIVE_BOARDS, game_document, training_document
+from tape2048_tools.viewer.overview import overview
 
+from ..small_sessions import session_name
 from .conftest import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +56,6 @@ def unpacked(packed: bytes) -> dict[str, Any]:
 REMARK = "The critic judges ntuple, and not greedy: its probabilities say how far ntuple would come."
 
 
-# --- overview
-
-
 def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) -> None:
     runs = np.concatenate([Session.open(path).runs for path in sorted(recorded.glob("2*"))])
     found = data.overview({})["selections"][0]
@@ -69,7 +67,11 @@ def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) 
         assert one["low"] <= one["share"] <= one["high"]
         assert one["games"] == (runs["highest_tile"] == one["tile"]).sum()
     (player,) = found["players"]
-    assert (player["games"], player["sessions"], player["player"]) == (40, 2, "greedy")
+    assert (player["games"], player["sessions"]) == (40, 2)
+    assert (player["player"], found["players_in_all"]) == ("greedy", 1)
+    assert player["full"] == player["select"]["player"] == data.collection.games().sessions[0].label
+    assert player["full"].startswith("greedy@")
+    assert found["best"] == data.games({})["rows"][0]
     width = data.overview({})["widths"]["steps"]
     for at, share in enumerate(found["survival"]):
         assert share == pytest.approx((runs["steps"] >= at * width).mean(), abs=1e-6)
@@ -110,9 +112,6 @@ def test_sample_of_tiles_and_moves(data: Data, recorded: Path) -> None:
     assert found["moves"] == pytest.approx(counts / counts.sum())
     sixty_four = next(one for one in found["first"] if one["tile"] == 64)
     assert sixty_four["mean"] == pytest.approx(np.mean(firsts))
-
-
-# --- directories
 
 
 def test_listing_follows_the_directories(monkeypatch: pytest.MonkeyPatch, copied: Path) -> None:
@@ -197,9 +196,6 @@ def test_missing_critic_affects_its_figures_only(data: Data, tmp_path: Path) -> 
     assert "no such file" in found["critic"]["remark"]
 
 
-# --- the critic of lists
-
-
 def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
     """A game has the opinion of its middle board, a session the mean of a few games."""
     entries = {one.id: one for one in data.collection.games().sessions}
@@ -220,6 +216,56 @@ def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
         assert odds == pytest.approx(np.mean([by_key[key, str(run)] for run in few], axis=0).tolist())
 
 
+def test_cards_have_what_annotate_wrote(data: Data, copied: Path, process: Any) -> None:
+    first, second = sorted(copied.glob("2*"))
+    other = Data(Collection([copied]), data.judges)
+    assert np.isnan(other.collection.whole()["loss"]).all()
+    done = process("annotate", str(first), "--player", "ntuple:weights=fast", "--quiet")
+    assert done.returncode == 0, done.stderr  # seen without a new viewer
+    session = Session.open(first)
+    loss, luck = (np.nan_to_num(session.column(name).values) for name in ("loss", "luck"))
+    expected = {}
+    for ordinal, run in enumerate(session.runs["id"].tolist()):
+        rows = session.numbers_of(ordinal)
+        expected[str(run)] = loss[rows].sum(), luck[rows].sum(), int((loss[rows] >= 2000).sum())
+    listed = other.games({"sort": "loss"})["rows"]
+    judged = [row["run"] for row in listed if row["name"] == first.name]
+    assert judged == sorted(judged, key=lambda run: -expected[run][0])
+    assert [row["name"] for row in listed[20:]] == [second.name] * 20
+    cards = other.cards({"of": ",".join(f"{row['session']}/{row['run']}" for row in listed)})["cards"]
+    for row, card in zip(listed, cards, strict=True):
+        assert (max(card["exps"]) >= 1, len(card["spark"])) == (True, min(40, row["steps"]))
+        assert card["spark"] == sorted(card["spark"])
+        assert card["spark"][-1] == pytest.approx(row["score"], rel=0.2)
+        if row["name"] == first.name:
+            assert [card[name] for name in ("loss", "luck", "mistakes")] == pytest.approx(
+                expected[row["run"]], rel=1e-5, abs=0.1
+            )
+        else:
+            assert "loss" not in card
+    (first / "steps.npy").write_bytes(b"no rows")
+    broken = other.cards({"of": f"{listed[0]['session']}/{listed[0]['run']}"})["cards"][0]
+    assert (broken["exps"], "steps.npy" in broken["error"]) == (None, True)
+
+
+def test_very_many_players(data: Data) -> None:
+    """Those with the most games are listed; one without a name is among them."""
+    entries = []
+    for number in range(10_000):
+        runs = np.zeros(1 + (number < 30), RUN_DTYPE)
+        runs["highest_tile"] = 2048
+        meta = {"player": "ntuple", "player_sha256": f"{number:05d}" + 59 * "0"} if number else {}
+        entries.append(Entry(f"{number:010x}", Path(session_name(number)), meta, runs, 0))
+    games = Games(entries)
+    (part,) = overview(games, [None])["selections"]
+    players = part["players"]
+    assert (len(players), part["players_in_all"], players[-1]["games"]) == (50, 10_000, 1)
+    nameless = next(one for one in players if one["player"] == "unknown player")
+    assert nameless["select"] == {"where": "player = ''"}
+    assert choose(games, Selection.of(nameless["select"])).nonzero()[0].tolist() == [0, 1]
+    assert choose(games, Selection.of(players[1]["select"])).sum() == 2
+
+
 def test_unreadable_session_lacks_its_odds_only(data: Data, copied: Path) -> None:
     other = Data(Collection([copied]), data.judges)
     first, second = other.collection.whole().sessions
@@ -231,7 +277,7 @@ def test_unreadable_session_lacks_its_odds_only(data: Data, copied: Path) -> Non
 
 
 def test_latest_games_of_a_recorder(data: Data) -> None:
-    (recorder,) = data.live()["recorders"]
+    (recorder,) = data.live({})["recorders"]
     found = data.latest({"id": recorder["id"]})
     last = data.collection.games().sessions[-1]
     runs = last.runs[-8:]
@@ -240,9 +286,6 @@ def test_latest_games_of_a_recorder(data: Data) -> None:
     each = data.opinions({"of": ",".join(f"{last.id}/{run}" for run in runs["id"])})["odds"]
     assert found["odds"][0] == pytest.approx(np.mean(each, axis=0).tolist())
     assert data.latest({"id": "nothing"}) == {"waiting": 0}
-
-
-# --- sessions that change
 
 
 def test_replaced_session_is_read_again(data: Data, recorded: Path, tmp_path: Path) -> None:
@@ -288,9 +331,6 @@ def test_game_of_an_unread_session(data: Data, recorded: Path) -> None:
     assert fresh.collection.games().waiting == 2
 
 
-# --- games
-
-
 def test_packed_game(data: Data) -> None:
     for row in data.games({"sort": "steps"})["rows"][:3]:
         found = unpacked(data.replay({"session": row["session"], "run": row["run"]}))
@@ -310,10 +350,43 @@ def test_packed_game(data: Data) -> None:
         # A game that was recorded without its last board ends with it, since its player is known here.
         total = found["luck"].sum() - found["loss"].sum() - found["state"][-1] + found["state"][0]
         assert np.isfinite(total)
-        small = unpacked(data.packed(entry, int(row["run"]), 0, small=True))
+        game, judged, facts = data.judged(entry, int(row["run"]), 0)
+        small = unpacked(pack(facts, game, judged, critic, small=True))
         assert "values" not in small
         assert np.allclose(small["loss"], judged.loss, atol=0.51)
         assert np.allclose(small["state"], judged.state, atol=0.51)
+
+
+def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
+    """The judge is the player's network; it is weaker than a player that looks further, or it is missing."""
+    made = Data(data.collection, Judges([games.OWN_JUDGE], Path("default")))
+    entry = data.collection.games().sessions[0]
+
+    def found(*, quick: bool = False, **args: Any) -> dict[str, Any]:
+        meta = {**entry.meta, "player": "ntuple", "player_args": {"weights": "fast", **args}}
+        changed = dataclasses.replace(entry, meta=meta)
+        return unpacked(made.packed(changed, int(entry.runs["id"][0]), 0, quick=quick))
+
+    assert (found()["by"], found()["weak"]) == ("ntuple:weights=fast, a spawn ahead", None)
+    assert found(look_below=16)["by"] == "ntuple:weights=fast, 2 spawns ahead"
+    deep = {"look_below": 16, "look_twice_below": 3, "look_spawns": 3}
+    assert "weaker than the player" in found(**deep)["weak"]
+    waiting = found(look_below=16, quick=True)
+    assert waiting["pending"]
+    assert "loss" not in waiting
+    missing = found(weights="/nowhere/my.ntuple")
+    assert "/nowhere/my.ntuple" in missing["warning"]
+    assert missing["by"] == "ntuple:weights=default, a spawn ahead"
+
+
+def test_a_judge_whose_network_is_missing_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        Judges(["ntuple:weights=/nowhere/my.ntuple,ahead=2"], Path("default"))
+
+
+def test_the_judge_own_takes_no_settings() -> None:
+    with pytest.raises(ConfigError, match="expected own alone"):
+        Judges(["own:ahead=2"], Path("default"))
 
 
 def test_a_critic_judges_in_probabilities(data: Data) -> None:
@@ -337,7 +410,6 @@ def test_sampled_game_has_no_moves(data: Data, recorded: Path, process: Any, tmp
     row = thin.games({})["rows"][0]
     entry = thin.collection.session(row["session"])
     (game,) = read_game(entry.path, [int(row["run"])])
-    assert game.numbers is not None
     assert game.numbers[:3].tolist() == [0, 3, 6]
     found = unpacked(pack({}, game, None, None))
     assert found["boards"].reshape(-1, 16).tolist() == game.exps.tolist()
@@ -358,7 +430,11 @@ def test_remark_on_another_player(data: Data) -> None:
     assert other == REMARK.replace("not greedy", "not another ntuple")
 
 
-def test_converted_game_with_a_false_move(data: Data, tmp_path: Path) -> None:
+def test_converted_game_with_a_false_move(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier release may have converted it."""
+    monkeypatch.setattr("tape2048.conversion.session_runs.check_rules", lambda run: run)
     states = np.array([0x1100000000000000, 0x2010000000000000, 0x0210000000000001], np.uint64)
     run = Run(
         states, np.array([1, 1], np.uint8), RunMeta(steps=2, max_score=4, highest_tile=4)
@@ -391,7 +467,7 @@ def test_a_session_on_tape_is_shown_as_one_of_rows(data: Data, recorded: Path, t
 
     same(lambda one, given: [{**row, "session": ""} for row in one.games(given)["rows"]])
     same(Data.sample)
-    same(lambda one, given: {**one.overview(given)["selections"][0], "bytes": 0})
+    same(lambda one, given: {**one.overview(given)["selections"][0], "bytes": 0, "best": None})
     same(lambda one, given: one.opinions({"of": given["session"]}))
     for row in data.games(sessions[0])["rows"][:3]:
 
@@ -403,9 +479,7 @@ def test_a_session_on_tape_is_shown_as_one_of_rows(data: Data, recorded: Path, t
         for name in first.keys() - {"session", "arrays"}:
             np.testing.assert_array_equal(first[name], second[name], name)
         same(lambda one, given, run=row["run"]: one.choices({**given, "run": run, "player": "greedy"}))
-
-
-# --- boards
+        same(lambda one, given, run=row["run"]: one.cards({"of": f"{given['session']}/{run}"}))
 
 
 @pytest.mark.parametrize(
@@ -431,6 +505,17 @@ def test_boards_are_read_as_people_write_them(text: str, board: int) -> None:
 def test_what_is_no_board_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected|tile"):
         parse_board(text)
+
+
+def test_a_board_is_read_in_one_way_and_offered_in_the_other(data: Data) -> None:
+    for text, reading, others in [
+        ("2 2 2 2 4 4 4 4 8 8 8 8 2 2 2 2", "tiles", ["2222444488882222"]),
+        ("0 2 0 0 0 4 2 0 8 16 4 2 1024 512 256 128", "tiles", []),
+        ("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 0", "exponents", []),
+        ("0x0100021034215987", "hexadecimal exponents", []),
+    ]:
+        found = data.board({"board": text})
+        assert (found["reading"], [one["board"] for one in found["others"]]) == (reading, others)
 
 
 def test_values_of_a_board(data: Data) -> None:
@@ -490,8 +575,9 @@ def test_choices_of_a_player(data: Data) -> None:
     (game,) = read_game(entry.path, [int(row["run"])], replayed=True)
     given = {"session": row["session"], "run": row["run"]}
     found = data.choices({**given, "player": "expectimax:depth=1"})["moves"]
-    values = move_values(make_expectimax(depth=1), game.states[:-1])
-    assert found == values.argmax(axis=1).tolist()
+    boards, moves = game.states[:-1], np.zeros(len(found), np.uint8)
+    best = Annotator("expectimax", {"depth": 1}).annotate(boards, moves, game.states[1:])["best"]
+    assert found == best.tolist()
     greedy = data.choices({**given, "player": "greedy"})["moves"]
     assert len(greedy) == row["steps"]
     rewards = [[int(merge_score(board, move)) for move in range(4)] for board in game.states[:-1]]
@@ -504,12 +590,8 @@ def test_choices_of_a_player(data: Data) -> None:
 @pytest.mark.parametrize(
     ("player", "words"),
     [
-        ("nobody", "no player is called"),
-        ("python:os:system", "built-in"),
         ("python:/tmp/x.py:make", "built-in"),
-        ("expectimax:depth=9", "expected a whole number from 1 to 3"),
         ("expectimax:deep=2", "the nearest is 'depth'"),
-        ("ntuple:weights=/etc/passwd", "one that ships"),
         ("critic:critic=x.critic", "one that ships"),
         ("random:weights=default", "found 'weights'"),
         ("ntuple:look_margin=nan", "expected a number"),
@@ -523,31 +605,45 @@ def test_a_player_that_links_may_not_name_is_refused(player: str, words: str) ->
         games.player_of(player)
 
 
-# --- live
-
-
 def test_the_state_of_recorders_comes_from_their_files(data: Data, tmp_path: Path, copied: Path) -> None:
-    (found,) = data.live()["recorders"]
+    (found,) = data.live({})["recorders"]
     assert (found["state"], found["running"], found["status"]["games"]) == ("stopped", False, 20)
     status = next((copied / ".recorder").glob("*.status.json"))
     status.write_bytes(b"no status")
     broken = Data(Collection([copied, tmp_path / "nothing"]), data.judges)
-    (found,) = broken.live()["recorders"]
+    (found,) = broken.live({})["recorders"]
     assert "not the status" in found["error"]
+
+
+def test_the_end_of_a_game_has_its_last_board_and_the_numbers_of_its_moves() -> None:
+    (run,) = np.zeros(1, RUN_DTYPE)
+    won = Game(np.array([0xFF00 << 48, WON], np.uint64), np.array([2], np.uint8))
+    found = game_document(run, won)
+    assert (found["numbers"], found["exps"][-1][:2], found["moves"]) == ([0, 1], [16, 0], [2])
+    states = np.full(LIVE_BOARDS + 5, 0x11 << 56, np.uint64)
+    sampled = Game(states, np.full(len(states) - 1, 255, np.uint8), 8 * np.arange(len(states)))
+    found = game_document(run, sampled)
+    assert (found["numbers"][0], found["numbers"][-1], len(found["exps"])) == (40, 8 * 304, LIVE_BOARDS)
 
 
 def test_curves_skip_damaged_lines(tmp_path: Path) -> None:
     lines = [
-        {"moves": 10 * i, "mean_score": float(i), "reach": {"2048": i / 9}, "epochs": 3, "note": "x"}
+        {
+            "moves": 10 * i, "mean_score": float(i % 4), "reach": {"2048": i / 9}, "epochs": 3, "note": "x",
+            "moves_in_all": 100, "elapsed_s": 2.0 * i,
+        }
         for i in range(5)
-    ]
+    ]  # fmt: skip
     text = "\n".join(map(json.dumps, lines)) + '\n[1]\nno line\n{"moves": 60, "mean_sc'
     (tmp_path / "run").mkdir()
     (tmp_path / "run/metrics.jsonl").write_text(text)
-    curves = training_document(tmp_path / "run")["curves"]
-    assert curves["mean_score"] == [(10.0 * i, float(i)) for i in range(5)]
-    assert curves["reach 2048"][-1] == (40.0, 4 / 9)
-    assert set(curves) == {"mean_score", "reach 2048"}
+    found = training_document(tmp_path / "run")
+    score, reach = found["figures"]  # no epochs, no seconds
+    assert (found["x"], score["title"], reach["title"]) == ("moves", "mean score, points", "reach")
+    assert score["series"][""]["points"] == [(10.0 * i, float(i % 4)) for i in range(5)]
+    assert (score["series"][""]["best"], score["series"][""]["last"]) == ((30.0, 3.0), (40.0, 0.0))
+    assert reach["series"]["2048"]["last"] == (40.0, 4 / 9)
     collection = Collection([tmp_path])
-    (found,) = Data(collection, Judges([], tmp_path)).live()["trainings"]
-    assert (found["name"], found["last"]["mean_score"]) == ("run", 4.0)
+    (found,) = Data(collection, Judges([], tmp_path)).live({})["trainings"]
+    assert (found["name"], found["unit"], found["done"], found["of"]) == ("run", "moves", 40, 100)
+    assert found["left_s"] == pytest.approx(12)

@@ -1,49 +1,52 @@
 """The pages in a browser: keys, links, what axe finds, light and dark, at two widths."""
 
-from __future__ import annotations
-
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tape2048.conversion import write_session
+from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps
 from tape2048.runs.run import Run, RunMeta
 from tape2048_tools.viewer.games import read_game
 
-from .conftest import until as wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from .conftest import SecondViewer, Viewer
+from ..conftest import META, Game, write_session as write_toy_session
+from ..small_sessions import session_name
+from .conftest import SecondViewer, Viewer, until as wait_until
 
 PAGES = ["overview", "sessions", "games", "board", "live", "critic"]
 
 
 @pytest.fixture
 def new_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open a link in a scheme and at a width; every error of the page's scripts fails the test."""
+    """Open a page in a scheme and at a width; every error of the page's scripts fails the test."""
     contexts, errors = [], []
 
     def heard(said: Any) -> None:
         if said.type == "error" and "the server responded with a status of 4" not in said.text:
             errors.append(said.text)
 
-    def make(link: str, scheme: str = "light", width: int = 1280) -> Any:
-        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    def make(
+        viewer: Viewer, name: str = "", scheme: str = "light", width: int = 1280, height: int = 900
+    ) -> Any:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
         contexts.append(context)
         context.set_default_timeout(120_000)  # a critic is examined, a game judged, on a busy machine
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", heard)
-        page.goto(link)
+        context.add_init_script(f"localStorage.setItem('key', '{viewer.key}')")
+        page.goto(f"http://{viewer.address}/{name}")
         ready(page)
         return page
 
@@ -55,8 +58,7 @@ def new_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def page(new_page: Callable[..., Any], viewer: Viewer) -> Any:
-    """The first page of the viewer."""
-    return new_page(viewer.link)
+    return new_page(viewer)
 
 
 def ready(page: Any) -> None:
@@ -90,9 +92,22 @@ def until(page: Any, holds: Callable[[], bool]) -> bool:
     return False
 
 
-def test_the_token_leaves_the_address(page: Any, viewer: Viewer) -> None:
-    assert viewer.token not in page.url
-    assert page.evaluate("document.cookie") == ""
+def test_a_link_opens_the_pages_in_one_browser(browser: Any, viewer: Viewer) -> None:
+    link, refused = viewer.link, "each link works once"
+    first, second = browser.new_context(), browser.new_context()
+    for context in (first, second, first):  # the first one keeps its key
+        page = context.new_page()
+        page.goto(f"{link}#games")
+        ready(page)
+        assert (refused in page.locator("main").text_content()) == (context is second)
+        assert page.url == f"http://{viewer.address}/#games"
+        assert context.cookies() == []
+    page = second.new_page()
+    page.goto(viewer.link)
+    ready(page)
+    assert refused not in page.locator("main").text_content()
+    first.close()
+    second.close()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 420), ("dark", 1280)])
@@ -101,16 +116,17 @@ def test_pages_are_accessible_and_fit(
 ) -> None:
     """No page violates a rule of axe, or is wider than the screen."""
     session, run = viewer.best_game()
-    page = new_page(viewer.link, scheme, width)
+    page = new_page(viewer, "", scheme, width)
     for link in [
         *(f"#{name}" for name in PAGES),
+        "#games?view=list",
         "#overview?two=1&b.where=id+%3E+5",
         f"#{session}/{run}/20",
         f"#{session}/{run}/20?beside={session}/{run}",
         "#nothing",
     ]:
         open_link(page, link)
-        for words in ("Reading", "being examined"):
+        for words in ("Reading", "being evaluated"):
             page.locator(f".message:has-text('{words}')").first.wait_for(state="detached")
         page.locator(".odds:text('…')").first.wait_for(state="detached")
         assert violations(page) == [], link
@@ -136,13 +152,70 @@ def test_keys_step_through_a_game(page: Any, viewer: Viewer, recorded: Path) -> 
         at = max(0, min(count, at + by))
         due = exps[at].tolist()
         assert until(page, lambda due=due: board_shown(page) == due), key
-    page.mouse.move(300, 400)
-    page.locator(".replay .board").hover()
-    page.mouse.wheel(0, 100)
-    assert until(page, lambda: board_shown(page) == exps[at + 1].tolist())
-    assert until(page, lambda: page.url.endswith(f"#{session}/{run}/{at + 1}"))
     page.keyboard.press("Space")
-    assert until(page, lambda: board_shown(page) != exps[at + 1].tolist())
+    assert until(page, lambda: board_shown(page) != exps[at].tolist())
+
+
+def test_the_wheel_steps_over_the_curves_and_scrolls_elsewhere(
+    new_page: Callable[..., Any], viewer: Viewer
+) -> None:
+    session, run = viewer.best_game()
+    page = new_page(viewer, f"#{session}/{run}/30", height=500)
+
+    slider = page.locator(".replay input[type=range]")
+    page.locator(".replay .board").hover()
+    page.mouse.wheel(0, 20)
+    assert until(page, lambda: page.evaluate("scrollY") == 20)
+    assert slider.input_value() == "30"
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, 20)
+    assert until(page, lambda: slider.input_value() == "31")
+    page.keyboard.up("Shift")
+    page.locator(".curve-area").hover()
+    scrolled = page.evaluate("scrollY")
+    page.mouse.wheel(0, -20)
+    assert until(page, lambda: slider.input_value() == "30")
+    assert page.evaluate("scrollY") == scrolled
+
+
+def test_a_replay_fits_one_screen(new_page: Callable[..., Any], viewer: Viewer) -> None:
+    """Board, controls, moves, loss and luck, mistakes, and curves are visible without scrolling."""
+    session, run = viewer.best_game()
+    page = new_page(viewer, f"#{session}/{run}/20", height=800)
+    parts = [".board", ".controls", ".where", ".values table", ".values .facts", ".jumper >> nth=0"]
+    parts += [".jumper >> nth=1", ".list tbody tr >> nth=0", ".curve-area canvas"]
+    for part in parts:
+        box = page.locator(f".replay {part}").bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 1280, part
+        assert 0 <= box["y"] < box["y"] + box["height"] <= 800, part
+    boxes = [
+        page.locator(f".replay > {one}").bounding_box() for one in (".board-side", ".move-side", ".losses")
+    ]
+    assert boxes[0]["x"] < boxes[1]["x"] < boxes[2]["x"]
+    page.set_viewport_size({"width": 420, "height": 900})
+    order = [".board", ".controls", ".curve-area canvas", ".values table", ".losses"]
+    tops = [page.locator(f".replay {one}").bounding_box()["y"] for one in order]
+    assert tops == sorted(tops)
+
+
+def test_the_board_points_at_moves_and_marks_the_spawn(page: Any, viewer: Viewer, recorded: Path) -> None:
+    session, run = viewer.best_game()
+    name = viewer.json("/api/games")["rows"][0]["name"]
+    (game,) = read_game(recorded / name, [int(run)], replayed=True)
+    for at in (30, 31):
+        open_link(page, f"#{session}/{run}/{at}")
+        spawned = page.locator(".tile").evaluate_all("all => all.findIndex(one => one.matches('.spawned'))")
+        assert spawned == recover(game.states[at - 1 : at + 1], game.moves[at - 1 : at]).cells[0]
+        shown = page.locator(".arrows path[visibility=visible]")
+        arrows = dict(
+            shown.evaluate_all(
+                "all => all.map(one => [one.getAttribute('class'), one.getAttribute('transform')])"
+            )
+        )
+        turns = [f"rotate({turn} 50 50)" for turn in (0, 180, 270, 90)]
+        notes = page.locator(".values tbody tr td:last-child").all_text_contents()
+        assert arrows["best"] == turns[next(i for i, note in enumerate(notes) if "best" in note)]
+        assert arrows.get("made", arrows["best"]) == turns[game.moves[at]]
 
 
 def test_pages_show_the_recorded_boards(page: Any, viewer: Viewer, recorded: Path) -> None:
@@ -173,23 +246,27 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     for step in steps[:3]:
         page.keyboard.press("n")
         page.locator(f".where:has-text('move {step:,} ')").wait_for()
+    page.locator(f".jumper output:text('3 of {len(steps)}')").wait_for()
     page.keyboard.press("p")
     page.locator(f".where:has-text('move {steps[1]:,} ')").wait_for()
+    assert losses.locator("[aria-current]").text_content() == f"{steps[1]:,}"
+    losses.locator("a").first.click()
+    assert page.locator(".values .grade.blunder").is_visible()
     page.keyboard.press("]")
     notes = page.locator(".values tbody tr td:last-child")
     assert until(page, lambda: sorted(filter(None, notes.all_text_contents())) == ["best", "made"])
-    page.get_by_label("Compared with").select_option(label="critic: 8192")
-    page.locator(".values td:has-text('best of the other')").wait_for()
-    page.get_by_label("Judged by").select_option(label="critic: 8192")
+    page.get_by_label("Compare with").select_option(label="critic: 8192")
+    page.locator('.values td:has-text("other\'s best")').wait_for()
+    page.get_by_label("Judge").first.select_option(label="critic: 8192")
     page.locator(".values caption:text('P(8192) after each move')").wait_for()
-    assert "judge=1" in page.url
+    assert until(page, lambda: "judge=1" in page.url)
 
 
 def test_a_planted_blunder_comes_first_in_the_list(
     second_viewer: SecondViewer, new_page: Callable[..., Any]
 ) -> None:
     """A board at which one move loses the corner, and that move made."""
-    from tape2048.game.moves import recover
+    from tape2048.game.moves import find_fault
     from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.viewer.games import play_on
 
@@ -199,19 +276,17 @@ def test_a_planted_blunder_comes_first_in_the_list(
     options = judge.board(states[-1])
     worst = min(options, key=lambda option: option.value)
     after = play_on(worst.spawns[0].board, judge, seed=2)
-    states, moves = [*states, *after.states.tolist()], [*moves, worst.move, *after.moves.tolist()]
-    assert not (recover(np.array(states, np.uint64), np.array(moves, np.uint8)).moves > 3).any()
-    run = Run(
-        np.array(states, np.uint64),
-        np.array(moves, np.uint8),
-        RunMeta(steps=len(moves), max_score=4, highest_tile=512),
-    )
+    boards = np.array([*states, *after.states.tolist()], np.uint64)
+    made = np.array([*moves, worst.move, *after.moves.tolist()], np.uint8)
+    _, score = find_fault(boards, made, np.uint64(0), np.uint64(0))
+    highest = 1 << int(boards_to_exps(boards).max())
+    run = Run(boards, made, RunMeta(steps=len(made), max_score=score, highest_tile=highest))
     write_session(second_viewer.planted / "20260101T000000Z_model=planted", [run])
     found = second_viewer.viewer
     planted = "/api/games?where=model+%3D+%27planted%27"
     wait_until(lambda: found.json(planted)["rows"])
     rows = found.json(planted)["rows"]
-    page = new_page(f"{found.link}#{rows[0]['session']}/{rows[0]['run']}/0")
+    page = new_page(found, f"#{rows[0]['session']}/{rows[0]['run']}/0")
     assert page.locator(".losses tbody th").first.text_content() == "39"
 
 
@@ -225,11 +300,11 @@ def test_two_games_of_one_seed_stand_side_by_side(
     found = second_viewer.viewer
     time.sleep(1.1)  # until it lists the directories again
     session, run = found.best_game()
-    page = new_page(f"{found.link}#{session}/{run}/0")
-    page.locator("summary:text('A game beside it')").click()
-    choice = page.get_by_label("Beside it")
+    page = new_page(found, f"#{session}/{run}/0")
+    page.locator("summary:text('Compare with another game')").click()
+    choice = page.get_by_label("The game of the same seed")
     choice.select_option(index=1)
-    page.locator("section[aria-label='The game beside']").wait_for()
+    page.locator("section[aria-label='The other game']").wait_for()
     ready(page)
 
     def alike() -> bool:
@@ -252,25 +327,25 @@ def test_any_game_beside_another(page: Any, viewer: Viewer) -> None:
     rows = viewer.json("/api/games?sort=steps&desc=0")["rows"]
     other = f"{rows[0]['session']}/{rows[0]['run']}"
     open_link(page, f"#{session}/{run}/0")
-    page.locator("summary:text('A game beside it')").click()
-    page.get_by_label("Any other one").fill("no link")
+    page.locator("summary:text('Compare with another game')").click()
+    page.get_by_label("Any other game").fill("no link")
     page.keyboard.press("Enter")
-    assert "holds its session" in page.get_by_label("Any other one").evaluate("one => one.validationMessage")
-    page.get_by_label("Any other one").fill(f"http://127.0.0.1/#{other}/3?judge=1")
-    page.keyboard.press("Enter")
-    beside = page.locator("section[aria-label='The game beside']")
+    assert "holds its session" in page.get_by_label("Any other game").evaluate("one => one.validationMessage")
+    page.get_by_label("Any other game").fill(f"http://127.0.0.1/#{other}/3?judge=1")
+    page.get_by_role("button", name="Show", exact=True).click()
+    beside = page.locator("section[aria-label='The other game']")
     beside.wait_for()
-    assert f"Game {rows[0]['run']} of" in beside.text_content()
+    assert f"Game {rows[0]['run']} of" in page.locator(".more").text_content()
     page.get_by_text("no board in common").wait_for()
     page.keyboard.press("]")  # by the judge, since the games have nothing in common
     page.locator(".where:not(:text('move 0 '))").first.wait_for()
     page.get_by_role("link", name="Choose from the list").click()
     page.get_by_role("heading", name="Choose a game").wait_for()
-    page.locator("main table a").nth(1).click()
+    page.locator(".gallery a").nth(1).click()
     beside.wait_for()
     second = viewer.json("/api/games")["rows"][1]
-    assert f"Game {second['run']} of" in beside.text_content()
-    page.get_by_role("button", name="Take it away").click()
+    assert f"Game {second['run']} of" in page.locator(".more").text_content()
+    page.get_by_role("button", name="Show one game").click()
     beside.wait_for(state="detached")
     ready(page)
     open_link(page, f"#{session}/{run}/0?beside=0123456789/1")
@@ -281,10 +356,10 @@ def test_any_game_beside_another(page: Any, viewer: Viewer) -> None:
 def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
     session, run = viewer.best_game()
     open_link(page, f"#{session}/{run}/0")
-    page.get_by_label("Compared with").select_option("expectimax")
+    page.get_by_label("Compare with").select_option("expectimax")
     page.get_by_label("Its settings").fill("depth=1")
     page.keyboard.press("Tab")
-    page.locator(".values td:has-text('best of the other')").wait_for()
+    page.locator('.values td:has-text("other\'s best")').wait_for()
     student = viewer.json(f"/api/choices?session={session}&run={run}&player=expectimax:depth=1")["moves"]
     differing = page.evaluate(
         """async ([given, student]) => {
@@ -303,19 +378,21 @@ def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
         page.locator(f".where:text-matches('^move {at:,} ')").wait_for()
     page.get_by_label("Its settings").fill("depth=9")
     page.keyboard.press("Tab")
-    page.locator(".choices [role=status]:has-text('from 1 to 3')").wait_for()
+    page.locator(".move-side [role=status]:has-text('from 1 to 3')").wait_for()
 
 
 def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
     viewer.best_game()
-    for link in ("#sessions", "#games"):
+    for link in ("#sessions", "#games?view=list"):
         open_link(page, link)
-        page.locator(".critic-note:has-text('The critic judges ntuple, and not greedy')").wait_for()
+        note = page.locator(".critic-note:has-text('The critic judges ntuple, and not greedy')")
+        note.wait_for()
         cells = page.locator("td > .odds, td.n .odds").all_text_contents()
         rows = page.locator("main tbody tr").count()
-        if link == "#games":
+        if link != "#sessions":
             assert len(cells) == rows
-            assert all("8K" in text and "32K" in text for text in cells)
+            for tile in ("8K", "16K", "32K"):  # either by game, or once for all
+                assert all(tile in text for text in cells) or tile in note.text_content()
         else:
             assert len(cells) == 3 * rows  # of the tiles 8192, 16384 and 32768
         assert all("%" in text for text in cells)
@@ -343,20 +420,20 @@ def test_keyboard_reaches_every_control(page: Any, viewer: Viewer) -> None:
     page.keyboard.press("g")
     page.keyboard.press("g")
     ready(page)
-    page.locator("main table a").first.wait_for()
+    page.locator(".gallery a .tile").first.wait_for()
     controls = "a, button:not(:disabled), input, select, summary, [tabindex='0']"
     wanted = page.locator(controls).count()
     reached = set()
     for _ in range(wanted + 5):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
-    hidden = page.evaluate("document.querySelectorAll('details:not([open]) input').length")
+    hidden = page.evaluate("document.querySelectorAll('details:not([open]) :is(input, button)').length")
     assert len(reached) >= wanted - hidden
-    page.locator("main table a").first.focus()
+    page.locator(".gallery a").first.focus()
     page.keyboard.press("Enter")
     page.locator(".replay").wait_for()
     page.keyboard.press("?")
-    assert "the next, the previous large loss" in page.locator("dialog").text_content()
+    assert "the previous, the next large loss" in page.locator("dialog").text_content()
     page.keyboard.press("Escape")
     page.locator("dialog").wait_for(state="detached")
 
@@ -365,7 +442,15 @@ def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
     open_link(page, "#board")
     page.locator("input[name=board]").fill("0x0100021034215987")
     page.keyboard.press("Enter")
-    page.locator(".options .option").first.wait_for()
+    page.get_by_text("Read as hexadecimal exponents").wait_for()
+    page.locator("input[name=board]").fill("2 2 2 2 / 4 4 4 4 / 8 8 8 8 / 2 2 2 2")
+    page.keyboard.press("Enter")
+    page.get_by_text("Read as tiles").wait_for()
+    page.get_by_role("button", name="Read as exponents").click()
+    assert until(page, lambda: "board=2222444488882222" in page.url)
+    page.locator("input[name=board]").fill("0x0100021034215987")
+    page.keyboard.press("Enter")
+    page.locator(".edit button:text-is('512')").wait_for()
     page.locator(".edit button").nth(0).click()
     assert until(page, lambda: "board=1100021034215987" in page.url)
     page.locator(".edit button").nth(0).focus()
@@ -390,7 +475,8 @@ def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
 
 
 def test_conditions_select_or_are_explained(page: Any) -> None:
-    open_link(page, "#games")
+    open_link(page, "#games?view=list")
+    page.locator("summary:text('Conditions')").click()
     page.locator("input[name=where]").fill("max_score >= 5000 AND steps > 10")
     page.keyboard.press("Enter")
     scores = page.locator("td[data-head^=score]")
@@ -404,7 +490,7 @@ def test_conditions_select_or_are_explained(page: Any) -> None:
 
 
 def test_sorting_stands_in_the_link(page: Any) -> None:
-    open_link(page, "#games")
+    open_link(page, "#games?view=list")
     page.get_by_role("button", name="moves").click()
     page.locator(".sort[data-sorted=descending]:text('moves')").wait_for()
     moves = [int(text.replace(",", "")) for text in page.locator("td[data-head^=moves]").all_text_contents()]
@@ -423,7 +509,7 @@ def test_live_shows_a_recorder_within_seconds(
     root = tmp_path / "live"
     root.mkdir()
     found = start_viewer(root)
-    page = new_page(f"{found.link}#live")
+    page = new_page(found, "#live")
     page.get_by_text("No recorder and no training").wait_for()
     command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy", "--workers", "1"]
     command += ["--max-games", "1000000", "--out-dir", str(root)]
@@ -434,9 +520,98 @@ def test_live_shows_a_recorder_within_seconds(
             page.locator(".state.on:text('recording')").wait_for()
             snapshot = json.loads((root / ".recorder/default.status.json").read_text())
             assert snapshot["status"]["state"] == "recording"
+            page.locator(".recorder figure svg[aria-label^='Moves a second.']").wait_for()
+            moving = page.locator(".live-game p:has-text('just recorded: move')")
+            moving.wait_for()
+            before = moving.text_content()
+            assert until(page, lambda: moving.text_content() != before)
         finally:
             recorder.terminate()
     page.locator(".state:text('stopped')").wait_for()
     page.locator(
         ".latest:has-text('halfway through the last 8 games')"
     ).wait_for()  # of the session now published
+
+
+def test_recorder_that_dies_is_shown_as_dead(
+    start_viewer: Callable[..., Viewer],
+    new_page: Callable[..., Any],
+    tmp_path: Path,
+    environment: dict[str, str],
+) -> None:
+    """The page stays, without an error, and shows the game to its end."""
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy", "--workers", "1"]
+    command += ["--max-games", "1000000", "--storage", "tape", "--out-dir", str(tmp_path)]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as recorder:
+        try:
+            page = new_page(start_viewer(tmp_path), "#live")
+            page.locator(".live-game .tile:not(.t0)").first.wait_for()
+        finally:
+            os.killpg(recorder.pid, signal.SIGKILL)
+    page.locator(".state:not(.on):text('stale')").wait_for()
+    page.locator(".live-game p:has-text('points')").wait_for()
+    assert page.locator(".recorder figure").is_hidden()
+    assert page.locator(".message.error").count() == 0
+
+
+def test_three_questions_take_two_clicks(
+    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], copied: Path
+) -> None:
+    for number, (player, tile) in enumerate([("ntuple", 16384), ("expectimax", 4096)]):
+        games = [Game(seed, 4, 10, tile) for seed in range(60)]
+        meta = {**META, "player": player, "player_sha256": str(number) * 64, "player_args": {}}
+        write_toy_session(copied / session_name(number), games, meta)
+    viewer = start_viewer(copied)
+    viewer.best_game()
+    # The costliest mistake of the best game: one click.
+    page = new_page(viewer)
+    page.locator(".headline a").click()
+    costliest = page.locator(".losses tbody tr").first.locator("td").first
+    costliest.wait_for()
+    most = page.evaluate(
+        """async hash => {
+            const {askGame} = await import('/static/api.js');
+            const [session, run] = hash.slice(1).split('/');
+            const {loss} = await askGame('replay', {session, run, judge: 0});
+            return Math.max(...loss.filter(one => !Number.isNaN(one)));
+        }""",
+        page.evaluate("location.hash"),
+    )
+    assert float(costliest.text_content().replace(",", "")) == pytest.approx(most, abs=0.5)
+    # Which of two players reaches 16384 more often: one click.
+    page = new_page(viewer)
+    page.get_by_role("link", name="Compare ntuple with expectimax").click()
+    row = page.locator("tbody tr:has(th:text-is('16384'))")
+    row.wait_for()
+    cells = row.locator("td").all_text_contents()
+    assert cells == ["100%94%\u2013100%", "0%0%\u20136.0%", "+100.0+91.5 to +100.0", "ntuple"]
+    assert violations(page) == []
+    # The critic's opinion of a pasted board: one click.
+    page = new_page(viewer)
+    page.locator("nav a[data-page=board]").click()
+    page.locator("input[name=board]").fill("0x0100021034215987")
+    page.keyboard.press("Enter")
+    page.get_by_text("If ntuple plays on").wait_for()
+
+
+def test_gallery_shows_what_annotate_found(
+    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], copied: Path, process: Any
+) -> None:
+    first = min(copied.glob("2*"))
+    done = process("annotate", str(first), "--player", "ntuple:weights=fast", "--quiet")
+    assert done.returncode == 0, done.stderr
+    viewer = start_viewer(copied)
+    viewer.best_game()
+    page = new_page(viewer, "#games?sort=loss")
+    page.locator(".gallery a:has-text('mistake')").nth(19).wait_for()
+    texts = page.locator(".gallery a:has-text('mistake')").all_text_contents()
+    losses = [int(re.search(r"loss ([\d,]+)", text)[1].replace(",", "")) for text in texts]
+    assert losses == sorted(losses, reverse=True)
+    assert page.locator(".gallery a").nth(25).get_by_text("mistake").count() == 0  # not judged: at the end
+    assert page.locator(".gallery .spark path[d^=M]").count() == 40
+    assert page.locator(".gallery .board .tile").count() == 40 * 16
+    page.get_by_role("button", name="List").click()
+    page.locator("caption:has-text('the same in every row: player greedy')").wait_for()
+    page.locator("button.sort[data-sorted=descending]:text('loss')").wait_for()

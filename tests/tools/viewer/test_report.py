@@ -1,26 +1,22 @@
 """Reports in one file: what they hold, and what they show without a network."""
 
-from __future__ import annotations
-
+import os
 import re
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tape2048.errors import NameTakenError
+from tape2048_tools.commands.sessions.view import make_data
 from tape2048_tools.viewer.app import static_files
-from tape2048_tools.viewer.report import bundle, one_file
+from tape2048_tools.viewer.report import bundle, make_report, one_file
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from conftest import Outcome
-
-    Tape = Callable[..., Outcome]
+from ..conftest import Tape
 
 #: Lines of all scripts together: small enough to be read.
-SCRIPT_LINES_MAX = 2500
+SCRIPT_LINES_MAX = 2600
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +68,7 @@ def test_a_report_opens_without_any_request(report: Path, browser: Any) -> None:
         page.locator("figcaption:text('Share of each move')").wait_for()
         for link in ("#overview", "#games", None):
             if link is None:
-                page.locator("main table a").first.click()
+                page.locator(".gallery a").first.click()
                 page.locator(".replay").wait_for()
                 page.keyboard.press("n")
                 page.wait_for_url(re.compile(r"#[0-9a-f]{10}/\d+/\d+$"))
@@ -90,11 +86,34 @@ def test_a_report_opens_without_any_request(report: Path, browser: Any) -> None:
 def test_a_report_holds_each_kind_of_game_once(report: Path) -> None:
     text = report.read_text()
     kinds = re.findall(r'"why":"([a-z ]+)"', text)
-    assert sorted(kinds) == ["best"] * 2 + ["longest"] * 2 + ["most lossy"] * 2 + ["worst"] * 2
+    assert sorted(kinds) == ["best"] * 3 + ["longest"] * 2 + ["worst"] * 3
     keys = re.findall(r'"key":"([0-9a-f]{10}/\d+)"', text)
     assert len(set(keys)) == 8
     assert str(report.parent.parent) not in text
     assert report.stat().st_size < 1_000_000
+
+
+def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, process: Any) -> None:
+    """No game without a judgement is among them."""
+    first, second = sorted(copied.glob("2*"))
+    for session in (first, second):
+        done = process("annotate", str(session), "--player", "ntuple:weights=fast", "--quiet")
+        assert done.returncode == 0, done.stderr
+    found = make_report(make_data((copied,), ("ntuple:weights=fast",), Path("default")), games=8).decode()
+    kinds = re.findall(r'"why":"([a-z ]+)"', found)
+    assert sorted(kinds) == [kind for kind in ("best", "longest", "most lossy", "worst") for _ in range(2)]
+    (first / "loss.json").unlink()
+    found = make_report(make_data((copied,), ("ntuple:weights=fast",), Path("default"))).decode()
+    lossy = re.findall(r'"why":"most lossy","session":"[0-9a-f]+","name":"([^"]+)"', found)
+    assert set(lossy) == {second.name}
+
+
+@pytest.mark.parametrize("games", [0, 1, 2, 3])
+def test_few_games_are_judged_for_few(recorded: Path, games: int) -> None:
+    judged: set[int] = set()
+    data = make_data((recorded,), ("ntuple:weights=fast",), Path("default"))
+    make_report(data, games=games, progress=lambda _done, of: judged.add(of))
+    assert judged == ({games} if games else set())
 
 
 def test_markup_in_a_document_ends_no_script() -> None:
@@ -116,3 +135,10 @@ def test_a_report_of_nothing_is_one(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert tape("report", tmp_path / "empty", "-o", tmp_path / "report.html", "--quiet").code == 0
     assert b"<html" in (tmp_path / "report.html").read_bytes()
+
+
+def test_a_directory_whose_name_is_no_text(tape: Tape, recorded: Path, tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"sessions-\xff")
+    shutil.copytree(recorded, root)
+    assert tape("report", root, "-o", tmp_path / "report.html", "--quiet", "--games", 1).code == 0
+    assert rb"sessions-\\udcff" in (tmp_path / "report.html").read_bytes()

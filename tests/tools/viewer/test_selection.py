@@ -1,8 +1,7 @@
 """Selections of games, and pages of sorted games against a whole sort."""
 
-from __future__ import annotations
-
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.selection import choose_runs, session_columns
 from tape2048_tools.viewer.collection import (
+    ANNOTATED,
     COLUMNS,
     PAGE_ROWS,
     SORTS,
@@ -38,9 +38,10 @@ def games_of(counts: list[int], seed: int = 0) -> Games:
         runs["id"] = np.arange(count)
         runs["seed"][random.random(count) < 0.3] += np.uint64(2**64 - 20)
         meta = {"player": "greedy" if number % 2 else "random", "model_tag": f"tag{number}"}
-        entries.append(
-            Entry(f"{number:010x}", Path(f"20260101T00000{number}Z_model=tag{number}"), meta, runs, 0)
-        )
+        entry = Entry(f"{number:010x}", Path(f"20260101T00000{number}Z_model=tag{number}"), meta, runs, 0)
+        judged = np.where(random.random((3, count)) < 0.2, np.nan, random.integers(-5, 5, (3, count)))
+        entry.__dict__["_sums"] = dict(zip(ANNOTATED, judged, strict=True))  # some games are not judged
+        entries.append(entry)
     return Games(entries)
 
 
@@ -51,11 +52,22 @@ def test_selection() -> None:
     for where in ("max_score >= 6 AND model = 'tag2'", "max_score >= 6"):
         chosen = choose(GAMES, Selection.of({"where": where, "session": "0000000002", "max_steps": "8"}))
         expected = (GAMES["max_score"] >= 6) & (GAMES["session"] == 2) & (GAMES["steps"] <= 8)
-        assert chosen is not None
         assert np.array_equal(chosen, expected)
         assert 0 < expected.sum() < 70
-    players = {choose(GAMES, Selection(player=one.player_id)).sum() for one in GAMES.sessions}  # type: ignore[union-attr]
-    assert players == {110, 30}
+    for player, games in (("random", 110), ("greedy", 30)):
+        for link in ({"player": player}, {"where": f"player = '{player}'"}):
+            chosen = choose(GAMES, Selection.of(link))
+            assert chosen.sum() == games
+    labels = ["greedy", "greedy:epsilon=0.1", "greedy:epsilon=0.2"]
+    args = [{}, {"epsilon": 0.1}, {"epsilon": 0.2}]
+    several = [
+        replace(entry, meta={"player": "greedy", "player_args": one})
+        for entry, one in zip(games_of([1, 2, 4]).sessions, args, strict=True)
+    ]
+    assert [one.label for one in several] == labels
+    for player, games in (*zip(labels, (1, 2, 4), strict=True), ("greedy:epsilon", 0)):
+        assert choose(Games(several), Selection.of({"player": player})).sum() == games
+    assert choose(Games(several[1:]), Selection.of({"player": "greedy"})).sum() == 6
     assert choose(GAMES, Selection()) is None
     with pytest.raises(ConfigError):
         choose(GAMES, Selection(where="scores > 1"))
@@ -70,7 +82,6 @@ def test_comparisons_as_by_sqlite(compared: str) -> None:
         columns = session_columns(cast("Any", GAMES), cast("Any", GAMES.sessions))
         expected = choose_runs(f"{where} OR 0", {}, columns, len(GAMES))  # not a plain comparison
         found = _compared(GAMES, where)
-        assert found is not None
         assert found.tolist() == expected.tolist()
 
 
@@ -89,8 +100,9 @@ def test_pages_are_parts_of_the_sorted_list(sort: str, down: bool, some: bool, c
     games = games_of(counts)
     chosen = games["steps"] > 3 if some else None
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
-    values = (games[sort] if sort != "session" else np.arange(len(games)))[numbers].astype(np.int64)
-    order = numbers[np.argsort(-values if down else values, kind="stable")]
+    values = (games[sort] if sort != "session" else np.arange(len(games)))[numbers]
+    values = values.astype(np.float64 if sort in ANNOTATED else np.int64)
+    order = numbers[np.argsort(-values if down else values, kind="stable")]  # NaN comes last
     pages = [
         page_of_games(games, chosen, sort, page, descending=down).tolist()
         for page in range(len(games) // PAGE_ROWS + 2)

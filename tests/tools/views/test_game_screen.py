@@ -1,25 +1,22 @@
 """A recorded game on a terminal: its keys and its lines, without the terminal."""
 
-from __future__ import annotations
-
 import math
 import random
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from tests import reference
+from tests.sdk.builders import raising
 
 from tape2048.runs.run import Run, RunMeta
 from tape2048_recorder.replay.judging import Judged
 from tape2048_tools.terminal.background import in_background
 from tape2048_tools.views.run import ChosenRun
 from tape2048_tools.views.screens import CriticView, GameView, ReplayScreen, move_table, points, scores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 STEPS = 250
 SIZES = [(60, 24), (100, 30), (60, 18), (40, 8), (300, 80)]
@@ -102,13 +99,29 @@ def test_arrows_and_pages_step_within_the_game() -> None:
     assert not screen.press("q")
 
 
-def test_brackets_step_through_large_losses() -> None:
+def test_keys_step_through_losses_and_differences() -> None:
+    """Of four moves with a loss, two are among the largest."""
+    few = view()._replace(largest=np.array([40, 7]))
+    losses, differences = ("p", "n", "large loss", [7, 40]), ("[", "]", "difference", [7, 12, 40, 60])
+    for back, forth, noun, stops in (losses, differences):
+        screen = replay(by_player=ready(few))
+        assert [press(screen, [forth]) for _ in range(len(stops) + 1)] == [*stops, stops[-1]]
+        assert f"no {noun} after this move" in text_of(screen)
+        assert [press(screen, [back]) for _ in stops] == [*stops[-2::-1], stops[0]]
+        assert f"no {noun} before this move" in text_of(screen)
+        assert f"no {noun}" not in text_of(replay())
+
+
+def test_the_keys_are_shown_until_the_next_key() -> None:
     screen = replay()
-    assert [press(screen, ["]"]) for _ in range(5)] == [7, 12, 40, 60, 60]
-    assert "no large loss after this move" in text_of(screen)
-    assert [press(screen, ["["]) for _ in range(4)] == [40, 12, 7, 7]
-    assert "no large loss before this move" in text_of(screen)
-    assert "no large loss" not in text_of(replay())
+    press(screen, ["?"])
+    assert "the previous, the next large loss" in text_of(screen)
+    for size in SIZES:
+        assert len(screen.lines(size)) <= size[1]
+    press(screen, ["?"])
+    assert "move   0 of" in text_of(screen)
+    press(screen, ["?", "right"])
+    assert "move   1 of" in text_of(screen)
 
 
 def test_a_move_is_gone_to_by_its_number() -> None:
@@ -171,7 +184,7 @@ def test_last_board_is_final_or_last_recorded() -> None:
 
 def test_keys_work_during_computations() -> None:
     screen = replay(by_player=Future(), by_critic=Future())
-    assert press(screen, ["right", "c", "]"]) == 1
+    assert press(screen, ["right", "c", "]", "n"]) == 1
     assert "the game is being judged" in text_of(screen)
     press(screen, ["left"])
     assert "being judged" in text_of(screen)
@@ -179,10 +192,7 @@ def test_keys_work_during_computations() -> None:
 
 
 def test_errors_of_computations_are_raised() -> None:
-    def fail() -> None:
-        raise ValueError("no such thing")
-
-    failed = in_background(fail)
+    failed = in_background(raising(ValueError("no such thing")))
     assert isinstance(failed.exception(10), ValueError)
     with pytest.raises(ValueError, match="no such thing"):
         replay(by_critic=failed).lines((60, 24))

@@ -1,7 +1,5 @@
 """A game that a person plays: against the rules, and its screen without the terminal."""
 
-from __future__ import annotations
-
 import random
 import threading
 from typing import Any
@@ -68,6 +66,16 @@ def test_a_game_follows_the_rules_and_the_seed(keys: tuple[str, ...]) -> None:
     assert shown.press("up")
     assert shown.game.boards == before
     assert not shown.press("q")
+
+
+def test_a_65536_ends_the_game() -> None:
+    shown = screen(7)
+    shown.game.boards[-1] = reference.pack([15, 15, 14, 13, 1, 2, 3, 4, 2, 1, 4, 3, 1, 2, 1, 2])
+    assert shown.press("right")
+    assert (shown.game.score, shown.game.fresh, max(shown.game.exps)) == (65536, None, 16)
+    said = text_of(shown)
+    assert "65536 " in said
+    assert "game over: a 65536 ends it" in said
 
 
 def test_advice_is_shown_on_request_alone() -> None:

@@ -1,17 +1,12 @@
 """One run of a session: as recorded, and with what a replay adds."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from tests import reference
 
 from tape2048.session.session import Session, sessions
 from tape2048_tools.views.run import choose_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_replay_adds_the_final_board(recorded: Path) -> None:
@@ -34,7 +29,6 @@ def test_replay_adds_the_final_board(recorded: Path) -> None:
 
 
 def test_game_of_an_unknown_player(session: Path) -> None:
-    """The player of this session is no player of this version."""
     found = choose_run(session, 2, None, replay=True)
     assert not found.ended
     assert (found.facts["run"], found.facts["steps"]) == (2, 60)

@@ -1,27 +1,22 @@
 """The games of a training beside the rows of their sessions, and whose games they are."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tape2048 import Corpus
-from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo, doubts, players_of, strangers
+from tape2048.critic.facts import CriticFacts, SplitInfo, doubts, strangers, training_facts
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training
 from tape2048.critic.ntuple.critic import Games, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
-from tape2048.selection import parts_of_hashes, parts_of_seeds, run_hash
+from tape2048.selection import PlayedBy, parts_of_hashes, parts_of_seeds, players_of, run_hash
 
 from ...builders import Game, Spec, write_ours
 from ...corpora import IDS, OURS, PLAYERS, THEIRS, Built, build
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +28,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def config(built: Built, **changes: Any) -> NTupleCriticConfig:
     settings: dict[str, Any] = {"data": str(built.root), "mixed_players": True, "stride": 3, "val_share": 0.3}
     return NTupleCriticConfig(**{**settings, **changes})
+
+
+def players(corpus: Corpus) -> list[PlayedBy]:
+    return players_of(corpus.runs, corpus.sessions)
 
 
 def same(found: Games, expected: Games) -> bool:
@@ -49,9 +48,6 @@ def slow(built: Built, stride: int, chosen: NDArray[np.bool_] | None = None) -> 
         np.cumsum([0, *map(len, rows)]),
         np.array([built.games[run].highest_tile.bit_length() - 1 for run in runs], np.uint8),
     )
-
-
-# --- reading
 
 
 @pytest.mark.parametrize("stride", [1, 3, 16, 1000])
@@ -123,9 +119,6 @@ def test_parts_are_those_of_the_corpus(built: Built) -> None:
     assert source.identity == corpus.identity
 
 
-# --- splits of games that are not recorded
-
-
 @pytest.mark.parametrize("salt", ["", "other"])
 def test_played_games_split_as_recorded_ones(built: Built, salt: str) -> None:
     corpus = Corpus.open(built.root)
@@ -156,17 +149,23 @@ def test_played_games_split_without_a_test_part(built: Built) -> None:
         split_games(few, seeds[:1], player, config(built), "identity")
 
 
-# --- players
-
-
 def test_games_of_several_players_are_refused_by_name(built: Built) -> None:
     with pytest.raises(ConfigError, match="found games of 3 players: ") as caught:
         corpus_games(config(built, mixed_players=False))
-    said = caught.value.message
-    assert f"SHA-256 {'a' * 16}...; 13 games" in said
-    assert f"SHA-256 {'b' * 16}...; 21 games" in said
-    assert "no SHA-256; 9 games" in said
-    assert "--mixed-players" in (caught.value.hint or "")
+    said, hint = caught.value.message, caught.value.hint or ""
+    assert said.removeprefix("found games of 3 players: ").partition("; a critic")[0].split("; ") == [
+        f"unknown player @{'b' * 6} (21 games)",
+        f"unknown player @{'a' * 6} (13 games)",
+        "unknown player @e3b0c4 (9 games)",
+    ]
+    assert "--mixed-players" in hint
+    for name in (hint.split('"')[1], f"@{'b' * 12}"):
+        one = corpus_games(config(built, mixed_players=False, player_name=name, where="id >= 0"))
+        assert [player.games for player in one.players] == [21]
+    facts = training_facts(config(built, player_name=name, where="id >= 0"), "", one.players, 0, {})
+    assert facts["where"] == f"(id >= 0) AND (player = '{name}')"
+    with pytest.raises(ConfigError, match="player_name is 'no'; found games of 3 players"):
+        corpus_games(config(built, player_name="no"))
     assert [player.games for player in corpus_games(config(built)).players] == [21, 13, 9]
     one = corpus_games(config(built, mixed_players=False, where="model = 'weak' or model = 'weak-2'"))
     assert [(player.sha256, player.games) for player in one.players] == [("b" * 64, 21)]
@@ -177,13 +176,13 @@ def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
         facts = {"engine": "toy", "player": name, "config": {"player_args": {"depth": 2}}}
         spec = Spec(games=[Game(1, 5), Game(2, 5)], facts=facts)
         write_ours(tmp_path / f"2025010{number + 1}T030405Z_model=toy", spec)
-    found = players_of(Corpus.open(tmp_path))
+    found = players(Corpus.open(tmp_path))
     assert sorted((one.name, one.sha256, one.games) for one in found) == [
         ("", "", 2),
         ("mine:depth=2", "", 4),
         ("other:depth=2", "", 2),
     ]
-    assert doubts(found)[0].startswith("games of mine:depth=2 (no SHA-256; 4 games): their sessions have no")
+    assert doubts(found)[0].startswith("games of mine:depth=2 (4 games): their sessions have no")
     assert doubts([PlayedBy("a", "a" * 64, 1)]) == []
 
 
@@ -191,18 +190,15 @@ def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
 def test_a_session_with_odd_facts(tmp_path: Path, told: object) -> None:
     facts = {"engine": "toy", "player": "mine", "config": told}
     write_ours(tmp_path / "20250101T030405Z_model=toy", Spec(games=[Game(1, 5)], facts=facts))
-    assert [one.name for one in players_of(Corpus.open(tmp_path))] == ["mine"]
+    assert [one.name for one in players(Corpus.open(tmp_path))] == ["mine"]
 
 
 def test_strangers(built: Built) -> None:
-    players = players_of(Corpus.open(built.root))
+    found = players(Corpus.open(built.root))
     split = SplitInfo(fractions={"train": 1.0})
     facts = CriticFacts(thresholds=[64], split=split, players=[PlayedBy("x", "b" * 64, 3)])
-    assert {player.sha256 for player in strangers(facts, players)} == {"a" * 64, ""}
-    assert strangers(CriticFacts(thresholds=[64], split=split), players) == []
-
-
-# --- what cannot be
+    assert {player.sha256 for player in strangers(facts, found)} == {"a" * 64, ""}
+    assert strangers(CriticFacts(thresholds=[64], split=split), found) == []
 
 
 def test_parts_without_games_are_refused(built: Built) -> None:
@@ -214,7 +210,7 @@ def test_parts_without_games_are_refused(built: Built) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"thresholds": "8192 65536"}, "found 65536, expected tiles up to 32768"),
+        ({"thresholds": "8192 131072"}, "found 131072, expected tiles up to 65536"),
         ({"thresholds": "8192 4096"}, "ascending"),
         ({"thresholds": "100"}, "powers of two"),
         ({"tuples": "01234 01234"}, "each once"),

@@ -1,7 +1,5 @@
 """The kernels beside plain Python over arrays of 4 by 4 cells."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 from tests import reference
 
-from tape2048.critic.ntuple.critic import learn, new_scratch, predict_all, tables_of, width_of
+from tape2048.critic.ntuple.critic import Games, learn, new_scratch, predict_all, tables_of, width_of
 from tape2048.ntuple.network import NetworkLayout
 
 #: Tiles and stages. The kernels compile anew for each number of tuples, tiles and stages: there are few.
@@ -20,12 +18,6 @@ CASES = {
     "three tiles, stages": ((16, 64, 512), (32, 256)),
 }
 GAMES = (0, 1, 40, 0, 2, 25, 1)
-
-
-def symmetries(cells: list[int]) -> list[list[int]]:
-    square = np.array(cells).reshape(4, 4)
-    turned = [np.rot90(one, k) for one in (square, square.T) for k in range(4)]
-    return [one.reshape(-1).tolist() for one in turned]
 
 
 class Slow:
@@ -41,7 +33,7 @@ class Slow:
         return [
             (tile, stage, number, tuple(image[cell] for cell in chosen))
             for number, chosen in enumerate(self.layout.tuples)
-            for image in symmetries(cells)
+            for image in reference.symmetries(cells)
         ]
 
     def probability(self, tile: int, cells: list[int]) -> float:
@@ -50,17 +42,22 @@ class Slow:
         logit = sum(self.weights.get(key, 0.0) for key in self.keys(tile, cells))
         return 1 / (1 + math.exp(-logit))
 
-    def learn(self, game: list[list[int]], highest: int, decay: float, rate: float) -> None:
-        for tile in self.tiles:
+    def learn(self, game: list[list[int]], highest: int, decay: float, rate: float, columns: Any) -> None:
+        targets, weights = columns
+        for column, tile in enumerate(self.tiles):
             outcome = float(1 << highest >= tile)
             returned = following = outcome
-            for cells in reversed(game):
+            for row, cells in reversed([*enumerate(game)]):
                 target = (1 - decay) * following + decay * returned
+                if len(targets):
+                    target = targets[row, column]
                 following = self.probability(tile, cells)
                 if following == 1.0:
                     returned = 1.0
                     continue
                 returned, delta = target, target - following
+                if len(weights):
+                    delta *= weights[row]
                 for key in self.keys(tile, cells):
                     self.squares[key] = self.squares.get(key, 0.0) + delta * delta
                     step = rate * delta / math.sqrt(self.squares[key] + 1e-6)
@@ -97,31 +94,31 @@ def packed(games: list[list[list[int]]]) -> tuple[np.ndarray[Any, Any], np.ndarr
     return np.array(boards, np.uint64), starts
 
 
-def learned(case: str, order: list[int], decay: float = 0.7, rate: float = 0.3) -> tuple[Any, Slow, int]:
+def learned(
+    case: str, order: list[int], decay: float = 0.7, rate: float = 0.3, columns: str = ""
+) -> tuple[Any, Slow, int]:
     layout, tiles, games, highest = draw(case)
     records = np.zeros((layout.entries, 2 * width_of(list(tiles))), np.float32)
     tables = tables_of(layout, list(tiles), records)
     boards, starts = packed(games)
-    count = learn(
-        tables,
-        boards,
-        starts,
-        np.array(highest, np.uint8),
-        np.array(order, np.int64),
-        decay,
-        rate,
-        new_scratch(tables),
-    )
+    rng = np.random.default_rng(0)
+    soft = "targets" in columns
+    targets = rng.random((len(boards) * soft, len(tiles) * soft)).astype(np.float32)
+    weights = rng.random(len(boards) * ("weights" in columns)).astype(np.float32)
+    given = Games(boards, starts, np.array(highest, np.uint8), targets, weights)
+    count = learn(tables, *given, np.array(order, np.int64), decay, rate, new_scratch(tables))
     slow = Slow(layout, tiles)
     for game in order:
-        slow.learn(games[game], highest[game], decay, rate)
+        rows = slice(starts[game], starts[game + 1])
+        slow.learn(games[game], highest[game], decay, rate, (targets[rows], weights[rows]))
     return tables, slow, count
 
 
+@pytest.mark.parametrize("columns", ["", "targets", "weights", "targets and weights"])
 @pytest.mark.parametrize("case", CASES)
-def test_learning_is_what_the_module_says(case: str) -> None:
+def test_learning_is_what_the_module_says(case: str, columns: str) -> None:
     order = [4, 2, 0, 5, 1, 6, 2, 3]
-    tables, slow, count = learned(case, order)
+    tables, slow, count = learned(case, order, columns=columns)
     assert count == sum(GAMES[game] for game in order)
     expected = slow.records()
     assert np.count_nonzero(expected) > 300
@@ -173,7 +170,7 @@ def test_a_board_and_its_images_are_the_same_to_it() -> None:
     weights = np.rint(tables.records[:, :4] * 64).astype(np.int16)  # sums of whole numbers are exact
     stored = tables_of(slow.layout, list(slow.tiles), weights)
     for cells in draw("three tiles, stages")[2][2]:
-        images = np.array([reference.pack(image) for image in symmetries(cells)], np.uint64)
+        images = np.array([reference.pack(image) for image in reference.symmetries(cells)], np.uint64)
         found = predict_all(stored, 1 / 64, images, 3)
         assert (found == found[0]).all()
 

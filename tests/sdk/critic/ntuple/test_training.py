@@ -1,9 +1,9 @@
 """The training: resumption to the last bit, its files, and what it says or refuses."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,19 +12,13 @@ from tests.sdk.builders import names
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training, train_ntuple_critic
-from tape2048.critic.ntuple.critic import Games
+from tape2048.critic.ntuple.critic import Games, GameSource, TrainedNTuple
 from tape2048.errors import BusyError, ConfigError, StateError, StorageError, TrainingError
 from tape2048.io.safetensors import decode, encode
 from tape2048.training import TrainingDirectory
 
 from ...builders import Game, Spec, write_ours
 from ...critics import CrashError, Seen, lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tape2048.critic.ntuple.critic import GameSource, TrainedNTuple
 
 SETTINGS = {
     "thresholds": "4096 8192", "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 3, "threads": 1,
@@ -90,9 +84,6 @@ def whole(root: Path, source: GameSource, tmp_path_factory: pytest.TempPathFacto
     return out, trained, view
 
 
-# --- what is left
-
-
 def test_a_training_writes_critic_and_metrics(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
 ) -> None:
@@ -130,9 +121,6 @@ def test_the_loss_is_of_held_out_games(source: GameSource, whole: tuple[Path, Tr
     plain = truth.mean(axis=0)
     guessed = -(plain * np.log(plain) + (1 - plain) * np.log(1 - plain)).mean()
     assert loss < 0.8 * guessed
-
-
-# --- going on
 
 
 @pytest.mark.parametrize("stops", [(1,), (3,), (6,), (7,), (13,), (20,), (2, 9, 1, 5), (1,) * 30])
@@ -236,9 +224,6 @@ def test_what_does_not_decide_the_result_may_change(
     assert critic.step == 0.5
 
 
-# --- other trainings
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -250,12 +235,9 @@ def test_what_does_not_decide_the_result_may_change(
     ],
 )
 def test_another_configuration_is_refused_by_name(
-    root: Path,
-    source: GameSource,
-    whole: tuple[Path, TrainedNTuple, Seen],
-    changes: dict[str, Any],
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], changes: dict[str, Any],
     said: str,
-) -> None:
+) -> None:  # fmt: skip
     before = files(whole[0])
     with pytest.raises(StateError) as caught:
         train_ntuple_critic(config(root, **changes), source, whole[0])
@@ -308,9 +290,6 @@ def test_a_damaged_checkpoint_is_refused(
     with pytest.raises(StateError) as caught:
         train_ntuple_critic(config(root), source, tmp_path)
     assert caught.value.path == str(path)
-
-
-# --- the end
 
 
 def test_patience_ends_a_training(
@@ -368,9 +347,6 @@ def test_the_highest_rate_learns_no_nonsense(root: Path, source: GameSource, tmp
     assert np.isfinite(NTupleCritic.load(tmp_path / "best.critic")(source.val.boards)).all()
 
 
-# --- what is said and refused
-
-
 def with_highest(source: GameSource, change: Callable[[Any], Any]) -> GameSource:
     def chunks(first: int) -> Any:
         return (Games(one.boards, one.starts, change(one.highest)) for one in source.chunks(first))
@@ -408,7 +384,7 @@ def test_games_without_a_players_hash_are_said(tmp_path: Path) -> None:
     view = Seen()
     settings = config(tmp_path / "in", epochs=1)
     train_ntuple_critic(settings, corpus_games(settings), tmp_path / "out", view)
-    assert "games of a player without a name (no SHA-256; 30 games): their sessions have no" in view.events[0]
+    assert "games of a player without a name (30 games): their sessions have no" in view.events[0]
     (player,) = NTupleCritic.load(tmp_path / "out/best.critic").info.players
     assert (player.name, player.sha256, player.games) == ("", "", 30)
 

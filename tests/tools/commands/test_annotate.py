@@ -1,0 +1,85 @@
+"""The commands that make columns, by the one that is quickest to run."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tape2048.session.session import Session, sessions
+
+from ..conftest import Tape
+
+ANNOTATE = ("annotate", "--player", "greedy")
+NAMES = ["values", "best", "loss", "luck"]
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def test_shares_make_what_one_process_makes(tape: Tape, root: Path, tmp_path: Path) -> None:
+    first = sessions(root)[0]
+    before = files(first)
+    made = tape(*ANNOTATE, root, "--columns", tmp_path / "alone", "--json")
+    assert (made.code, made.json["columns"], len(made.json["sessions"])) == (0, NAMES, 2)
+    for share, status in (("1/2", "waiting"), ("2/2", "made"), ("1/2", "there")):
+        how = ("--columns", tmp_path / "shared", "--chunk-rows", "30", "--json")
+        done = tape(*ANNOTATE, root, "--shard", share, *how)
+        assert {line["status"] for line in done.json["sessions"]} == {status}
+    for session in sessions(root):
+        assert files(tmp_path / "alone" / session.name) == files(tmp_path / "shared" / session.name)
+    assert files(first) == before
+    values, info, _ = Session.open(first, columns=tmp_path / "alone").column("values")
+    assert (values.dtype, values.shape[1], info.facts["moves"]) == (np.float32, 4, True)
+    assert info.facts["player_sha256"] == made.json["player_sha256"]
+
+
+def test_an_overlay_refuses_two_sessions_of_one_name(tape: Tape, session: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / session.name
+    shutil.copytree(session, other)
+    done = tape(*ANNOTATE, session, other, "--columns", tmp_path / "columns")
+    assert (done.code, f"has the name of {session}" in done.err) == (5, True)
+    assert tape(*ANNOTATE, session, other).code == 0
+
+
+def test_columns_of_another_player_stay(tape: Tape, session: Path) -> None:
+    assert tape(*ANNOTATE, session).code == 0
+    before = files(session)
+    other = tape("annotate", session, "--player", "expectimax")
+    assert (other.code, "player_sha256 is" in other.err, "--force" in other.err) == (4, True, True)
+    assert files(session) == before
+    assert "was complete" in tape(*ANNOTATE, session).out
+    assert tape("annotate", session, "--player", "expectimax", "--force").code == 0
+    assert files(session) != before
+
+
+def test_a_dry_run_writes_nothing(tape: Tape, root: Path, empty_session: Path) -> None:
+    before = [files(path) for path in sessions(root)]
+    facts = tape(*ANNOTATE, root, "--dry-run", "--json").json
+    rows = sum(len(Session.open(path)) for path in sessions(root))
+    assert (facts["rows"], facts["sessions"], facts["bytes"]) == (rows, 2, 25 * rows)
+    assert facts["rows_per_s"] > 0
+    assert "Nothing was written" in tape(*ANNOTATE, root, "--dry-run").out
+    assert tape(*ANNOTATE, empty_session, "--dry-run").code == 0
+    assert [files(path) for path in sessions(root)] == before
+    assert tape(*ANNOTATE, empty_session).code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["annotate", "{session}", "--player", "random"], 78, "one of: ntuple, expectimax, greedy"),
+        (["annotate", "{runs}"], 3, "tape2048 convert"),
+        (["critic", "score", "default", "{runs}"], 3, "tape2048 convert"),
+        (["critic", "score", "default", "{session}", "--name", "tokens"], 2, "built-in field"),
+        ([*ANNOTATE, "{session}", "--engine", "ray", "--shard", "1/2"], 2, "take one of them"),
+    ],
+)  # fmt: skip
+def test_makers_refuse(tape: Tape, session: Path, args: list[str], code: int, said: str) -> None:
+    runs = session.parent.with_name("games.jsonl")
+    runs.touch()
+    before = files(session)
+    done = tape(*(word.format(session=session, runs=runs) for word in args))
+    assert (done.code, said in done.err) == (code, True), done.err
+    assert files(session) == before

@@ -1,0 +1,192 @@
+"""``tape2048 card``: its two files, and the directory as the Hub returns it."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import DatasetCard, constants
+
+from tape2048 import Corpus, Session, sessions
+from tape2048.base.intervals import wilson
+
+from ..conftest import META, Game, Tape, write_session
+
+REVISION = "a" * 40
+URL = "https://huggingface.co/datasets/someone/games"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two sessions of two players, one of them with a column."""
+    for day in (1, 2):
+        games = [Game(100 * day + i, 150, 9_000 + i, (512, 1024, 2048, 8192)[i % 4]) for i in range(8)]
+        meta = {**META, "player_sha256": f"{day}" * 64, "player_args": {"depth": day}, "rules": day}
+        write_session(tmp_path / f"selfplay/2026010{day}T000000Z_model=x", games, meta)
+    last = Session.open(sessions(tmp_path / "selfplay")[1])
+    last.write_column("doubt", last.tokens(slice(None))[:, :2], dtype="f32", facts={"maker": "a|b"})
+    return tmp_path / "selfplay"
+
+
+def front_matter(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((root / "README.md").read_text().split("---\n")[1])
+    return found
+
+
+def run_code(text: str) -> dict[str, Any]:
+    """Run the Python of a page, as printed."""
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)  # noqa: S102 - the code of a card that the test made
+    return names
+
+
+def cached(root: Path, cache: Path) -> Path:
+    """What snapshot_download leaves in the Hub's cache: links into a directory of blobs."""
+    repo = cache / "datasets--someone--games"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs/main").write_text(REVISION)
+    (repo / "blobs").mkdir()
+    for number, path in enumerate(sorted(path for path in root.rglob("*") if path.is_file())):
+        target = repo / "snapshots" / REVISION / path.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, repo / f"blobs/{number}")
+        target.symlink_to(os.path.relpath(repo / f"blobs/{number}", target.parent))
+    return repo / "snapshots" / REVISION
+
+
+def test_the_hub_reads_the_front_matter(tape: Tape, root: Path) -> None:
+    title = 'Games: "2048"\n<b>&'
+    assert tape("card", root, "--title", title, "--license", "cc-by-4.0", "--url", URL).code == 0
+    facts = front_matter(root)
+    assert facts["pretty_name"] == title.replace("\n", r"\n")
+    assert (facts["license"], facts["viewer"]) == ("cc-by-4.0", False)
+    assert facts["size_categories"] == ["1K<n<10K"]
+    DatasetCard.load(root / "README.md").data.to_dict()
+    assert all(isinstance(tag, str) for tag in facts["tags"])
+
+
+def test_tables_have_the_numbers(tape: Tape, root: Path) -> None:
+    assert tape("card", root).code == 0
+    text = (root / "README.md").read_text()
+    low, high = (f"{100 * bound:.1f}" for bound in wilson(8, 16)[1:])
+    assert f"| 2048 | 8 | 50% ({low}-{high}) |" in text
+    assert "| expectimax@111111111111 | expectimax:depth=1 | 8 | 9,004 | 9,007 | 50% (" in text
+    assert r"| doubt | f32[N, 2] | a\|b | 1 |" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+    assert "(rules 1)" in text
+    assert "(rules 2)" in text
+    assert "thresholds=(1024, 2048, 8192)" in text
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:rdflib")
+def test_mlcroissant_finds_no_error(tape: Tape, root: Path) -> None:
+    import mlcroissant  # late: it takes seconds
+
+    done = tape("card", root, "--url", URL, "--json")
+    assert done.json["upload"].startswith(f"hf upload someone/games {root} . ")
+    assert done.json["files"] == ["README.md", "croissant.json"]
+    document = json.loads((root / "croissant.json").read_bytes())
+    found = mlcroissant.Dataset(jsonld=document)  # it raises for an error
+    assert (document["conformsTo"].rpartition("/")[2], document["url"]) == ("1.1", URL)
+    assert not found.metadata.ctx.issues.errors
+    (reach,) = (one for one in found.records("reach") if one["reach/tile"] == 8192)
+    assert (reach["reach/games"], reach["reach/low"]) == (4, pytest.approx(wilson(4, 16).low))
+    assert [one["players/games"] for one in found.records("players")] == [8, 8]
+    for path in sessions(root)[1].iterdir():
+        sets = [found for one in document["distribution"] for found in np.atleast_1d(one["includes"])]
+        assert sum(Path(path.parent.name, path.name).match(each) for each in sets) == 1
+    document["recordSet"][0]["data"][0].pop("players/games")
+    with pytest.raises(mlcroissant.ValidationError):
+        mlcroissant.Dataset(jsonld=document)
+
+
+def test_the_snapshot_opens_as_printed(
+    tape: Tape, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tape("card", root, "--url", URL).code == 0
+    before = tape("list", root, "--json").json
+    snapshot = cached(root, tmp_path / "hub")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    names = run_code((snapshot / "README.md").read_text())
+    assert names["corpus"].sessions[0].path.parent == snapshot
+    here = Corpus.open(root).split(train=0.8, val=0.2)["val"].runs["seed"]
+    assert names["parts"]["val"].runs["seed"].tolist() == here.tolist()
+    assert set(names["batch"]) >= {"tokens", "labels"}
+    assert tape("validate", snapshot).code == 0
+    for option in ("--scores", "--no-scores"):
+        after = tape("list", snapshot, option, "--json").json
+        assert after["total"]["bytes"] == before["total"]["bytes"]
+    assert after["sessions"][0]["mean_score"] is None  # from the manifest alone
+    (snapshot / sessions(root)[0].name / "steps.npy").resolve().unlink()
+    broken = tape("list", snapshot)
+    assert broken.code == 1
+    assert "steps.npy is listed, and missing" in broken.out
+
+
+def test_other_files_disturb_nothing(tape: Tape, root: Path) -> None:
+    """With local_dir, snapshot_download adds files of its own."""
+    assert tape("card", root).code == 0
+    (root / ".gitattributes").write_text("*.npy filter=lfs\n")
+    (root / ".cache/huggingface/download").mkdir(parents=True)
+    (root / ".cache/huggingface/CACHEDIR.TAG").write_text("")
+    assert len(Corpus.open(root).sessions) == 2
+    assert tape("validate", root).code == 0
+    assert tape("list", root, "--json").json["broken"] == []
+    assert tape("recover", root).code == 0
+    assert tape("card", root).code == 0
+    pruned = tape("prune", root, "--max-sessions", "1", "--json")
+    assert pruned.code == 0
+    assert len(sessions(root)) == 1
+    left = {".cache", ".gitattributes", "README.md", "croissant.json"}
+    assert left <= {path.name for path in root.iterdir()}
+
+
+def test_sessions_of_others_have_unknown_facts(tape: Tape, root: Path) -> None:
+    write_session(root / "20260103T000000Z_model=x", [Game(1, 9, 99, 256)], {})
+    assert tape("card", root).code == 0
+    text = (root / "README.md").read_text()
+    assert "| sample rate of positions | 1, unknown |" in text
+    assert "Some sessions do not record their rules." in text
+
+
+def test_damage_writes_nothing(tape: Tape, root: Path) -> None:
+    steps = sessions(root)[1] / "steps.npy"
+    content = bytearray(steps.read_bytes())
+    content[5000] ^= 1
+    steps.write_bytes(content)
+    before = sorted(root.iterdir())
+    done = tape("card", root, "--force")
+    assert done.code == 4
+    assert f"{steps.parent}: damaged: " in done.err
+    assert f"tape2048 validate {root}" in done.err
+    assert sorted(root.iterdir()) == before
+    assert tape("card", root / "missing").code == 3
+    assert tape("card", sessions(root)[0]).code == 8
+
+
+def test_a_file_of_somebody_is_kept(tape: Tape, root: Path) -> None:
+    """Only a file exactly as the command wrote it is replaced without --force."""
+    readme, croissant = root / "README.md", root / "croissant.json"
+    assert tape("card", root).code == 0
+    assert tape("card", root, "--title", "other").code == 0
+    written = readme.read_text()
+    readme.write_text(written + "by me\n")
+    croissant.unlink()
+    done = tape("card", root)
+    assert (done.code, readme.read_text()) == (6, written + "by me\n")
+    assert "--force" in done.err
+    assert not croissant.exists()
+    assert tape("card", root, "--force", "--title", "other").code == 0
+    assert readme.read_text() == written
+    croissant.unlink()
+    croissant.mkdir()
+    assert tape("card", root, "--force", "--title", "more").code == 6
+    assert readme.read_text() == written
