@@ -44,7 +44,8 @@ types: $(VENV)/.installed-dev ## Check types (mypy, strict).
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed-dev ## Run the tests alone, three at a time (JOBS=3, PYTEST_ARGS=).
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@# PyTorch's threads spin while they wait for each other: with several processes on few cores, most of its time.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
 	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)
@@ -54,7 +55,8 @@ peers: .peers/venv/.installed ## Measure beside what one would take instead, ten
 
 faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/workers/test_worker_sweep.py \
-	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py tests/recorder/fleet $(PYTEST_ARGS)
+	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py tests/recorder/fleet \
+	  tests/sdk/ntuple/test_shipped_network.py $(PYTEST_ARGS)
 
 simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault becomes a test (JOBS=3).
 	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)

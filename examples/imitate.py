@@ -49,12 +49,12 @@ POWERS = [16**3, 16**2, 16, 1]
 
 
 def slid(row: list[int]) -> list[int]:
-    """A row of exponents after a move to the left."""
+    """A row of exponents after a move to the left; a 65536 is seen as a 32768."""
     tiles = [exponent for exponent in row if exponent]
     after = []
     while tiles:
-        merges = len(tiles) > 1 and tiles[0] == tiles[1] < 15
-        after.append(tiles[0] + merges)
+        merges = len(tiles) > 1 and tiles[0] == tiles[1]
+        after.append(min(tiles[0] + merges, 15))
         del tiles[: 1 + merges]
     return after + [0] * (4 - len(after))
 
