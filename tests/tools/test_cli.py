@@ -336,14 +336,20 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path, environment: dict
 
 
 _SIGNALLED = """
-import signal, sys
+import signal, sys, time, weakref
 from tape2048.io.durable import new_file
 from tape2048_tools import cli
 
+def send(*_):
+    for name in sys.argv[2:]:
+        signal.raise_signal(getattr(signal, name))
+
 def body(*_, **__):
     with new_file("file"):
-        for name in sys.argv[2:]:
-            signal.raise_signal(getattr(signal, name))
+        if sys.argv[1] == "callback":  # Python ignores what is raised there
+            reference = weakref.ref({0}, send)
+            time.sleep(60)
+        send()
 
 if sys.argv[1] == "nohup":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -357,6 +363,7 @@ cli.main()
     [
         ("", ["SIGTERM"], -signal.SIGTERM, []),
         ("", ["SIGHUP"], -signal.SIGHUP, []),
+        ("callback", ["SIGTERM"], -signal.SIGTERM, []),
         ("nohup", ["SIGHUP"], 0, ["file"]),
         ("nohup", ["SIGHUP", "SIGTERM"], -signal.SIGTERM, []),
     ],

@@ -14,6 +14,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 
 import click
@@ -23,6 +24,7 @@ from tape2048_tools.terminal.click_extras import ROOT_SETTINGS, LazyGroup
 EXIT_INTERRUPTED = 130
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # signals that end a process which does not handle them
+_AGAIN_S = 0.05  # delay before a lost signal is sent again
 
 #: By what one wants to do: for each subcommand its module below ``commands`` (and its name in it, unless that
 #: is ``command``), and its line in the help.
@@ -133,8 +135,22 @@ def _unwound() -> Iterator[None]:
         received.append(number)
         raise SystemExit(128 + number)
 
-    for number in handled:
-        signal.signal(number, unwind)
+    def send_again(ignored: sys.UnraisableHookArgs) -> None:
+        """Python drops what a handler raises while a destructor or a callback of a weak reference runs."""
+        if not received or ignored.exc_type is not SystemExit:
+            sys.__unraisablehook__(ignored)
+            return
+        handle()
+        timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), received.pop()))
+        timer.daemon = True
+        timer.start()
+
+    def handle() -> None:
+        for number in handled:
+            signal.signal(number, unwind)
+
+    handle()
+    sys.unraisablehook = send_again
     try:
         yield
     finally:

@@ -159,8 +159,8 @@ class Metrics:
 
 CONNECTIONS_MAX = 16
 
-#: Time limits of each read, as a scrape sends its request in one piece, of a whole request, and of an answer.
-PATIENCE_S, REQUEST_S, ANSWER_S = 2.0, 10.0, 60.0
+#: Time limits of a request and of an answer. A client on a busy machine can take seconds to send anything.
+REQUEST_S, ANSWER_S = 10.0, 60.0
 
 #: Delay after a connection that could not be accepted because no descriptor was free.
 RETRY_S = 0.1
@@ -170,7 +170,7 @@ class _Handler(WSGIRequestHandler):
     server: BoundedServer
 
     def setup(self) -> None:
-        self.request.settimeout(PATIENCE_S)
+        self.request.settimeout(REQUEST_S)
         super().setup()
 
     def parse_request(self) -> bool:
@@ -268,7 +268,7 @@ class MetricsServer(BoundedServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; open connections end within :data:`PATIENCE_S`."""
+        """Stop listening; open connections end within :data:`REQUEST_S`."""
         self.shutdown()
         self.server_close()
         self._thread.join()

@@ -115,7 +115,9 @@ def session_run(
         made = session.moves(session.numbers_of(ordinal))
         return Run(session.tape.states(ordinal), made, _meta(session, row)), True, ()
     name = f"run {row['id']}"
-    rows = session.rows_of(ordinal)
+    # A copy: playing a game again takes seconds, and reading mapped rows of a file that has become shorter
+    # kills the process.
+    rows = session.rows_of(ordinal).copy()
     steps = int(row["steps"])
     boards = boards_of(rows, name, session.path)
     moves = np.ascontiguousarray(rows["action"]) if "action" in (rows.dtype.names or ()) else None

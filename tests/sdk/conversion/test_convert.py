@@ -248,6 +248,20 @@ class TestSessions:
             after, _ = ref.slide(ref.unpack(int(run.boards[-1])), int(run.moves[-1]))
             assert sum(a != b for a, b in zip(after, ref.unpack(final), strict=True)) == 1
 
+    def test_rows_that_are_lost_while_a_game_is_played(self, tmp_path: Path) -> None:
+        """Reading mapped rows of a file that has become shorter would kill the process."""
+        session = Session.open(record(tmp_path / "s", "random", 40))
+        play = replayer(session.path, session.meta)
+        last = max(run for run in range(40) if not session_run(session, run)[1])
+
+        def slowly(seed: int, steps: int) -> Any:
+            os.truncate(session.path / "steps.npy", STEPS_HEADER_BYTES)
+            return play(seed, steps)
+
+        run, certain, _ = session_run(session, last, slowly)
+        assert certain
+        assert len(run) == session.runs["steps"][last]
+
     def test_without_playing_again_some_are_not_known(self, tmp_path: Path) -> None:
         path = record(tmp_path / "s", "random", 40)
         with pytest.raises(MaintenanceError, match="uncertain"):

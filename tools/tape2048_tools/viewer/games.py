@@ -86,15 +86,15 @@ class Game(NamedTuple):
 
 def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[Game]:
     """Read games of a session; ``replayed`` replays with the session's player what is not recorded."""
-    session = Session.open(path)
-    order = np.argsort(session.runs["id"], kind="stable")
-    table = session.runs[order]
     play = None
+    session = Session.open(path)
     if replayed and session.tape is None:  # a tape holds all
         with contextlib.suppress(FormatError):  # of a player that cannot play again, the recording is shown
             play = replayer(session.path, session.meta)
     for run in ids:
-        yield _read(session, int(order[find_run(table, run)]), play)
+        session = Session.open(path)  # again, after slow steps: the file may have been truncated meanwhile
+        order = np.argsort(session.runs["id"], kind="stable")
+        yield _read(session, int(order[find_run(session.runs[order], run)]), play)
 
 
 def _read(session: Session, ordinal: int, play: Any) -> Game:
