@@ -217,7 +217,7 @@ class TestVisitors:
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another connection ends the oldest one that has not sent its request."""
-        monkeypatch.setattr(module, "PATIENCE_S", 60.0)
+        monkeypatch.setattr(module, "REQUEST_S", 60.0)
         before, threads = descriptors(), threading.active_count()
         with contextlib.ExitStack() as stack:
             visitors = [stack.enter_context(self.visit(address)) for _ in range(60)]
@@ -231,7 +231,7 @@ class TestVisitors:
     def test_are_waited_for_a_limited_time(
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(module, "REQUEST_S", 0.05)
         # Who was so slow that his half of a request came after the end hears of that.
         with self.visit(address) as visitor, contextlib.suppress(ConnectionResetError):
             assert visitor.recv(1) == b""
@@ -248,7 +248,7 @@ class TestVisitors:
         assert capfd.readouterr().err == ""
 
     def test_leave_nothing_when_it_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(module, "REQUEST_S", 0.2)
         before, threads = descriptors(), threading.active_count()
         config = RecorderConfig(metrics_listen=f"127.0.0.1:{free_port()}")
         for _ in range(3):
