@@ -16,16 +16,20 @@ from typing import Any
 README = Path(__file__).parents[2] / "README.md"
 PAGE = README.parent / "docs/how-to/frameworks.md"
 Names = dict[str, Any]
-#: Batches that a model learned from.
+#: Batches that a model learned from, and batches of its validations.
 trained: list[str] = []
+validated: list[str] = []
 
 
-def in_order(count: int) -> list[str]:
+def in_order(count: int, part: str = "") -> list[str]:
     """The first batches of the programs' order, epoch after epoch."""
     from tape2048 import Corpus
     from tape2048.torch import CriticLoader
 
-    loader = CriticLoader(Corpus.open("selfplay"), batch_size=1024, seed=7)
+    corpus = Corpus.open("selfplay")
+    loader = CriticLoader(
+        corpus.split(train=0.9, val=0.1)[part] if part else corpus, batch_size=1024, seed=7
+    )
     epochs = itertools.chain.from_iterable(itertools.repeat(loader))
     return sums(itertools.islice(epochs, count))
 
@@ -45,7 +49,7 @@ def watch_training() -> None:
 
     def note(module: Any, args: Any) -> None:
         if isinstance(module, nn.Embedding):
-            trained.append(sum_of(args[0].detach().cpu()))
+            (trained if module.training else validated).append(sum_of(args[0].detach().cpu()))
 
     nn.modules.module.register_module_forward_pre_hook(note)
 
@@ -74,6 +78,16 @@ def check_training(steps: int) -> Callable[[Names], None]:
         assert trained == in_order(steps)
 
     return check
+
+
+def check_lightning(names: Names) -> None:
+    """It trains in order, and each validation serves every row."""
+    assert trained == in_order(30, "train")
+    corpus = names["Corpus"].open("selfplay").split(train=0.9, val=0.1)["val"]
+    each = sums(names["CriticLoader"](corpus, 1024, shuffle=False))
+    assert len(each) > 2
+    assert validated == each * (len(validated) // len(each)) != []
+    assert names["trainer"].callback_metrics["val_loss"] > 0
 
 
 def check_grain(names: Names) -> None:
@@ -118,7 +132,7 @@ def check_jax(names: Names) -> None:
 CHECKS: dict[str, tuple[str, Callable[[Names], None]]] = {
     "PyTorch DataLoader": ("torch", check_data_loader),
     "torchdata": ("torchdata", check_torchdata),
-    "Lightning": ("lightning", check_training(30)),
+    "Lightning": ("lightning", check_lightning),
     "Accelerate": ("accelerate", check_training(10)),
     "Hugging Face Trainer": ("transformers", check_training(30)),
     "grain": ("grain", check_grain),

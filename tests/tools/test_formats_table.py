@@ -28,14 +28,12 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/runs/test_a2run.py::test_runs_are_kept_by_day",
     ),
     (A2T1, "convert"): (_EVERY, _LOSSES),
-    (A2T1, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (A2RUN2, "read"): (
         "sdk/runs/test_a2run2.py::test_same_as_the_plain_codec",
         "sdk/runs/test_a2run2.py::test_the_reference_encoders_first_bytes",
     ),
     (A2RUN2, "write"): ("sdk/runs/test_a2run2.py::test_a_new_file_and_nothing_else",),
     (A2RUN2, "convert"): (_EVERY, _WHOLE),
-    (A2RUN2, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (A2PACK, "read"): (
         "sdk/packs/test_a2pack.py::test_runs_are_what_was_packed",
         "sdk/packs/test_a2pack.py::test_batches",
@@ -48,7 +46,6 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     (A2PACK, "convert"): (_EVERY, _WHOLE),
     (A2PACK, "filter"): ("tools/commands/test_pack.py::test_byte_for_byte",),
-    (A2PACK, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (PACKDAT, "read"): ("sdk/datasets/test_packdat.py::test_load_and_save_give_the_same_bytes",),
     (PACKDAT, "write"): (
         "sdk/datasets/test_packdat.py::test_writes_the_described_bytes",
@@ -64,7 +61,6 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/datasets/test_packdat.py::test_bounds",
         "sdk/datasets/test_packdat.py::test_a_view_is_saved_with_ids_of_its_own",
     ),
-    (PACKDAT, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (DATASET, "read"): (
         "fuzz/test_fuzz_dataset.py::test_damaged_directories",
         "sdk/datasets/test_dataset.py::test_a_data_set_of_others",
@@ -83,19 +79,10 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/datasets/test_table_rows.py::test_views_share_the_arrays_of_their_parent",
         "sdk/datasets/test_dataset.py::test_write_view",
     ),
-    (DATASET, "fuzzed"): (
-        "fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",
-        "fuzz/test_fuzz_dataset.py::test_damaged_directories",
-    ),
     (SESSION, "read"): ("sdk/formats/test_npy.py::test_reads_what_was_written",),
     (SESSION, "write"): (f"{_CONVERT}::test_recorded_games_go_round_with_everything",),
     (SESSION, "convert"): (_EVERY, f"{_CONVERT}::test_without_moves", _LOSSES),
     (SESSION, "filter"): ("sdk/selection/test_filters.py::",),
-    (SESSION, "fuzzed"): (
-        "sdk/formats/test_npy.py::test_every_flipped_header_bit",
-        "sdk/formats/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",
-        "sdk/formats/test_metadata.py::test_truncated_anywhere_is_an_error_or_still_whole",
-    ),
     (ROWS, "read"): (f"{_CONVERT}::test_bad_lines_are_named", f"{_CONVERT}::test_parquet_of_others"),
     (ROWS, "write"): (f"{_CONVERT}::test_nothing_is_replaced",),
     (ROWS, "convert"): (_EVERY, _LOSSES),
