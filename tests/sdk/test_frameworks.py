@@ -27,9 +27,7 @@ def in_order(count: int, part: str = "") -> list[str]:
     from tape2048.torch import CriticLoader
 
     corpus = Corpus.open("selfplay")
-    loader = CriticLoader(
-        corpus.split(train=0.9, val=0.1)[part] if part else corpus, batch_size=1024, seed=7
-    )
+    loader = CriticLoader(corpus.split(train=0.9, val=0.1)[part] if part else corpus, batch_size=1024, seed=7)
     epochs = itertools.chain.from_iterable(itertools.repeat(loader))
     return sums(itertools.islice(epochs, count))
 
