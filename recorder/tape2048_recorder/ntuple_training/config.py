@@ -13,7 +13,7 @@ from tape2048.ntuple.network import DOWNGRADE, TILES, NetworkLayout, check_sums
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
 #: Configurations in the package, those of the networks that ship.
-PRESETS = ("default", "fast", "strong")
+PRESETS = ("small", "fast", "strong")
 
 
 class TrainingConfig(Settings, frozen=True, kw_only=True):
@@ -210,5 +210,5 @@ def preset_path(name: str) -> Path:
 
 def load_training_config(path: Path, flags: Mapping[str, object] | None = None) -> TrainingConfig:
     """Read the configuration of a file, overridden by flags (None: not given)."""
-    listed_by = "tape2048 train-player --preset default --print-config"
+    listed_by = "tape2048 train-player --preset small --print-config"
     return load_settings(TrainingConfig, path, flags, listed_by=listed_by)

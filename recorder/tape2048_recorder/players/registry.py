@@ -62,9 +62,7 @@ class ExpectimaxArgs(Settings, frozen=True):
 class NTupleArgs(Settings, frozen=True):
     """Parameters of ``ntuple``."""
 
-    weights: Annotated[str, about("a network that ships (`default`, `fast`, `strong`), or a file")] = (
-        "default"
-    )
+    weights: Annotated[str, about("a shipped network (`strong`, `small`, `fast`), or a file")] = "strong"
     look_below: Annotated[
         Spawns, about("look a spawn ahead where fewer cells than this are empty; 0: never, 16: always")
     ] = 3
@@ -130,7 +128,7 @@ class CriticArgs(Settings, frozen=True):
     look_below: Annotated[
         Spawns, about("look a second spawn ahead where fewer cells than this are empty; 16: always")
     ] = 0
-    weights: Annotated[str, about("the n-tuple network of `margin`")] = "default"
+    weights: Annotated[str, about("the n-tuple network of `margin`")] = "small"
     margin: Annotated[
         Points, about("points of score; moves this close to the network's best one; 0: all")
     ] = 50.0

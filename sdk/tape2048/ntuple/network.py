@@ -262,7 +262,10 @@ class Network:
 
 
 #: The files of the networks that ship with the package, by name.
-SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple", "strong": "strong.ntuple"}
+SHIPPED = {"strong": "strong.ntuple", "small": "small.ntuple", "fast": "fast.ntuple"}
+
+#: The name of `small` in sessions that were recorded while it was the default.
+_FORMER_SMALL = "default"
 
 FORMAT = "tape2048 n-tuple network 1"
 SPARSE_FORMAT = "tape2048 n-tuple network 2"
@@ -291,7 +294,7 @@ _VALUE_OFFSET = np.uint16(128)  # makes the high byte of small values 0
 
 def network_path(name: str) -> Path:
     """Return the file of the network that ships under this name, or at this path; raise ConfigError."""
-    path = Path(name)
+    path, name = Path(name), "small" if name == _FORMER_SMALL else name
     if name in SHIPPED:
         path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]
     try:

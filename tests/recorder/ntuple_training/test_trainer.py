@@ -812,7 +812,7 @@ def test_presets_are_configurations(name: str) -> None:
     config = load_training_config(preset_path(name))
     assert config.layout.entries * 4 < 3e9
     assert config.moves >= 10**8
-    assert preset_path("default").exists()
+    assert preset_path("small").exists()
     with pytest.raises(errors.ConfigError, match="no preset is called 'huge'") as caught:
         preset_path("huge")
     assert "default, fast" in (caught.value.hint or "")

@@ -324,7 +324,7 @@ def test_a_search_without_an_end_is_refused(args: dict[str, int]) -> None:
 
 def test_the_hash_of_a_player_from_before_stays() -> None:
     """Sessions that it played can be replayed."""
-    default = load_network("default")
+    default = load_network("small")
     player = of_network(default, look_below=3, look_margin=6400.0, downgrade=default.downgrade)
     assert bytes(player.identity).hex().startswith("999dc842ec55a79e")
     others = [{"look_spawns": 3}, {"look_chance": 0.01}, {"look_deeper_from": 1}]

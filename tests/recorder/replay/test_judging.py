@@ -258,9 +258,9 @@ def with_args(**args: object) -> dict[str, object]:
         (OWN, "fast", 1),
         (with_args(look_below=16), "fast", 2),
         ({"player": "critic", "player_args": {"weights": "fast", "look_below": 16}}, "fast", 1),
-        ({"player": "greedy", "player_args": {}}, "default", 1),
-        ({"player": "ntuple", "player_args": None}, "default", 1),
-        ({}, "default", 1),
+        ({"player": "greedy", "player_args": {}}, "strong", 1),
+        ({"player": "ntuple", "player_args": None}, "strong", 1),
+        ({}, "strong", 1),
     ],
 )
 def test_the_players_network_judges_one_ply_deeper(
@@ -272,7 +272,7 @@ def test_the_players_network_judges_one_ply_deeper(
 
 def test_a_missing_network_is_named_and_replaced() -> None:
     judge, message = Judge.of_recorded(with_args(weights="/nowhere/my.ntuple"))
-    assert judge.weights == "default"
+    assert judge.weights == "strong"
     assert message is not None
     assert "/nowhere/my.ntuple" in message
 

@@ -470,7 +470,7 @@ def test_a_place_without_a_network_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="found no network at ") as caught:
         load_network(name)
-    assert "default, fast" in (caught.value.hint or "")
+    assert "strong, small, fast" in (caught.value.hint or "")
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

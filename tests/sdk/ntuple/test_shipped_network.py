@@ -14,11 +14,11 @@ from tape2048_recorder.players.registry import make_player
 
 BOARDS = np.array([0x11, 0x0100021034215987, 0xD100021034215987, 0xEDC0021034215987], np.uint64)
 VALUES = {
-    "default": [153248, 139456, 57344, 23824],
+    "small": [153248, 139456, 57344, 23824],
     "fast": [43200, 32032, 11296, 8352],
     "strong": [243824, 235632, 110288, 43120],
 }
-BYTES_MAX = {"default": 8_000_000, "fast": 300_000, "strong": 32_000_000}
+BYTES_MAX = {"small": 8_000_000, "fast": 300_000, "strong": 32_000_000}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -46,8 +46,8 @@ STRONG: list[tuple[dict[str, Any], list[int]]] = [
 @pytest.mark.parametrize(
     ("args", "scores"),
     [
-        ({"look_below": 0}, [263560, 153240, 70832, 79956, 289684, 260716, 364792, 59908]),
-        ({}, [174764, 366568, 377336, 316720]),
+        ({"weights": "small", "look_below": 0}, [263560, 153240, 70832, 79956, 289684, 260716, 364792, 59908]),
+        ({"weights": "default"}, [174764, 366568, 377336, 316720]),
         ({"weights": "fast", "epsilon": 0.02, "temperature": 3.0}, [36000, 34504]),
         *(STRONG if os.environ.get("FULL_SWEEP") == "1" else []),
     ],

@@ -80,7 +80,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "small files": ({"limit": {resource.RLIMIT_FSIZE: 10**6}}, "file size", "fail", "1,000,000 bytes"),
     "few tasks": ({"tasks_max": 5}, "tasks", "fail", "2 workers need 8"),
     "little memory": ({"memory_mb": 100.0}, "memory", "fail", "100 MB"),
-    "less memory": ({"memory_mb": 600.0}, "memory", "warn", "600 MB"),
+    "less memory": ({"memory_mb": 900.0}, "memory", "warn", "900 MB"),
     "short stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "30"}}, "stop timeout", "fail", "30 s"),
     "odd stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "soon"}}, "stop timeout", "warn", "'soon'"),
     "no clock": ({"clock_is_synchronised": False}, "clock", "warn", "not synchronised"),
@@ -137,21 +137,23 @@ def test_a_limit_that_the_disk_cannot_hold(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "buffers_mb", "beside"),
+    ("settings", "shared_mb", "buffers_mb", "beside"),
     [
-        ("block_rows = 10_000_000", 90, ""),  # boards, and not rows of 28 bytes
+        ("block_rows = 10_000_000", 540, 90, ""),  # boards, and not rows of 28 bytes
         (
             'player = "python:x.py:f"\nlanes = 500_000\nblock_rows = 10_000_000',
+            0,
             290 + 4000,
             " besides the model",
         ),
     ],
 )
 def test_memory_is_counted_as_workers_hold_it(
-    tmp_path: Path, settings: str, buffers_mb: int, beside: str
+    tmp_path: Path, settings: str, shared_mb: int, buffers_mb: int, beside: str
 ) -> None:
     said = found(tmp_path, f"workers = 3\n{settings}\n", memory_mb=99_000.0)["memory"]
-    assert said.found == f"99,000 MB free; the recorder uses up to {250 + 3 * (250 + buffers_mb):,}{beside}"
+    wanted = 250 + shared_mb + 3 * (250 + buffers_mb)
+    assert said.found == f"99,000 MB free; the recorder uses up to {wanted:,}{beside}"
 
 
 def test_cores_are_those_of_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

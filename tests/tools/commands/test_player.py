@@ -87,7 +87,7 @@ def test_what_is_no_network_is_refused(tape: Tape, tmp_path: Path) -> None:
     assert tape("player", "info", tmp_path / "text").code == errors.TruncatedError.exit_code
     done = tape("player", "info", tmp_path / "none")
     assert done.code == errors.MissingPathError.exit_code
-    assert "a network that ships: default, fast" in done.err
+    assert "a network that ships: strong, small, fast" in done.err
 
 
 def test_eval_is_a_table_of_players(tape: Tape) -> None:

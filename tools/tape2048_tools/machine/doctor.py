@@ -52,6 +52,9 @@ FILE_SYSTEMS = {
 #: Most memory that the daemon and a worker were seen to hold, without the block buffer.
 DAEMON_MB = WORKER_MB = 250
 
+#: The table of the default network, which all workers share.
+NETWORK_MB = 540
+
 #: Memory of a lane: its state and the moves of its game, one byte each, in chunks of a kilobyte.
 LANE_MB = 0.008
 
@@ -288,7 +291,8 @@ def _tasks(config: RecorderConfig, machine: Machine) -> Result:
 
 def _memory(config: RecorderConfig, machine: Machine) -> Result:
     lanes = config.lanes if is_batched(config.player) else 0
-    wanted = DAEMON_MB + config.worker_count * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
+    wanted = DAEMON_MB + (NETWORK_MB if config.player == "ntuple" else 0)
+    wanted += config.worker_count * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
     free = machine.memory_mb()
     found = (
         f"{free:,.0f} MB free; the recorder uses up to {wanted:,.0f}{' besides the model' if lanes else ''}"

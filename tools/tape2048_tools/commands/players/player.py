@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @new_group(
-    "tape2048 player info default",
+    "tape2048 player info strong",
     "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
     "tape2048 player match ntuple ntuple:look_below=16 --games 1000",
     "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
@@ -55,11 +55,11 @@ def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     return value
 
 
-@command.subcommand("tape2048 player info default", "tape2048 player info mine.ntuple --json")
+@command.subcommand("tape2048 player info strong", "tape2048 player info mine.ntuple --json")
 @click.argument("weights", callback=_network)
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
-    """Show the contents of a network file. WEIGHTS is a file, or one that ships (default, fast, strong)."""
+    """Show the contents of a network file. WEIGHTS is a file or a shipped network (strong, small, fast)."""
     network = load_network(weights)
     layout = network.layout
     used = int((network.table != 0).sum())
@@ -231,7 +231,7 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
 @int_option("--games", "Games to analyse, at most.", default=200, least=1)
 @_SEED
 @_THREADS
-@click.option("--weights", default="default", show_default=True, help="The network that values boards.")
+@click.option("--weights", default="strong", show_default=True, help="The network that values boards.")
 @json_option()
 def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, as_json: bool) -> None:
     """Show where games are lost.

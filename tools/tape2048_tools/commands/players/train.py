@@ -20,15 +20,15 @@ _SECOND_SIGNAL_S = 0.25
 
 
 @new_command(
-    "tape2048 train-player --preset default --out runs/default",
+    "tape2048 train-player --preset small --out runs/small",
     "tape2048 train-player --config player.toml --out runs/mine",
-    "tape2048 train-player --preset default --out runs/longer --threads 8 --moves 50_000_000_000",
+    "tape2048 train-player --preset small --out runs/longer --threads 8 --moves 50_000_000_000",
     "tape2048 train-player --config larger.toml --from strong --out runs/larger",
     "tape2048 train-player --preset strong --device cuda --moves 40G --out runs/strong",
-    "tape2048 train-player --preset default --print-config > player.toml",
+    "tape2048 train-player --preset small --print-config > player.toml",
 )
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
-@click.option("--preset", help="Shipped configuration: default, fast or strong.")
+@click.option("--preset", help="Shipped configuration: small, fast or strong.")
 @click.option(
     "--from",
     "start",
