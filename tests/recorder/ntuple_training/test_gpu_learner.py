@@ -264,6 +264,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         Trainer(TrainingConfig(tuples="0123", stages="", device="cuda", pool_boards=1)).learn(1)
 
 
+@pytest.mark.filterwarnings("ignore:.*Host array used in CUDA kernel")
 @pytest.mark.filterwarnings("ignore:.*under-utilization")
 @pytest.mark.skipif(not gpu_learner.cuda.is_available(), reason="no CUDA")
 @pytest.mark.parametrize("guides", [[], [GUIDE]])

@@ -376,7 +376,7 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
     assert "loss" not in waiting
     missing = found(weights="/nowhere/my.ntuple")
     assert "/nowhere/my.ntuple" in missing["warning"]
-    assert missing["by"] == "ntuple:weights=default, a spawn ahead"
+    assert missing["by"] == "ntuple:weights=strong, a spawn ahead"
 
 
 def test_a_judge_whose_network_is_missing_is_refused_at_the_start() -> None:
@@ -593,7 +593,7 @@ def test_choices_of_a_player(data: Data) -> None:
         ("python:/tmp/x.py:make", "built-in"),
         ("expectimax:deep=2", "the nearest is 'depth'"),
         ("critic:critic=x.critic", "one that ships"),
-        ("random:weights=default", "found 'weights'"),
+        ("random:weights=small", "found 'weights'"),
         ("ntuple:look_margin=nan", "expected a number"),
         ("ntuple:=", "built-in"),
         ("ntuple:a=1,=", "expected NAME"),
