@@ -6,6 +6,7 @@ Each part is enclosed by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` in it
 """
 
 import functools
+import html
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 _EMPTY = '""'
 
-#: Rows of the tables of strength and speed that the README shows, by the beginning of their first cell.
+#: Rows of the table of strength that the README shows, by the beginning of their first cell.
 PLAYERS_SHOWN = (
     "`greedy`",
     "`ntuple:look_below=0`",
@@ -33,9 +34,6 @@ PLAYERS_SHOWN = (
     "`ntuple:weights=strong`",
     "`ntuple:weights=strong,look_below=16,look_margin=0,look_twice_below=6`",
 )
-SPEED_SHOWN = (
-    "engine alone", "recorded to memory", "4,096 random rows", "`CriticLoader`", "rows into memory",
-)  # fmt: skip
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -136,12 +134,47 @@ def rows_of(page: str, beginnings: Sequence[str]) -> str:
     return "".join([*rows[:2], *shown])
 
 
+_CHART_STYLE = """
+rect { fill: #9aa5b1 } .paper { fill: #fff } .own { fill: #c2570c }
+text { font: 14px sans-serif; fill: #1f2328 } .title { font-weight: bold } .value { text-anchor: end }
+@media (prefers-color-scheme: dark) {
+  rect { fill: #6b7683 } .paper { fill: #14181d } .own { fill: #f08a3c } text { fill: #e6edf3 }
+}
+"""
+_UNITS = {"k": 1e3, "M": 1e6}
+
+
+def loaders_chart() -> str:
+    """Return a bar chart, in SVG, of the page's table of loaders."""
+    page = (CHECKOUT / "docs/explanation/speed.md").read_text()
+    rows = page.split("<!-- peers:begin -->")[1].split("\n| random batches")[1].split("\n\n")[0].splitlines()[2:]
+    named = [[cell.strip(" `") for cell in row.split("|")[1:3]] for row in rows]
+    bars = sorted(((float(text[:-1]) * _UNITS[text[-1]], name, text) for name, text in named), reverse=True)
+    width, row, top = 480, 40, 48
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top + row * len(bars)}"'
+        f' viewBox="0 0 {width} {top + row * len(bars)}" role="img">\n'
+        "<title>Random batches of 4,096 labelled boards on one core, rows per second</title>\n"
+        f'<style>{_CHART_STYLE}</style>\n<rect class="paper" width="100%" height="100%" rx="8"/>\n'
+        '<text class="title" x="16" y="28">Random batches with labels, one core: rows per second</text>\n'
+    ]
+    for y, (value, name, text) in zip(range(top, 9999, row), bars, strict=False):
+        kind = "own" if name.startswith("tape2048") else "other"
+        parts.append(
+            f'<text x="16" y="{y + 12}">{html.escape(name.replace("`", ""))}</text>'
+            f'<text class="value" x="{width - 16}" y="{y + 12}">{text}</text>'
+            f'<rect class="{kind}" x="16" y="{y + 18}" width="{max(1, value / bars[0][0] * (width - 32)):.0f}"'
+            ' height="10"/>\n'
+        )
+    return "".join([*parts, "</svg>\n"])
+
+
 #: The pages with generated parts.
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {
         "players": functools.partial(rows_of, "docs/explanation/strength.md", PLAYERS_SHOWN),
-        "speed": functools.partial(rows_of, "docs/explanation/speed.md", SPEED_SHOWN),
     },
+    "docs/explanation/loaders.svg": {"chart": loaders_chart},
     "docs/how-to/more-than-outcomes.md": {"example": lambda: example_code("train_on_columns.py")},
     "docs/reference/commands.md": {"commands": commands_reference},
     "docs/reference/settings.md": {
