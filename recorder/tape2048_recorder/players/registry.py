@@ -87,7 +87,7 @@ class NTupleArgs(Settings, frozen=True):
     ] = 0
     look_margin: Annotated[
         Points, about("points of score; look ahead at moves this close to the best one; 0: all")
-    ] = 6400.0
+    ] = 1600.0
     downgrade: Annotated[
         int,
         about(

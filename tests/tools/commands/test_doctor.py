@@ -139,7 +139,7 @@ def test_a_limit_that_the_disk_cannot_hold(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "shared_mb", "buffers_mb", "beside"),
     [
-        ("block_rows = 10_000_000", 540, 90, ""),  # boards, and not rows of 28 bytes
+        ("block_rows = 10_000_000", 810, 90, ""),  # boards, and not rows of 28 bytes
         (
             'player = "python:x.py:f"\nlanes = 500_000\nblock_rows = 10_000_000',
             0,

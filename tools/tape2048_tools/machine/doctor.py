@@ -53,7 +53,7 @@ FILE_SYSTEMS = {
 DAEMON_MB = WORKER_MB = 250
 
 #: The table of the default network, which all workers share.
-NETWORK_MB = 540
+NETWORK_MB = 810
 
 #: Memory of a lane: its state and the moves of its game, one byte each, in chunks of a kilobyte.
 LANE_MB = 0.008
