@@ -3,7 +3,7 @@
 :func:`load_config` checks the values and keeps the origin of each.
 
 Precedence: flag, environment (``TAPE2048_<NAME>``), file, default. The file is TOML, named by ``--config`` or
-``TAPE2048_CONFIG``; no other place is searched. An unknown name is an error in every source, which names the
+``TAPE2048_CONFIG``. No other place is searched. An unknown name is an error in every source, which names the
 nearest known setting.
 
 A player and its parameters are one choice: a source that sets ``player`` also sets ``player_args``, to the
@@ -99,7 +99,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[int, msgspec.Meta(ge=1, le=1 << 20)],
         about(
             "games that a worker plays in lockstep for a batched player (`python:...`)",
-            why="batches large enough to use a processor fully; a lane costs a few kilobytes",
+            why="batches large enough to use a processor fully. A lane costs a few kilobytes",
         ),
     ] = 4096
     sampling: Annotated[
@@ -147,7 +147,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     instance: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")],
         about(
-            "this recorder's name; a second one with the same name and `out_dir` is refused",
+            "this recorder's name. A second one with the same name and `out_dir` is refused",
             why="one recorder a directory is the common case",
             form="1 to 64 letters, digits, _ or -",
         ),
@@ -172,7 +172,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[int, msgspec.Meta(ge=0, le=LEASE_MAX)],
         about(
             "which games of `seed` this recorder plays: ids from `lease` x 2**40 up, 2**40 of them",
-            why="one recorder needs no other; those that share a seed need one each, to repeat no game",
+            why="one recorder needs no other. Those that share a seed need one each, to repeat no game",
         ),
     ] = 0
     rotate_steps: Annotated[
@@ -214,7 +214,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Count | None,
         about(
             "end when all processes together hold more than this",
-            why="memory use is constant; a service also has its cgroup's limit",
+            why="memory use is constant. A service also has its cgroup's limit",
             none="off",
         ),
     ] = None
@@ -230,7 +230,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Count | None,
         about(
             "pause while the sessions in `out_dir` take more than this, until something removes whole ones",
-            why="sessions stay where they are; a fleet's agent ships them, and sets it",
+            why="sessions stay where they are. A fleet's agent ships them, and sets it",
             none="off",
         ),
     ] = None
@@ -253,14 +253,14 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     sample_rate: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)],
         about(
-            "keep the rows whose `step_idx` is a multiple of this; a tape keeps them all",
+            "keep the rows whose `step_idx` is a multiple of this. A tape keeps them all",
             why="a reader can drop rows later, but cannot restore them",
         ),
     ] = 1
     record_action: Annotated[
         bool,
         about(
-            "add the chosen move to each row: 29 bytes instead of 28; a tape has it anyway",
+            "add the chosen move to each row: 29 bytes instead of 28. A tape has it anyway",
             why="a critic needs the boards only",
         ),
     ] = False
@@ -277,13 +277,13 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Positive,
         about(
             "the longest a finished game stays in memory only, where SIGKILL loses it",
-            why="at most a minute of play is at risk, and a write each minute has no measurable cost",
+            why="at most a minute of play is at risk, and a write every minute has no measurable cost",
         ),
     ] = 60.0
     drain_timeout_s: Annotated[
         Annotated[float, msgspec.Meta(ge=0)],
         about(
-            "the longest that games in play may continue after SIGTERM",
+            "the longest that games in progress may continue after SIGTERM",
             group="Service and log",
             why="longer than a game of most players, shorter than systemd's 90 s",
         ),

@@ -43,7 +43,7 @@ STATUS_FILE_S = 1.0
 class Service:
     """The reporter of one life, which also updates the service manager, the status file and the metrics.
 
-    Each update follows from the status that the daemon makes twice a second; a failed one does not stop the
+    Each update follows from the status that the daemon makes twice a second. A failed one does not stop the
     recording, nor does a view that can no longer write.
     """
 
@@ -277,7 +277,7 @@ def _run(
             try:
                 progress.settle(daemon.ledger.state())
             except StorageError as error:  # nothing that is recorded is lost
-                reporter.event("warning", f"{error}; the next start with this seed skips some games")
+                reporter.event("warning", f"{error}. The next start with this seed skips some games")
     if daemon.finished_games_lost:
         raise DiskFullError(
             f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
@@ -313,7 +313,7 @@ def _nothing_recorded(daemon: Daemon, out_dir: Path) -> StartError:
     dropped = f"; {counted(daemon.games_dropped, 'game')} had not ended" if daemon.games_dropped else ""
     hint = "raise this limit"
     if daemon.games_dropped:
-        hint += f", or drain_timeout_s ({daemon.config.drain_timeout_s:g} s), in which games in play end"
+        hint += f", or drain_timeout_s ({daemon.config.drain_timeout_s:g} s), in which games in progress end"
     elif daemon.ledger.used_up:
         hint = "give it another --lease"
     elif daemon.reason.startswith("max_disk_mb"):

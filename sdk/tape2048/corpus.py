@@ -66,11 +66,11 @@ class Corpus(View):
     ``len(corpus)``, ``corpus[7]``, ``corpus[10:20]`` and :meth:`get_batch` return records, :meth:`tokens` and
     :meth:`fetch` return fields. :meth:`where` selects runs, :meth:`phase` a part of each game, :meth:`select`
     any rows, :meth:`split` makes training and validation parts, and :meth:`capped` limits the rows of each
-    run; the results are views that share the rows in memory. :meth:`batches` serves shuffled batches, epoch
+    run. The results are views that share the rows in memory. :meth:`batches` serves shuffled batches, epoch
     after epoch.
 
     Sessions recorded with the action and without it open together. Records and the field ``action`` have it
-    where every session of a view's runs has it, as those on tape do; the field ``move``, recovered from the
+    where every session of a view's runs has it, as those on tape do. The field ``move``, recovered from the
     boards, is always there. In other views, records of the sessions with the action are copies without it.
 
     Sessions on tape serve the same as sessions of rows, and both open together. Their boards are decoded for
@@ -152,7 +152,7 @@ class Corpus(View):
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
                 maps them, and reads or decodes their boards into memory at 8 bytes a row, which serve boards,
                 labels and legal masks. ``"mmap"`` leaves the rows in the page cache. ``"auto"`` takes the
-                first of these that fits ``ram_budget``; where all sessions are on tape, it tries ``"packed"``
+                first of these that fits ``ram_budget``. Where all sessions are on tape, it tries ``"packed"``
                 first, and with sessions in stores it is ``"mmap"``.
             ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
                 cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
@@ -172,7 +172,7 @@ class Corpus(View):
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
             ConfigError: see :meth:`where`.
-            CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15; the
+            CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15. The
                 cache is too small.
             CorpusError: a session was removed from its store.
             FormatError: one of its subclasses, for a damaged session.
@@ -222,7 +222,7 @@ class Corpus(View):
             A new corpus, or this one if the sessions are the same. This one stays valid.
 
         Raises:
-            CorpusError: this corpus is a selection, was pickled, or was opened with a mask of runs; else as
+            CorpusError: this corpus is a selection, was pickled, or was opened with a mask of runs. Otherwise, as
                 for :meth:`open`.
 
         Example:
@@ -489,7 +489,7 @@ class Corpus(View):
         return Corpus(tables.store, tables.chosen, self.game_phase, self.skipped, tables.select(words))
 
     def capped(self, per_run: int, spread: Spread = "stratified", by: Stages | None = None) -> Capped:
-        """Limit each epoch to ``per_run`` rows of each run, drawn anew; arguments as for :class:`Capped`."""
+        """Limit each epoch to ``per_run`` rows of each run, drawn again; arguments as for :class:`Capped`."""
         return Capped(self, per_run, spread, by)
 
     def _of_runs(self, chosen: NDArray[np.bool_]) -> Corpus:
@@ -596,7 +596,7 @@ Stages: TypeAlias = Literal["highest"]
 class Capped:
     """A corpus that serves at most ``per_run`` rows of each run in each epoch. Made by :meth:`Corpus.capped`.
 
-    Positions of one game are similar, and long games have many; a few hundred of each are usual. A run of at
+    Positions of one game are similar, and long games have many. A few hundred of each are usual. A run of at
     most K = ``per_run`` rows is served completely. Of a longer run, of m rows, each epoch draws K different
     rows, by arithmetic from (seed, epoch, run) alone:
 
@@ -604,7 +604,7 @@ class Capped:
       one row of each is drawn;
     - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
 
-    A row then stands for m / K rows of its run (the field ``weight``): weighted means estimate those of all
+    A row then represents m / K rows of its run (the field ``weight``): weighted means estimate those of all
     rows. Unweighted ones would count a position of a short run for more than one of a long run.
 
     With ``by="highest"``, the K rows are spread evenly over the stages of the run, each the rows with one
@@ -670,7 +670,7 @@ class Capped:
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:
-        """Rows of the view that a drawn row of each run or stage stands for: ``f32[n]``, read-only.
+        """Rows of the view that a drawn row of each run or stage represents: ``f32[n]``, read-only.
 
         The rows of the run or stage in the view / those drawn in an epoch, since each is drawn with equal
         probability.

@@ -2,7 +2,7 @@
 
 A message states what was found and what was expected; ``path`` and ``offset`` state where, ``hint`` or
 the advice of the class what to do. ``tape2048`` exits with ``exit_code`` when the error reaches the command
-line; a class without a code or advice of its own inherits them. A code groups the errors to which a script
+line. A class without a code or advice of its own inherits them. A code groups the errors to which a script
 reacts alike: 3 something to read is missing, 4 damaged data, 5 inputs that do not fit together, 6 the target
 exists, 7 another process is busy, 8 storage, 9 no space, 10 running failed, 11 a restart would not help, 12 a
 missing package, 78 a wrong setting. (0 is success, 1 findings, 2 wrong usage.)
@@ -25,7 +25,7 @@ class TapeError(Exception):
         message: what was found, and what was expected.
         path: the file or directory that the error is about.
         offset: byte offset in that file, where there is one.
-        hint: what the user can do about it; a traceback prints it below the message.
+        hint: what the user can do about it. A traceback prints it below the message.
     """
 
     exit_code: ClassVar[int] = 1
@@ -88,7 +88,7 @@ class MissingPathError(StorageError, exit_code=3):
 
 
 class NameTakenError(StorageError, exit_code=6):
-    """The target of a publishing rename exists already; nothing was replaced."""
+    """The target of a publishing rename exists already. Nothing was replaced."""
 
     _advice = "choose another name, or remove what is there"
 
@@ -108,7 +108,7 @@ class TooManyFilesError(StorageError):
 class StoreError(StorageError):
     """A store of sessions (a directory or a bucket) is unreachable, rejects a request, or is inconsistent."""
 
-    _advice = "look at the store's address, rights and network; what is not shipped stays in the spool"
+    _advice = "look at the store's address, rights and network. What is not shipped stays in the spool"
 
 
 class FormatError(TapeError, exit_code=4):
@@ -160,7 +160,7 @@ class FieldError(FormatError):
 class SchemaError(FormatError):
     """``metadata.db`` is not a readable SQLite file, or a table or a column is missing or of a wrong type."""
 
-    _advice = "restore a copy, or convert it if another program wrote it; a recorder recovers its own drafts"
+    _advice = "restore a copy, or convert it if another program wrote it. A recorder recovers its own drafts"
 
 
 class ManifestError(FormatError):
@@ -182,7 +182,7 @@ class BookkeepingError(FormatError):
 class ReplayError(FormatError):
     """A game cannot be replayed or played on, its replay differs, or it breaks the rules."""
 
-    _advice = "use the release and the player that recorded it; the message names both where they are known"
+    _advice = "use the release and the player that recorded it. The message names both where they are known"
 
 
 class ModelError(FormatError):
@@ -198,7 +198,7 @@ class ColumnError(FormatError):
 
 
 class MaintenanceError(TapeError, exit_code=5):
-    """Sessions cannot be merged, removed, repacked or converted as requested; nothing has changed."""
+    """Sessions cannot be merged, removed, repacked or converted as requested. Nothing has changed."""
 
     _advice = "the message names the session that stands in the way; leave it out"
 
@@ -224,13 +224,13 @@ class StateError(CorpusError):
 class BusyError(TapeError, exit_code=7):
     """Another process is using or changing the directory."""
 
-    _advice = "wait for the other process, or end it; nothing has changed"
+    _advice = "wait for the other process, or end it. Nothing has changed"
 
 
 class RecorderError(TapeError, exit_code=10):
     """The recorder cannot continue, or cannot be controlled."""
 
-    _advice = "start it again: what was confirmed is recovered; the log above has the cause"
+    _advice = "start it again: what was confirmed is recovered. The log above has the cause"
 
 
 class NotRunningError(RecorderError, exit_code=3):
@@ -264,7 +264,7 @@ class TrainingError(TapeError, exit_code=10):
 
 
 class MissingPackageError(TapeError, exit_code=12):
-    """A required package is not installed; the hint names the extra that provides it."""
+    """A required package is not installed. The hint names the extra that provides it."""
 
     _advice = "install what the message names, or tape2048 with the extra that has it"
 

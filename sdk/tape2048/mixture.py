@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class Mixture:
     """Several corpora that share each batch in fixed proportions.
 
-    Games that are in several sources are logged in one line; each of these sources serves their rows.
+    Games that are in several sources are logged in one line. Each of these sources serves their rows.
 
     Args:
-        sources: pairs of a corpus, or ``corpus.capped(...)``, and its share; the sum of the shares is 1.
+        sources: pairs of a corpus, or ``corpus.capped(...)``, and its share. The sum of the shares is 1.
 
     Attributes:
         sources: the corpora.
@@ -82,7 +82,7 @@ class Mixture:
             rows[i] += 1
         if min(rows) < 1:
             raise ValueError(
-                f"batch_size={batch_size}; the shares {self.shares} leave a source without a row"
+                f"batch_size={batch_size}. The shares {self.shares} leave a source without a row"
             )
         return tuple(rows)
 

@@ -78,7 +78,7 @@ _LIMITS = {
 }
 
 #: Operations of SQLite's virtual machine for a condition, and for each run. A condition of ten comparisons
-#: takes 40 a run; one with a subquery over all runs for each run would never end.
+#: takes 40 a run. One with a subquery over all runs for each run would never end.
 OPERATIONS_BASE = 10_000_000
 OPERATIONS_PER_RUN = 10_000
 
@@ -130,7 +130,7 @@ def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
             valid = isinstance(found[name], str)
         if not valid or name not in Filters.__annotations__:
             names = ", ".join(Filters.__annotations__)
-            raise ValueError(f"filters {filters!r}: found {name}={value!r}; the filters are {names}")
+            raise ValueError(f"filters {filters!r}: found {name}={value!r}. The filters are {names}")
     return found
 
 
@@ -166,7 +166,7 @@ def choose_runs(
 ) -> NDArray[np.bool_]:
     """Select runs by a condition, or a mask ``bool[R]``, and all checked filters: ``bool[R]``.
 
-    ``stop`` is called now and then; a condition is refused once it returns true.
+    ``stop`` is called now and then. A condition is refused once it returns true.
     """
     chosen = np.ones(count, np.bool_)
     names = {"score": "max_score", "steps": "steps", "tile": "highest_tile"}
@@ -473,7 +473,7 @@ class Phase(NamedTuple):
     def step_ranges(self, steps: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Compute first step and end of the part of each run, of runs with so many ``steps``.
 
-        A fraction begins at the least s with s >= fraction x steps (in float64). ``empties`` do not count.
+        A fraction starts at the least s with s >= fraction x steps (in float64). ``empties`` do not count.
         """
         low = np.zeros(len(steps), np.int64)
         high = np.full(len(steps), _STEPS_MAX, np.int64)
@@ -631,7 +631,7 @@ class View(RowView):
                 ``until`` is exclusive).
 
         Raises:
-            EmptyCorpusError: no row is left; the message has the counts before.
+            EmptyCorpusError: no row is left. The message has the counts before.
             ConfigError: SQLite rejects the condition, or it does more than read the run table.
             ValueError: a filter is unknown, a date is invalid, or a mask has another length.
 
@@ -650,7 +650,7 @@ class View(RowView):
 
         Args:
             salt: text that selects another split.
-            **parts: name and share of each part; the sum is 1.
+            **parts: name and share of each part. The sum is 1.
 
         Returns:
             The views by name, in the given order.
@@ -687,11 +687,11 @@ class View(RowView):
     def batches(
         self, batch_size: int = 4096, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
     ) -> Iterable[Any]:
-        """Iterate over all rows once, in batches of records; the last batch may be smaller.
+        """Iterate over all rows once, in batches of records. The last batch may be smaller.
 
         Args:
             batch_size: rows in a batch, at least 1.
-            shuffle: use a random order, which takes 8 bytes for each row, in place of the rows' own.
+            shuffle: use a random order, which takes 8 bytes for each row, instead of the rows' own.
             seed: decides that order, the same on every machine.
             drop_last: leave out a smaller last batch.
 

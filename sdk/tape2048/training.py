@@ -140,7 +140,7 @@ class TrainingDirectory:
         except OSError as error:
             if not self._fails:
                 refused = storage_error(error, self.metrics, "writing metrics")
-                report(f"{refused}: learning goes on, and the next lines are tried again")
+                report(f"{refused}: learning continues, and the next lines are tried again")
             self._fails = True
         else:
             self._fails = False

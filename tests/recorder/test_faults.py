@@ -62,7 +62,7 @@ SLOW: dict[str, Any] = {
     "seed": 11,
     "hooks": {"tape2048_recorder.daemon.daemon:STATUS_INTERVAL_S": 0.05},
 }
-#: A thousand games a second, of some hundred rows each: enough to be in the middle of things.
+#: A thousand games a second, of about a hundred rows each: enough to be in the middle of things.
 CALM = {"player": "expectimax", "sample_rate": 20}
 #: A hundred thousand games a second.
 FAST = {"sample_rate": 100}
@@ -110,7 +110,7 @@ def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(**slow, drain_timeout_s=3600)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGTERM)
-    recorder.wait_for_event("finishing the games in play, at most 3600 s")
+    recorder.wait_for_event("finishing the games in progress, at most 3600 s")
     workers = recorder.workers
     assert len(workers) == 1
     recorder.stop()  # the test's patience ends long before the hour that was allowed

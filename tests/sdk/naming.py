@@ -10,7 +10,7 @@ from tape2048.io import durable
 
 
 class Naming:
-    """Each rename below a directory from now on; paths with a name that begins with a dot are nobody's.
+    """Each rename below a directory from now on; paths with a name that starts with a dot are nobody's.
 
     A power failure may take whatever was not flushed: a name without its content, or the name.
     """

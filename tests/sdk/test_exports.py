@@ -80,7 +80,7 @@ def test_batch_options_are_those_of_batches() -> None:
         Corpus.batches(None, batchsize=3)  # type: ignore[arg-type, call-arg]
     torch = pytest.importorskip("tape2048.torch")
     for given, nearest in (("batchsize", "batch_size"), ("prefetsh", "prefetch"), ("keep", "seed")):
-        found = rf"CriticLoader\(\) got an unexpected keyword argument '{given}'; the nearest is '{nearest}'"
+        found = rf"CriticLoader\(\) got an unexpected keyword argument '{given}'. The nearest is '{nearest}'"
         with pytest.raises(TypeError, match=found):
             torch.CriticLoader(None, **{given: 3})
 

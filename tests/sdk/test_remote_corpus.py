@@ -678,7 +678,7 @@ def test_opening_loads_no_client_and_no_compiler(place: str, tmp_path: Path) -> 
 
 
 def test_manifests_of_other_forms_are_named(place: str, tmp_path: Path) -> None:
-    """A manifest that its own name stands for, of files that no recorder writes."""
+    """A manifest that its own name represents, of files that no recorder writes."""
     from tape2048.session.remote import _digest
 
     name = first_name(place)

@@ -279,7 +279,7 @@ def lives_within_its_memory(machine: Machine) -> str:
     assert machine.show(unit, "NRestarts") == "0"
     machine.say(f"systemctl stop {unit} && tape2048 validate {root} --quiet")
     assert machine.show(unit, "Result") == "success"
-    return "the kernel killed the worker that took too much; it was replaced, the service was not restarted"
+    return "the kernel killed the worker that took too much. It was replaced, the service was not restarted"
 
 
 CHECKS: tuple[Callable[[Machine], str], ...] = (

@@ -23,7 +23,7 @@ def stopped_on_terminal(
     after: Sequence[bytes],
     env: Mapping[str, str] = os.environ,
 ) -> str:
-    """All that it wrote; it was sent the signal when it had written ``after``, and ended with 0."""
+    """All that it wrote. It was sent the signal when it had written ``after``, and ended with 0."""
     primary, secondary = pty.openpty()
     child = subprocess.Popen(
         command,

@@ -285,7 +285,7 @@ def test_a_missing_path_fails_before_heavy_imports(tmp_path: Path, environment: 
     wanted = [f"{line}|{errors.MissingPathError.exit_code}|[]" for line in MISSING]
     wanted += [f"{line}|{errors.ConfigError.exit_code}|[]" for line in MISSING_SETTINGS]
     assert done.stdout.splitlines() == wanted
-    assert done.stderr.count("tape2048: error: nope: nothing stands at this path\n") == len(MISSING) - 1
+    assert done.stderr.count("tape2048: error: nope: no such file or directory\n") == len(MISSING) - 1
 
 
 def test_a_bug_keeps_its_traceback(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:

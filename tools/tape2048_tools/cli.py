@@ -39,7 +39,7 @@ _GROUPS = {
         "doctor": ("recorder.config:doctor", "Check whether this machine suits a recorder."),
     },
     "Record on many nodes": {
-        "fleet": ("recorder.fleet", "Begin, join, record, watch, prune and end a fleet.")
+        "fleet": ("recorder.fleet", "Start, join, record, watch, prune and end a fleet.")
     },
     "Look at recordings": {
         "list": ("sessions.show:list_sessions", "List the sessions in a directory."),

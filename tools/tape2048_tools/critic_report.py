@@ -135,7 +135,7 @@ def _choose_parts(
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
-        notes.append("Not the sessions of the training; a game's part follows from its seed and player.")
+        notes.append("Not the sessions of the training. A game's part follows from its seed and player.")
     if wanted in {ALL, "train"}:
         notes.append("The critic may have learned from some of these games: the figures may flatter it.")
     train = _part(corpus, info, "train")
@@ -249,7 +249,7 @@ _PREDICTOR_METRICS = ("auroc", "auprc", "brier", "ece", "gain")
 _ORACLE_METRICS = ("r2", "brier", "log_loss", "bias", "ece")
 _ORACLE_HEADS = ("R2", "Brier", "log loss", "bias", "ECE", "its noise")
 
-_MEANS_HEADS = ("each position once", "weighted by the rows it stands for")
+_MEANS_HEADS = ("each position once", "weighted by the rows it represents")
 
 _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
 

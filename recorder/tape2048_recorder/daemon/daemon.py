@@ -1,10 +1,10 @@
 """The daemon: one loop over workers, signals, the publisher and the clock.
 
 Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in progress are finished within
-``drain_timeout_s``, and everything is published; a drain that a limit has started continues. A second one, or
+``drain_timeout_s``, and everything is published. A drain that a limit has started continues. A second one, or
 SIGUSR2, hurries: workers are killed, and committed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
 settings, or drains where there is nothing to reload from (a terminal that closes). The daemon reports through
-a :class:`~tape2048_recorder.status.report.Reporter`; it neither logs nor exits.
+a :class:`~tape2048_recorder.status.report.Reporter`. It neither logs nor exits.
 
 On a reload, limits and intervals may change. The player's settings, and those that claim the directory, stay
 until the next start. A file that is unreadable or invalid changes nothing.
@@ -134,7 +134,7 @@ class Rotations:
         self._recording = recording
         self.state = Rotation()
         self._flushing: list[float] = []  # times of the requests whose session is still open
-        #: For each other request: the sessions that have to be published, all of those before it included.
+        #: For each other request: the sessions that must be published, all of those before it included.
         self._waiting: deque[set[int]] = deque()
 
     def ask(self, now: float) -> None:
@@ -185,7 +185,7 @@ def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderCon
 
 @dataclasses.dataclass(eq=False)
 class Reload:
-    """Reads the settings again on request, at most once a second."""
+    """Reads the settings again on request, once at most a second."""
 
     load: Callable[[], RecorderConfig]
     reporter: Reporter
@@ -197,7 +197,7 @@ class Reload:
         self._next = float("-inf")
 
     def ask(self, *, ending: bool = False) -> None:
-        """Request a reload; a recorder that is ``ending`` refuses it."""
+        """Request a reload. A recorder that is ``ending`` refuses it."""
         if ending:
             self.reporter.event("warning", "reload: nothing is changed: the recorder is ending")
         else:
@@ -238,7 +238,7 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     """Return the error that ends the recorder, or None where another worker may succeed.
 
     A user's player that raises or gives invalid answers would do so again: the recorder ends, with its games
-    published. An error of a worker that never got ready is final if it is the ``first`` one in its place; a
+    published. An error of a worker that never got ready is final if it is the ``first`` one in its place. A
     later one may lack a resource that the first had (memory), and get it later.
     """
     kind = error_class(message.kind)
@@ -450,7 +450,7 @@ class Daemon:
     def _confirm(self, worker: Worker) -> None:
         assert worker.unconfirmed is not None
         block = self.recording.confirm(worker.unconfirmed)
-        if block is None:  # the journal's disk is full; tried again with each tick
+        if block is None:  # the journal's disk is full; tried again with every tick
             self._pause(self.recording.why_not(0) or "the journal cannot be written")
             return
         worker.unconfirmed = None
@@ -584,7 +584,7 @@ class Daemon:
         self._deadline = self.world.now + drain_s
         self.recording.draining = True
         self.supervisor.command(DRAIN)
-        self.reporter.event("info", f"{reason}: finishing the games in play, at most {drain_s:g} s")
+        self.reporter.event("info", f"{reason}: finishing the games in progress, at most {drain_s:g} s")
 
     def _check_drain(self, now: float) -> None:
         workers = [worker for worker in self.supervisor.workers if worker.alive]
@@ -632,7 +632,7 @@ class Daemon:
         elif outcome.error is not None and not outcome.final:  # no room, or no descriptor
             self._pause(str(outcome.error))
         elif outcome.error is not None:
-            self.reporter.event("error", f"{outcome.error}; the next start will try again")
+            self.reporter.event("error", f"{outcome.error}. The next start will try again")
             self._fatal = self._fatal or outcome.error
             if self._phase == "recording":
                 self.stop(f"a session could not be published ({outcome.error})")

@@ -1,6 +1,6 @@
 """The instance of a recorder in a directory: its lock, and the ledger and progress of its games.
 
-``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel releases it
+``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives. The kernel releases it
 however the recorder ends. ``readers.lock`` in that directory belongs to :mod:`tape2048.session.locks`.
 ``<instance>.json`` beside it holds, for each configured seed and lease, how far its sequence of games has
 been handed out, so that the next recorder continues it instead of repeating games, whatever seeds came in
@@ -98,7 +98,7 @@ class Instance:
     def lost(self) -> StorageError | None:
         """Return the error of a lock that no longer excludes others; None while it does.
 
-        A directory that was moved away or unmounted can come back; one that was removed or made again
+        A directory that was moved away or unmounted can come back. One that was removed or made again
         cannot, nor can its lock.
         """
         found = "was replaced"
@@ -140,12 +140,12 @@ class Instance:
             raise ConfigError(
                 f"the progress of the instance's games cannot be read: {error}",
                 path=self.state_path,
-                hint="move the file away; the games of a seed then start again from the first",
+                hint="move the file away. The games of a seed then start again from the first",
             ) from error
         return [GameState(found.seed, found.next_id, found.free, found.lease), *found.others]
 
     def save_state(self, state: GameState) -> None:
-        """Save the progress of a seed's lease; that of others stays."""
+        """Save the progress of a seed's lease. That of others stays."""
         if (lost := self.lost()) is not None:
             raise lost
         known = self._read() if self._known is None else self._known
@@ -164,7 +164,7 @@ class ProgressFile:
     """The progress of an instance's games, on disk.
 
     It is always ahead of the games, so that a crash skips ids and repeats none. Only a configured seed is
-    remembered; a random one (None) is never used again.
+    remembered. A random one (None) is never used again.
     """
 
     def __init__(self, instance: Instance, seed: int | None, lease: int = 0) -> None:

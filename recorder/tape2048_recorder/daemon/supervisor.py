@@ -140,9 +140,9 @@ class Supervisor:
         return [worker.process.pid for worker in self.workers if worker.process is not None]
 
     def pace(self, config: RecorderConfig) -> None:
-        """Set how often workers write finished games; they see it within a slice of play."""
+        """Set how often workers write finished games. They see it within a slice of play."""
         slots = self.shared.slots
-        # Blocks larger than a session would enlarge every session; a longer interval would delay them.
+        # Blocks larger than a session would enlarge every session. A longer interval would delay them.
         slots["block_rows"] = config.rows_buffered_max
         slots["flush_s"] = min(config.flush_s, config.rotate_s or config.flush_s)
 
@@ -164,7 +164,7 @@ class Supervisor:
         return share > 0
 
     def offer_weights(self, generation: int) -> None:
-        """Announce newer weights to all workers; they see it within a slice of play."""
+        """Announce newer weights to all workers. They see it within a slice of play."""
         self.shared.slots["weights"] = generation
 
     def start(self, worker: Worker) -> None:
@@ -236,7 +236,7 @@ class Supervisor:
         worker.backoff_s = BACKOFF_FIRST_S
 
     def command(self, command: int) -> None:
-        """Send a command to all workers; they see it within a slice of play."""
+        """Send a command to all workers. They see it within a slice of play."""
         self.shared.slots["command"] = command
 
     def kill_all(self) -> None:
@@ -266,7 +266,7 @@ class _Silence:
 
 
 class Watch:
-    """Checks the workers at each tick of the daemon; ``warn`` is called for each hung worker."""
+    """Checks the workers at every tick of the daemon; ``warn`` is called for each hung worker."""
 
     def __init__(self, supervisor: Supervisor, warn: Callable[[str], None]) -> None:
         self._supervisor = supervisor

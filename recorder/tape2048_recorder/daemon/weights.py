@@ -115,7 +115,7 @@ class LiveWeights:
             ) from error
         if first is None:
             raise PlayerError(
-                f"found no checkpoint ({self.pattern}), expected one to begin with",
+                f"found no checkpoint ({self.pattern}), expected one to start with",
                 path=self.model_dir,
                 hint="set model_files to the checkpoints' names, or wait for the trainer's first one",
             )

@@ -242,14 +242,14 @@ def evaluate(
     starts: npt.NDArray[np.uint64] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Play games and summarise them; the same seed gives the same games on any number of threads.
+    """Play games and summarise them. The same seed gives the same games on any number of threads.
 
     Args:
         player: from :func:`~tape2048_recorder.players.registry.make_player`.
         games: at least 1.
         seed: seed of the games, 64 bits.
         threads: at least 1.
-        starts: boards before a move, ``u64[n]``, from which the games begin in turn; scores are then the
+        starts: boards before a move, ``u64[n]``, from which the games start in turn; scores are then the
             points made since. None: new games.
         progress: called with ``(done, games)`` every 0.2 s, and at the end.
 

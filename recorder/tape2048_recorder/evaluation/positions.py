@@ -1,6 +1,6 @@
 r"""Positions of games: start files, and the places at which games are lost.
 
-A start file has boards from which games begin, to measure a stage of the game by itself. It is ``.npy`` with
+A start file has boards from which games start, to measure a stage of the game by itself. It is ``.npy`` with
 exponents, ``u8[N, 16]``, or text: a line for each board, its 16 hexadecimal digits (cell 0 first), with or
 without ``0x``; empty lines and what follows a ``#`` do not count.
 
@@ -122,7 +122,7 @@ def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
 
 
 def write_starts(path: Path, boards: npt.NDArray[np.uint64], *, replace: bool = False) -> None:
-    """Write a start file as ``.npy``; it appears when it is complete."""
+    """Write a start file as ``.npy``. It appears when it is complete."""
     with publishing_file(path, replace=replace) as file:
         np.save(file, boards_to_exps(boards))
 
@@ -133,7 +133,7 @@ class Falls(msgspec.Struct, frozen=True):
     games: int
     moves: float  # of a game
     points: float  # lost at the fall
-    moves_left: float  # from the fall to the end; the median over games
+    moves_left: float  # from the fall to the end. The median over games
     last_empty: float  # empty cells of the last board before a move
     at_empty: dict[int, int]
 
@@ -150,7 +150,7 @@ def _fall(boards: npt.NDArray[np.uint64], values: Values) -> tuple[float, ...]:
     """Return moves, points, moves left, last empty cells, and the fall's empty cells."""
     exps = boards_to_exps(boards).astype(np.int64)
     tiles = np.where(exps > 0, 1 << exps, 0)
-    # Of merges that make a tile, (e - 1) * 2**e is the score if each spawn was a 2; a 4 adds 4 by itself.
+    # Of merges that make a tile, (e - 1) * 2**e is the score if each spawn was a 2. A 4 adds 4 by itself.
     scores = np.where(exps > 0, (exps - 1) * tiles, 0).sum(axis=1)
     rewards = np.append(np.diff(scores) - 4 * (np.diff(tiles.sum(axis=1)) == 4), 0)
     found = values(boards).astype(np.float64)

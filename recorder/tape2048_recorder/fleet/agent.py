@@ -233,7 +233,7 @@ class Agent:
             wanted = getattr(config, name)
             if found.get(name) != wanted:
                 raise FleetError(
-                    f"a recorder with {name} = {found.get(name)!r} runs here; the fleet has {wanted!r}",
+                    f"a recorder with {name} = {found.get(name)!r} runs here. The fleet has {wanted!r}",
                     path=self.spool.path,
                     hint="Stop it (tape2048 stop), or choose a different --spool.",
                 )
@@ -262,7 +262,7 @@ class Agent:
                 )
             return False
         if self._drains:
-            self._why = "the recorder died while it drained; the next start publishes the committed rows"
+            self._why = "the recorder died while it drained. The next start publishes the committed rows"
             return False
         self.report("warning", f"the recorder died; another one starts in {self._restart_s:g} s")
         until = time.monotonic() + self._restart_s
@@ -355,7 +355,7 @@ class Node(msgspec.Struct, frozen=True):
     """A node of a fleet."""
 
     beat: Beat  # the last one
-    state: str  # ``lost`` without a heartbeat for ``LOST_S``; else the state in the heartbeat
+    state: str  # ``lost`` without a heartbeat for ``LOST_S``. Otherwise, the state in the heartbeat
     silent_s: float  # time since the heartbeat by this machine's clock; negative if the node's clock is ahead
     stored: int  # its sessions in the store
 
@@ -396,7 +396,7 @@ class Onlooker:
         self._seen: dict[int, tuple[tuple[str, int], float]] = {}
 
     def look(self) -> Overview:
-        """Return the present state; the first call takes some seconds if a node seems to be silent."""
+        """Return the present state. The first call takes some seconds if a node seems to be silent."""
         known = set(self._seen)
         beats = self._beats()
         # A node is silent, or its clock is wrong.
@@ -444,7 +444,7 @@ class Onlooker:
             beats.append(beat)
             key = beat.agent, beat.number
             if self._seen.get(beat.lease, (None, 0.0))[0] != key:
-                # The first heartbeat is as old as its time says; a later one is new.
+                # The first heartbeat is as old as its time says. A later one is new.
                 age_s = 0.0 if beat.lease in self._seen else max(time.time() - beat.written_at, 0.0)
                 self._seen[beat.lease] = key, time.monotonic() - age_s
         return beats

@@ -41,7 +41,7 @@ FLEET_JSON, DRAIN_JSON = "fleet.json", "drain.json"
 AGENTS, LEASES = "agents", "leases"
 _VERSION = 1
 
-#: The settings that decide a fleet's games and sessions; each node has its own values of all others.
+#: The settings that decide a fleet's games and sessions. Each node has its own values of all others.
 PINNED = (
     "player",
     "player_args",
@@ -87,7 +87,7 @@ def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
     with contextlib.suppress(MissingPathError):
         store.get(FLEET_JSON, SMALL_BYTES_MAX)
         hint = f"Join it: tape2048 fleet join {store.url}"
-        raise NameTakenError("there is a fleet already; nothing was changed", path=store.url, hint=hint)
+        raise NameTakenError("there is a fleet already. Nothing was changed", path=store.url, hint=hint)
     seed = int.from_bytes(os.urandom(8)) if config.seed is None else config.seed
     settings = {name: getattr(config, name) for name in PINNED} | {"model_tag": config.tag, "seed": seed}
     plan = FleetPlan(
@@ -108,7 +108,7 @@ def read_plan(store: Store) -> FleetPlan:
         plan = msgspec.json.decode(store.get(FLEET_JSON, SMALL_BYTES_MAX), type=FleetPlan)
     except MissingPathError as error:
         raise FleetError(
-            "no fleet was begun here", path=store.url, hint=f"Start one: tape2048 fleet init {store.url}"
+            "no fleet was started here", path=store.url, hint=f"Start one: tape2048 fleet init {store.url}"
         ) from error
     except msgspec.MsgspecError as error:
         raise FleetError(f"not the plan of a fleet: {error}", path=path) from error

@@ -3,7 +3,7 @@
 An actor reserves the CPUs of its node and keeps the node's agent running. An actor's children die with it,
 with its raylet, and with Ray. So an agent is a detached process, as its recorder is. The actor watches it
 from outside by a pidfd, and replaces it if it dies. No rows pass through Ray, and no recorder notices its
-end; the next `fleet record` attaches to the running agents.
+end. The next `fleet record` attaches to the running agents.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NodeActor:
         return self.node, platform.node(), str(self._spool.resolve())
 
     def drain(self) -> None:
-        """Have the agent finish and end, if it runs; the signal would kill an agent that still starts."""
+        """Have the agent finish and end, if it runs. The signal would kill an agent that still starts."""
         if (found := agent_at_work(self._spool)) is None:
             return
         process, pidfd = found
@@ -176,7 +176,7 @@ def record_on_ray(
         while going and not leave.is_set():
             if stop.is_set():
                 if not is_told:
-                    report("info", "the nodes finish, ship and end; a second signal exits at once")
+                    report("info", "the nodes finish, ship and end. A second signal exits at once")
                 is_told = True
                 for actor in going.values():  # repeated: an agent may have started or died since
                     actor.drain.remote()

@@ -73,7 +73,7 @@ def read_member(spool: Path) -> Member | None:
             raise
         return None
     except msgspec.MsgspecError as error:
-        hint = "Restore it; it records which games were played here."
+        hint = "Restore it. It records which games were played here."
         raise FleetError(f"not the facts of a spool: {error}", path=path, hint=hint) from error
 
 
@@ -92,7 +92,7 @@ def agent_at_work(spool: Path) -> tuple[Process, int] | None:
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):
-    """A spool of a fleet, locked until it is closed; a context manager."""
+    """A spool of a fleet, locked until it is closed. A context manager."""
 
     def __init__(self, path: Path, store: Store, plan: FleetPlan) -> None:
         self._store, self._plan = store, plan
@@ -139,7 +139,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             self._save(member)
         if member.fleet != self._plan.fleet:
             raise FleetError(
-                f"it belongs to the fleet {member.fleet}; that of {self._store.url} is {self._plan.fleet}",
+                f"it belongs to the fleet {member.fleet}. That of {self._store.url} is {self._plan.fleet}",
                 path=self.path,
                 hint="Choose a different --spool, or pass the address of the spool's own fleet.",
             )
@@ -191,7 +191,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         """Upload a session, remove it here once every byte was read back, and return its name."""
         games, rows = self._check(session)
         if read_plan(self._store).fleet != self._plan.fleet:
-            hint = "Check whether the directory is mounted; nothing was shipped."
+            hint = "Check whether the directory is mounted. Nothing was shipped."
             raise FleetError("the store holds another fleet now", path=self._store.url, hint=hint)
         size = bytes_of(session)
         before = self.member
@@ -226,7 +226,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         for name in ("player_sha256", "seed", "sample_rate", "record_action"):
             if (found := metadata.session.get(name)) != expected[name]:
                 raise FleetError(
-                    f"{name} is {found!r}; that of the fleet is {expected[name]!r}; it is not shipped",
+                    f"{name} is {found!r}. That of the fleet is {expected[name]!r}. It is not shipped",
                     path=session,
                     hint="move the session out of the spool",
                 )
@@ -235,12 +235,12 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         leases = np.unique(metadata.runs["id"] >> np.uint64(NUMBER_BITS)).tolist()
         if leases != [self.member.lease]:
             raise FleetError(
-                f"it has games of the leases {leases}; the spool has {self.member.lease}; it is not shipped",
+                f"it has games of the leases {leases}. The spool has {self.member.lease}. It is not shipped",
                 path=session,
                 hint="move the session out of the spool",
             )
         if files := sorted(column_files(session)):
-            found = f"found {files[0]}; a store takes no columns, and shipping removes the session here"
+            found = f"found {files[0]}. A store takes no columns, and shipping removes the session here"
             raise FleetError(found, path=session, hint="move the session or its columns out of the spool")
         return len(metadata.runs), int(metadata.runs["rows"].sum())
 

@@ -5,7 +5,7 @@ One loop serves every player: numba compiles it once for each player type, with 
 games are played, or after a number of steps, and continues from the same position when called again.
 
 Until they are written, rows are packed boards, and moves where these are recorded: the rest of a row follows
-from its game. Eight bytes in place of 28 leave the processor's caches to the player. For a session on tape a
+from its game. Eight bytes instead of 28 leave the processor's caches to the player. For a session on tape a
 row is one byte, the step made there.
 """
 
@@ -40,7 +40,7 @@ U64 = np.uint64
 GAMES_PLAYED, BUFFER_FULL, STEPS_PLAYED = range(3)
 
 # The words of ``game``: 1 while a game is in progress; its board, generator, moves, 4s spawned and first row
-# in the buffer (the rows before it are of finished games); rows in the buffer; the index of the game in
+# in the buffer (the rows before it are of finished games); rows in the buffer. The index of the game in
 # progress, or the next one, in ids and seeds; finished runs; and the steps made since the state was created.
 _IN_PLAY, _BOARD, _STATE, _GAMMA, _STEP, _FOURS, _FIRST_ROW, _ROWS, _NEXT, _RUNS, _PLAYED = range(11)
 _GAME_WORDS = 11
@@ -192,7 +192,7 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
     """Play a game from each seed, without rows, and return the moves made.
 
-    ``boards`` (``u64[n]``) are boards before a move from which the games begin, or empty for new games.
+    ``boards`` (``u64[n]``) are boards before a move from which the games start, or empty for new games.
     ``scores`` (``u64[n]``) receives the points made, ``highest`` (``u8[n]``) the exponents of the highest
     tiles.
     """
@@ -247,7 +247,7 @@ class BlockBuffer:
 
 
 class Buffer(BlockBuffer):
-    """The block buffer of one game at a time: what is kept of finished games, then of the game in play."""
+    """The block buffer of one game at a time: what is kept of finished games, then of the game in progress."""
 
     def _allocate(self, rows_max: int) -> None:
         # Boards, or bytes on tape.
@@ -269,7 +269,7 @@ class Buffer(BlockBuffer):
 
     @property
     def in_play(self) -> bool:
-        """Whether a game has begun and not ended."""
+        """Whether a game has started and not ended."""
         return bool(self._game[_IN_PLAY])
 
     @property
@@ -279,7 +279,7 @@ class Buffer(BlockBuffer):
 
     @property
     def games_waiting(self) -> int:
-        """Games that have not begun."""
+        """Games that have not started."""
         return int(self._ids.size - self._game[_NEXT]) - self.in_play
 
     @property
@@ -298,7 +298,7 @@ class Buffer(BlockBuffer):
         return self._make_rows(0, np.empty(self.rows_finished, dtype=self.dtype))
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes of the finished games' rows, in order; each piece is valid until the next."""
+        """Yield the bytes of the finished games' rows, in order. Each piece is valid until the next."""
         for first in range(0, self.rows_finished, len(self._piece)):
             rows = self._make_rows(first, self._piece[: self.rows_finished - first])
             yield rows.view(np.uint8).data
@@ -332,7 +332,7 @@ class Buffer(BlockBuffer):
         return np.append(self._kept[:rows], self._game[_BOARD]), self._actions[:rows].copy()
 
     def forget_waiting(self) -> None:
-        """Drop the games that have not begun."""
+        """Drop the games that have not started."""
         end = int(self._game[_NEXT]) + self.in_play
         self._ids, self._seeds = self._ids[:end], self._seeds[:end]
 
@@ -347,11 +347,11 @@ class Buffer(BlockBuffer):
             self._actions[:rows] = actions
 
     def grow(self) -> None:
-        """Double the capacity; the rows stay."""
+        """Double the capacity. The rows stay."""
         self.resize(2 * self.rows_max)
 
     def drop_block(self) -> None:
-        """Drop the finished games, and move the rows of the game in play to the buffer's start."""
+        """Drop the finished games, and move the rows of the game in progress to the buffer's start."""
         first, end = self.rows_finished, int(self._game[_ROWS])
         for array in (self._kept, self._actions):
             array[: end - first] = array[first:end].copy()
@@ -373,6 +373,6 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int =
 
 
 def play_all(buffer: Buffer, player: Any) -> None:
-    """Play the games of ``buffer`` to their ends; it grows as needed."""
+    """Play the games of ``buffer`` to their ends. It grows as needed."""
     while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
         buffer.grow()

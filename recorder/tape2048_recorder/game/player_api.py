@@ -38,7 +38,7 @@ def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     ``state`` and ``gamma`` are the game's generator, from which ties and random moves are drawn. The move is
     :data:`NO_MOVE` where the game is over.
     """
-    raise TypeError(f"choose is for compiled code; no overload for {type(player).__name__} in Python")
+    raise TypeError(f"choose is for compiled code. No overload for {type(player).__name__} in Python")
 
 
 def rate(player: Any, board: Any, move: Any, out: Any) -> Any:
@@ -48,7 +48,7 @@ def rate(player: Any, board: Any, move: Any, out: Any) -> Any:
     move), and the expectation of ``now`` over the spawns after ``move``, or the player's estimate of it. The
     expectation has no meaning if ``move`` is not legal.
     """
-    raise TypeError(f"rate is for compiled code; no overload for {type(player).__name__} in Python")
+    raise TypeError(f"rate is for compiled code. No overload for {type(player).__name__} in Python")
 
 
 def rates(player_class: type) -> Callable[[Any], Any]:

@@ -101,7 +101,7 @@ def _fill_starts(seeds: Any, out: Any) -> None:
 
 
 def start_boards(seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the boards that the games of these seeds begin with; both ``u64[n]``."""
+    """Return the boards that the games of these seeds start with; both ``u64[n]``."""
     boards = np.empty(len(seeds), np.uint64)
     _fill_starts(seeds, boards)
     return boards

@@ -45,7 +45,7 @@ class RowsFile(NamedTuple):
         return self.dtype.itemsize
 
     def at(self, row: int) -> int:
-        """Return the byte at which a row begins; that of the row after the last one is the file's size."""
+        """Return the byte at which a row starts. That of the row after the last one is the file's size."""
         return self.header_bytes + row * self.row_bytes
 
     def header(self, rows: int) -> bytes:

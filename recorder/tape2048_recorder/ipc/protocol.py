@@ -50,7 +50,7 @@ FRAME_BYTES_MAX = 1 << 28
 
 
 class Starts(msgspec.Struct, tag=True):
-    """A phase of the worker's start has begun; ``phase`` describes it for people, with an estimate."""
+    """A phase of the worker's start has started; ``phase`` describes it for people, with an estimate."""
 
     phase: str
 
@@ -86,7 +86,7 @@ class Written(msgspec.Struct, tag=True):
 
 
 class WriteFailed(msgspec.Struct, tag=True):
-    """The rows could not be written; the worker still holds them."""
+    """The rows could not be written. The worker still holds them."""
 
     session: int
     first_row: int
@@ -114,14 +114,14 @@ class WantWeights(msgspec.Struct, tag=True):
 
 
 class WeightsTaken(msgspec.Struct, tag=True):
-    """The weights are loaded; they play the games that begin from now on."""
+    """The weights are loaded. They play the games that start from now on."""
 
     generation: int
     player_sha256: str
 
 
 class WeightsRefused(msgspec.Struct, tag=True):
-    """The weights cannot be used; the worker continues with its present ones."""
+    """The weights cannot be used. The worker continues with its present ones."""
 
     generation: int
     error: str
@@ -162,7 +162,7 @@ class Weights(msgspec.Struct, tag=True):
 
 
 class Confirmed(msgspec.Struct, tag=True):
-    """The block is in the journal; the worker may drop it."""
+    """The block is in the journal. The worker may drop it."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -251,8 +251,8 @@ class Channel:
 
 # Commands, in the order in which they can follow each other.
 PLAY = 0
-DRAIN = 1  # finish the game in play, write, stop
-HURRY = 2  # give up the game in play, write, stop
+DRAIN = 1  # finish the game in progress, write, stop
+HURRY = 2  # give up the game in progress, write, stop
 
 LOADS = 1  # a value of ``busy``: loading a model
 

@@ -6,7 +6,7 @@ looked-up values: masks select the move, and a legal mask is eight look-ups of a
 A lane keeps no rows during its game. It logs the bytes that a session on tape would hold (bits 0-1 the move,
 bits 2-5 the cell of the new tile, bit 6 whether it was a 4), from which the rows are built when the game has
 ended: 4,096 games of 20,000 steps take 82 MB. The log is stored in chunks in one arena for all lanes of a
-player; the chunks of a game are a linked list, and are freed after the game.
+player. The chunks of a game are a linked list, and are freed after the game.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _ROW_LEGAL.flags.writeable = False
 
 
 class Lanes(NamedTuple):
-    """A group of ``L`` lanes; the first ``counts[0]`` play, and the rest of each array is unused."""
+    """A group of ``L`` lanes. The first ``counts[0]`` play, and the rest of each array is unused."""
 
     boards: Words  # u64[L]
     legal: npt.NDArray[np.uint8]  # u8[L], legal masks of the boards
@@ -86,7 +86,7 @@ class Lanes(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Steps of the games in play."""
+    """Steps of the games in progress."""
 
     steps: npt.NDArray[np.uint8]  # u8[chunks * CHUNK_STEPS]
     links: Words  # u64[chunks], the next chunk of each
@@ -95,11 +95,11 @@ class Log(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Games that have not begun."""
+    """Games that have not started."""
 
     ids: Words  # u64[n]
     seeds: Words  # u64[n]
-    counts: Words  # u64[1]: how many of these have begun since
+    counts: Words  # u64[1]: how many of these have started since
 
 
 class Block(NamedTuple):

@@ -65,11 +65,11 @@ class Finished(BlockBuffer):
             yield self.arrays.rows[first : min(first + PIECE_BYTES, size)].data
 
     def resize(self, rows_max: int) -> None:
-        """Hold this many rows; the buffer must be empty."""
+        """Hold this many rows. The buffer must be empty."""
         self._allocate(rows_max)
 
     def grow(self) -> None:
-        """Double the capacity; the rows stay."""
+        """Double the capacity. The rows stay."""
         rows = self.arrays.rows
         self.arrays = self.arrays._replace(rows=np.concatenate([rows, np.empty_like(rows)]))
 
@@ -273,7 +273,7 @@ NULL = "null"
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One player at one number of lanes, in one process; the last four are shares of the elapsed time."""
+    """One player at one number of lanes, in one process. The last four are shares of the elapsed time."""
 
     lanes: int
     moves: int

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PaddedModel:
-    """Runs a model on batches of one shape, the last one padded; a subclass has the model."""
+    """Runs a model on batches of one shape, the last one padded. A subclass has the model."""
 
     _input: npt.NDArray[np.integer]
 

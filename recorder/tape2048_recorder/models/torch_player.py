@@ -126,7 +126,7 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
         raise PlayerError(
             f"cannot be read: {error.strerror or error}",
             path=path,
-            hint="model=... names a file; a relative path counts from where the recorder was started",
+            hint="model=... names a file. A relative path counts from where the recorder was started",
         ) from error
     try:
         if is_weights:
@@ -223,7 +223,7 @@ class CudaPlayer(TorchPlayer):
     """A model on a GPU, which copies and computes batches asynchronously, two at a time."""
 
     def warm_up(self, n: int) -> None:
-        """Create the buffers, and capture the graph; one batch holds a whole group of lanes."""
+        """Create the buffers, and capture the graph. One batch holds a whole group of lanes."""
         self._batch = max(self._batch, n)
         super().warm_up(n)
 

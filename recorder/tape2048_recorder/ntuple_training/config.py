@@ -22,7 +22,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     tuples: Annotated[
         str,
         about(
-            "the tuples: cells as hexadecimal digits, row-major, 0 top left; each counts in 8 symmetries",
+            "the tuples: cells as hexadecimal digits, row-major, 0 top left. Each counts in 8 symmetries",
             why="four 5-tuples: 67 MB a stage to learn, 8.4 MB to play",
             form="groups of 4 to 6 digits, separated by a space",
             pattern=r"^[0-9a-fA-F]{4,6}( [0-9a-fA-F]{4,6})*$",
@@ -31,9 +31,9 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     stages: Annotated[
         str,
         about(
-            "the tiles, or sums of different tiles, at which a new stage, with its own tables, begins",
+            "the tiles, or sums of different tiles, at which a new stage, with its own tables, starts",
             why="only late games train the values of late boards",
-            form="tiles or sums in ascending order, separated by a space: 12288 begins with 8192 and 4096",
+            form="tiles or sums in ascending order, separated by a space: 12288 starts with 8192 and 4096",
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = "8192 16384"
@@ -63,7 +63,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     plain_moves: Annotated[
         NonNegative,
         about(
-            "the first moves, in which all entries learn at one rate; then each at its own (coherence)",
+            "the first moves, in which all entries learn at one rate. Then each at its own (coherence)",
             why="temporal coherence learns faster from the first move on",
         ),
     ] = 0
@@ -81,21 +81,21 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         Count,
         about(
             "games of at least this many moves restart from their middle",
-            why="late positions are rare without restarts; a large number switches them off",
+            why="late positions are rare without restarts. A large number switches them off",
         ),
     ] = 10
     pool_boards: Annotated[
         NonNegative,
         about(
             "start games at the last boards, this many for each stage and thread, that entered a stage: in "
-            "the stage that has learned from the fewest moves; in place of restarts, once stages have split",
+            "the stage that has learned from the fewest moves; instead of restarts, once stages have split",
             why="restarts from the middle suffice for a few stages",
         ),
     ] = 0
     goals: Annotated[
         str,
         about(
-            "the sums of different tiles with which games end; what would follow is worth what the board is "
+            "the sums of different tiles with which games end. What would follow is worth what the board is "
             "with its large tiles halved",
             why="games that end by themselves teach what their scores are",
             form="as stages; empty: none",
@@ -116,7 +116,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         NonNegative,
         about(
             "the last moves, over which the learning rate falls to 0",
-            why="averages the entries over more games; a training that stops early has none",
+            why="averages the entries over more games. A training that stops early has none",
         ),
     ] = 0
     device: Annotated[

@@ -2,13 +2,13 @@
 
 A warp plays a game. Each of its four groups of 8 threads slides the board in one direction, and each thread
 of a group looks up one of the afterstate's 8 images. A launch plays :data:`SEGMENT_MOVES` moves of each game
-and then learns from them backwards. Where a game goes on, the value of its next move stands for the rest.
+and then learns from them backwards. Where a game continues, the value of its next move represents the rest.
 
 Warps write into one set of tables without locks, so an update can overwrite another. That keeps the learning
 stable: entries that thousands of games look up at the same time, like those of the first moves, change by one
 update and not by the sum of all.
 
-Games begin anew or on boards of the pools, which all games share, and never from the middle of a game. Late
+Games start again or on boards of the pools, which all games share, and never from the middle of a game. Late
 games are guided to the end of a training. Where the guidance ended after 42G moves, the network forgot within
 3G moves how to reach 32768.
 """
@@ -49,8 +49,8 @@ _CELLS = 16
 _NEVER = 1 << 63  # a sum that no tiles have
 _WIN = float32(65536)  # the least score of a move that ends a game by the rules
 
-# Words of a game. A board of 0 is a game that has not begun. The flags: its first board was new; it is
-# guided; it has reached its goal, and the next board is its last.
+# Words of a game. A board of 0 is a game that has not started. The flags: its first board was new. It is
+# guided. It has reached its goal, and the next board is its last.
 _BOARD, _RANDOM, _SCORE, _STAGE, _REACHED, _FLAGS = range(6)
 _IS_NEW, _IS_GUIDED, _IS_OVER = uint64(1), uint64(2), uint64(4)
 
@@ -59,7 +59,7 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
     """Return the kernel that plays and learns with networks of this layout."""
     tuples, stages, stage_size = len(layout.tuples), layout.stage_count, layout.stage_size
     width, rounds = max(map(len, layout.tuples)), -(-tuples // _GROUPS)
-    # The shift of each cell's nibble; a shorter tuple begins with cells that are always empty.
+    # The shift of each cell's nibble. A shorter tuple starts with cells that are always empty.
     shifts = np.array(
         [[64] * (width - len(cells)) + [60 - 4 * cell for cell in cells] for cells in layout.tuples], np.int32
     )
@@ -316,8 +316,8 @@ class GpuLearner:
     Args:
         layout: tuples and stages of the network.
         games: games that are played at the same time.
-        pool_boards: boards of each stage that are kept to begin games on, at least 1.
-        seed: decides the spawns; the order in which games learn is not reproducible.
+        pool_boards: boards of each stage that are kept to start games on, at least 1.
+        seed: decides the spawns. The order in which games learn is not reproducible.
 
     Raises:
         ConfigError: there is no GPU, or too little of its memory is free.
@@ -379,7 +379,7 @@ class GpuLearner:
 
         Args:
             launches: how often each game plays :data:`SEGMENT_MOVES` moves.
-            begins: the sums at which stages begin; nothing before they split, and then no pool is used.
+            starts: the sums at which stages start. Nothing before they split, and then no pool is used.
             goals: the sums with which games end.
             guides: the sums from which every second game chooses by the halved board.
             beta: the learning rate.

@@ -66,18 +66,18 @@ if TYPE_CHECKING:
 U64 = np.uint64
 F32 = np.float32
 
-#: Moves of a game that are kept; the longest possible game has some 65,000.
+#: Moves of a game that are kept. The longest possible game has some 65,000.
 LENGTH_MAX = 1 << 17
 
-# The words of a lane's state: its generator; the first board of the next game, or 0 for a new game; and the
+# The words of a lane's state: its generator. The first board of the next game, or 0 for a new game; and the
 # games that reached their goal.
 _RANDOM, _GAMMA, _RESTART, GOALS = range(4)
 LANE_WORDS = 4
 
-#: Games that begin on a stage's boards, for each board that entered it.
+#: Games that start on a stage's boards, for each board that entered it.
 BEGINS_MAX = 4
 
-#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that began in it (on boards of
+#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (on boards of
 #: ``pools``; new ones count nowhere), and the moves learned from.
 ENTERED, BEGUN, LEARNED = range(3)
 
@@ -211,7 +211,7 @@ def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
     entered, learned = lane.tallies[ENTERED], lane.tallies[LEARNED]
     stage = 0
     for other in range(1, learned.shape[0]):
-        # Not where as many games began as the boards that entered it are good for.
+        # Not where as many games started as the boards that entered it are good for.
         if lane.tallies[BEGUN, other] < BEGINS_MAX * entered[other] and learned[other] < learned[stage]:
             stage = other
     if stage == 0:
@@ -272,7 +272,7 @@ def train(
 ) -> Any:
     """Play and learn game by game, until ``moves_max`` moves are made or ``scores`` is full.
 
-    ``coherent``: entries learn at separate rates (temporal coherence). ``pooling``: games begin in the stage
+    ``coherent``: entries learn at separate rates (temporal coherence). ``pooling``: games start in the stage
     that has learned least. ``guiding``: every second game is guided by ``plays.guides``. Games with
     fewer moves than ``restart_moves_min`` do not restart from their middle. ``scores`` (``f64[n]``) and
     ``highest`` (``u8[n]``, exponents) are filled with the results of new games.

@@ -120,7 +120,7 @@ WINDOW_GAMES = 1000
 
 
 class StageTally(NamedTuple):
-    """Moves learned from in a stage, games that began there, and games that entered it from an earlier one.
+    """Moves learned from in a stage, games that started there, and games that entered it from an earlier one.
 
     Since the stages split.
     """
@@ -165,7 +165,7 @@ class Trainer:
         self._scales = np.ones((self.layout.stage_count, len(self.layout.tuples)), np.float32)
         self._begun = time.monotonic()
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW_GAMES)
-        # Of calls of the compiled loop: begin, end, moves, errors.
+        # Of calls of the compiled loop: start, end, moves, errors.
         self._recent: deque[tuple[float, float, int, float]] = deque(maxlen=200)
         self._lock = threading.Lock()
         self._gpu: GpuLearner | None = None
@@ -391,7 +391,7 @@ class Trainer:
         self._counts.parted, self._counts.start = True, start
 
     def save_checkpoint(self, path: Path) -> None:
-        """Write a checkpoint, in place of an earlier one."""
+        """Write a checkpoint, instead of an earlier one."""
         counts = msgspec.structs.replace(self._counts, elapsed_s=self.elapsed_s)
         texts = {
             "format": CHECKPOINT_FORMAT,
@@ -409,13 +409,13 @@ class Trainer:
 
     @classmethod
     def resume(cls, path: Path, config: TrainingConfig, start: str | None = None) -> Trainer:
-        """Return a trainer that resumes from a checkpoint; the training must have started from ``start``."""
+        """Return a trainer that resumes from a checkpoint. The training must have started from ``start``."""
         arrays, texts = decode(map_path(path).data, str(path))
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise ModelError(
                 f"found the format {texts.get('format')!r}, expected {CHECKPOINT_FORMAT!r}",
                 path=path,
-                hint="go on with the release that wrote it, or train into another directory",
+                hint="continue with the release that wrote it, or train into another directory",
             )
         try:
             counts = msgspec.json.decode(texts.get("counts", ""), type=_Counts)
@@ -488,7 +488,7 @@ def run_training(
     It resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
     ``start``, or from nothing. It ends with a checkpoint and a network unless it learned nothing (``moves``
     of the trainer is 0). It reports a disk that is full during training once, and writes the next checkpoint
-    when there is room; a disk that is full at the end is an error. It reports metrics that cannot be written
+    when there is room. A disk that is full at the end is an error. It reports metrics that cannot be written
     once, and drops their lines.
 
     ``hurry`` is called while the network is compressed at the end; True cancels that.
@@ -497,7 +497,7 @@ def run_training(
     with files.locked():
         if files.has_checkpoint():
             trainer = Trainer.resume(files.checkpoint, config, start)
-            view.event(f"going on from {trainer.moves:,} moves ({files.checkpoint})")
+            view.event(f"continuing from {trainer.moves:,} moves ({files.checkpoint})")
         else:
             trainer = Trainer(config)
             if start is not None:
@@ -518,7 +518,7 @@ def run_training(
                 if trainer.done or stop.is_set():
                     raise
                 if not full:
-                    view.event(f"{error}: learning goes on, and a checkpoint is written when there is room")
+                    view.event(f"{error}: learning continues, and a checkpoint is written when there is room")
                 full = True
             else:
                 full = False

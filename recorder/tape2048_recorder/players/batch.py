@@ -128,7 +128,7 @@ def read_sampling(table: Mapping[str, object]) -> Sampling:
 
 
 class BatchPlayer(Protocol):
-    """A batched player; the module's docstring lists its optional methods."""
+    """A batched player. The module's docstring lists its optional methods."""
 
     def __call__(
         self, boards: npt.NDArray[np.uint64], legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
@@ -170,7 +170,7 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
         raise StartError(
             f"{name}: found {found} called {function!r} in {module_name}, expected a factory", hint=_FIND_IT
         )
-    with _raised_as(PlayerError, name, "the factory raised", f"; it was called with {dict(args)}"):
+    with _raised_as(PlayerError, name, "the factory raised", f". It was called with {dict(args)}"):
         player = factory(**args)
     if not callable(player):
         raise StartError(

@@ -102,7 +102,7 @@ class NTuple(NamedTuple):
     """A network and the settings of its use.
 
     ``mix_looks`` and ``mix_ends`` (both ``u64[n]``) give the ``look_below`` of a game whose hashed
-    increment lies below the ``i``-th end; the last end is not read. ``downgrade_exponent`` 0 means never.
+    increment is below the ``i``-th end. The last end is not read. ``downgrade_exponent`` 0 means never.
     ``identity`` (``u8[32]``) is the SHA-256 of settings and network in the order of the file.
     """
 
@@ -191,7 +191,7 @@ def of_network(
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
-    """Return the stages as they are hashed: by exponents where tiles begin them all, as in older sessions."""
+    """Return the stages as they are hashed: by exponents where tiles start them all, as in older sessions."""
     stages = np.array(layout.stages, dtype=U64)
     if (stages & (stages - U64(1))).any():
         return {"stages": stages}
@@ -201,7 +201,7 @@ def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
 _P_TWO = F32(0.9)
 _P_FOUR = F32(0.1)
 _ROW = U64(0xFFFF)
-_RIGHT = U64(1 << 16)  # where the right moves of rows begin in SLIDE
+_RIGHT = U64(1 << 16)  # where the right moves of rows start in SLIDE
 
 #: Entries of the table, for each depth.
 _TABLE_BITS = 12
@@ -369,7 +369,7 @@ def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: An
 
 @register_jitable(forceinline=True)
 def _listed_answers(player: Any, after: Any, empty: Any) -> Any:
-    """As :func:`_each_answer`, each different leaf valued once; no branch depends on a leaf."""
+    """As :func:`_each_answer`, each different leaf valued once. No branch depends on a leaf."""
     leaves, values, numbers, rewards = _leaf_words(), _value_words(), _number_words(), _reward_words()
     count, source = U64(0), after
     for axis in range(2):
@@ -430,7 +430,7 @@ def expected_once(player: Any, after: Any) -> Any:
 
 @kernel
 def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
-    """Return the expectation of the best answer, ``spawns`` (from 1) ahead; the player's table changes.
+    """Return the expectation of the best answer, ``spawns`` (from 1) ahead. The player's table changes.
 
     ``budget`` (``i64``) is what is left for improbable spawns.
     """

@@ -56,7 +56,7 @@ Points = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 class ExpectimaxArgs(Settings, frozen=True):
     """Parameters of ``expectimax``."""
 
-    depth: Annotated[int, about("spawns looked ahead; one more: 15 times the time", ge=1, le=3)] = 1
+    depth: Annotated[int, about("spawns looked ahead. One more: 15 times the time", ge=1, le=3)] = 1
 
 
 class NTupleArgs(Settings, frozen=True):

@@ -4,7 +4,7 @@ r"""Players without a trained network: ``random``, ``greedy`` and ``expectimax``
 ``expectimax`` plays the move with the best expected value over the next spawns: the expectation over all
 spawns (each empty cell, 2 with p = 0.9 and 4 with p = 0.1) of the value of the best answer, ``depth`` spawns
 deep; see Russell and Norvig, "Artificial Intelligence", 4th ed., section 5.5 (expectiminimax without the
-opponent). A position without legal moves has the value 0; the leaves are afterstates, valued by the sum over
+opponent). A position without legal moves has the value 0. The leaves are afterstates, valued by the sum over
 their 4 rows and 4 columns of
 
 .. math::
@@ -106,7 +106,7 @@ def line_tables(weights: Weights = WEIGHTS) -> tuple[npt.NDArray[np.float32], np
 
 def make_expectimax(*, depth: int) -> Expectimax:
     """Return the player that looks ``depth`` spawns ahead."""
-    size = (depth - 1) << _CACHE_BITS  # one part per inner depth; no afterstate is 0: a free slot
+    size = (depth - 1) << _CACHE_BITS  # one part per inner depth. No afterstate is 0: a free slot
     return Expectimax(
         U64(depth), *line_tables(), np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.float32)
     )
@@ -191,7 +191,7 @@ def _remembered(expect: Any, part: int) -> Any:
     return recall
 
 
-# One function per depth in place of recursion: numba can inline it, and caches no mutual recursion.
+# One function per depth instead of recursion: numba can inline it, and caches no mutual recursion.
 _expect_1 = expectation(_best_leaf)
 _expect_2 = expectation(maximum(_remembered(_expect_1, 0)))
 _expect_3 = expectation(maximum(_remembered(_expect_2, 1)))

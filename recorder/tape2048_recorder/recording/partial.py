@@ -79,7 +79,7 @@ PARTIAL_SUFFIX = ".partial"
 _FACTS_BYTES_MAX = 1 << 20
 
 _COMPACTED = re.compile(r"compacted-([1-9][0-9]*)")
-#: The directories of a partial session, relative to its path; all else are files.
+#: The directories of a partial session, relative to its path. All else are files.
 _DIRECTORIES = re.compile(rf"\.|{STAGED}|({_COMPACTED.pattern}|{re.escape(COMPACTION_DRAFT)})(/{STAGED})?")
 
 #: Directories that other programs make in any directory.
@@ -187,7 +187,7 @@ def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The facts of a session at its start; each becomes a row of its ``session`` table."""
+    """The facts of a session at its start. Each becomes a row of its ``session`` table."""
 
     format_version: int
     engine: str
@@ -298,7 +298,7 @@ class PartialSession:
         raise AssertionError
 
     def _begin(self, out_dir: Path) -> Journal:
-        """Fill the directory, or remove it: while the disk is full, this is tried again each second."""
+        """Fill the directory, or remove it: while the disk is full, this is tried again every second."""
         journal, files = None, self._world.files
         try:
             (self.path / STAGED).mkdir()

@@ -81,7 +81,7 @@ _PIECE_ROWS = 1 << 17
 _CHUNK_BYTES = 1 << 20
 
 #: Marks a ``steps.npy`` that could not be flushed. The kernel may have dropped pages that it could not write,
-#: and reports success for the next flush: the next try writes the blocks anew.
+#: and reports success for the next flush: the next try writes the blocks again.
 _DOUBTED = "fsync-failed"
 
 #: Delay between two tries while the disk is full, or no descriptor is free.
@@ -148,14 +148,14 @@ def publish_steps(
         yield 0.0
         _remove(world, partial, out_dir)
     except OSError as error:
-        if error.errno in NO_FILES:  # flushed without a descriptor; the next start removes what is left
+        if error.errno in NO_FILES:  # flushed without a descriptor. The next start removes what is left
             world.os.sync()
             return published
         # Never DiskFullError: the session has its name, and a retry would find nothing to publish.
         raise StorageError(
             f"published as {path.name}; removing the partial directory failed ({error.strerror or error})",
             path=partial,
-            hint="look at the kernel's log (dmesg) for the device; the next start removes what is left",
+            hint="look at the kernel's log (dmesg) for the device. The next start removes what is left",
         ) from error
     return published
 
@@ -166,7 +166,7 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
         refuse_foreign_files(partial)
         stage = stage_of(partial)
         try:
-            # Without rows, it was just begun, or the recorder was killed before it removed the shell.
+            # Without rows, it was just started, or the recorder was killed before it removed the shell.
             facts = read_facts(partial) if world.files.path_exists(stage / STAGED) else None
             blocks = [] if facts is None else read_journal(stage / JOURNAL, facts.file.row_bytes, world)
         except (FormatError, MissingPathError):
@@ -203,7 +203,7 @@ def _has_just_begun(world: World, stage: Path) -> bool:
 def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World = REAL) -> list[Path]:
     """Publish the partial sessions of this instance's killed recorders; call with the instance's lock held.
 
-    A directory that cannot be recovered goes to the quarantine with the reason; one that the operating system
+    A directory that cannot be recovered goes to the quarantine with the reason. One that the operating system
     cannot read or write, or has no memory for, stays for the next start. Both are reported.
     """
     try:
@@ -294,7 +294,7 @@ def _intact(world: World, session: Path, blocks: list[Block], file: RowsFile) ->
 def _compact(
     world: World, partial: Path, stage: Path, blocks: list[Block], file: RowsFile
 ) -> Generator[float, None, tuple[Path, list[Block]]]:
-    """Write the blocks anew without holes, with their own journal, and make that the current stage."""
+    """Write the blocks again without holes, with their own journal, and make that the current stage."""
     draft = partial / COMPACTION_DRAFT
     compacted = partial / f"compacted-{len(compactions(partial)) + 1}"
     (draft / STAGED).mkdir(parents=True)
@@ -308,7 +308,7 @@ def _compact(
         for block in blocks:
             yield 0.0
             if not _holds(world, source, block, file, (target, file.at(end))):
-                continue  # counted as lost by the caller; the next block takes its place
+                continue  # counted as lost by the caller. The next block takes its place
             runs = block.runs.copy()
             runs["first_row"] -= np.uint64(block.first_row - end)  # blocks only move to the front
             moved.append(Block(end, block.rows, block.crc32c, runs))
@@ -472,7 +472,7 @@ class Publisher:
         self._background.wake()
 
     def outcomes(self) -> list[Outcome]:
-        """Return the outcomes since the last call; a thread that has died fails every session."""
+        """Return the outcomes since the last call. A thread that has died fails every session."""
         alive = self._background.alive()
         done = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
         for outcome in filter(attrgetter("final"), done):

@@ -74,7 +74,7 @@ class Recording:
         self.draining = False
         self._serial = 0
         self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
-        #: When the open (or next) session of each began: monotonic, UTC.
+        #: When the open (or next) session of each started: monotonic, UTC.
         self._began: dict[int, tuple[float, str]] = {}
         self._closing: list[PartialSession] = []
         self._retry_at = 0.0
@@ -138,7 +138,7 @@ class Recording:
         return Range(session.serial, str(session.steps_path), session.reserve(rows))
 
     def confirm(self, written: Written) -> Block | None:
-        """Confirm a block; None if the journal could not be written, and it has to be tried again."""
+        """Confirm a block; None if the journal could not be written, and it must be tried again."""
         session = self._session(written.session)
         if session is None:
             raise FormatError(f"a block was written into session {written.session}, which is not open")
@@ -161,7 +161,7 @@ class Recording:
         session.release(failed.first_row)
         error = OSError(failed.errno, os.strerror(failed.errno))
         self._fail(str(storage_error(error, session.path, "writing rows")))
-        if failed.errno == errno.ENOENT:  # its directory is gone; the next block opens another session
+        if failed.errno == errno.ENOENT:  # its directory is gone. The next block opens another session
             for generation in [key for key, value in self._open.items() if value is session]:
                 self._close(generation)
         self._submit_closing()

@@ -38,7 +38,7 @@ _STEPS_MAX = 1 << 18  # no game is longer: a move adds at least 2 to a sum of at
 _CHUNK_ROWS = 1 << 18
 _CHUNK_RUNS = 4096
 
-_FINDINGS_MAX = 20  # findings that name their run; the last finding counts the others
+_FINDINGS_MAX = 20  # findings that name their run. The last finding counts the others
 
 _COMPARED = ("rows", "steps", "max_score", "highest_tile")
 

@@ -26,7 +26,7 @@ from tape2048_recorder.status.report import (
 )
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 
-#: Polling interval of the status; the recorder writes it as soon as a request is done.
+#: Polling interval of the status. The recorder writes it as soon as a request is done.
 LOOK_S = 0.1
 
 _PATIENCE_S_MAX = 2e6  # poll(2) takes milliseconds in an int: 24 days
@@ -73,9 +73,9 @@ class Running(contextlib.AbstractContextManager["Running"]):
             self.close()
             raise RecorderError(
                 f"the status file of user {_user(owner)} names a process of user {_user(uid)} "
-                f"(pid {self.process.pid}), which has not written it; nothing was signalled",
+                f"(pid {self.process.pid}), which has not written it. Nothing was signalled",
                 path=status_path(out_dir, self._instance),
-                hint="Remove the file; a recorder writes it again within a second.",
+                hint="Remove the file. A recorder writes it again within a second.",
             )
 
     def _not_running(self, text: str) -> NotRunningError:
@@ -120,13 +120,13 @@ class Running(contextlib.AbstractContextManager["Running"]):
                 raise RecorderError(
                     f"the recorder (pid {self.process.pid}) ended before it had rotated",
                     path=self._out_dir,
-                    hint="its log says why; what it confirmed is published, or will be by the next start",
+                    hint="its log says why. What it confirmed is published, or will be by the next start",
                 )
             if time.monotonic() >= deadline:
                 raise RecorderError(
                     f"the recorder has not rotated within {patience_s:g} s",
                     path=self._out_dir,
-                    hint="`tape2048 status` shows what it does; the request remains",
+                    hint="`tape2048 status` shows what it does. The request remains",
                 )
         if rotation.error is not None:
             raise RecorderError(f"the session could not be published: {rotation.error}", path=self._out_dir)
@@ -151,7 +151,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
                 f"the recorder (pid {self.process.pid}) belongs to {_user(_uid_of(self.process.pid))}, "
                 f"you are {_user(os.geteuid())}",
                 path=self._out_dir,
-                hint="run the command as that user or as root; a service: sudo systemctl stop or reload",
+                hint="run the command as that user or as root. A service: sudo systemctl stop or reload",
             ) from None
         except ProcessLookupError:
             raise self._not_running(f"pid {self.process.pid} has just ended") from None

@@ -135,13 +135,13 @@ class Metrics:
     def _write(self, path: Path) -> None:
         from prometheus_client import generate_latest
 
-        # node_exporter must not read a partial file; a crash leaves one under a name that it ignores.
+        # node_exporter must not read a partial file. A crash leaves one under a name that it ignores.
         draft = path.with_name(f".{path.name}.next")
         try:
             draft.unlink(missing_ok=True)  # a link that somebody left there would be followed
             with draft.open("xb") as file:
                 file.write(generate_latest(self._registry))
-            draft.chmod(0o644)  # the collector is another user; the umask may deny it
+            draft.chmod(0o644)  # the collector is another user. The umask may deny it
             draft.replace(path)
             self._warned = False
         except OSError as error:
@@ -203,7 +203,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, *_, address = found[0]
         self.request_queue_size = 8 * connections_max
-        #: Connections without a request, the oldest first, with the time when they began (monotonic).
+        #: Connections without a request, the oldest first, with the time when they started (monotonic).
         self.idle: OrderedDict[socket.socket, float] = OrderedDict()
         self._slots = threading.BoundedSemaphore(connections_max)
         super().__init__((str(address[0]), port), _Handler)

@@ -4,7 +4,7 @@ The protocol is one datagram of ``NAME=value`` lines to the socket that ``NOTIFY
 (with ``@``) an abstract name: sd_notify(3). The lines follow from the recorder's status, twice a second:
 
 * ``READY=1`` once every worker is ready and a block could be written;
-* ``STATUS=`` with the rate and the open session, ``STOPPING=1`` when draining begins;
+* ``STATUS=`` with the rate and the open session, ``STOPPING=1`` when draining starts;
 * ``EXTEND_TIMEOUT_USEC=`` each time during starting, draining and publishing;
 * ``WATCHDOG=1`` unless a worker is overdue (:class:`~tape2048_recorder.daemon.supervisor.Watch`): systemd
   restarts a service of which a part hangs for good.
@@ -82,7 +82,7 @@ class Manager:
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """Report that the settings are read again; a manager expects that only after ``READY=1``."""
+        """Report that the settings are read again. A manager expects that only after ``READY=1``."""
         if self._is_ready:
             self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
         try:

@@ -107,7 +107,7 @@ class Rotation(msgspec.Struct, frozen=True):
     """The state of the requests to rotate now."""
 
     asked: int = 0  # number of requests
-    done: int = 0  # number of finished requests; they finish in order
+    done: int = 0  # number of finished requests. They finish in order
     path: str | None = None  # the session that the last request published; None without new rows
     error: str | None = None  # why it failed
 
@@ -195,10 +195,10 @@ class Reporter(Protocol):
 
 FORMAT_VERSION = 1
 
-#: A running recorder writes each second; a very busy disk may take several.
+#: A running recorder writes every second. A very busy disk may take several.
 STALE_S = 10.0
 
-#: A read during two exchanges returns parts of two files; the next attempt succeeds.
+#: A read during two exchanges returns parts of two files. The next attempt succeeds.
 _ATTEMPTS = 5
 _FILE_BYTES_MAX = 1 << 20
 _NAMES_SHOWN = 16
@@ -292,7 +292,7 @@ class StatusFile:
             self._draft.replace(self._path)
 
     def close(self) -> None:
-        """Remove the spare file; the last snapshot stays."""
+        """Remove the spare file. The last snapshot stays."""
         with contextlib.suppress(OSError):
             self._draft.unlink(missing_ok=True)
 

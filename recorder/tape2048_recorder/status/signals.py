@@ -16,7 +16,7 @@ ROTATE = signal.SIGUSR1
 STOP_NOW = signal.SIGUSR2
 
 #: A request to end within this many seconds after another one counts as the same. timeout(1) signals its
-#: child, then the whole group; a session's end is SIGTERM, then SIGHUP. A person's second request is slower.
+#: child, then the whole group. A session's end is SIGTERM, then SIGHUP. A person's second request is slower.
 SAME_S = 0.25
 
 #: The whole capacity of the pipe: a storm of one signal must not hide another one.
@@ -51,7 +51,7 @@ class Signals:
             self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _note)
 
     def take(self) -> list[str]:
-        """Return the names of the signals since the last call; a repeated request to end counts once."""
+        """Return the names of the signals since the last call. A repeated request to end counts once."""
         try:
             numbers = os.read(self.fd, _PIPE_BYTES)
         except BlockingIOError:

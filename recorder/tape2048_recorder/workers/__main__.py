@@ -43,11 +43,11 @@ def _worker_class(player: str) -> type[Worker]:
 def main(argument: str) -> int:
     """Run a worker from the JSON of its :class:`WorkerSpec`."""
     spec = msgspec.json.decode(argument, type=WorkerSpec)
-    # The kernel kills this process when the daemon dies; the daemon may have died before this call.
+    # The kernel kills this process when the daemon dies. The daemon may have died before this call.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != spec.daemon_pid:
         raise SystemExit(1)
-    # The daemon decides when to stop; a terminal's Ctrl-C reaches the whole process group.
+    # The daemon decides when to stop. A terminal's Ctrl-C reaches the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()  # the stacks at SIGABRT

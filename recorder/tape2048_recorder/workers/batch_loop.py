@@ -1,6 +1,6 @@
 """The worker of a batched player: lanes in lockstep, with a table of them for each generation of weights.
 
-When new weights are offered, the current table gets no more games, and a second one begins at once: one model
+When new weights are offered, the current table gets no more games, and a second one starts at once: one model
 plays each game from its first move to its last, and each model's games go to sessions of their own.
 """
 
@@ -81,7 +81,7 @@ class BatchWorker(Worker):
     # The feed of the tables.
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Get the ids and seeds of games to begin, both u64[n]; None at the end."""
+        """Get the ids and seeds of games to start, both u64[n]; None at the end."""
         if not self._more_games:
             return None
         self._note_finished()
@@ -122,7 +122,7 @@ class BatchWorker(Worker):
                 if not self._play_ticks():
                     break
         except PlayerError:
-            self._flush_all()  # a bad answer costs the games in play, and no finished one
+            self._flush_all()  # a bad answer costs the games in progress, and no finished one
             raise
         self._flush_all()
         self._channel.send(Bye(sum(table.playing for table in self._tables), self._finished_dropped))
@@ -162,7 +162,7 @@ class BatchWorker(Worker):
             table.finished.resize(rows)
 
     def _change_weights(self) -> None:
-        """Begin a table with the offered weights; keep the present ones if they cannot be used."""
+        """Start a table with the offered weights; keep the present ones if they cannot be used."""
         if len(self._tables) > 1:
             return  # at most two models at once: later, when the older one's games have ended
         self._requested = int(self._slot["weights"][0])

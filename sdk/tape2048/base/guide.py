@@ -1,11 +1,11 @@
-"""Guides: constant-time look-up of the one of many adjacent ranges that a number lies in.
+"""Guides: constant-time look-up of the one of many adjacent ranges that a number is in.
 
 A binary search takes 0.36 ms for 4,096 numbers and a few thousand ranges. A guide cuts the numbers into
 buckets of a power of two, about a quarter of a mean range, and has one ``u64`` for each bucket:
 
     bits 0..31   range of the bucket's first number
-    bits 32..62  offset in the bucket where the next range begins (the bucket's size: beyond it)
-    bit 63       whether a third range begins in the bucket, so that a walk has to follow
+    bits 32..62  offset in the bucket where the next range starts (the bucket's size: beyond it)
+    bit 63       whether a third range starts in the bucket, so that a walk has to follow
 
 Compiled code looks numbers up with ``intrinsics.find``.
 """
@@ -48,14 +48,14 @@ NO_GUIDE = Guide(np.empty(0, _U64), np.empty(0, _U64), _U64(0))
 
 
 def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
-    """Make the guide of adjacent ranges from :attr:`Guide.starts`; the first is 0, and S < 2**32."""
+    """Make the guide of adjacent ranges from :attr:`Guide.starts`. The first is 0, and S < 2**32."""
     starts = starts.astype(np.int64)
     total, count = int(starts[-1]), len(starts) - 1
     shift = min(_SHIFT_MAX, max(0, (total // max(1, count * BUCKETS_PER_RANGE)).bit_length() - 1))
     size = 1 << shift
     begins = np.arange(0, total, size)
     place = np.searchsorted(starts, begins, "right") - 1
-    # Two more ends, so that the range after the last one begins beyond every bucket.
+    # Two more ends, so that the range after the last one starts beyond every bucket.
     padded = np.append(starts, [total + size, total + size])
     boundary = np.minimum(padded[place + 1] - begins, size)
     walks = padded[place + 2] < begins + size

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def own_groups(controller: str, mounts: Path, own: Path) -> list[Path]:
-    """List the folders of this process's groups and of their parents; each may have a limit."""
+    """List the folders of this process's groups and of their parents. Each may have a limit."""
     try:
         lines = own.read_text().splitlines()
     except OSError:

@@ -66,7 +66,7 @@ _STREAM_HINT = "raise cache_max_mb, or stream some sessions at a time: pool_rows
 _SAME_HINT = "open the same sessions with the same filters, and make batches with the same settings"
 #: Hints for a state with a difference; `_SAME_HINT` for the others.
 _STATE_HINTS = {
-    "version": "another version of tape2048 shuffles otherwise: begin the epoch again",
+    "version": "another version of tape2048 shuffles otherwise: start the epoch again",
     "world_size": "with pool_rows, resume on as many ranks as before, or at the start of an epoch",
 }
 _RANKS_HINT = "Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size."
@@ -138,20 +138,20 @@ def _keys_of(rows: int, seed: int, epoch: int, shuffle: bool, augment: bool) -> 
 class Batches:
     """An iterable over batches of a corpus that continues where it stopped. Made by ``corpus.batches(...)``.
 
-    Each iteration serves the rest of the current epoch, and ends at the beginning of the next one. A batch
+    Each iteration serves the rest of the current epoch, and ends at the start of the next one. A batch
     stays valid as long as you hold it or a view of it. :meth:`state_dict` and :meth:`load_state_dict` save
     and restore the position; see the module for threads, ranks and pools.
 
     Args:
         source: a corpus, or ``corpus.capped(...)``.
         batch_size: rows of a batch, B >= 1.
-        shuffle: draw a new random order for each epoch; else keep the order of the corpus.
+        shuffle: draw a new random order for each epoch. Otherwise, keep the order of the corpus.
         seed: seed of all epochs, 0 <= seed < 2**64.
         fields: the fields of each row, out of
 
             - ``tokens``: exponents of the board, ``u8[B, 16]``;
             - ``labels``: whether the game reached each threshold, ``[B, T]`` of ``label_dtype``;
-            - ``weight``: rows of the corpus that the row stands for, ``f32[B]``: with a cap, the rows of its
+            - ``weight``: rows of the corpus that the row represents, ``f32[B]``: with a cap, the rows of its
               run in the corpus / those drawn in an epoch; without one, 1;
             - ``row``: number of the row in the corpus, ``i64[B]``;
             - ``run``: ordinal of the run in ``corpus.runs``, ``u32[B]``;
@@ -171,7 +171,7 @@ class Batches:
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
         augment: ``"d4"`` applies a random symmetry of the square to each row's board, moves and masks, drawn
-            anew in each epoch. Columns turn whose facts have ``"moves": true``: values of the four moves,
+            again in each epoch. Columns turn whose facts have ``"moves": true``: values of the four moves,
             ``[N, 4]``, and numbers of moves, ``u8[N]``. Embeddings cannot; other columns stay as they are.
         drop_last: drop the last batch if it is short.
         rank: index of this loader; by default ``$RANK``, or 0.
@@ -191,7 +191,7 @@ class Batches:
         seed: as given, or as loaded.
         epoch: the current epoch, from 0.
         position: number of consumed batches of this epoch, since ``start``.
-        start: rows of this epoch that a state of another batch size or number of ranks had counted; else 0.
+        start: rows of this epoch that a state of another batch size or number of ranks had counted. Otherwise, 0.
 
     Raises:
         TypeError: ``source`` is not a corpus.
@@ -255,7 +255,7 @@ class Batches:
         self._parts: list[Batches] = []  # loaders of a mixture's sources
         self._bases: list[int] = []  # of a mixture: see places
         self._strides: list[int] = []
-        # Where each served range began, and the position at its end.
+        # Where each served range started, and the position at its end.
         self._served: list[tuple[tuple[int, ...], int]] = []
         self._since = self.here
         self._handed_out = False
@@ -293,7 +293,7 @@ class Batches:
                 self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
             return None
         if not self.shuffle:
-            raise ValueError("pool_rows is for shuffle=True; the rows in order need no pool")
+            raise ValueError("pool_rows is for shuffle=True. The rows in order need no pool")
         if self._tables.store.remote and "move" in self.layout.fields:
             raise CorpusError(
                 "the field move reads rows beside those of the pool, which are not kept here of a store",
@@ -343,7 +343,7 @@ class Batches:
 
         Raises:
             IndexError: there is no such batch.
-            ValueError: the buffer has other fields or labels, or fewer rows; a number is not whole.
+            ValueError: the buffer has other fields or labels, or fewer rows. A number is not whole.
             CorpusError: with ``pool_rows`` and mapped rows, a file was truncated.
         """
         index, epoch = as_int("index", index), as_int("epoch", epoch)
@@ -408,7 +408,7 @@ class Batches:
         self._handed_out = True
 
     def next_epoch(self) -> None:
-        """Go to the beginning of the next epoch."""
+        """Go to the start of the next epoch."""
         self.go_to(*self.start_of(self.epoch + 1))
 
     def go_to(self, epoch: int, position: int, start: int = 0, *bases: int) -> None:
@@ -441,7 +441,7 @@ class Batches:
         return [base + self.position * each for base, each in zip(self._bases, self._strides, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as plain JSON values; the same on all ranks except ``rank``."""
+        """Return the position as plain JSON values. The same on all ranks except ``rank``."""
         return msgspec.structs.asdict(self._state())
 
     def _state(self) -> _State:

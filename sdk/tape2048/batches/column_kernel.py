@@ -120,7 +120,7 @@ def _copy_values(table: Any, at: Any, count: Any, out: Any, size: Any) -> None:
 
 @register_jitable
 def write_columns(chunk: Any, rows: Any, tables: Any, key: Any, outs: Any) -> None:
-    """Copy the values of a chunk's rows; a loop of a constant size is faster."""
+    """Copy the values of a chunk's rows. A loop of a constant size is faster."""
     first, count = rows
     for c in range(tables.column_count):
         entry = tables.columns + c * _COLUMN_BYTES

@@ -123,7 +123,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         except ColumnError as error:
             near = difflib.get_close_matches(name, FIELDS, 1)
             if near and not any(name in session.columns for session in sessions):
-                raise ValueError(f"fields: no field {name!r}; the nearest is {near[0]!r}") from error
+                raise ValueError(f"fields: no field {name!r}. The nearest is {near[0]!r}") from error
             raise
         own, path = located[owner].info, located[owner].path
         shared = {key: own.facts.get(key) for key in _SHARED_FACTS}

@@ -46,7 +46,7 @@ class Condition:
     """A parsed condition; ConfigError for anything else.
 
     Attributes:
-        text: its beginning, for messages.
+        text: its start, for messages.
         names: the columns that it names, in lower case.
     """
 
@@ -83,7 +83,7 @@ class Condition:
             with np.errstate(all="ignore"):
                 return np.broadcast_to(_Rows(self.names, values).truth(self._tree, want=True), count)
         except TypeError as error:
-            raise self.rejected("found text in place of a number, or a number in place of text") from error
+            raise self.rejected("found text instead of a number, or a number instead of text") from error
         except (ValueError, OverflowError, RecursionError) as error:
             raise self.rejected(str(error)) from error
 
@@ -186,7 +186,7 @@ def mark_rows(
 ) -> NDArray[np.uint64]:
     """Return a mask of the rows of a view for which a condition is true.
 
-    ``of_runs`` makes the columns that have a value for each run, ``[R]``; the others are fields of batches.
+    ``of_runs`` makes the columns that have a value for each run, ``[R]``. The others are fields of batches.
     """
     condition = Condition(text)
     own = {name: of_runs[name]() for name in condition.names if name in of_runs}

@@ -1,6 +1,6 @@
 """Fields of a batch, their types, the buffers that the gather fills, and the arguments of its kernel.
 
-A call with 26 arrays takes 14 us before it does anything, with five 2 us; a batch takes 50 to 100. The arrays
+A call with 26 arrays takes 14 us before it does anything, with five 2 us. A batch takes 50 to 100. The arrays
 of a view do not change, so their addresses are written once into one array. :class:`PlanEntries`,
 :class:`Order` and :class:`Outputs` define the order of its entries.
 """
@@ -44,7 +44,7 @@ _PLAIN = {
     "seed": np.uint64,
 }
 
-#: The names of the built-in fields of a batch; all others are columns.
+#: The names of the built-in fields of a batch. All others are columns.
 FIELDS = BUILT_IN_FIELDS
 
 #: The fields that are facts of the row's game, which ``Gatherer.finish`` adds.
@@ -114,7 +114,7 @@ def check_options(owner: str, options: BatchOptions, own: Sequence[str] = ("batc
     if unknown := options.keys() - BatchOptions.__annotations__.keys():
         near = difflib.get_close_matches(min(unknown), [*own, *BatchOptions.__annotations__], 1, cutoff=0)[0]
         raise TypeError(
-            f"{owner}() got an unexpected keyword argument {min(unknown)!r}; the nearest is {near!r}"
+            f"{owner}() got an unexpected keyword argument {min(unknown)!r}. The nearest is {near!r}"
         )
 
 
@@ -177,7 +177,7 @@ class Order(NamedTuple):
 #: The entries of a target: addresses of C-ordered arrays, 0 for an output that is not wanted.
 #:
 #: ``records`` u8[B, row_bytes] and ``boards`` u64[B] have ``stride`` bytes from one to the next; ``flags``
-#: bool[B, T] and ``targets`` f32[B, T] are labels; the others as the fields of a batch. Two entries for each
+#: bool[B, T] and ``targets`` f32[B, T] are labels. The others as the fields of a batch. Two entries for each
 #: of the plan's columns follow: the address of its first value, and the bytes from a row to the next one.
 Outputs = namedtuple(  # noqa: PYI024 - fourteen: one more than 16 takes 0.3 us
     "Outputs",
@@ -283,7 +283,7 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     def __getattr__(self, field: str) -> NDArray[Any]:
         if not field.startswith("_") and field in self._arrays:
             return self._arrays[field][: self.rows]
-        raise AttributeError(f"no field {field!r} in this batch; it has {', '.join(self._arrays)}")
+        raise AttributeError(f"no field {field!r} in this batch. It has {', '.join(self._arrays)}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._arrays})

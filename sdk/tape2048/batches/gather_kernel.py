@@ -209,7 +209,7 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
 def _locate(chunk: Any, count: Any, where: Any, out: Any) -> None:
     """Compute addresses from numbers in the map.
 
-    ``where``: address of number 0 if all are adjacent, else 0; a table of that address for each segment; a
+    ``where``: address of number 0 if all are adjacent, else 0. A table of that address for each segment. A
     table of the bytes of an element in each segment, or 0; and these bytes without that table.
     """
     line, origins, sizes, size = where
@@ -447,8 +447,8 @@ _ONE = U64(0x3F800000)  # the bits of the float 1
 
 _EXPS_LAST = EXPS + U64(15)
 
-#: Rows from the prefetch of a row's first cache line to that of its second; the last rows' wrap to the
-#: beginning.
+#: Rows from the prefetch of a row's first cache line to that of its second. The last rows' wrap to the
+#: start.
 _LATER = U64(8)
 _WITHIN = U64(CHUNK - 1)
 
@@ -505,7 +505,7 @@ def _turned_mask(mask: Any, k: Any) -> Any:
 
 @register_jitable
 def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: Any) -> None:
-    """Copy rows without what follows their ``row_bytes``, eight bytes at a time; the last eight overlap."""
+    """Copy rows without what follows their ``row_bytes``, eight bytes at a time. The last eight overlap."""
     for k in range(count):
         source = word(chunk.row, k)
         at = U64(0)
@@ -519,7 +519,7 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: 
 
 @register_jitable
 def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
-    """Write boards as bytes; each case has its loop, since a constant symmetry of 0 costs nothing.
+    """Write boards as bytes. Each case has its loop, since a constant symmetry of 0 costs nothing.
 
     The loops prefetch the second chunk on the way: all requests at once would exceed the slots for lines in
     flight, and the processor would stall.

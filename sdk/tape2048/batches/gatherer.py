@@ -15,7 +15,7 @@ that in memory. Where boards suffice and are packed or on tape, the pool has boa
 
 With ``pool_sessions``, the order is random within windows of adjacent chunks with rows of at most so many
 sessions, and so is that of the windows. A corpus in a store is then fetched once in an epoch, and two windows
-in the cache suffice; the sessions of the next pool are fetched while a pool is served.
+in the cache suffice. The sessions of the next pool are fetched while a pool is served.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ _OF_ROWS = frozenset({"step", "steps_left", "action", "move"})
 
 
 class Cap(NamedTuple):
-    """A cap on the rows of each range, a run or a part of a run; the order's key draws them.
+    """A cap on the rows of each range, a run or a part of a run. The order's key draws them.
 
     Attributes:
         guide: over the capped numbers of the ranges' rows.
         firsts: the view's number of each range's first row, and the number of rows, ``u64[n + 1]``.
         evenly: draw at equal distances, not one random row of each of equal stretches.
-        weights: rows of the view that a drawn row of each range stands for, ``f32[n]``.
+        weights: rows of the view that a drawn row of each range represents, ``f32[n]``.
     """
 
     guide: Guide
@@ -110,13 +110,13 @@ NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0, packed=Fal
 
 
 class GatherPlan:
-    """The tables of a view, or of a pool of its rows, as the kernel takes them; the rows are the caller's.
+    """The tables of a view, or of a pool of its rows, as the kernel takes them. The rows are the caller's.
 
     Attributes:
         words: the entries of ``PlanEntries``, ``u64``.
         packed: whether boards are served as words.
         line: address of row 0, number of rows and bytes of a row, ``u64``, if all rows are adjacent in memory
-            and in the view's order; else None.
+            and in the view's order. Otherwise, None.
     """
 
     __slots__ = ("_kept", "line", "packed", "words")
@@ -528,7 +528,7 @@ class PoolReader:
         places: tuple[int, int],
         order: NDArray[np.uint64],
     ) -> None:
-        """Fill a batch from this rank's order of an epoch (a seed and a number); a batch may span two pools.
+        """Fill a batch from this rank's order of an epoch (a seed and a number). A batch may span two pools.
 
         ``places``: first place in the rank's order, and number of rows; ``order``: the entries of a SHUFFLED
         ``Order``, ``u64``.
@@ -633,7 +633,7 @@ class PoolReader:
         return self._gatherer.plan_of(Pool(rows, firsts, self._shift, self._gatherer.takes_boards)), keys
 
     def _fetch_ahead(self, sessions: list[int]) -> None:
-        """Fetch sessions before they are wanted; what fails is fetched again then, and raises its error."""
+        """Fetch sessions before they are wanted. What fails is fetched again then, and raises its error."""
         with contextlib.suppress(TapeError):
             self._gatherer.prefetch(sessions, 1)
 

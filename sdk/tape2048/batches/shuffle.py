@@ -78,7 +78,7 @@ class Permutation:
     Args:
         n: size, 1 <= n <= ``INDICES_MAX``.
         seed: 0 <= seed < 2**64.
-        epoch: 0 <= epoch < 2**64; each epoch of a seed is another permutation.
+        epoch: 0 <= epoch < 2**64. Each epoch of a seed is another permutation.
 
     Attributes:
         n: as given.
@@ -197,7 +197,7 @@ def permuted(i: Any, keys: Any) -> Any:
 def _permute(start: Any, keys: Any, low: Any, high: Any, out: Any) -> None:
     """Apply :func:`permuted` to ``start, start + 1, ...``, with memory for their halves.
 
-    ``low`` and ``high`` have the dtype of the lanes; each cast keeps a result in its lane. This is one
+    ``low`` and ``high`` have the dtype of the lanes. Each cast keeps a result in its lane. This is one
     function, since passing an array costs two atomic updates of its reference count.
     """
     lane = low.dtype.type

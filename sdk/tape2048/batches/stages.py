@@ -53,7 +53,7 @@ def even_shares(
 ) -> NDArray[np.int64]:
     """Share the rows that are taken of each run evenly among its stages, as far as they have rows.
 
-    ``rows`` of each stage, ``i64[n]``; the first stage of each run, and n, ``i64[R + 1]``; rows ``taken`` of
+    ``rows`` of each stage, ``i64[n]``. The first stage of each run, and n, ``i64[R + 1]``; rows ``taken`` of
     each run, at least one for each stage, ``i64[R]``.
     """
     counts, left, shares = np.diff(begins), taken.copy(), np.empty_like(rows)

@@ -118,11 +118,11 @@ def build_dataset(
 
     A run that cannot be read, breaks the rules (:func:`tape2048.runs.check_rules`), or has more than 65,536
     steps is left out and named with its reason, in the result and in the manifest. Branch values in [0, 1]
-    are kept, except that the chosen move's becomes 1; the values of a step with others are normalised, and
+    are kept, except that the chosen move's becomes 1. The values of a step with others are normalised, and
     the result counts such runs.
 
     Args:
-        output: the directory to make; it must not exist.
+        output: the directory to make. It must not exist.
         sources: one source or several in the order of their rows; paths for
             :func:`~tape2048.conversion.open_source`, or its results.
         workers: threads that decode; None: one for each core.
@@ -133,7 +133,7 @@ def build_dataset(
 
     Raises:
         NameTakenError: ``output`` exists.
-        EmptyCorpusError: every run would be left out; nothing was written.
+        EmptyCorpusError: every run would be left out. Nothing was written.
         MaintenanceError: see :func:`~tape2048.conversion.open_source`.
         FormatError: a source is damaged as a whole.
         StorageError: a source cannot be read, or the data set not written.
@@ -179,9 +179,9 @@ def append_dataset(
     Raises:
         MissingPathError: nothing stands at ``path``.
         NotASessionError: ``path`` is not a data set.
-        ChecksumError: its rows were changed; nothing is appended.
+        ChecksumError: its rows were changed. Nothing is appended.
         MaintenanceError: see :func:`~tape2048.conversion.open_source`.
-        StorageError: another process appends to it; the file system cannot exchange two names; or the
+        StorageError: another process appends to it. The file system cannot exchange two names; or the
             operating system could not write.
         FormatError: the data set or a source is damaged.
 
@@ -198,7 +198,7 @@ def append_dataset(
             try:
                 hold_lock(target, stack)
             except FileNotFoundError:
-                raise MissingPathError("nothing stands at this path", path=target) from None
+                raise MissingPathError("no such file or directory", path=target) from None
             except NotADirectoryError:
                 raise NotASessionError("not a directory", path=target) from None
         old = open_directory(target, stack)
@@ -220,14 +220,14 @@ def write_view(
     Rows do not change, except that run ids count from 0.
 
     Args:
-        output: the directory to make; it must not exist.
+        output: the directory to make. It must not exist.
         view: a view or a data set.
         shard_rows: as for :func:`build_dataset`.
         progress: called with the rows written and all rows.
 
     Raises:
         NameTakenError: ``output`` exists.
-        EmptyCorpusError: the view has no run; nothing was written.
+        EmptyCorpusError: the view has no run. Nothing was written.
         ValueError: the view has parts of games, see :meth:`tape2048.datasets.Dataset.phase`.
         StorageError: the operating system could not write it.
 
@@ -241,7 +241,7 @@ def write_view(
     target = _new_target(output)
     view.refuse_phase()
     if not len(view.runs):
-        raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
+        raise EmptyCorpusError("found a view without a run, expected some. Nothing was written", path=target)
     ends = np.cumsum(view.runs["steps"], dtype=np.int64)
     with _new_dataset(target, shard_rows) as writer:
         for first in range(0, len(view), _VIEW_ROWS):
@@ -259,13 +259,13 @@ def _new_target(output: str | os.PathLike[str]) -> Path:
     target = Path(os.path.abspath(output))
     if os.path.lexists(target):
         hint = "append to it, or name another directory"
-        raise NameTakenError("the path exists; nothing was replaced", path=target, hint=hint)
+        raise NameTakenError("the path exists. Nothing was replaced", path=target, hint=hint)
     return target
 
 
 @contextmanager
 def _new_dataset(target: Path, shard_rows: int | None, old: Opened | None = None) -> Iterator[DatasetWriter]:
-    """Give the writer of a draft; publish it, in place of ``old``, when the block ends without an error."""
+    """Give the writer of a draft; publish it, instead of ``old``, when the block ends without an error."""
     with (
         storage_errors(target, "writing it"),
         Staging(target) as staging,
@@ -354,7 +354,7 @@ class DatasetWriter:
             (directory / SHARDS).mkdir()
 
     def copy_old(self) -> None:
-        """Begin with the old rows: link shards, copy one ``steps.npy`` and compare its checksum."""
+        """Start with the old rows: link shards, copy one ``steps.npy`` and compare its checksum."""
         if self._old is None:
             return
         listed = self._old.manifest.files if self._old.manifest is not None else {}
@@ -369,7 +369,7 @@ class DatasetWriter:
             found = crc32c_combine(head, rows, end - begin)
             if entry is not None and entry.crc32c != found:
                 raise ChecksumError(
-                    f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}; nothing was appended",
+                    f"has CRC-32C {found:08x}. The manifest says {entry.crc32c:08x}. Nothing was appended",
                     path=file.path,
                     hint="restore the data set from a copy, or build it again",
                 )
@@ -411,7 +411,7 @@ class DatasetWriter:
         next_id = self._first_id + self.runs
         last = next_id + len(chunk.table) - 1
         if last > RUN_ID_MAX:
-            raise FieldError(f"a run would have id {last}; a row's run_id holds at most {RUN_ID_MAX}")
+            raise FieldError(f"a run would have id {last}. A row's run_id holds at most {RUN_ID_MAX}")
         chunk.records.view(DATASET_ROW_DTYPE)["run_id"] += np.uint32(next_id)
         self.write(chunk.records)
         self.runs += len(chunk.table)

@@ -3,7 +3,7 @@
 Repacking writes a session's rows onto tape, or back. Both hold the same games: rows onto tape and back are
 the same ``steps.npy``. A tape holds every move and each game's final board, which ``steps.npy`` has only in
 part, so that some games are played again. The session is validated before and after, and the rows of both are
-compared. Ids, seeds and facts stay as they are, but for ``storage``, and so do columns, with the new
+compared. Ids, seeds and facts stay as they are, except for ``storage``, and so do columns, with the new
 checksum of the rows.
 """
 
@@ -201,7 +201,7 @@ def with_values(run: Run, session: Session, ordinal: int, values: NDArray[np.flo
 
 
 def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:
-    """Pack the boards of a session's rows, ``u64[n]``; a FieldError has the run's name and the path."""
+    """Pack the boards of a session's rows, ``u64[n]``. A FieldError has the run's name and the path."""
     from tape2048.game.rules import EXPONENT_MAX, exps_to_boards
 
     if len(rows) and int(rows["exps"].max()) > EXPONENT_MAX:
@@ -242,10 +242,10 @@ def write_session(
     *,
     storage: Storage = ROWS,
 ) -> int:
-    """Write a session with moves from runs; it appears whole or not at all.
+    """Write a session with moves from runs. It appears whole or not at all.
 
     A session does not hold branch values, start, elapsed time and engine of a run; of rows, nor the board
-    after its last move. A run whose engine's text carries a game's seed keeps the seed; that of any other run
+    after its last move. A run whose engine's text carries a game's seed keeps the seed. That of any other run
     is a hash of its boards and moves, so that the same game has the same identity everywhere.
 
     Args:
@@ -398,7 +398,7 @@ def repack_session(
         storage: ``"tape"`` or ``"rows"``, other than the session's.
         replayer: makes the player of a session, as for :func:`tape2048.conversion.open_source`. It plays the
             games of a session without ``record_action`` again, and those that both a 2 and a 4 would end.
-        lossy: let a 2 end such games where they cannot be played again; no row tells the difference.
+        lossy: let a 2 end such games where they cannot be played again. No row tells the difference.
         progress: called with the rows written so far, and all rows.
 
     Raises:
@@ -465,7 +465,7 @@ def _check_source(session: Session, storage: Storage) -> None:
         found = (
             f"only every {rate}th step was recorded (sample_rate)" if rate != 1 else "not all steps are there"
         )
-        raise MaintenanceError(f"{found}; a tape holds each", path=session.path, hint="it stays as it is")
+        raise MaintenanceError(f"{found}. A tape holds each", path=session.path, hint="it stays as it is")
 
 
 def _rows_onto_tape(
@@ -530,7 +530,7 @@ def _check_same(session: Session, written: Session) -> None:
         width = min(one.shape[1], other.shape[1])  # the last byte of the longer is the action
         same = same and np.array_equal(one[:, :width], other[:, :width])
     if not same:
-        found = "the new session does not hold the same rows; nothing was published"
+        found = "the new session does not hold the same rows. Nothing was published"
         raise MaintenanceError(
             found, path=session.path, hint="look at the kernel's log (dmesg) for the device"
         )

@@ -206,7 +206,7 @@ def kind_of(path: Path) -> str:
     with reading(path):
         is_directory = path.is_dir()
         if not is_directory and not path.exists():
-            raise MissingPathError("nothing stands at this path", path=path)
+            raise MissingPathError("no such file or directory", path=path)
     if is_directory:
         from tape2048.session.directory import is_dataset, is_session, list_names
         from tape2048.session.session import sessions

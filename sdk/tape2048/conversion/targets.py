@@ -12,8 +12,8 @@ target        does not hold
 ``packdat``   as ``dataset``, and the final board; branch values beyond 16 bits
 ``dataset``   branch values outside [0, 1], which are normalised, and that of a chosen move that was not best
               (the chosen one is 1.0 there) unless the other values tell it
-``session``   branch values, start, elapsed time, and the engine but for the identity of a recorded game;
-              the final board; columns, which are left out with a line in the log
+``session``   branch values, start, elapsed time, and the engine except for the identity of a recorded game.
+              The final board; columns, which are left out with a line in the log
 ``tape``      a session on tape, of games that ended: as ``session``, but it holds the final board
 ``jsonl``     branch values
 ``parquet``   nothing
@@ -121,12 +121,12 @@ def convert(
     packing: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
-    """Write the runs of a source in another format; the target appears whole or not at all.
+    """Write the runs of a source in another format. The target appears whole or not at all.
 
     Args:
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
         target: a path that does not exist: a directory for ``dataset``, ``session`` and ``tape``, and for
-            ``a2run`` and ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
+            ``a2run`` and ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``. Otherwise, a file.
         to: one of :data:`~tape2048.conversion.sources.FORMATS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
@@ -136,8 +136,8 @@ def convert(
         progress: called with the runs read and all runs.
 
     Raises:
-        MaintenanceError: a loss, without ``lossy``; nothing was written.
-        EmptyCorpusError: no run of the source can be read; nothing was written.
+        MaintenanceError: a loss, without ``lossy``. Nothing was written.
+        EmptyCorpusError: no run of the source can be read. Nothing was written.
         NameTakenError: ``target`` exists.
         FormatError: the source is damaged as a whole, the target's kind is unknown, or the target is a single
             run's file and the source does not hold one run.
@@ -157,7 +157,7 @@ def convert(
     kind = target_of(target, to)
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):
-        raise NameTakenError("the path exists; nothing was replaced", path=where)
+        raise NameTakenError("the path exists. Nothing was replaced", path=where)
     if not isinstance(source, RunSource):
         holds = FORMATS[kind]
         source = open_source(
@@ -179,7 +179,7 @@ def convert(
     except FieldError as error:
         if error.path is not None or flow.current is None:
             raise
-        raise FieldError(f"{flow.current}: {error.message}; nothing was written", path=where) from error
+        raise FieldError(f"{flow.current}: {error.message}. Nothing was written", path=where) from error
     return Converted(str(where), kind, flow.count, dict(flow.lost), tuple(flow.skipped))
 
 
@@ -236,7 +236,7 @@ class _Flow:
             from tape2048.game.rules import legal_masks
 
             if legal_masks(np.array([run.final_board], np.uint64))[0]:
-                message = f"a tape holds games that ended; {found.name} breaks off; nothing was written"
+                message = f"a tape holds games that ended; {found.name} breaks off. Nothing was written"
                 raise MaintenanceError(message, path=self.source.path, hint="Use --to session.")
         losses = _losses(found, run, self.source.kind, self.kind)
         if _NO_ENDING in losses and self.source.kind in SESSIONS:
@@ -247,8 +247,8 @@ class _Flow:
         if not self.lossy:
             hint = "--lossy leaves it out"
             if loss == _NO_ENDING and self.source.kind in SESSIONS:
-                hint = "--lossy ends such a game at the board before; a data set or pack.dat can do without"
-            message = f"{self.kind} cannot hold {loss} ({name}); nothing was written"
+                hint = "--lossy ends such a game at the board before. A data set or pack.dat can do without"
+            message = f"{self.kind} cannot hold {loss} ({name}). Nothing was written"
             raise MaintenanceError(message, path=self.source.path, hint=hint)
         self.lost[loss] += 1
 

@@ -1,6 +1,6 @@
 """Settings of the training of critics, as frozen Structs.
 
-Each field has its meaning and the reason for its default; the command line, its help and
+Each field has its meaning and the reason for its default. The command line, its help and
 ``config/critic.example.toml`` are generated from them. This module does not need torch.
 """
 
@@ -85,7 +85,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         Count | None,
         about(
             "bound of the cache, in MB (10**6 bytes)",
-            why="some dozen sessions of 1e9 rows on tape",
+            why="about a dozen sessions of 1e9 rows on tape",
             none="off",
         ),
     ] = 20_000
@@ -93,7 +93,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             "the directory that receives checkpoints, metrics and critics",
-            why="in the current directory; a training that was stopped there is resumed",
+            why="in the current directory. A training that was stopped there is resumed",
         ),
     ] = "critic"
     player_name: Annotated[
@@ -147,7 +147,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def fractions(self) -> dict[str, float]:
-        """Shares of the split's parts, by name; a share of 0 makes no part."""
+        """Shares of the split's parts, by name. A share of 0 makes no part."""
         rest = round(1 - self.val_share - self.test_share, 9)
         shares = {"train": rest, "val": self.val_share, "test": self.test_share}
         return {name: share for name, share in shares.items() if share > 0 or name != "test"}
@@ -170,7 +170,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
             )
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings that decide what a training learns, by name; the others may change."""
+        """Return the settings that decide what a training learns, by name. The others may change."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in FREE}
 
 
@@ -186,14 +186,14 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     use_embeddings: Annotated[
         bool,
         about(
-            "learn a head alone, on the sessions' embeddings; else tower and head together, on tokens",
+            "learn a head alone, on the sessions' embeddings. Otherwise, tower and head together, on tokens",
             why="embeddings need `tape2048 embed` first",
         ),
     ] = False
     per_run: Annotated[
         Count | None,
         about(
-            "rows of each run in an epoch, spread over the run, drawn anew for each epoch, and weighted by "
+            "rows of each run in an epoch, spread over the run, drawn again for each epoch, and weighted by "
             "the run's rows / those drawn",
             why="positions of one game are alike, and long games have thousands",
             none="off",
@@ -210,7 +210,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     tower: Annotated[
         str,
         about(
-            "empty: a new one of the sizes below; a directory: start from its parameters; or module:factory; "
+            "empty: a new one of the sizes below. A directory: start from its parameters; or module:factory; "
             "with use_embeddings, the tower that must have made them",
             why="no tower ships",
             group="Model",
@@ -254,7 +254,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         Count,
         about(
             "rows of a batch, on each rank; 4096 suits a head on embeddings, whose steps are short",
-            why="some hundred batches an epoch",
+            why="about a hundred batches an epoch",
         ),
     ] = 1024
     pool_rows: Annotated[
@@ -268,7 +268,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     pool_sessions: Annotated[
         Count | None,
         about(
-            "with pool_rows, sessions that the pools are read from at a time; the cache has to hold twice as "
+            "with pool_rows, sessions that the pools are read from at a time. The cache has to hold twice as "
             "many",
             why="a directory has them all at hand",
             none="off",
@@ -285,7 +285,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     warmup_steps: Annotated[
         int,
         about(
-            "steps over which the learning rate rises; then a half cosine takes it to 0",
+            "steps over which the learning rate rises. Then a half cosine takes it to 0",
             why="AdamW's first steps are large",
             ge=0,
         ),
@@ -293,7 +293,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     clip_norm: Annotated[
         Positive | None,
         about(
-            "longest gradient; a longer one is cut to this length",
+            "longest gradient. A longer one is cut to this length",
             why="one odd batch must not undo an hour",
             none="off",
         ),
@@ -413,7 +413,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     player: Annotated[
         str,
         about(
-            "play games with this built-in player, and record none, in place of reading `data`; empty: no",
+            "play games with this built-in player, and record none, instead of reading `data`; empty: no",
             why="recorded games are there, and can be examined",
         ),
     ] = ""
@@ -424,7 +424,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     tuples: Annotated[
         str,
         about(
-            "the tuples: cells as hexadecimal digits, row-major, 0 top left; each counts in 8 symmetries",
+            "the tuples: cells as hexadecimal digits, row-major, 0 top left. Each counts in 8 symmetries",
             why="four 5-tuples; with 6 cells, 15,000 games visit an entry too seldom",
             group="Model",
             form="groups of 4 to 6 digits, separated by a space",
@@ -434,9 +434,9 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     stages: Annotated[
         str,
         about(
-            "the tiles, or sums of different tiles, at which a new stage, with its own tables, begins",
+            "the tiles, or sums of different tiles, at which a new stage, with its own tables, starts",
             why="the same pattern means more where large tiles are there already",
-            form="tiles or sums in ascending order, separated by a space: 12288 begins with 8192 and 4096",
+            form="tiles or sums in ascending order, separated by a space: 12288 starts with 8192 and 4096",
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = "4096 8192 16384"
@@ -465,13 +465,13 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         ),
     ] = 0.1
     epochs: Annotated[
-        Count, about("passes over the games; the rate falls to 0 over them", why="more than 12 gave little")
+        Count, about("passes over the games. The rate falls to 0 over them", why="more than 12 gave little")
     ] = 12
     patience: Annotated[
         Count | None,
         about(
             "end after so many validations in a row without a lower loss, with the critic of the lowest",
-            why="outcomes of some hundred games are too few to choose by",
+            why="outcomes of about a hundred games are too few to choose by",
             none="off",
         ),
     ] = None
@@ -491,7 +491,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     weight_step: Annotated[
         float,
         about(
-            "the unit of a stored weight, in logits; the largest weight is 32767 of them",
+            "the unit of a stored weight, in logits. The largest weight is 32767 of them",
             why="finer ones are no better, and larger files",
             ge=0.001,
             le=1,

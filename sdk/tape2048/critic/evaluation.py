@@ -4,11 +4,11 @@
 ``early``, ``middle`` and ``late`` are thirds of all rows by move number. (The share of the game's
 length, ``by="progress"``, depends on the future: in its last tenth a game is about to be lost. Within one
 highest tile, ``by="tile"``, the baseline of that name has no information.) Two stages are always present:
-``all`` rows, and ``undecided``, the rows whose board does not have the tile yet; the labels of the other
+``all`` rows, and ``undecided``, the rows whose board does not have the tile yet. The labels of the other
 rows are known from the board.
 
 **Rows.** The question is what becomes of a position, wherever it occurs: at each board, the share of games
-that go on from it to the tile. All rows of all games answer it. Of a capped sample (``per_run``), each row
+that continue from it to the tile. All rows of all games answer it. Of a capped sample (``per_run``), each row
 counts for ``length / rows drawn`` rows of its game, in every metric, in the prevalence, and where baselines
 are calibrated. Without these weights, a position of a short game would count more than the same position of a
 long one, and at any board games that soon end would be too many: labels, and the probabilities of a critic
@@ -70,7 +70,7 @@ class Sample(NamedTuple):
     runs: NDArray[np.int32]  # the run of each row, `i32[N]`: an index into `highest` and `lengths`
     highest: NDArray[np.int64]  # the highest tile of each run, `i64[R]`
     lengths: NDArray[np.int64]  # moves of each run, `i64[R]`
-    weights: NDArray[np.float32]  # rows that a row of each run stands for, `f32[R]`
+    weights: NDArray[np.float32]  # rows that a row of each run represents, `f32[R]`
     steps: NDArray[np.uint32]  # move number of each row, `u32[N]`
     tiles: NDArray[np.uint8]  # exponent of the highest tile on the board, `u8[N]`
     probabilities: NDArray[np.float32]  # the critic's, `f32[N, T]`; `f32[N, 0]` without a critic
@@ -78,7 +78,7 @@ class Sample(NamedTuple):
 
     @property
     def row_weights(self) -> NDArray[np.float64]:
-        """Rows that each row stands for: ``f64[N]``."""
+        """Rows that each row represents: ``f64[N]``."""
         return self.weights.astype(np.float64)[self.runs]
 
 
@@ -168,7 +168,7 @@ def load_isotonic() -> Any:
     except ImportError as error:
         raise MissingPackageError(
             f"the calibration of baselines needs scikit-learn, which cannot be imported ({error})",
-            hint="pip install scikit-learn; the extra has it, too: pip install 'tape2048[critic]'",
+            hint="pip install scikit-learn. The extra has it, too: pip install 'tape2048[critic]'",
         ) from error
     return IsotonicRegression
 
@@ -232,7 +232,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         stages: in order.
         predictors: names, the critic first.
         rows: number of rows in the sample.
-        rows_in_all: number of rows that these stand for.
+        rows_in_all: number of rows that these represent.
         runs: number of runs in the sample.
         per_run: maximum number of rows of a game; None: all.
         replicates: of the bootstrap.
@@ -321,7 +321,7 @@ def evaluate(
         critic: a :class:`tape2048.torch.TorchCritic` or :class:`tape2048.critic.NTupleCritic`, or a function
             from boards ``u64[N]`` or tokens ``u8[N, 16]`` to probabilities ``[N, T]``.
         corpus: games outside the critic's training part.
-        thresholds: the T tiles of a function; a critic has its own.
+        thresholds: the T tiles of a function. A critic has its own.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
         baselines: by name, beside the prevalence and the highest tile.

@@ -75,7 +75,7 @@ class CriticFacts(msgspec.Struct, frozen=True, kw_only=True):
 def training_facts(
     config: LearningConfig, corpus_hash: str, players: list[PlayedBy], step: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the facts of a critic that its training knows, but for ``training`` itself."""
+    """Return the facts of a critic that its training knows, except for ``training`` itself."""
     conditions = [config.where, only_player(players[0]) if config.player_name else ""]
     where = " AND ".join(f"({one})" for one in conditions if one) if config.player_name else config.where
     return {
@@ -88,7 +88,7 @@ def training_facts(
 def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy], dict[str, Corpus]]:
     """Open the sessions of a training: all rows, whose games they are, and the parts of the split.
 
-    Raises an EmptyCorpusError where there is no session, no run, or a part without runs; a ConfigError for
+    Raises an EmptyCorpusError where there is no session, no run, or a part without runs. A ConfigError for
     an invalid share or games of several players; and the errors of ``Corpus.open``.
     """
     from tape2048.corpus import Corpus
@@ -111,7 +111,7 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
         corpus, players = corpus.where(only_player(chosen[0])), chosen
     elif len(players) > 1 and not config.mixed_players:
         raise ConfigError(
-            f"found games of {name_players(players, names)}; a critic judges one player",
+            f"found games of {name_players(players, names)}. A critic judges one player",
             hint=f'Choose one with --player-name "{names[players[0].label]}", or learn from all of them with '
             "--mixed-players.",
         )

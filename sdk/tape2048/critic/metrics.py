@@ -79,12 +79,12 @@ class RunBootstrap:
 
     Args:
         runs: R, number of runs.
-        replicates: B, number of replicates; each draws R runs.
+        replicates: B, number of replicates. Each draws R runs.
         seed: the same seed gives the same draws.
 
     Attributes:
         replicates: B.
-        weights: ``f32[R, 1 + B]``; the first column is the sample itself, 1 everywhere. It takes 4 KB a run
+        weights: ``f32[R, 1 + B]``. The first column is the sample itself, 1 everywhere. It takes 4 KB a run
             with 1,000 replicates.
 
     Raises:
@@ -119,7 +119,7 @@ def ranking(
     """Measure how well scores rank rows, for each weighting of the runs: one sort, one pass per weighting.
 
     Args:
-        scores: ``[N]``, on any scale, the greater the likelier; no NaN.
+        scores: ``[N]``, on any scale, the greater the likelier. No NaN.
         labels: ``bool[N]``.
         runs: run of each row, ``[N]``, below R.
         weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
@@ -161,7 +161,7 @@ def brier_score(
     """Compute the Brier score for each weighting.
 
     Args:
-        probabilities: ``[N]``; no NaN.
+        probabilities: ``[N]``. No NaN.
         labels: ``bool[N]``.
         runs: run of each row, ``[N]``, below R.
         weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
@@ -222,7 +222,7 @@ def reliability(
     The bins' edges are those of the sample, the first weighting, for all weightings.
 
     Args:
-        probabilities: ``[N]``; no NaN.
+        probabilities: ``[N]``. No NaN.
         labels: ``bool[N]``, or the shares of each row's rollouts that are true, ``f64[N]``.
         runs: run of each row, ``[N]``, below R.
         weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.

@@ -1,7 +1,7 @@
 """The oracle: true probabilities of positions, estimated by rollouts that are kept on disk.
 
 It plays N games on from each position with the player that played it. They are kept while they are played, by
-player, positions, N and seed: an interrupted oracle goes on, and a finished one is read. The files are in
+player, positions, N and seed: an interrupted oracle continues, and a finished one is read. The files are in
 ``tape2048/oracle`` below ``$XDG_CACHE_HOME`` or ``~/.cache``, beside the compiled kernels: safetensors with
 ``boards`` (``u64[n]``), ``counts`` (``u16[n, 16]``) and, in the table of text, the number of positions done.
 
@@ -66,7 +66,7 @@ FORMAT = "tape2048 oracle 1"
 #: Columns of the counts: the exponents of tiles, 0 to 15.
 EXPONENTS = 16
 
-#: Counts are ``u16``; the noise of one rollout is unknown.
+#: Counts are ``u16``. The noise of one rollout is unknown.
 ROLLOUTS_MIN, ROLLOUTS_MAX = 2, 65_535
 
 #: Seconds of play between two savings, at least.
@@ -208,7 +208,7 @@ def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> tupl
         or (counts.dtype, counts.shape) != (np.dtype("<u2"), (len(boards), EXPONENTS))
         or not (done.isascii() and done.isdecimal() and int(done) <= len(boards))
     ):
-        raise FormatError("it does not hold the rollouts that its name stands for", path=path, hint=_REMOVE)
+        raise FormatError("it does not hold the rollouts that its name represents", path=path, hint=_REMOVE)
     return counts.copy(), int(done)
 
 
@@ -235,11 +235,11 @@ def oracle_scores(
     """Measure predictions against rollouts.
 
     Args:
-        probabilities: predictions ``[n]``; no NaN, n >= 1.
+        probabilities: predictions ``[n]``. No NaN, n >= 1.
         shares: of the rollouts that reached the tile, ``[n]``.
         rollouts: N, at least 2.
         runs: run of each position, ``[n]``, below R.
-        weights: ``[R, W]``, not negative; the first weighting is the sample itself. See
+        weights: ``[R, W]``, not negative. The first weighting is the sample itself. See
             :class:`~tape2048.critic.metrics.RunBootstrap`.
 
     Raises:
@@ -313,7 +313,7 @@ class TruthCurve(msgspec.Struct, frozen=True):
 
     threshold: int
     equal: Means  # each position counts once
-    weighted: Means  # each counts for the rows that it stands for
+    weighted: Means  # each counts for the rows that it represents
     bins: list[ReliabilityBin]
     points: list[tuple[float, float]]  # probability and share of rollouts of some positions
 

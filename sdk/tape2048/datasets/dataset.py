@@ -104,7 +104,7 @@ def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) ->
     if skipped:
         first = skipped[0]
         raise EmptyCorpusError(
-            f"0 of {counted(len(skipped), 'run')} can be written here; nothing was written; the first: "
+            f"0 of {counted(len(skipped), 'run')} can be written here. Nothing was written. The first: "
             f"{first.run}: {first.error}: {first.message}",
             path=path,
             hint="repair the runs, or name other ones",
@@ -142,7 +142,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
             try:
                 pin = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
-                raise MissingPathError("nothing stands at this path", path=directory) from None
+                raise MissingPathError("no such file or directory", path=directory) from None
             except NotADirectoryError:
                 raise NotASessionError("neither a directory nor a pack.dat", path=directory) from None
             except OSError as error:
@@ -165,7 +165,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
 
 
 def is_packdat(path: Path) -> bool:
-    """Check for a file that begins like a pack.dat; False where the path cannot be read."""
+    """Check for a file that starts like a pack.dat; False where the path cannot be read."""
     try:
         with reading(path):
             return path.is_file() and first_bytes(path, len(MAGIC)) == MAGIC
@@ -205,7 +205,7 @@ def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory
     for name, found in (("num_steps", rows), ("num_runs", len(table))):
         claimed = getattr(manifest, name, found)
         if claimed != found:
-            raise ManifestError(f"{name} is {claimed}; the data set has {found}", path=directory / MANIFEST)
+            raise ManifestError(f"{name} is {claimed}. The data set has {found}", path=directory / MANIFEST)
     table.check_tiles(rows, directory / METADATA_DB)
     table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
 
@@ -295,9 +295,9 @@ _PROBED_RUNS = 8
 
 
 class Dataset(TableRows):
-    """One data set, or several as one, or a view made by a filter; a source of rows.
+    """One data set, or several as one, or a view made by a filter. A source of rows.
 
-    Rows have ``DATASET_ROW_DTYPE``. Nothing has to be closed. Pickling sends the paths (of a view also its
+    Rows have ``DATASET_ROW_DTYPE``. Nothing must be closed. Pickling sends the paths (of a view also its
     choice of runs and its phase) and opens them again.
 
     Args:

@@ -13,8 +13,8 @@ each step       ``u64``      board before the move
                 ``u32``      index_in_run
                 ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
                 ``u8``       ev_mask: the moves that have a value; 0: no values
-                ``u16[4]``   ev_q: values in [0, 1] x 65535, plus 0.5, cut to whole numbers, all in float32;
-                             the chosen move's is 65535
+                ``u16[4]``   ev_q: values in [0, 1] x 65535, plus 0.5, cut to whole numbers, all in float32.
+                             The chosen move's is 65535
                 ``u8[6]``    padding, written as zeros; other writers leave anything there
 each run        ``u32``      id
                 ``u32``      first_step_idx
@@ -28,7 +28,7 @@ last 4          ``u32``      CRC-32C of everything before
 =============== ============ ======================================================================
 
 The runs are in the order of their steps and cover them. The format does not hold the board after a run's last
-move. The widths of the counts are its limits: 2**32 - 1 runs, and runs that begin before step 2**32.
+move. The widths of the counts are its limits: 2**32 - 1 runs, and runs that start before step 2**32.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
     needed = metadata_offset + _RUN_BYTES_MIN * runs + CRC_BYTES
     if size < needed:
         raise TruncatedError(
-            f"the header claims {steps} steps and {runs} runs (at least {needed} bytes); the file has {size}",
+            f"the header claims {steps} steps and {runs} runs (at least {needed} bytes). The file has {size}",
             path=path,
             offset=size,
         )
@@ -201,7 +201,7 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
                 run = runs[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
                 raise kind(
                     f"{name} of step {first + at} is {rows[name][at].tolist()}, "
-                    f"in run {run['id']} that begins at step {run['first_row']}",
+                    f"in run {run['id']} that starts at step {run['first_row']}",
                     path=path,
                     offset=HEADER_BYTES + ROW_BYTES * (first + at) + offset,
                 )
@@ -240,7 +240,7 @@ _FILL_ROWS = 1 << 18
 
 
 class DataPack(TableRows):
-    """A pack.dat in memory, or a view of some of its runs; a source of rows.
+    """A pack.dat in memory, or a view of some of its runs. A source of rows.
 
     :meth:`load` and :meth:`build` make one. Rows have ``ROW_DTYPE``, with branch values as float32;
     :meth:`records` returns them as in the file. ``Dataset("pack.dat")`` has them as rows of a data set.
@@ -304,7 +304,7 @@ class DataPack(TableRows):
         """Parse a file's content, with the checks and errors of :meth:`load`.
 
         Args:
-            data: the whole file; the rows are views of it.
+            data: the whole file. The rows are views of it.
             path: named in errors.
         """
         where = "pack.dat" if path is None else path
@@ -348,7 +348,7 @@ class DataPack(TableRows):
 
     @classmethod
     def merge(cls, packs: Sequence[DataPack]) -> Self:
-        """Join packs and views of whole runs, one after the other; the ids count from 0.
+        """Join packs and views of whole runs, one after the other. The ids count from 0.
 
         Rows do not change, except for their run ids.
 
@@ -388,7 +388,7 @@ class DataPack(TableRows):
         Raises:
             TypeError: an item is not a :class:`Run`.
             ValueError: this is a view.
-            FieldError, FormatError: as :meth:`build`; nothing is added.
+            FieldError, FormatError: as :meth:`build`. Nothing is added.
         """
         from tape2048.datasets.records import packdat_records
 
@@ -436,7 +436,7 @@ class DataPack(TableRows):
                 nothing is added.
 
         Raises:
-            FormatError: a damaged file, without ``on_skip``; no run file.
+            FormatError: a damaged file, without ``on_skip``. No run file.
             StorageError: the directory cannot be listed.
         """
 

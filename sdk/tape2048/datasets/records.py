@@ -121,7 +121,7 @@ def gather(records: Any, rows: Any, count: Any, out: Any) -> int:
     """Copy records by number.
 
     Random records wait for memory: a record's cache line is prefetched into the second level of cache
-    ``_FAR_AHEAD`` records before the copy, then into the first; a record is copied as one vector. Every
+    ``_FAR_AHEAD`` records before the copy, then into the first. A record is copied as one vector. Every
     number is checked before its record is touched.
 
     ``records`` are ``u8[32 * count]``, of any alignment; ``out`` is ``u8[32 * n]``. Return -1, or the

@@ -137,13 +137,13 @@ class RunTable:
         if wrong.size:
             at = int(wrong[0])
             raise BookkeepingError(
-                f"run {self.rows['id'][at]} begins at row {first[at]}; "
-                f"the runs before it end at row {expected[at]}",
+                f"run {self.rows['id'][at]} starts at row {first[at]}. "
+                f"The runs before it end at row {expected[at]}",
                 path=path,
             )
         if int(expected[-1]) != rows:
             raise BookkeepingError(
-                f"the {len(self)} runs have {expected[-1]} rows together; the steps have {rows}", path=path
+                f"the {len(self)} runs have {expected[-1]} rows together. The steps have {rows}", path=path
             )
 
     def check_ids(self, id_max: int, path: str | os.PathLike[str]) -> None:
@@ -153,7 +153,7 @@ class RunTable:
         if twice.size:
             raise BookkeepingError(f"run id {ids[twice[0]]} occurs more than once", path=path)
         if ids.size and int(ids[-1]) > id_max:
-            raise FieldError(f"run id {ids[-1]}; a row's run_id holds at most {id_max}", path=path)
+            raise FieldError(f"run id {ids[-1]}. A row's run_id holds at most {id_max}", path=path)
 
 
 SCHEMA = """
@@ -193,7 +193,7 @@ _TABLES = frozenset({"runs", _EXTRA})
 
 
 def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
-    """Write a new file, as :func:`tape2048.io.sqlite.fresh_database`; no number may be above 2**63 - 1."""
+    """Write a new file, as :func:`tape2048.io.sqlite.fresh_database`. No number may be above 2**63 - 1."""
     columns = {name: table.rows[name].tolist() for name in RUN_TABLE_DTYPE.names or ()}
     columns["engine"] = table.engine_names()
     records = zip(*(columns[_COLUMN_OF.get(name, name)] for name in _REQUIRED), strict=True)
@@ -218,7 +218,7 @@ def read_runs_db(path: str | os.PathLike[str]) -> RunTable:
     """Read the runs, by first row, without writes to the disk and without waiting for locks."""
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "runs" not in tables:
-            raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
+            raise SchemaError(f"no table runs. It has {', '.join(sorted(tables)) or 'none'}", path=path)
         columns_of(database, "runs", _REQUIRED, (), path)
         columns: dict[str, Any] = {name: list[int] for name in _COLUMN_OF if name != "start_time"}
         columns |= {"ifnull(start_time, 0)": list[int], "ifnull(elapsed_s, 0)": list[float]}
@@ -270,7 +270,7 @@ def table_of_columns(
     if not np.isfinite(columns["elapsed_s"]).all():
         raise SchemaError("runs.elapsed_s holds a number that is not a finite float32", path=path)
     table = RunTable.of_columns(columns, engines)
-    # A run without steps comes before the one that begins at its row.
+    # A run without steps comes before the one that starts at its row.
     return table.choose(np.lexsort([table.rows[name] for name in ("id", "steps", "first_row")]))
 
 

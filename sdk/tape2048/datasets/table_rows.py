@@ -41,7 +41,7 @@ _FACTS = ["steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s"]
 
 
 class _Spans(NamedTuple):
-    """Spans of consecutive rows, each of one run, run after run; all ``i64[S]``."""
+    """Spans of consecutive rows, each of one run, run after run. All ``i64[S]``."""
 
     first: NDArray[np.int64]  # number of the first row in the source
     rows: NDArray[np.int64]
@@ -298,7 +298,7 @@ class TableRows(View):
     ) -> Self:
         """Make a view of a part of each game, by half-open ranges ``(first, end)``; None leaves a side open.
 
-        The ranges are those of :meth:`tape2048.Corpus.phase`; one replaces that of an earlier call. Runs
+        The ranges are those of :meth:`tape2048.Corpus.phase`. One replaces that of an earlier call. Runs
         without a row in the view stay in :attr:`runs`.
 
         Args:
@@ -347,7 +347,7 @@ class TableRows(View):
         """Raise ValueError for a phase, which no file holds."""
         if self.game_phase != ALL:
             raise ValueError(
-                f"{self!r} has parts of games; a file holds whole ones: write it without phase()"
+                f"{self!r} has parts of games. A file holds whole ones: write it without phase()"
             )
 
     def fetch(
@@ -430,7 +430,7 @@ class TableRows(View):
 def aligned_records(count: int) -> NDArray[np.uint8]:
     """Allocate records, ``u8[32 * count]``, from the start of a cache line.
 
-    NumPy's own memory begins 16 bytes after a page: every other record would lie across two lines.
+    NumPy's own memory starts 16 bytes after a page: every other record would lie across two lines.
     """
     memory = np.empty(ROW_BYTES * count + _CACHE_LINE_BYTES, np.uint8)
     skip = -memory.ctypes.data % _CACHE_LINE_BYTES

@@ -1,6 +1,6 @@
 """Full verification of a data set.
 
-Opening makes the checks whose cost is in proportion to the runs; this module makes the others: every checksum
+Opening makes the checks whose cost is in proportion to the runs. This module makes the others: every checksum
 of the manifest, and every row against the run table and the rules of the game.
 """
 
@@ -34,7 +34,7 @@ _JOB_RUNS = 32
 #: Rows that are named of each kind of defect; others are counted.
 _NAMED_MAX = 5
 
-#: The defects of a row, from number 1; the first one counts.
+#: The defects of a row, from number 1. The first one counts.
 _DEFECTS = {
     1: (BookkeepingError, "belongs to another run"),
     2: (BookkeepingError, "has another step_index than its place in the run"),
@@ -50,16 +50,16 @@ def verify_dataset(
 ) -> Report:
     """Check a data set or a pack.dat completely.
 
-    The checks: the manifest's counts, sizes and checksums; the runs cover the rows; each row's ``run_id`` and
+    The checks: the manifest's counts, sizes and checksums. The runs cover the rows. Each row's ``run_id`` and
     ``step_index``; its move is legal, its ``ev_legal`` the board's, its ``ev_values`` normalised; move and
-    one spawn lead to the next row's board; each run's ``highest_tile`` is not below the tiles of its rows.
+    one spawn lead to the next row's board. Each run's ``highest_tile`` is not below the tiles of its rows.
 
     Args:
         path: the directory, or the pack.dat.
         progress: called with the bytes read and all bytes; of a pack.dat, with the rows.
 
     Returns:
-        All findings; a defect does not raise.
+        All findings. A defect does not raise.
 
     Example:
         >>> from tape2048.conversion import build_dataset
@@ -100,7 +100,7 @@ def verify_dataset(
                 found = crc32c_file(fd, entry.bytes, directory / name, on_chunk=advance)
                 checksums += 1
                 if found != entry.crc32c:
-                    message = f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}"
+                    message = f"has CRC-32C {found:08x}. The manifest says {entry.crc32c:08x}"
                     findings.append(Finding.of(ChecksumError(message, path=directory / name)))
     except TapeError as error:
         findings.append(Finding.of(error))

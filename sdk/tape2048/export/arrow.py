@@ -1,6 +1,6 @@
 """Rows and runs as Arrow data, for DuckDB, pandas, Polars, Hugging Face datasets and others.
 
-Needs pyarrow (``pip install 'tape2048[arrow]'``). :func:`record_batches` gives the data in memory; the
+Needs pyarrow (``pip install 'tape2048[arrow]'``). :func:`record_batches` gives the data in memory. The
 command ``tape2048 export`` and :func:`tape2048.export.write.export` write files.
 
 NumPy's types are kept: ``exps`` is a fixed-size list of 16 ``uint8``, ids and seeds are ``uint64``. Session
@@ -47,7 +47,7 @@ def record_batches(
     """Return a corpus's rows or runs as Arrow record batches, in order.
 
     Args:
-        corpus: the source; a view gives its own rows and runs.
+        corpus: the source. A view gives its own rows and runs.
         table: ``"rows"`` or ``"runs"``; :func:`tape2048.export.table.make_table` lists their columns.
         thresholds: tiles for which a column ``reached_<tile>`` is added.
         columns: the sessions' columns to add to rows; None for all that every session has alike.

@@ -60,7 +60,7 @@ def export(
     """Write a corpus's rows or runs to a file.
 
     Args:
-        corpus: the source; a view gives its own rows and runs.
+        corpus: the source. A view gives its own rows and runs.
         path: of the new file.
         format: ``"parquet"``, ``"arrow"`` (IPC file, Feather version 2), ``"jsonl"`` or ``"csv"``.
         table: ``"rows"`` (``session, run_id, step_idx, exps``, and ``action`` where every session has it) or
@@ -195,7 +195,7 @@ def _csv_lines(records: Iterable[Iterable[Any]]) -> bytes:
 
 
 def _plain(values: NDArray[Any], column: Column) -> list[Any]:
-    """Convert values to Python objects, and codes to words; a short float has its shortest digits."""
+    """Convert values to Python objects, and codes to words. A short float has its shortest digits."""
     if column.dtype in (np.float16, np.float32):
         values = np.array([float(str(value)) for value in values.flat]).reshape(values.shape)
     plain: list[Any] = values.tolist()

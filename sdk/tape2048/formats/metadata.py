@@ -3,7 +3,7 @@
 The writer also completes a new session with its manifest.
 
 The tables are those of :data:`tape2048.formats.session.SCHEMA`. SQLite's integers are signed, of 64 bits:
-``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite); all other columns are
+``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite). All other columns are
 counts >= 0.
 
 Foreign files may have the original design's columns only (no ``first_row``, no ``rows``), no ``blocks`` and
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Operations of SQLite's virtual machine to read a file: a base, and more for each byte. A run takes about 30
-#: operations and at least 12 bytes, so an intact file stays below 3 a byte; a damaged tree of pages could
+#: operations and at least 12 bytes, so an intact file stays below 3 a byte. A damaged tree of pages could
 #: otherwise be walked for ever.
 READ_LIMIT = WorkLimit(base=1_000_000, per_byte=16)
 
@@ -169,7 +169,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     """
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "runs" not in tables:
-            raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
+            raise SchemaError(f"no table runs. It has {', '.join(sorted(tables)) or 'none'}", path=path)
         columns = _columns(database, tables, "runs", path)
         has_rows = columns.issuperset(_ROW_COLUMNS)
         runs, starts = _read_packed(database, tables, path) or _read_runs(database, columns, path)
@@ -339,7 +339,7 @@ def _read_table(
     except sqlite3.OperationalError:
         _raise_for_type(database, table, columns, path)
         raise
-    # SQLite's columns hold any type; a value that is not an integer shows in the text.
+    # SQLite's columns hold any type. A value that is not an integer shows in the text.
     content = text.encode()
     if content.translate(None, b"[,-0123456789]"):
         _raise_for_type(database, table, columns, path)

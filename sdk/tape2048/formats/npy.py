@@ -55,7 +55,7 @@ _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 # error messages would have to.
 _LONG_WORD = re.compile(rb"\w{65}")
 # Numbers that run into words, and escapes, of which Python's parser prints warnings, and an indented last
-# line, of which NumPy does; no header has them.
+# line, of which NumPy does. No header has them.
 _STRING = re.compile(rb"('[^']*'|\"[^\"]*\")")
 _LONG = re.compile(rb"(?<=[0-9])L\b")  # of Python 2
 _WARNED_OF = re.compile(rb"[0-9]\s*[A-Za-z_]|\n[ \t\f]+\Z")
@@ -195,7 +195,7 @@ def check_header(
         found, *expected = (str(each.descr if each.names else each) for each in (header.dtype, *dtypes))
         raise NpyError(f"rows of type {found}; expected {' or '.join(expected)}", path=path, offset=0)
     header = NpyHeader(known, header.rows, header.data_offset)
-    claim = f"the header claims {header.rows} rows ({header.end_offset} bytes); the file"
+    claim = f"the header claims {header.rows} rows ({header.end_offset} bytes). The file"
     if bytes_found < header.end_offset:
         whole = max(0, bytes_found - header.data_offset) // known.itemsize
         raise TruncatedError(

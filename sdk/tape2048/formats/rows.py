@@ -130,6 +130,6 @@ def unchecked_numbers(rows: ArrayLike, count: int) -> NDArray[np.integer[Any]]:
         raise TypeError(f"expected row numbers or a mask; got {numbers.dtype} of shape {numbers.shape}")
     if numbers.dtype == np.bool_:
         if len(numbers) != count:
-            raise IndexError(f"a mask of {counted(len(numbers), 'row')}; the source has {count}")
+            raise IndexError(f"a mask of {counted(len(numbers), 'row')}. The source has {count}")
         return np.flatnonzero(numbers)
     return numbers

@@ -285,7 +285,7 @@ def file_defects(
         except OSError as error:
             yield StorageError(f"cannot be read: {error.strerror or error}", path=path)
             continue
-        message = f"has {found} bytes; the manifest says {entry.bytes}"
+        message = f"has {found} bytes. The manifest says {entry.bytes}"
         hint = "restore the directory from a copy"
         if found < entry.bytes:
             yield TruncatedError(message, path=path, offset=found, hint=hint)

@@ -124,7 +124,7 @@ def find_fault(states: Any, moves: Any, score: Any, tile: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _explains(after: Any, before: Any, following: Any) -> Any:
-    """Return 1 if one spawn leads from an afterstate (not the board before) to the next board; else 0."""
+    """Return 1 if one spawn leads from an afterstate (not the board before) to the next board. Otherwise, 0."""
     spawn = after ^ following
     # A 2 or a 4 in an empty cell is one bit, the lowest or the second of a nibble that was 0.
     cell = ((spawn | spawn >> U64(1)) & ONES) * U64(15)

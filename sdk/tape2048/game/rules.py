@@ -1,6 +1,6 @@
 """Compiled rules of 2048 on packed boards.
 
-A **board** is a ``u64`` of 16 nibbles, cell 0 (top left) in the most significant one, row-major; a nibble is
+A **board** is a ``u64`` of 16 nibbles, cell 0 (top left) in the most significant one, row-major. A nibble is
 a tile's exponent (0 empty, 1 = 2, ..., 15 = 32768). Moves are 0 up, 1 down, 2 left, 3 right. Rows are looked
 up in tables; columns are rows of the transposed board (bit tricks after nneonneo's and Szubert and
 Jaskowski's engines). The table of left moves is generated from the rule at import, and the other tables from
@@ -9,7 +9,7 @@ it.
 Two tiles of 32768 merge, and the game ends with that move (:func:`wins`). No nibble holds the 65536, so the
 final board of such a game is :data:`WON`. In rules 1 they do not merge.
 
-The kernels take ``np.uint64`` boards. They can be called from Python (slowly; a returned board is an ``int``,
+The kernels take ``np.uint64`` boards. They can be called from Python (slowly. A returned board is an ``int``,
 to be wrapped before it is passed on) and from other kernels (inlined). Functions with plural names take
 arrays.
 """
@@ -269,7 +269,7 @@ def final_exponent(board: Any) -> Any:
 def board_score(board: Any) -> Any:
     """Return the sum over tiles of ``(e - 1) * 2**e``.
 
-    It is the score of the merges if every spawn had been a 2; each spawned 4 makes it 4 more than the score.
+    It is the score of the merges if every spawn had been a 2. Each spawned 4 makes it 4 more than the score.
 
     Example:
         >>> board_score(np.uint64(0x3100000000000000))

@@ -97,7 +97,7 @@ class Reader(abc.ABC):
     """
 
     def __init__(self, parts: Sequence[Stretch], *, threads: int = THREADS, unit: int = 1) -> None:
-        """Start; a subclass sets what :meth:`_read_step` needs before."""
+        """Start. A subclass sets what :meth:`_read_step` needs before."""
         if threads < 1:
             raise ValueError(f"threads={threads}; expected at least 1")
         self._step_bytes = STEP_BYTES // unit * unit
@@ -167,7 +167,7 @@ class Reading(Reader):
 
 
 def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk') -> NDArray[np.uint8]:
-    """Allocate ``u8[count]`` of zeros that begins at a huge page; pages are taken at their first write."""
+    """Allocate ``u8[count]`` of zeros that starts at a huge page; pages are taken at their first write."""
     if count == 0:
         return np.empty(0, np.uint8)
     try:

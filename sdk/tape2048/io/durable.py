@@ -120,7 +120,7 @@ def open_owned(path: str | os.PathLike[str], flags: int) -> int:
                 found = f"one of user {status.st_uid}"
     raise StorageError(
         f"found {found}, expected {'a directory' if is_directory else 'a regular file'} of user "
-        f"{os.geteuid()}; it was left as it is",
+        f"{os.geteuid()}. It was left as it is",
         path=path,
         hint="see who put it there, and remove it",
     )
@@ -186,8 +186,8 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bo
     Without ``durable`` nothing is flushed: after a power failure, the file may be there without its content.
     """
     target = Path(path)
-    if not replace and os.path.lexists(target):  # before gigabytes are written; the rename checks again
-        raise NameTakenError("the name is taken; nothing was replaced", path=target, hint=_FORCE_HINT)
+    if not replace and os.path.lexists(target):  # before gigabytes are written. The rename checks again
+        raise NameTakenError("the name is taken. Nothing was replaced", path=target, hint=_FORCE_HINT)
     if replace:
         refuse_special(target)
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -223,7 +223,7 @@ def refuse_special(path: Path) -> None:
     if not stat.S_ISREG(mode):
         what = "a directory" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
         raise NameTakenError(
-            f"found {what}, expected a file; nothing was replaced",
+            f"found {what}, expected a file. Nothing was replaced",
             path=path,
             hint="choose another name; standard output is -, where a command can write to it",
         )
@@ -292,7 +292,7 @@ def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[s
             return
         code = errno.EEXIST
     if code == errno.EEXIST:
-        raise NameTakenError("the name is taken; nothing was replaced", path=target)
+        raise NameTakenError("the name is taken. Nothing was replaced", path=target)
 
 
 def numbered(path: Path) -> Iterator[Path]:

@@ -86,7 +86,7 @@ class Store(ABC):
         return directory
 
     def commit(self, directory: str, name: str, data: bytes) -> None:
-        """Put the last file of a staged directory, which makes it visible; a visible one stays."""
+        """Put the last file of a staged directory, which makes it visible. A visible one stays."""
         self.put(f"{directory}/{name}", data)
 
     def retract(self, directory: str, name: str) -> None:
@@ -155,12 +155,12 @@ class DirectoryStore(Store):
         try:
             yield path
         except FileNotFoundError as error:
-            raise MissingPathError("nothing stands at this path", path=path) from error
+            raise MissingPathError("no such file or directory", path=path) from error
         except OSError as error:
             raise StoreError(f"{doing} failed ({error.strerror or error})", path=path) from error
 
     def _make_directory(self, path: Path) -> None:
-        """Make a directory below the root, durably; a root that is gone (an unmounted one) is an error."""
+        """Make a directory below the root, durably. A root that is gone (an unmounted one) is an error."""
         if path != self.root and not path.is_dir():
             self._make_directory(path.parent)
             path.mkdir(exist_ok=True)
@@ -200,14 +200,14 @@ class DirectoryStore(Store):
         fsync_dir(path.parent)
 
     def stage(self, directory: str) -> str:
-        """Return where to put the files of a directory that is not visible yet; what was left goes."""
+        """Return where to put the files of a directory that is not visible yet. What was left goes."""
         staged = self._staged(directory)
         with self._reached(staged, "removing what was left there") as left:
             shutil.rmtree(left, ignore_errors=not left.exists())
         return staged
 
     def commit(self, directory: str, name: str, data: bytes) -> None:
-        """Put the last file of a staged directory, which makes it visible; a visible one stays."""
+        """Put the last file of a staged directory, which makes it visible. A visible one stays."""
         staged = self.root / self._staged(directory)
         with self._reached(directory, "publishing") as target:
             if target.exists():
@@ -218,7 +218,7 @@ class DirectoryStore(Store):
             rename_noreplace(staged, target)
             fsync_dir(target.parent)
             for left in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
-                shutil.rmtree(left, ignore_errors=True)  # of killed processes; a living one finds the target
+                shutil.rmtree(left, ignore_errors=True)  # of killed processes. A living one finds the target
 
     def _staged(self, directory: str) -> str:
         path = Path(directory)
@@ -268,7 +268,7 @@ class S3Store(Store):
                     "allow_http": True,  # AWS_ENDPOINT_URL may start with http://
                     "connect_timeout": "5s",
                     "read_timeout": f"{_ANSWER_S}s",
-                    "timeout": "1day",  # for a whole file; the default is 30 s
+                    "timeout": "1day",  # for a whole file. The default is 30 s
                 },
                 retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=30)},
                 credential_provider=credentials,

@@ -53,7 +53,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.restype = ctypes.c_int
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
-_MADV_POPULATE_READ: Final = 22  # linux/mman.h, since Linux 5.14; the mmap module has no name for it
+_MADV_POPULATE_READ: Final = 22  # linux/mman.h, since Linux 5.14. The mmap module has no name for it
 
 # What mmap's flags are beside those that the mmap module names: of Linux on all machines this runs on.
 _MAP_FIXED: Final = 0x10
@@ -138,7 +138,7 @@ def prefer_huge_pages(mapped: NDArray[Any]) -> None:
 
 
 def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Map a regular file as a read-only ``u8[bytes]``; no descriptor stays open."""
+    """Map a regular file as a read-only ``u8[bytes]``. No descriptor stays open."""
     return load_path(path, read_below=0)
 
 
@@ -289,7 +289,7 @@ def check_crc(
     """Raise ChecksumError unless the checksum of a file's part is the stored one."""
     if computed != stored:
         raise ChecksumError(
-            f"CRC-32C of {what} is {computed:#010x}; the file says {stored:#010x}",
+            f"CRC-32C of {what} is {computed:#010x}. The file says {stored:#010x}",
             path=path,
             offset=offset,
             hint=hint,

@@ -88,7 +88,7 @@ def check_length(data: memoryview | bytes, path: str | os.PathLike[str] | None) 
 
 
 class TensorTable(NamedTuple):
-    """A header: types and shapes of the arrays by name, the texts, and where the arrays begin and end."""
+    """A header: types and shapes of the arrays by name, the texts, and where the arrays start and end."""
 
     arrays: dict[str, tuple[str, list[int]]]
     texts: dict[str, str]
@@ -145,8 +145,8 @@ def decode(data: memoryview | bytes, path: str | os.PathLike[str]) -> tuple[dict
     written = texts.pop(_CHECKSUM, None)
     if written is not None and written != (found := _checksum(arrays)):
         raise ChecksumError(
-            f"the arrays have the CRC-32C {found}; the header has {written}",
+            f"the arrays have the CRC-32C {found}. The header has {written}",
             path=path,
-            hint="restore the file from a copy; a program that edits arrays has to drop the header's crc32c",
+            hint="restore the file from a copy. A program that edits arrays has to drop the header's crc32c",
         )
     return arrays, texts

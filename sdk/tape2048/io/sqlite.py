@@ -34,7 +34,7 @@ _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 _WAL_VERSION = 2
 _PAGE_BYTES_MAX = 1 << 16
-# SQLite normalises statements: real tables begin like this, virtual tables do not.
+# SQLite normalises statements: real tables start like this, virtual tables do not.
 _CREATE_TABLE = re.compile(r"CREATE TABLE\b", re.IGNORECASE)
 
 _LOCKED_HINT = "let its writer finish, then open it again"
@@ -89,7 +89,7 @@ def open_untrusted(
                     raise SchemaError(
                         f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",
                         path=path,
-                        hint="views and virtual tables run code; they are never read",
+                        hint="views and virtual tables run code. They are never read",
                     )
             yield database, tables
     except UnicodeDecodeError as error:  # damaged names in SQLite's message
@@ -119,7 +119,7 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
     except FileExistsError:
-        raise NameTakenError("exists already; a metadata.db is never overwritten", path=path) from None
+        raise NameTakenError("exists already. A metadata.db is never overwritten", path=path) from None
     except OSError as error:
         raise storage_error(error, path, "creating it") from error
     try:
@@ -152,7 +152,7 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
 def insert_rows(
     database: sqlite3.Connection, table: str, columns: Sequence[str], values: Iterable[object]
 ) -> None:
-    """Insert rows into a table; all names are trusted.
+    """Insert rows into a table. All names are trusted.
 
     ``values`` are those of all rows, row by row, in the order of ``columns``.
     """
@@ -217,7 +217,7 @@ def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
         if data := Path(path).read_bytes():
             database.deserialize(data)
         return database
-    # Always a URI: many builds take a name that begins with "file:" for one anyway, and only a URI can forbid
+    # Always a URI: many builds take a name that starts with "file:" for one anyway, and only a URI can forbid
     # to create the file. Special bytes are escaped.
     uri = f"file://{quote_from_bytes(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
@@ -263,7 +263,7 @@ def columns_of(
     }
     for name in required:
         if name not in found:
-            raise SchemaError(f"table {table} has no column {name}; it has {', '.join(found)}", path=path)
+            raise SchemaError(f"table {table} has no column {name}. It has {', '.join(found)}", path=path)
     for name in (*required, *optional):
         if found.get(name):
             raise SchemaError(f"column {table}.{name} is generated; expected a stored one", path=path)
@@ -271,7 +271,7 @@ def columns_of(
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    # Errors of the Python module itself have no code; the low byte is the primary one.
+    # Errors of the Python module itself have no code. The low byte is the primary one.
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 

@@ -188,7 +188,7 @@ def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process; go on without it if the file system has none, or after a while.
+    """Hold a lock that ends with the process; continue without it if the file system has none, or after a while.
 
     Its holder may have been stopped; compiling the same twice costs nothing but time.
     """

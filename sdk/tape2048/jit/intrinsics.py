@@ -325,7 +325,7 @@ def copy_symmetry(builder: Any, source: Any, target: Any, k: Any) -> None:
     builder.store(_turned(builder, cells, k), _pointer(builder, target, _CELLS), align=1)
 
 
-# A board's bytes as they lie in memory have cells 14 and 15 first, the higher one of two in the lower nibble.
+# A board's bytes as they are in memory have cells 14 and 15 first, the higher one of two in the lower nibble.
 _FROM_NIBBLES = [7 - cell // 2 + (8 if cell % 2 == 0 else 0) for cell in range(16)]
 
 
@@ -382,7 +382,7 @@ def keep(table: Any, index: Any, value: Any) -> None:
 
 @register_jitable
 def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
-    """Look up the range that a number lies in, by the tables of a ``tape2048.base.guide.Guide``."""
+    """Look up the range that a number is in, by the tables of a ``tape2048.base.guide.Guide``."""
     entry = word(entries, number >> shift)
     within = number & ((U64(1) << shift) - U64(1))
     place = (entry & U64(0xFFFFFFFF)) + U64(within >= ((entry >> U64(32)) & U64(0x7FFFFFFF)))

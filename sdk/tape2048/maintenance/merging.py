@@ -6,7 +6,7 @@ different ids, rows and block checksums keep their bytes. If not (each start of 
 counts from 0), the games are renumbered in that order, with new checksums. Tapes are copied a few games at a
 time, each decoded, since anchors lie at other rows then.
 
-The table ``session`` keeps the facts that all sessions share; the list ``merged_from`` has the others, for
+The table ``session`` keeps the facts that all sessions share. The list ``merged_from`` has the others, for
 each session. The columns that all sessions have alike are joined in the order of the rows.
 """
 
@@ -53,7 +53,7 @@ _SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_r
 #: Facts of each session that the merged session replaces.
 _OWN = ("rows", "runs", "started_at", "ended_at", "recovered", "merged_from")
 
-_PIECE_ROWS = 1 << 18  # rows of a larger block are read in pieces; the recorder's blocks have 7 MB
+_PIECE_ROWS = 1 << 18  # rows of a larger block are read in pieces. The recorder's blocks have 7 MB
 
 
 class Merged(NamedTuple):
@@ -87,7 +87,7 @@ def merge_sessions(
 
     The new session is named after the earliest start and the model tag. It is published only after a complete
     validation (:func:`tape2048.validate_session`). Memory holds the run tables and a piece of a block.
-    It has the columns that all sessions have, of one type, width and facts; the others are logged.
+    It has the columns that all sessions have, of one type, width and facts. The others are logged.
 
     Args:
         paths: at least two sessions of one player; their starts decide the order.
@@ -311,14 +311,14 @@ def _copy_block(
     begin, count = int(block["first_row"]), int(block["rows"])
     path, data_offset = _data(part)
     found = written = 0
-    has_rows = part.runs["rows"] > 0  # a run without rows begins where another one does
+    has_rows = part.runs["rows"] > 0  # a run without rows starts where another one does
     for at in range(begin, begin + count, _PIECE_ROWS):
         rows = np.empty(min(_PIECE_ROWS, begin + count - at), part.dtype)
         with open_regular(path) as source:
             read_exactly(source, rows, data_offset + at * part.dtype.itemsize, path)
         found = crc32c(rows.view(np.uint8).data, found)
         if table is not None:
-            # Runs tile the rows in order, so a row's run is the last one that begins at or before it.
+            # Runs tile the rows in order, so a row's run is the last one that starts at or before it.
             numbers = np.arange(at, at + len(rows), dtype=np.uint64)
             owners = np.searchsorted(part.runs["first_row"][has_rows], numbers, side="right")
             rows["run_id"] = table["id"][has_rows][owners - 1]
@@ -327,7 +327,7 @@ def _copy_block(
         write_all(target, data, STEPS_HEADER_BYTES + (first_row + at - begin) * part.dtype.itemsize)
     if found != int(block["crc32c"]):
         raise ChecksumError(
-            f"rows {begin} to {begin + count - 1} have CRC-32C {found:08x}; the block's is "
+            f"rows {begin} to {begin + count - 1} have CRC-32C {found:08x}. The block's is "
             f"{int(block['crc32c']):08x}",
             path=path,
             offset=data_offset + begin * part.dtype.itemsize,

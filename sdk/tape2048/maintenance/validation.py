@@ -70,11 +70,11 @@ if TYPE_CHECKING:
 
 
 _EXPONENT_MAX = 15
-#: Where two 32768 tiles merge and the game goes on; no game reaches 2**18.
+#: Where two 32768 tiles merge and the game continues. No game reaches 2**18.
 _FOREIGN_EXPONENT_MAX = 17
 _ACTION_MAX = 3
 
-#: How the fact ``engine`` of a game that this project's recorder played begins; others count differently.
+#: How the fact ``engine`` of a game that this project's recorder played starts; others count differently.
 _RECORDER = "tape2048/"
 #: Runs whose outcomes are computed at once.
 _RUNS_AT_ONCE = 1 << 15
@@ -288,12 +288,12 @@ class BlockSums:
         if wrong.size:
             at = wrong[0]
             raise BookkeepingError(
-                f"block {at} begins at row {first[at]}; the blocks before it end at row {expected[at]}",
+                f"block {at} starts at row {first[at]}. The blocks before it end at row {expected[at]}",
                 path=path,
             )
         if expected[-1] != rows:
             raise BookkeepingError(
-                f"the {len(blocks)} blocks cover {expected[-1]} rows; the steps have {rows}", path=path
+                f"the {len(blocks)} blocks cover {expected[-1]} rows. The steps have {rows}", path=path
             )
         self._blocks = blocks
         self._ends = (ends * row_bytes).tolist()
@@ -420,7 +420,7 @@ class Outcomes(NamedTuple):
     def explain(self, runs: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return which runs (``RUN_DTYPE[n]``) have a possible score and highest tile: ``bool[n]``.
 
-        A run that went on after its board has at least the score of its board.
+        A run that continued after its board has at least the score of its board.
         """
         score, tile = runs["max_score"].astype(np.int64), runs["highest_tile"].astype(np.int64)
         fits = self.legal & (self.scores == score[:, None])
@@ -483,11 +483,11 @@ def validate_session(
 ) -> Report:
     """Check a session directory completely.
 
-    Recomputes and compares: the manifest's sizes, checksums and counts; the blocks' checksums, and that the
-    blocks cover each row once; that the runs tile the rows; each row's ``run_id`` and ``step_idx``; exponents
-    <= 15, actions <= 3 and no empty board; each run's ``rows == ceil(steps / sample_rate)``, and its
+    Recomputes and compares: the manifest's sizes, checksums and counts. The blocks' checksums, and that the
+    blocks cover each row once. That the runs tile the rows. Each row's ``run_id`` and ``step_idx``; exponents
+    <= 15, actions <= 3 and no empty board. Each run's ``rows == ceil(steps / sample_rate)``, and its
     ``highest_tile`` with the tiles of its rows; of games that this project's recorder played, score and
-    highest tile with the outcomes of the last row; the facts ``rows`` and ``runs``; the copy of the run
+    highest tile with the outcomes of the last row. The facts ``rows`` and ``runs``. The copy of the run
     table; and each column's type, shape, length and rows. A session on tape is decoded: each game by the
     rules and by its row of the run table, and each anchor. Without the fact ``sample_rate``, the first rows
     give the rate. Unknown files, unfinished columns, a start in the future or after the end, and rows of
@@ -517,7 +517,7 @@ def check_draft(draft: Path, kind: type[TapeError]) -> None:
     if report.findings:
         first = report.findings[0]
         raise kind(
-            f"the new session does not pass ({first.error}: {first.message}); nothing was published",
+            f"the new session does not pass ({first.error}: {first.message}). Nothing was published",
             path=first.path,
             hint="look at the kernel's log (dmesg) for the device, and validate the sessions that were named",
         )
@@ -705,7 +705,7 @@ class _Validation:
         if entry is not None:
             self._checksums += 1
             if entry.crc32c != total:
-                msg = f"has CRC-32C {total:08x}; the manifest says {entry.crc32c:08x}"
+                msg = f"has CRC-32C {total:08x}. The manifest says {entry.crc32c:08x}"
                 self._add(ChecksumError(msg, path=path, hint="restore the session from a copy"))
 
     def _read_plain(self, *paths: Path) -> None:
@@ -730,12 +730,12 @@ class _Validation:
             self._notes.append(f"started_at is {start}, in the future: was the clock wrong?")
         for name, found in (("rows", rows), ("runs", len(self._metadata.runs))):
             if self._manifest is not None and getattr(self._manifest, name) != found:
-                msg = f"{name} is {getattr(self._manifest, name)}; the session has {found}"
+                msg = f"{name} is {getattr(self._manifest, name)}. The session has {found}"
                 self._add(ManifestError(msg, path=self._directory / MANIFEST))
             # In a foreign session, a fact of this name may mean anything.
             fact = self._metadata.session.get(name, found)
             if self._metadata.has_rows and fact != found:
-                msg = f"the fact {name} in the table session is {fact!r}; the session has {found}"
+                msg = f"the fact {name} in the table session is {fact!r}. The session has {found}"
                 self._add(SchemaError(msg, path=self._directory / METADATA_DB))
 
     def _check_columns(self, place: Path, rows: int | None) -> None:

@@ -2,20 +2,20 @@
 
 A **tuple** is a set of cells. Its table has an entry for each way to fill them, indexed by the number whose
 hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
-of tables. It begins at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
-reach, each size of tile counted once. So 8192 begins with that tile; 12288 with an 8192 and a 4096 beside it;
-a board without the 8192 reaches neither, however many 4096 it has.
+of tables. It starts at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
+reach, each size of tile counted once. So 8192 starts with that tile; 12288 with an 8192 and a 4096 beside it.
+A board without the 8192 reaches neither, however many 4096 it has.
 
 Tables hold values in points of score, as ``f32``, or as ``i16`` in steps of a scale for each table.
 
 A **network file** is safetensors. The arrays are one for each stage and tuple, named ``<stage>/<tuple>``
 (``0/01245``), and ``scales`` (``f32[S, T]``). In the header's metadata, ``stages`` lists the tiles at which
-stages begin (``8192 16384``), and ``facts`` is a JSON object about the training. There are two formats:
+stages start (``8192 16384``), and ``facts`` is a JSON object about the training. There are two formats:
 
 * ``tape2048 n-tuple network 1``: the tables are all ``f32`` or all ``i16``. The file may be compressed by xz.
 * ``tape2048 n-tuple network 2`` stores the entries of ``i16`` tables that are not 0. A table is ``u8``: a
   zlib stream of three planes of ``n`` bytes each. The first plane holds the distance of each stored entry to
-  the previous one, at least 1; the first entry's distance is its index plus 1. The other planes hold the low
+  the previous one, at least 1. The first entry's distance is its index plus 1. The other planes hold the low
   and the high byte of each value plus 128. Entries of value 0 split distances above 255.
 
 The second format is smaller, and takes a seventh of the time to read. Networks that would expand to 4 GiB or
@@ -107,7 +107,7 @@ class NetworkLayout:
 
     Args:
         tuples: cells of each tuple, ascending.
-        stages: the sums of different tiles at which a stage begins, ascending; empty: one for all boards.
+        stages: the sums of different tiles at which a stage starts, ascending; empty: one for all boards.
 
     Example:
         >>> from tape2048.ntuple import NetworkLayout
@@ -273,7 +273,7 @@ SPARSE_FORMAT = "tape2048 n-tuple network 2"
 #: The largest value of a board. Games score up to 4e6; sums of values stay within float32.
 VALUE_MAX = 1e30
 
-#: The largest size that a compressed file may expand to; the largest preset has 1.1 GB.
+#: The largest size that a compressed file may expand to. The largest preset has 1.1 GB.
 EXPANDED_BYTES_MAX = 4 << 30
 
 _ENTRY_BYTES_MAX = 32  # of 15 tiles in a critic, and room for its scales
@@ -361,7 +361,7 @@ def _expanded(data: memoryview | bytes, path: str, most: int) -> memoryview | by
         raise ChecksumError(f"the compressed file is damaged: {error}", path=path) from error
     if decompressor.unused_data:
         rest = counted(len(decompressor.unused_data), "byte")
-        raise FormatError(f"the file goes on for {rest} behind its compressed part", path=path)
+        raise FormatError(f"the file continues for {rest} behind its compressed part", path=path)
     if not decompressor.eof and len(expanded) < most:
         raise TruncatedError("the compressed file is cut off", path=path)
     return expanded
@@ -378,7 +378,7 @@ class StoredNetwork(NamedTuple):
 
     @classmethod
     def of(cls, data: memoryview | bytes, path: str) -> StoredNetwork:
-        """Decode the bytes of a network file but for its tables; ``path`` is for messages."""
+        """Decode the bytes of a network file except for its tables; ``path`` is for messages."""
         forms = FORMAT, SPARSE_FORMAT
         arrays, _, layout, facts = decode_tables(data, path, forms, dict[str, Any], "train-player")
         scales = arrays.pop("scales", None)
@@ -401,7 +401,7 @@ class StoredNetwork(NamedTuple):
         return np.dtype(np.int16) if dtype == np.uint8 else dtype
 
     def stages(self) -> Iterator[list[npt.NDArray[Any]]]:
-        """Yield the entries of each tuple, by stage; those of the next stage may take their place."""
+        """Yield the entries of each tuple, by stage. Those of the next stage may take their place."""
         layout, arrays = self.layout, iter(self.arrays.items())
         memory = np.empty(layout.stage_size if self.dtype == np.int16 else 0, np.int16)
         for scales in self.scales:
@@ -538,8 +538,8 @@ def save_network(
         interrupted: called about once a second while the network is compressed; true ends the call.
 
     Raises:
-        StorageError: the operating system refused; the old file stays.
-        KeyboardInterrupt: ``interrupted()`` was true; the old file stays.
+        StorageError: the operating system refused. The old file stays.
+        KeyboardInterrupt: ``interrupted()`` was true. The old file stays.
 
     Example:
         >>> from tape2048.ntuple import NetworkLayout, Network, load_network, save_network

@@ -48,7 +48,7 @@ from tape2048.ntuple.network import (
 #: Smaller tables are read about as fast as they are found.
 SHARED_BYTES_MIN = 8 << 20
 
-#: Networks that are kept; the last used ones.
+#: Networks that are kept. The last used ones.
 NETWORKS_KEPT_MAX = 4
 
 _FREE_BYTES_MIN = 1 << 30  # left on the disk by a kept table

@@ -21,7 +21,7 @@ compressed payload is one zstd frame or one LZ4 frame (the frame format, magic `
 block), with nothing after it.
 
 The stats are in the ``postcard`` encoding (see :mod:`tape2048.runs.a2run2`), then, to the end of their block,
-a JSON object with the fields that this leaves out; a reader of the first part ignores the second::
+a JSON object with the fields that this leaves out. A reader of the first part ignores the second::
 
     Stats = count: u64, total_steps: u64, min_len: u32, max_len: u32, mean_len: f64,
             p50_len: u32, p90_len: u32, p99_len: u32
@@ -129,7 +129,7 @@ def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> PackLa
     index_end = HEADER_BYTES + INDEX_DTYPE.itemsize * count
     if index_end > footer_at:
         raise TruncatedError(
-            f"{count} entries need {index_end + FOOTER_BYTES} bytes; the file has {len(data)}",
+            f"{count} entries need {index_end + FOOTER_BYTES} bytes. The file has {len(data)}",
             path=path,
             offset=len(data),
         )
@@ -188,14 +188,14 @@ def _read_tail(
     begin = stats_offset + 4
     if not (data_end <= stats_offset < data_end + ALIGN_MAX and begin <= footer_at):
         raise FieldError(
-            f"the stats begin at {stats_offset}; expected after the data's end at {data_end}",
+            f"the stats start at {stats_offset}; expected after the data's end at {data_end}",
             path=path,
             offset=footer_at,
         )
     length = int.from_bytes(data[stats_offset:begin].tobytes(), "little")
     if begin + length != footer_at:
         raise FieldError(
-            f"the stats claim {length} bytes; {footer_at - begin} lie before the footer",
+            f"the stats claim {length} bytes; {footer_at - start} lie before the footer",
             path=path,
             offset=stats_offset,
         )
@@ -215,7 +215,7 @@ def _check_index(
         (offsets > data_end, FieldError, f"lies past the data's end at {data_end}"),
         (offsets < index_end, FieldError, f"lies before the index's end at {index_end}"),
         (ends > data_end, FieldError, f"ends past the data's end at {data_end}"),
-        (overlaps, FieldError, "begins before the entry before it ends"),
+        (overlaps, FieldError, "starts before the entry before it ends"),
         ((kinds == 0) | (kinds > len(KINDS)), FieldError, f"unknown kind; expected one of {list(KINDS)}"),
         (index["reserved"] != 0, FieldError, "the reserved field is not 0"),
         (flags >= len(COMPRESSIONS), VersionError, "unknown flags"),
@@ -238,7 +238,7 @@ def _check_crc(
 Compression = Literal["none", "zstd", "lz4"]
 
 #: The longest file of a game: steps of a2run2 (32 bytes at most; A2T1's have 9), the engine, other metadata.
-#: A frame of a few bytes can claim gigabytes of zeros; no more are decompressed.
+#: A frame of a few bytes can claim gigabytes of zeros. No more are decompressed.
 RAW_BYTES_MAX: Final = 32 * GAME_STEPS_MAX + 2**16 + 128
 
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.frame"}
@@ -268,7 +268,7 @@ def decompress(stored: memoryview, compression: str, raw_length: int) -> bytes:
     """Decompress one frame, into at most ``raw_length`` bytes."""
     if raw_length > RAW_BYTES_MAX:
         raise FieldError(
-            f"the index claims {raw_length:,} decompressed bytes; a game's file has at most {RAW_BYTES_MAX:,}"
+            f"the index claims {raw_length:,} decompressed bytes. A game's file has at most {RAW_BYTES_MAX:,}"
         )
     package = codec(compression)
     damaged = RuntimeError if compression == "lz4" else package.ZstdError
@@ -427,14 +427,14 @@ class _Entry(NamedTuple):
 
 
 class PackWriter:
-    """Writes a pack in one pass; a context manager.
+    """Writes a pack in one pass. A context manager.
 
     Payloads go to a draft beside the target. When the block ends without an error, the index is written in
     front of them and the pack appears. Memory: 32 bytes and a few numbers for each run.
 
     Args:
         path: the pack, which must not exist.
-        align: alignment of payloads; a power of two, 1 to 1 MiB.
+        align: alignment of payloads. A power of two, 1 to 1 MiB.
         compress: ``"none"``, ``"zstd"`` (extra ``zstd``) or ``"lz4"`` (extra ``lz4``). A payload longer than
             any game's is stored as it is.
         entry_crc: store a CRC-32C for each payload.
@@ -595,8 +595,8 @@ def pack_directory(
 ) -> Packed:
     """Pack every run file below a directory, in ascending path order.
 
-    The same files give the same bytes, on any number of workers. Each file is decoded before it is stored;
-    a damaged one is left out and named in the result.
+    The same files give the same bytes, on any number of workers. Each file is decoded before it is stored.
+    A damaged one is left out and named in the result.
 
     Args:
         source: the directory.
@@ -643,7 +643,7 @@ def pack_directory(
                 progress(done, len(paths))
         if not len(writer):
             raise NotASessionError(
-                f"found {counted(len(paths), 'file')}, all damaged; the first: {skipped[0].error}",
+                f"found {counted(len(paths), 'file')}, all damaged. The first: {skipped[0].error}",
                 path=source,
             )
     return Packed(writer.stats, writer.bytes, skipped)

@@ -121,7 +121,7 @@ class PackReader:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> PackReader:
-        """Map a pack and check its header, index and footer; the payloads are not read.
+        """Map a pack and check its header, index and footer. The payloads are not read.
 
         Args:
             path: the file.
@@ -211,7 +211,7 @@ class PackReader:
 
         Raises:
             IndexError: no such entry.
-            FormatError: as :meth:`get_slice` and the run's own format; the message names the entry, and the
+            FormatError: as :meth:`get_slice` and the run's own format. The message names the entry, and the
                 offset is that in the pack (in the decompressed bytes of a compressed entry).
         """
         return self._decode(self._entry(i))
@@ -237,7 +237,7 @@ class PackReader:
         return self.decode(i)
 
     def __iter__(self) -> Iterator[RunV2]:
-        """Every run, in order; a thread for each core decodes ahead."""
+        """Every run, in order. A thread for each core decodes ahead."""
         return map_ordered(self.decode, range(len(self)))
 
     def decode_batch(self, indices: Iterable[int], workers: int | None = 1) -> list[RunV2]:
@@ -253,7 +253,7 @@ class PackReader:
         return list(map_ordered(self.decode, indices, workers))
 
     def iter_indices(self, indices: Iterable[int]) -> Iterator[RunV2]:
-        """Iterate over the runs with these numbers, in this order; each is decoded when it is reached."""
+        """Iterate over the runs with these numbers, in this order. Each is decoded when it is reached."""
         return map(self.decode, indices)
 
     def iter_batches(
@@ -263,11 +263,11 @@ class PackReader:
         seed: int | None = None,
         workers: int | None = None,
     ) -> Iterator[list[RunV2]]:
-        """Iterate over all runs once, in batches; the last batch may be smaller.
+        """Iterate over all runs once, in batches. The last batch may be smaller.
 
         Args:
             batch_size: runs in a batch, at least 1.
-            shuffle: use a random order in place of the pack's.
+            shuffle: use a random order instead of the pack's.
             seed: decides that order, the same on every machine and for any number of workers; None: a
                 fresh one.
             workers: threads that decode; None: one for each core.
@@ -288,10 +288,10 @@ class PackReader:
         seed: int | None = None,
         workers: int | None = None,
     ) -> Iterator[NDArray[np.void]]:
-        """Iterate over the steps of all runs once, in batches; the last batch may be smaller.
+        """Iterate over the steps of all runs once, in batches. The last batch may be smaller.
 
         Memory: a few runs. With ``shuffle``, 42 bytes for each step, and as much again while they are
-        decoded; a data set, a pack.dat or a corpus shuffles more steps than that leaves room for.
+        decoded. A data set, a pack.dat or a corpus shuffles more steps than that leaves room for.
 
         The arguments are those of :meth:`iter_batches`. ``shuffle`` uses one random order of all steps.
 
@@ -321,10 +321,10 @@ class PackReader:
         return _shuffled_steps(runs, batch_size, seed) if shuffle else _steps_in_order(runs, batch_size)
 
     def rows(self, indices: Iterable[int] | None = None, workers: int | None = None) -> RunRows:
-        """Decode all runs (or some) into memory, as one source of rows; a step takes 34 bytes.
+        """Decode all runs (or some) into memory, as one source of rows. A step takes 34 bytes.
 
         Args:
-            indices: run numbers; a row's ``run_id`` is the ordinal among them. None: all runs.
+            indices: run numbers. A row's ``run_id`` is the ordinal among them. None: all runs.
             workers: threads that decode; None: one for each core.
 
         Raises:
@@ -348,13 +348,13 @@ class PackReader:
         Args:
             unit: of ``test_size`` and ``test_pct``: ``"run"``, or ``"step"``, for which all runs are decoded.
             test_pct: the test part's share, between 0 and 1, rounded down.
-            test_size: the test part's runs or steps, in place of a share.
+            test_size: the test part's runs or steps, instead of a share.
             seed: decides which runs are drawn, the same on every machine; None: fresh ones.
             order: ``"random"``, or ``"sequential"``: the first runs are the test part.
 
         Returns:
             The training part and the test part, both in the pack's order. The test part has a run or more, of
-            steps at least so many, since runs are whole; it may have all of them.
+            steps at least so many, since runs are whole. It may have all of them.
 
         Raises:
             ValueError: an unknown ``unit`` or ``order``, both sizes or none, or one out of range.
@@ -421,11 +421,11 @@ class PackReader:
             progress: called with runs done and runs in all.
 
         Returns:
-            Bytes written; the same for any number of workers.
+            Bytes written. The same for any number of workers.
 
         Raises:
             NameTakenError: ``path`` exists.
-            FormatError: as :meth:`decode`; nothing is left at ``path``.
+            FormatError: as :meth:`decode`. Nothing is left at ``path``.
             StorageError: the operating system could not write it.
         """
         from tape2048.runs.jsonl import run_line, step_lines
@@ -463,7 +463,7 @@ class PackReader:
         paths = [Path(directory, f"run_{i:06d}{_SUFFIXES[payload.kind]}") for i, payload in slices]
         for path in paths:
             if os.path.lexists(path) or paths.count(path) > 1:
-                raise NameTakenError("the name is taken; nothing was written", path=path)
+                raise NameTakenError("the name is taken. Nothing was written", path=path)
         with storage_errors(directory, "making the directory"):
             Path(directory).mkdir(exist_ok=True)
         for path, (_, payload) in zip(paths, slices, strict=True):
@@ -505,7 +505,7 @@ class PackReader:
         except FieldError as error:
             raise FieldError(error.message, path=self.path, offset=end) from error
         if stats is not None and not agrees(stats, metas):
-            message = f"the stats say {stats}; the runs say {count_stats(metas)}"
+            message = f"the stats say {stats}. The runs say {count_stats(metas)}"
             raise BookkeepingError(message, path=self.path, offset=end)
 
     def _check_zeros(self, begin: int, end: int) -> None:

@@ -303,7 +303,7 @@ def bits_of(rows: ArrayLike, count: int) -> NDArray[np.uint64]:
     if int(np.bitwise_count(words).sum(dtype=np.int64)) < len(numbers):
         found, times = np.unique(numbers, return_counts=True)
         at = int(times.argmax())
-        raise ValueError(f"row {found[at]} comes {times[at]} times; expected each row at most once")
+        raise ValueError(f"row {found[at]} comes {times[at]} times; expected each row once at most")
     return words
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Path or address; what tells two sessions apart; of a session in a store, the session or its error.
+#: Path or address. What tells two sessions apart; of a session in a store, the session or its error.
 Found: TypeAlias = "tuple[Path | str, object, Session | TapeError | None]"
 
 
@@ -87,7 +87,7 @@ def open_sessions(
             skipped.append(Skipped(Path(path), error.detach()))
     if not opened:
         counts = counted(len(skipped), "session")
-        raise EmptyCorpusError(f"none of {counts} is whole; the first: {skipped[0].error}")
+        raise EmptyCorpusError(f"none of {counts} is whole. The first: {skipped[0].error}")
     return tuple(opened), skipped
 
 
@@ -96,12 +96,12 @@ def find_sessions(
     cache: str | os.PathLike[str] | None = None,
     cache_max_mb: int | None = CACHE_MAX_MB,
 ) -> list[Found]:
-    """List every session below some paths and URLs; those of stores are opened by their run tables alone."""
+    """List every session below some paths and URLs. Those of stores are opened by their run tables alone."""
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
     found: list[Found] = []
     for each in roots:
         if cache is not None or is_url(each):
-            # By name, which stands for the content: no session counts twice, from two stores either.
+            # By name, which represents the content: no session counts twice, from two stores either.
             sessions = open_remote(os.fspath(each), cache, cache_max_mb).sessions()
             found += [(address, address.rpartition("/")[2], one) for address, one in sessions]
         else:
@@ -128,7 +128,7 @@ def _session_paths(path: Path) -> list[Path]:
     if is_session:
         return [path]
     if not exists:
-        raise MissingPathError("nothing stands at this path", path=path)
+        raise MissingPathError("no such file or directory", path=path)
     if (path / SESSIONS).is_dir():  # the store of a fleet, in a directory
         return [path / SESSIONS / name for name in list_sessions(DirectoryStore(path))]
     return sessions(path)
@@ -209,7 +209,7 @@ class RowBuffers:
         at = int(np.searchsorted(self._begins, _U64(address), "right")) - 1
         first = address - int(self._begins[at])
         found: NDArray[np.uint8] = self.memory[at].view(np.uint8).reshape(-1)[first : first + count]
-        assert len(found) == count, "rows beyond the memory that they lie in"
+        assert len(found) == count, "rows beyond the memory that they are in"
         return found
 
     def rows_of(self, segments: Segments, dtype: np.dtype[Any]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
@@ -406,7 +406,7 @@ def _of_files(
     """Yield the segments in ``steps.npy`` for each size of a row.
 
     Yields:
-        Their mask; stretches of files, in the order of the files; the number of each segment's first row
+        Their mask; stretches of files, in the order of the files. The number of each segment's first row
         among all rows of the stretches; and the size.
     """
     in_files = _in_files(sessions, segments)
@@ -492,7 +492,7 @@ def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
             raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
 
 
-#: Rows that are decoded together, some hundred long games, and most rows of a file between the first and the
+#: Rows that are decoded together, about a hundred long games, and most rows of a file between the first and the
 #: last of them.
 _JOB_ROWS = 1 << 21
 #: Rows of other programs that are converted together: 28 MB.
@@ -530,7 +530,7 @@ def read_tapes(
     """Read the bytes and anchors of segments on tape into one array, and set the segments' addresses in it.
 
     Returns:
-        The array and its spans, one for each stretch of adjacent segments; a stretch begins at an anchor.
+        The array and its spans, one for each stretch of adjacent segments. A stretch starts at an anchor.
     """
     order, begins = segments.in_file_order()
     first = segments.place[order[begins]]
@@ -557,7 +557,7 @@ def read_tapes(
     )
     ends = np.cumsum(np.concatenate(sizes))
     address = array.ctypes.data + (ends - np.concatenate(sizes)).reshape(2, -1)
-    # Of each segment, the stretch that it lies in.
+    # Of each segment, the stretch that it is in.
     which = np.empty(len(order), np.int64)
     which[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(order)))
     segments.address[:] = address[0][which] + segments.place - first[which]

@@ -35,7 +35,7 @@ _NONE = np.empty(0, np.uint64)
 #: A packed board: 4 bits a cell.
 BOARD_BYTES = 8
 
-#: Bytes from a row on tape to the next one; no other row is as short.
+#: Bytes from a row on tape to the next one. No other row is as short.
 TAPE_STRIDE = 1
 
 # An entry of a label guide: from bit 0 the exponent of the bucket's first segment, from LABEL_LATER that of
@@ -95,7 +95,7 @@ class Segments(NamedTuple):
         return found
 
     def in_file_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the segments' order in their files, and the places in it where adjacent ones begin."""
+        """Return the segments' order in their files, and the places in it where adjacent ones start."""
         places = self.places
         order = np.argsort(places, kind="stable")
         begins = places[order]
@@ -154,7 +154,7 @@ class RowMap(NamedTuple):
     address: NDArray[np.uint64]  #: address that row 0 would have in each segment, [S]
     run: NDArray[np.uint32]  #: ordinal of each segment's run, [S]
     end: NDArray[np.uint64]  #: ``Segments.end``
-    strides: NDArray[np.uint64]  #: ``Segments.stride`` where one of them is not ``row_bytes``; else empty
+    strides: NDArray[np.uint64]  #: ``Segments.stride`` where one of them is not ``row_bytes``. Otherwise, empty
     run_starts: NDArray[np.uint64]  #: first row of each run in the view, and the number of rows, [R + 1]
     mask: RowMask
     board: NDArray[np.uint64] = _NONE  #: address that packed board 0 would have in each segment, or empty

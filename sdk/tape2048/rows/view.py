@@ -171,7 +171,7 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
 
 
 def _sample_rate(session: Session) -> int:
-    """Return N if every N-th step is a row; 0 if the rows have to be read to know their steps."""
+    """Return N if every N-th step is a row; 0 if the rows must be read to know their steps."""
     rate = session.meta.get("sample_rate")
     if session.tape is not None:
         return 1  # every step is there

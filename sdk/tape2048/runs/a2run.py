@@ -66,7 +66,7 @@ def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
             a megabyte (its pages take longer to map than to copy) and maps a longer one.
 
     Returns:
-        A run whose arrays are read-only views of the file's bytes. No file stays open; the mapping is
+        A run whose arrays are read-only views of the file's bytes. No file stays open. The mapping is
         released with the last array. Access to a mapped file's lost part after it was cut ends the process
         with SIGBUS.
 
@@ -130,8 +130,8 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     end = moves_at + steps + _CRC_BYTES
     if len(data) != end:
         raise (TruncatedError if len(data) < end else FormatError)(
-            f"the header claims {steps} steps and {engine_len} bytes of engine ({end} bytes); "
-            f"the file has {len(data)}",
+            f"the header claims {steps} steps and {engine_len} bytes of engine ({end} bytes). "
+            f"The file has {len(data)}",
             path=path,
             offset=min(len(data), end),
         )
@@ -210,7 +210,7 @@ def shard_path(
     no directory of millions of runs is large.
 
     Args:
-        root: directory of the shards; it is made where it is missing, its parent is not.
+        root: directory of the shards. It is made where it is missing, its parent is not.
         run: its start (UTC) gives the day; an unknown start is 1970-01-01.
         name: the file's name without extension, by UUID a UUID; None: a random UUID.
         by: ``"day"`` or ``"uuid"``.

@@ -109,7 +109,7 @@ class RunV2(Run):
 
     @property
     def steps(self) -> list[StepV2]:
-        """The steps as objects, made at each access; the arrays are the fast way."""
+        """The steps as objects, made at each access. The arrays are the fast way."""
         found = []
         columns = (self.boards, self.moves, self.has_branches, self.branch_legal, self.branch_values)
         for board, move, has, legal, values in zip(*(column.tolist() for column in columns), strict=True):
@@ -157,7 +157,7 @@ class RunV2(Run):
         meta, steps, at = _read_head(cursor)
         if steps != meta.steps:
             raise FieldError(
-                f"the list has {counted(steps, 'step')}; the metadata says {meta.steps}", path=path, offset=at
+                f"the list has {counted(steps, 'step')}. The metadata says {meta.steps}", path=path, offset=at
             )
         if steps * _STEP_BYTES_MIN > cursor.left:
             raise TruncatedError(
@@ -202,7 +202,7 @@ class RunV2(Run):
         return cls(run.states, run.moves, run.meta, run.branch_values, run.branch_legal, run.has_branches)
 
     def to_bytes(self) -> bytes:
-        """Encode the run; one that :meth:`from_bytes` decoded gives the same bytes again.
+        """Encode the run. One that :meth:`from_bytes` decoded gives the same bytes again.
 
         Raises:
             FieldError: a value does not fit its field, or a move is above 3.

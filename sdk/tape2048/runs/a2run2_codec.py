@@ -38,7 +38,7 @@ def _read_f32_bits(data: Any, at: Any) -> Any:
 def decode_steps(
     data: Any, begin: Any, boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any
 ) -> Any:
-    """Decode ``len(moves)`` steps from ``data[begin:]`` into the arrays.
+    """Decode ``len(moves)`` steps from ``data[start:]`` into the arrays.
 
     ``data`` is ``u8[bytes]``, the whole file; ``boards`` is ``u64[n]`` or longer; ``value_bits`` are the
     values' bits, ``u32[n, 4]``, 0 for no value. Return ``(status, offset)``: OK and the offset after the last
@@ -53,7 +53,7 @@ def decode_steps(
             if at >= size:
                 return SHORT, at
             byte = U64(data[at])
-            # The tenth byte has one bit left; a last byte of 0 after others is not the shortest form.
+            # The tenth byte has one bit left. A last byte of 0 after others is not the shortest form.
             if shift == U64(63) and byte > U64(1):
                 return BAD_VARINT, at
             board |= (byte & U64(0x7F)) << shift

@@ -35,8 +35,8 @@ class Found(NamedTuple):
 def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_SUFFIXES) -> list[Path]:
     """List every file below a directory that has one of the extensions, in ascending path order.
 
-    Skips names that begin with a dot (unfinished files); does not follow links to directories. The paths
-    begin with ``root`` and are ordered by their parts as bytes: the same on every machine.
+    Skips names that start with a dot (unfinished files); does not follow links to directories. The paths
+    start with ``root`` and are ordered by their parts as bytes: the same on every machine.
     """
 
     def refuse(error: OSError) -> None:
@@ -90,7 +90,7 @@ def scan(
         suffixes: extensions of the files to read.
 
     Returns:
-        For each file its path and either the run or the error, which names the defect; a damaged file costs
+        For each file its path and either the run or the error, which names the defect. A damaged file costs
         that file alone.
 
     Raises:

@@ -9,10 +9,10 @@ Packed boards are JSON integers of up to 64 bits, or text on request. Python's `
 read these integers exactly, and Polars does or refuses. ``pyarrow.json``, and with it Hugging Face datasets,
 makes rounded floats of those from 2**63 on (unless a schema says ``uint64``), and jq before 1.7 and
 JavaScript of those above 2**53: the last cells of a board are lost. Branch values read back as the same
-float32; a value that is not finite is null.
+float32. A value that is not finite is null.
 
 Another program's games are read as well, one in each file ``<name>.jsonl.gz`` with its facts in
-``<name>.meta.json``; a line is a step ::
+``<name>.meta.json``. A line is a step ::
 
     {
         "seed": 5,
@@ -254,7 +254,7 @@ def read_game(path: Path) -> Run:
     highest = 1 << int(exps.max(initial=0))
     if facts.num_moves != len(steps) or facts.max_tile not in {highest, 2 * highest}:
         found = f"{facts_path.name} has num_moves {facts.num_moves} and max_tile {facts.max_tile}"
-        message = f"{found}; the {len(steps)} steps show a {highest}"
+        message = f"{found}. The {len(steps)} steps show a {highest}"
         raise BookkeepingError(message, path=facts_path, hint=f"compare it with {path.name}")
     boards = exps_to_boards(np.minimum(exps, 15))
     moves = np.array([_MOVES[step.move.upper()] for step in steps], np.uint8)

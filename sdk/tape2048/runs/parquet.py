@@ -4,7 +4,7 @@ Columns: ``steps u32, start_unix_s u64, elapsed_s f32, max_score u64, highest_ti
 states list<u64>, moves list<u8>``, and, null where a run has no branch values, ``branch_values
 list<f32>`` (up, down, left, right of the first step, then of the second, ...), ``branch_legal list<u8>``
 (legal masks) and ``has_branches list<u8>``. The columns hold all data of a run. The reader finds columns by
-name and ignores others; it takes types of any width and lists of any kind, if no value changes.
+name and ignores others. It takes types of any width and lists of any kind, if no value changes.
 
 For analysis, ``UNNEST`` in DuckDB makes a row of each step.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: Runs in a row group: about 16,000 steps, some hundred kilobytes, to decode at once.
+#: Runs in a row group: about 16,000 steps, about a hundred kilobytes, to decode at once.
 GROUP_RUNS = 16
 
 _META = ("steps", "start_unix_s", "elapsed_s", "max_score", "highest_tile", "engine")

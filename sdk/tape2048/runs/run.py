@@ -138,7 +138,7 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **high
 
 
 def read_engine(raw: bytes, path: str | os.PathLike[str] | None, offset: int, whose: str = "") -> str:
-    """Decode the engine of a run's file; a FieldError names ``path``, and the offset of the invalid byte."""
+    """Decode the engine of a run's file. A FieldError names ``path``, and the offset of the invalid byte."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -207,7 +207,7 @@ class Run(RowView):
 
     @property
     def boards(self) -> NDArray[np.uint64]:
-        """``u64[n]``: the board before each move; a view of ``states``."""
+        """``u64[n]``: the board before each move. A view of ``states``."""
         return self.states[:-1]
 
     @property
@@ -286,11 +286,11 @@ def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], 
 def check_rules(run: Run) -> Run:
     """Return the run; raise if the rules do not allow a step, the score or the highest tile.
 
-    The score is that of the moves, or the board score. A game that does not begin with its start has earlier
+    The score is that of the moves, or the board score. A game that does not start with its start has earlier
     merges, too. A game without its last move, as lossy conversions leave it, has the facts of its end.
 
     Raises:
-        ReplayError: a move is illegal, or not followed by one spawned 2 or 4; the message has the step.
+        ReplayError: a move is illegal, or not followed by one spawned 2 or 4. The message has the step.
         BookkeepingError: another score or highest tile.
 
     Example:
@@ -311,8 +311,8 @@ def check_rules(run: Run) -> Run:
     hint = "the run's writer has other rules, or the file is damaged"
     if step == len(run):
         raise BookkeepingError(
-            f"max_score is {meta.max_score} and highest_tile {meta.highest_tile}; "
-            f"the steps end with {merged} and {1 << final_exponent(states[-1])}",
+            f"max_score is {meta.max_score} and highest_tile {meta.highest_tile}. "
+            f"The steps end with {merged} and {1 << final_exponent(states[-1])}",
             hint=hint,
         )
     board, following = int(states[step]), int(states[step + 1])
@@ -340,7 +340,7 @@ def until_win(run: Run) -> Run:
     """Return a run of another program up to the move that merges two tiles of 32768, which ends a game here.
 
     Raises:
-        ReplayError: a run of this program, recorded under rules 1, goes on after such a move.
+        ReplayError: a run of this program, recorded under rules 1, continues after such a move.
     """
     from tape2048.game.moves import find_fault, find_win
 
@@ -365,7 +365,7 @@ class RunRows(RowView):
     """The steps of several runs as one source of rows, in the order of the runs.
 
     Args:
-        runs: the runs; a step takes 34 bytes of memory, and ``run_id`` is the run's ordinal.
+        runs: the runs. A step takes 34 bytes of memory, and ``run_id`` is the run's ordinal.
 
     Example:
         >>> from tape2048.runs import RunRows, read_run

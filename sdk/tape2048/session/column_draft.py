@@ -107,9 +107,9 @@ def write_columns(
         session: the session.
         columns: what to write; ``rows`` and ``steps_crc32c`` are filled in.
         make: called with ranges of rows; returns each column's values of these rows, of its type.
-        chunk_rows: rows of a range, >= 1; a resumed job keeps its first size.
+        chunk_rows: rows of a range, >= 1. A resumed job keeps its first size.
         share: index of this process's share, from 0, and number of shares.
-        force: replace columns of other facts, or an unfinished job; the old columns stay until the new ones
+        force: replace columns of other facts, or an unfinished job. The old columns stay until the new ones
             are complete.
         progress: called with the number of this share's rows done, and of all of them.
 
@@ -148,7 +148,7 @@ def write_columns(
                 made += sizes[chunk]
                 report(min(ready + made, total), total)
             missing = draft.publish()
-            # Other shares' chunks are theirs to make; this share's were damaged after they were written.
+            # Other shares' chunks are theirs to make. This share's were damaged after they were written.
             wanted = [chunk for chunk in missing if chunk in sizes]
             if not wanted:
                 return Written("waiting" if missing else "made", plan.rows, made, plan.columns)
@@ -207,7 +207,7 @@ def tokens_of(session: ColumnOwner, rows: range) -> NDArray[np.uint8]:
 def _as_stored(values: NDArray[Any], column: ColumnInfo) -> NDArray[Any]:
     kind = column.numpy_dtype
     if column.dtype == "bf16" and values.dtype != kind:
-        # To nearest, ties to even; a NaN stays one.
+        # To nearest, ties to even. A NaN stays one.
         bits = values.astype("<f4").view("<u4")
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(kind)
@@ -225,7 +225,7 @@ def _plan(
     """Plan columns of a session; ``trusted`` believes the manifest's checksum of the rows."""
     if session.rows_without_run:
         message = (
-            f"found {counted(session.rows_without_run, 'row')} of no run; a column needs rows of runs alone"
+            f"found {counted(session.rows_without_run, 'row')} of no run. A column needs rows of runs alone"
         )
         hint = "Convert it to a session without them: tape2048 convert"
         raise ColumnError(message, path=session.path, hint=hint)
@@ -270,7 +270,7 @@ def _difference(found: Sequence[ColumnInfo], expected: Sequence[ColumnInfo]) -> 
 
 
 class ColumnPlan(msgspec.Struct, frozen=True):
-    """The columns of a job, all of the same rows, and the rows of a chunk; the last one may have fewer."""
+    """The columns of a job, all of the same rows, and the rows of a chunk. The last one may have fewer."""
 
     columns: tuple[ColumnInfo, ...]
     chunk_rows: int
@@ -291,7 +291,7 @@ class ColumnPlan(msgspec.Struct, frozen=True):
 
 
 class ColumnDraft:
-    """One process's share of a job; a context manager that holds the share's journal.
+    """One process's share of a job. A context manager that holds the share's journal.
 
     Attributes:
         plan: as given, with the ``chunk_rows`` of the existing draft.
@@ -327,7 +327,7 @@ class ColumnDraft:
             path = self.path / "journal.{}of{}".format(*self._share)
             self._journal = stack.enter_context(open_fd(path, os.O_RDWR | os.O_CREAT | os.O_APPEND))
             self._take(self._journal)
-            # Drop a truncated record: the next one must begin at a multiple of the record size.
+            # Drop a truncated record: the next one must start at a multiple of the record size.
             size = os.fstat(self._journal).st_size
             os.ftruncate(self._journal, size - size % _RECORD_BYTES)
             self._values = self._open_values(stack)
@@ -373,7 +373,7 @@ class ColumnDraft:
         return checksum
 
     def publish(self, *, verify: bool = True) -> list[int]:
-        """Rename the files to their final names if every chunk is complete; else return the missing ones.
+        """Rename the files to their final names if every chunk is complete. Otherwise, return the missing ones.
 
         Without ``verify``, this process has written all rows.
         """
@@ -454,7 +454,7 @@ class ColumnDraft:
         free = shutil.disk_usage(self.path).free
         sizes = [_offset(column, column.rows) for column in columns]
         if sum(sizes) - 512 * sum(os.fstat(fd).st_blocks for fd in fds) > free:
-            message = f"{free:,} bytes are free; the columns take {sum(sizes):,}"
+            message = f"{free:,} bytes are free. The columns take {sum(sizes):,}"
             raise DiskFullError(message, path=self._directory, hint="Free some space.")
         for column, fd, size in zip(columns, fds, sizes, strict=True):
             write_all(fd, _header(column), 0)

@@ -161,7 +161,7 @@ class Columns(Mapping[str, ColumnInfo]):
     An access raises KeyError for an unknown name, and ColumnError for a damaged or half-written column.
 
     Attributes:
-        places: directories with columns, in the order in which they are searched; the first is written to.
+        places: directories with columns, in the order in which they are searched. The first is written to.
         rows: number of rows of the session.
         rows_entry: what the manifest says of its rows; None for a foreign session.
         foreign: its rows, whose fields are columns, too; None for a recorder's.
@@ -229,7 +229,7 @@ class Columns(Mapping[str, ColumnInfo]):
             return self._open_shards(info, [place / file for file in files])
         crc32c = self.rows_entry.crc32c if self.rows_entry else info.steps_crc32c
         if (info.rows, info.steps_crc32c) != (self.rows, crc32c):
-            message = f"made of {info.rows} rows with CRC-32C {info.steps_crc32c}; the session has "
+            message = f"made of {info.rows} rows with CRC-32C {info.steps_crc32c}. The session has "
             message, hint = f"{message}{self.rows} with {crc32c}", _again(name, info.facts.get("maker"))
             raise ColumnError(message, path=place / info.json_name, hint=hint)
         path = place / info.npy_name

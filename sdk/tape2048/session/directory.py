@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: The largest manifest that is parsed; one with two files has about 200 bytes.
+#: The largest manifest that is parsed. One with two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
 
 #: The usual name of a pack of 32-byte rows.
@@ -61,14 +61,14 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
     absolute = Path(os.path.abspath(path))
     if absolute.name.startswith("."):
         raise NotASessionError(
-            "a name that begins with '.' is not a session: it is still being written, or was abandoned",
+            "a name that starts with '.' is not a session: it is still being written, or was abandoned",
             path=absolute,
             hint="the recorder's next start finishes it",
         )
     with reading(absolute):
         if not absolute.is_dir():
             if not absolute.exists():
-                raise MissingPathError("nothing stands at this path", path=absolute)
+                raise MissingPathError("no such file or directory", path=absolute)
             raise NotASessionError("not a directory", path=absolute)
     return absolute
 
@@ -130,14 +130,14 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
 
 
 def is_session(names: Collection[str]) -> bool:
-    """Tell a session, or a part of one, by the names of its entries; a data set has such names, too."""
+    """Tell a session, or a part of one, by the names of its entries. A data set has such names, too."""
     return any(name in {METADATA_DB, STEPS_NPY, TAPE_NPY} or SHARD_NAME.fullmatch(name) for name in names)
 
 
 def kind_of_directory(directory: Path) -> str | None:
     """Name what a directory is as a whole, where it is one thing: a session, a data set, a pack's directory.
 
-    A pack's directory holds ``pack.dat`` and nothing else; a pack beside other files has no directory of its
+    A pack's directory holds ``pack.dat`` and nothing else. A pack beside other files has no directory of its
     own. A directory that cannot be listed is nothing.
     """
     try:

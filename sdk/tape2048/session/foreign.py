@@ -10,7 +10,7 @@ field                           type and meaning
 ``board`` or ``exps``           ``u8`` or ``i8``, a packed board; or ``u1`` [16], exponents
 ``move_dir`` or ``action``      ``u1``, optional: 0 up, 1 down, 2 left, 3 right
 ``tile_65536_mask``             ``u2``, optional: bit i is set where cell i (0 is the top left) holds 65536 or
-                                more; a packed board has 15 there
+                                more. A packed board has 15 there
 ==============================  ============================================================================
 
 Names, order, padding and the size of a row are free. Every other field of a numeric type, ``[]`` or ``[D]``,
@@ -103,7 +103,7 @@ class Layout(NamedTuple):
         return np.array((rows[self.board] > 15).any(axis=1))
 
     def steps(self, rows: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-        """Convert rows to ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``; a masked cell gets the exponent 16.
+        """Convert rows to ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``. A masked cell gets the exponent 16.
 
         Returns:
             The rows, and a mask of those whose mask contradicts their board.
@@ -148,7 +148,7 @@ class ForeignRows:
         counts: rows of each file.
         runs: the run table, as of ``Session``.
         owners: the runs of the rows.
-        begins: place in ``rows`` of each of the owners' segments, and ``ends``: of the end of its file.
+        starts: place in ``rows`` of each of the owners' segments, and ``ends``: of the end of its file.
         dense: whether the runs are stored one after the other, with a row for each step.
         without_run: number of rows whose run is not in the table.
     """

@@ -100,7 +100,7 @@ class ReadLock:
 
 def lock_for_reading(directory: Path) -> ReadLock | None:
     """Keep a session from being removed; return None if there are no locks, or the directory's is taken."""
-    # Of links, only one in place of the directory itself matters: its target has other neighbours.
+    # Of links, only one instead of the directory itself matters: its target has other neighbours.
     root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
     with _mutex:
         _unlock_released()
@@ -110,7 +110,7 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
                 return None  # locked as a whole, and not by a remover: that one's lock file would be there
             byte = 0 if file.whole else _byte_of(directory.stat())
             if file.counts.get(byte, 0) == 0 and not file.whole and not _lock(file.fd, fcntl.F_RDLCK, byte):
-                raise MissingPathError("nothing stands at this path (it is being removed)", path=directory)
+                raise MissingPathError("no such file or directory (it is being removed)", path=directory)
             file.counts[byte] = file.counts.get(byte, 0) + 1
             lock = ReadLock(file, byte)
         except OSError:
@@ -121,7 +121,7 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
     except OSError:
         found = -1
     if found != byte:
-        raise MissingPathError("nothing stands at this path (it was removed just now)", path=directory)
+        raise MissingPathError("no such file or directory (it was removed just now)", path=directory)
     return lock
 
 
@@ -188,7 +188,7 @@ def _unknown_reader(root: Path, hint: str) -> BusyError:
 
 
 class RemovalLock:
-    """The exclusive right to remove sessions of the directory ``root``; a context manager."""
+    """The exclusive right to remove sessions of the directory ``root``. A context manager."""
 
     def __init__(self, root: Path) -> None:
         with storage_errors(root, "locking it"), contextlib.ExitStack() as held:
@@ -233,7 +233,7 @@ class RemovalLock:
 
 
 class LockProbe:
-    """A view of the readers' locks of ``root``; a context manager that creates and locks nothing."""
+    """A view of the readers' locks of ``root``. A context manager that creates and locks nothing."""
 
     def __init__(self, root: Path) -> None:
         self._fd: int | None = None

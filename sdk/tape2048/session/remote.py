@@ -108,7 +108,7 @@ class _Tombstone(msgspec.Struct, frozen=True):
 def put_session(store: Store, session: Path, label: str) -> str:
     """Put a published session into a store, and read it back.
 
-    What is there under its name stays if it is whole and has the same bytes; else it is written again.
+    What is there under its name stays if it is whole and has the same bytes. Otherwise, it is written again.
     """
     try:
         local = read_path(session / MANIFEST).tobytes()
@@ -175,11 +175,11 @@ def download(
 
 
 def parse_named(name: str, text: bytes, path: str | Path) -> Manifest:
-    """Parse the manifest that a session's name stands for; ManifestError if it is another one."""
+    """Parse the manifest that a session's name represents; ManifestError if it is another one."""
     named = RemoteName.parse(name)
     if named is None or _digest(text) != named.digest:
         raise ManifestError(
-            "not the manifest that the session's name stands for: it was replaced or cut",
+            "not the manifest that the session's name represents: it was replaced or cut",
             path=path,
             hint="the recorder's copy is gone: restore this one, or remove the session",
         )
@@ -221,7 +221,7 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
 
 
 def read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
-    """Read the manifest that a session's name stands for, with its text."""
+    """Read the manifest that a session's name represents, with its text."""
     key = f"{SESSIONS}/{name}/{MANIFEST}"
     text = store.get(key, MANIFEST_BYTES_MAX)
     return parse_named(name, text, store.path(key)), text
@@ -239,7 +239,7 @@ def check_local(path: Path, entry: FileEntry) -> str:
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size
         if size != entry.bytes:
-            raise TruncatedError(f"has {size} bytes; the manifest says {entry.bytes}", path=path)
+            raise TruncatedError(f"has {size} bytes. The manifest says {entry.bytes}", path=path)
         checksum = crc32c_file(fd, size, path, on_chunk=lambda chunk: digest.update(chunk.data))
         check_crc(checksum, entry.crc32c, "the file", path=path, offset=0)
     _check_sha256(digest.hexdigest(), entry, path)
@@ -248,7 +248,7 @@ def check_local(path: Path, entry: FileEntry) -> str:
 
 def _check_sha256(found: str, entry: FileEntry, path: str | Path) -> None:
     if entry.sha256 not in {None, found}:
-        raise ChecksumError(f"SHA-256 {found}; the manifest says {entry.sha256}", path=path)
+        raise ChecksumError(f"SHA-256 {found}. The manifest says {entry.sha256}", path=path)
 
 
 def compare_file(
@@ -265,11 +265,11 @@ def compare_file(
         write(data)
     if found < entry.bytes:
         raise TruncatedError(
-            f"reads back {found} bytes; the manifest says {entry.bytes}", path=store.path(key), offset=found
+            f"reads back {found} bytes. The manifest says {entry.bytes}", path=store.path(key), offset=found
         )
     if (found, checksum) != (entry.bytes, entry.crc32c):
         raise ChecksumError(
-            f"reads back as CRC-32C {checksum:#010x}; the manifest says {entry.crc32c:#010x}",
+            f"reads back as CRC-32C {checksum:#010x}. The manifest says {entry.crc32c:#010x}",
             path=store.path(key),
         )
     _check_sha256(digest.hexdigest(), entry, store.path(key))
@@ -277,7 +277,7 @@ def compare_file(
 
 MEGABYTE = 10**6
 
-#: The default bound of a cache, in MB: some dozen sessions of 1e9 rows on tape.
+#: The default bound of a cache, in MB: about a dozen sessions of 1e9 rows on tape.
 CACHE_MAX_MB = 20_000
 
 _TABLES = ".tables"

@@ -169,7 +169,7 @@ class RemoteSession(Session):
         self._kept: Hold | None = None
 
     def _reset(self, held: Held | None = None) -> None:
-        """Begin with a free lock, and in a forked child with what is mapped already, for good."""
+        """Start with a free lock, and in a forked child with what is mapped already, for good."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._held = held
@@ -182,7 +182,7 @@ class RemoteSession(Session):
         rows = manifest.rows
         if len(metadata.runs) != manifest.runs:
             raise ManifestError(
-                f"runs is {manifest.runs}; the session has {len(metadata.runs)}", path=path / MANIFEST
+                f"runs is {manifest.runs}. The session has {len(metadata.runs)}", path=path / MANIFEST
             )
         if TAPE_NPY in manifest.files and ANCHORS_NPY in manifest.files:
             anchor_rows = check_anchor_rows(path, manifest)
@@ -267,7 +267,7 @@ class RemoteSession(Session):
         self._settle()
 
     def release(self) -> None:
-        """End one call of :meth:`acquire`; the garbage collector may call this."""
+        """End one call of :meth:`acquire`. The garbage collector may call this."""
         self._released.append(None)
         self._settle()
 
@@ -295,7 +295,7 @@ class RemoteSession(Session):
                 expected = part.rows, part.dtype.itemsize, part.offset
                 if found != expected:
                     raise ManifestError(
-                        f"rows, bytes of a row and offset are {found}; the manifest says {expected}",
+                        f"rows, bytes of a row and offset are {found}. The manifest says {expected}",
                         path=path,
                         hint="remove the session from the cache",
                     )
@@ -304,7 +304,7 @@ class RemoteSession(Session):
 
 
 class Hold:
-    """Sessions whose rows are here and stay, until this is closed or collected; a context manager."""
+    """Sessions whose rows are here and stay, until this is closed or collected. A context manager."""
 
     def __init__(self) -> None:
         self._sessions: list[RemoteSession] = []
@@ -330,7 +330,7 @@ class Hold:
         return hold
 
     def close(self) -> None:
-        """Release the sessions; a forked child keeps its parent's."""
+        """Release the sessions. A forked child keeps its parent's."""
         while self._sessions and self._pid == os.getpid():
             self._sessions.pop().release()
 

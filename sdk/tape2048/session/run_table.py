@@ -3,7 +3,7 @@
 The mapping of rows to runs takes memory that grows with the runs and not with the rows.
 
 The rows are a sequence of segments, each a stretch of consecutive rows of one run. A run that the recorder
-wrote is one segment; a foreign session may interleave its runs, and then a run has several segments.
+wrote is one segment. A foreign session may interleave its runs, and then a run has several segments.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ def from_run_table(
 ) -> tuple[NDArray[np.void], Owners]:
     """Sort a run table, ``RUN_DTYPE[R]``, by ``first_row``; return it with the owners of the rows."""
     if (np.diff(runs["first_row"].astype(np.int64)) <= 0).any():
-        # A run without rows comes before the run that begins at the same row.
+        # A run without rows comes before the run that starts at the same row.
         runs = runs[np.lexsort((runs["rows"], runs["first_row"]))]
     first = runs["first_row"].astype(np.int64)
     ends = np.append(0, first + runs["rows"].astype(np.int64))
     wrong = np.flatnonzero(first != ends[:-1])
     if wrong.size:
         at = wrong[0]
-        found = f"run {runs['id'][at]} begins at row {first[at]}; the runs before it end at row {ends[at]}"
+        found = f"run {runs['id'][at]} starts at row {first[at]}. The runs before it end at row {ends[at]}"
         raise BookkeepingError(found, path=path)
     if ends[-1] != rows:
-        found = f"the {len(runs)} runs have {ends[-1]} rows together; the steps have {rows}"
+        found = f"the {len(runs)} runs have {ends[-1]} rows together. The steps have {rows}"
         raise BookkeepingError(found, path=path)
     filled = np.flatnonzero(runs["rows"])
     return runs, Owners(first[filled], filled, rows, contiguous=True)
@@ -107,7 +107,7 @@ def find_owners(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the rows of each run from every row's ``run_id``, which ``ids`` returns by row numbers.
 
-    Returns first row and run of each segment, ``i64[S]``; the run is -1 for rows of no run. These are an
+    Returns first row and run of each segment, ``i64[S]``. The run is -1 for rows of no run. These are an
     error if ``whole`` is set, or if no row is of a run.
     """
     starts, segment_ids = _segments(rows, ids)

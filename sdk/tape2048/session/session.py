@@ -150,7 +150,7 @@ class Session(RowView):
                 read from ``columns/<name of the session>``, first, and are written there.
 
         Raises:
-            MissingPathError: nothing stands at this path.
+            MissingPathError: no such file or directory.
             NotASessionError: no (finished) session stands there.
             FormatError: the subclass for the first defect found; an incomplete session never opens.
             StorageError: the operating system could not read a file.
@@ -175,7 +175,7 @@ class Session(RowView):
         for name, found in (("rows", len(rows)), ("runs", len(metadata.runs))) if manifest else ():
             if getattr(manifest, name) != found:
                 raise ManifestError(
-                    f"{name} is {getattr(manifest, name)}; the session has {found}", path=directory / MANIFEST
+                    f"{name} is {getattr(manifest, name)}. The session has {found}", path=directory / MANIFEST
                 )
         session = cls(directory, rows, metadata, manifest, load)
         session.read_lock = lock
@@ -232,7 +232,7 @@ class Session(RowView):
 
     @property
     def column_places(self) -> tuple[Path, ...]:
-        """The directories with columns, in the order in which they are searched; the first is written to."""
+        """The directories with columns, in the order in which they are searched. The first is written to."""
         return (self.path,) if self.overlay is None else (self.overlay, self.path)
 
     @property
@@ -268,7 +268,7 @@ class Session(RowView):
         facts: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> Column:
-        """Write a column beside the rows, or to the overlay; it appears when it is complete.
+        """Write a column beside the rows, or to the overlay. It appears when it is complete.
 
         Args:
             name: a-z, then up to 63 of a-z, 0-9 and _; not a built-in field of batches.
@@ -282,7 +282,7 @@ class Session(RowView):
             ValueError: an invalid name or type, or values of another number of rows.
             ColumnError: the column exists (without ``replace``), or the session has rows of no run.
             BusyError: another process writes the column.
-            StorageError: the operating system refused something; a DiskFullError for lack of space.
+            StorageError: the operating system refused something. A DiskFullError for lack of space.
 
         Example:
             >>> session.write_column(
@@ -396,7 +396,7 @@ class Session(RowView):
         return np.ascontiguousarray(row_bytes[:, EXPS_OFFSET : EXPS_OFFSET + 16])
 
     def moves(self, rows: Rows) -> NDArray[np.uint8]:
-        """Return the moves of the given rows, ``u8[n]``: 0 up, 1 down, 2 left, 3 right; a new array.
+        """Return the moves of the given rows, ``u8[n]``: 0 up, 1 down, 2 left, 3 right. A new array.
 
         Args:
             rows: as for :meth:`tokens`, with the same errors.
@@ -480,7 +480,7 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
     """List the finished sessions directly in a directory, sorted by name.
 
     A directory counts if it is named like a session, or holds ``metadata.db`` or rows. So a damaged session
-    is listed, and opening it raises its error. Names that begin with ``.`` (still being written) and data
+    is listed, and opening it raises its error. Names that start with ``.`` (still being written) and data
     sets are skipped.
 
     Raises:

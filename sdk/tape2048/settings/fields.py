@@ -117,7 +117,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def has_text(self) -> bool:
-        """Whether a flag or a variable can hold it; a table is for files only."""
+        """Whether a flag or a variable can hold it. A table is for files only."""
         return self.kind != "table"
 
     @property
@@ -230,7 +230,7 @@ def _is_numbers(raw: object) -> TypeGuard[list[float]]:
 
 
 def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) -> S:
-    """Read a table of settings; the others have their defaults."""
+    """Read a table of settings. The others have their defaults."""
     given = [(key, value, origin) for key, value in as_table(raw, name, origin).items()]
     return _checked(kind, read_given(kind, given, table=name), origin)
 
@@ -265,7 +265,7 @@ def read_given(
     also: Iterable[str] = (),
     listed_by: str = "tape2048 config show",
 ) -> dict[str, tuple[Any, Origin]]:
-    """Read values by the settings that ``kind`` declares; a later value replaces an earlier one."""
+    """Read values by the settings that ``kind`` declares. A later value replaces an earlier one."""
     settings, found = settings_of(kind), {}
     for name, raw, origin in given:
         if name not in settings:
@@ -412,10 +412,10 @@ def unknown_key(
     table: str = "",
     listed_by: str = "tape2048 config show",
 ) -> ConfigError:
-    """Make the error of an unknown setting; the message names the nearest known one."""
+    """Make the error of an unknown setting. The message names the nearest known one."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
-    nearest = f"; the nearest is {names[near[0]]!r}" if near else ""
+    nearest = f". The nearest is {names[near[0]]!r}" if near else ""
     message = f"{table}: " * bool(table) + f"found {found!r}, which is not a setting{nearest}"
     path = origin.where if origin.kind == "file" else None
     hint = (

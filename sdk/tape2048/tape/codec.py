@@ -104,7 +104,7 @@ def step_forward(board: Any, byte: Any) -> Any:
 
     Args:
         board: ``u64``, a packed board.
-        byte: ``u64``, the step's byte. Any byte is safe; a wrong one gives a wrong board.
+        byte: ``u64``, the step's byte. Any byte is safe. A wrong one gives a wrong board.
 
     Example:
         >>> from numba import njit
@@ -179,7 +179,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
             left[lane] -= count
             if left[lane] == 0:
                 finals[game[lane]], wrong[game[lane]] = board[lane], U8(bad[lane] != U64(0))
-    for lane in range(LANES):  # no game is left for one of them; the others go on one by one
+    for lane in range(LANES):  # no game is left for one of them. The others continue one by one
         if left[lane]:
             one, wrongs = board[lane], U64(0)
             for place in range(U64(at[lane]), U64(at[lane] + left[lane])):

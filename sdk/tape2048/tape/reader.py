@@ -58,7 +58,7 @@ class Defect(NamedTuple):
 
     Attributes:
         game: its place among the games that were checked.
-        step: 0-based; the number of steps where the defect is known only after the last one.
+        step: 0-based. The number of steps where the defect is known only after the last one.
         kind: the class of its error.
         text: what was found and expected.
         games: number of games whose first defect is of this kind, this one included.
@@ -114,7 +114,7 @@ def check_games(
 
     Returns:
         Their boards and defects: a start that is none, bit 7, an illegal move, a spawn on a full cell, a game
-        that goes on after its end or stops before it; and a score, a highest tile or a number of steps other
+        that continues after its end or stops before it; and a score, a highest tile or a number of steps other
         than the run table's. The anchors of the piece are :func:`anchors_of` its boards.
 
     Raises:
@@ -151,7 +151,7 @@ def check_games(
         if kind == _DIFFERS:
             name = next(name for name, values in found.items() if values[game] != row[name])
             error: type[FormatError] = BookkeepingError
-            text = f"{name} is {found[name][game]}; the run table says {row[name]}"
+            text = f"{name} is {found[name][game]}. The run table says {row[name]}"
         else:
             played = tape[first[game] : first[game] + steps[game]]
             error, text = _describe(kind, _board_at(played[:step], starts[game]), played[step:])
@@ -192,8 +192,8 @@ def anchor_error(  # noqa: PLR0917
 ) -> BookkeepingError:
     """Make the error of a row's anchor other than the board that the tape leads to, in a run."""
     return BookkeepingError(
-        f"run {run['id']}, step {row - int(run['first_row'])}: the anchor of row {row} is {found:#018x}; "
-        f"the tape leads to {due:#018x}",
+        f"run {run['id']}, step {row - int(run['first_row'])}: the anchor of row {row} is {found:#018x}. "
+        f"The tape leads to {due:#018x}",
         path=path,
         offset=offset,
         hint=HINT,
@@ -214,7 +214,7 @@ def _board_at(tape: NDArray[np.uint8], start: np.uint64) -> np.uint64:
 
 
 def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[type[FormatError], str]:
-    """Describe a defect of the rules, on the board before its step; ``rest`` begins with the step's byte."""
+    """Describe a defect of the rules, on the board before its step; ``rest`` starts with the step's byte."""
     from tape2048.game.rules import legal_mask, wins
     from tape2048.tape import codec
 
@@ -226,7 +226,7 @@ def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[typ
         rules = f": {RULES_1}" if any(wins(board, move) for move in range(4)) else ""
         return ReplayError, f"the game stops on board {board:#018x}, where move {legal} is legal{rules}"
     if kind == codec.AFTER_END:
-        return ReplayError, f"the game goes on after its end, on board {board:#018x}"
+        return ReplayError, f"the game continues after its end, on board {board:#018x}"
     byte = int(rest[0])
     if kind == codec.BIT_7:
         found = f"byte {byte:#04x} has bit 7 set; expected 0"
@@ -351,7 +351,7 @@ class Tape:
         return begin, np.where(from_anchor, self.anchors[anchor], self.starts[games])
 
     def _raise_defect(self, game: int) -> None:
-        """Raise a game's defect; the last byte of a game that ends with a 65536 is none."""
+        """Raise a game's defect. The last byte of a game that ends with a 65536 is none."""
         boards = self.states(game)[:-1]
         run, first, path = self.runs[game], int(self.first_rows[game]), self._directory / ANCHORS_NPY
         due = anchors_of(boards, first, self.anchor_rows)
@@ -372,7 +372,7 @@ def open_tape(directory: Path, metadata: Metadata, manifest: Manifest | None, lo
     anchor_rows = check_anchor_rows(directory, manifest)
     data = open_rows(directory / TAPE_NPY, [TAPE_DTYPE], load)
     anchors = open_rows(directory / ANCHORS_NPY, [ANCHOR_DTYPE], load)
-    assert manifest is not None  # checked above; the files have the manifest's sizes
+    assert manifest is not None  # checked above. The files have the manifest's sizes
     sizes = manifest.files[TAPE_NPY].bytes, manifest.files[ANCHORS_NPY].bytes
     offsets = sizes[0] - data.nbytes, sizes[1] - anchors.nbytes
     return make_tape(directory, metadata, data, anchors, anchor_rows, offsets)

@@ -127,7 +127,7 @@ class CriticHead(nn.Module):
     def set_prior(self, shares: Sequence[float]) -> None:
         """Start from the T shares of true labels, each in [0, 1], as every row's probabilities.
 
-        Weights of the last layer become 0. So training does not begin by learning the prevalence, and the
+        Weights of the last layer become 0. So training does not start by learning the prevalence, and the
         probability of a threshold that no game reached stays near 0.
         """
         if len(shares) != len(self.thresholds) or not all(0 <= share <= 1 for share in shares):
@@ -148,7 +148,7 @@ class CriticHead(nn.Module):
         ``z - log w``: the bias gets this shift.
 
         The ordered form has no bias for each threshold, and weights may demand logits that rise with the
-        threshold. Train it on ``logits + log w`` instead; then there is nothing to fold.
+        threshold. Train it on ``logits + log w`` instead. Then there is nothing to fold.
 
         Args:
             weights: w > 0 of each threshold.
@@ -386,7 +386,7 @@ class TorchCritic(DrawsBoards):
 def _read_info(directory: Path) -> CriticInfo:
     path = directory / CRITIC_JSON
     if not directory.exists():
-        raise MissingPathError("nothing stands at this path", path=directory)
+        raise MissingPathError("no such file or directory", path=directory)
     if not path.exists():
         raise ModelError(
             f"no {CRITIC_JSON}: not a critic", path=directory,

@@ -73,9 +73,9 @@ def embed_session(
         tower: from :func:`tape2048.torch.tower.open_tower`.
         device: of the tower; by default the CPU.
         batch_rows: maximum number of rows in a batch, >= 1.
-        chunk_rows: rows of a chunk, >= 1; a resumed job keeps its first size.
+        chunk_rows: rows of a chunk, >= 1. A resumed job keeps its first size.
         share: index of this process's share, from 0, and number of shares.
-        force: make embeddings even if the session has some, or an unfinished job of another tower; those
+        force: make embeddings even if the session has some, or an unfinished job of another tower. Those
             stay until the new ones are complete.
         progress: called with the number of this share's rows done, and of all of them.
 

@@ -61,7 +61,7 @@ Tensors = dict[str, torch.Tensor]
 # Torch has few operations for unsigned types other than uint8; NumPy has no bfloat16, whose bits are uint16.
 _SIGNED = {np.dtype(f"u{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 
-_MOVED = "the loader was moved, or iterated over again, while this iteration went on"
+_MOVED = "the loader was moved, or iterated over again, while this iteration continued"
 
 #: Bits of the last word of :attr:`CriticLoader._shared` that identify a pass; its number is above them.
 _PASS_BITS = 48
@@ -106,8 +106,8 @@ class CriticLoader(IterableDataset[Tensors]):
 
     Raises:
         ConfigError: no such device.
-        CorpusError: when an iteration begins: mapped rows were truncated since the corpus was opened.
-        ValueError: an invalid argument; else as for :class:`tape2048.batches.batches.Batches`.
+        CorpusError: when an iteration starts: mapped rows were truncated since the corpus was opened.
+        ValueError: an invalid argument. Otherwise, as for :class:`tape2048.batches.batches.Batches`.
 
     Example:
         >>> from tape2048 import Corpus
@@ -153,7 +153,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self._waits = [0.0, 0.0]  # as a prefetcher's, of all iterations
         self._ended = 0  # iterations, of this or of a DataLoader: an older one finds that it is over
         # u64 in shared memory, for a DataLoader's workers: the version of the next ones, the seed, where the
-        # next pass begins, and the newest uncounted pass of new workers since then.
+        # next pass starts, and the newest uncounted pass of new workers since then.
         self._shared: torch.Tensor = torch.zeros(
             3 + len(self.batches.here), dtype=torch.int64
         ).share_memory_()  # type: ignore[no-untyped-call]
@@ -165,7 +165,7 @@ class CriticLoader(IterableDataset[Tensors]):
         return self.batches.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, >= 0; an iteration under way ends with an error."""
+        """Go to the start of an epoch, >= 0; an iteration under way ends with an error."""
         epoch = as_int("epoch", epoch)
         if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
@@ -267,11 +267,11 @@ class CriticLoader(IterableDataset[Tensors]):
         batches = self.batches
         here = batches.start_of(batches.epoch + 1) if batches.is_over else batches.here
         shared = self._shared.numpy().view(np.uint64)
-        # The lowest bit of the version: a counted pass begins there, whatever the worker has read before.
+        # The lowest bit of the version: a counted pass starts there, whatever the worker has read before.
         shared[:] = [(int(shared[0]) | 1) + 1 + counted, batches.seed, here[0] % (1 << 64), *here[1:], 0]
 
     def _go_to_pass(self, reader: int) -> None:
-        """Go to where this pass begins; a worker's copy of the loader is as old as the worker."""
+        """Go to where this pass starts. A worker's copy of the loader is as old as the worker."""
         shared, batches = self._shared.numpy().view(np.uint64), self.batches
         version, seed, *here, newest = shared.tolist()
         if version & 1 or self._version not in {None, version}:
@@ -295,7 +295,7 @@ class CriticLoader(IterableDataset[Tensors]):
         """Iterate over a ``DataLoader`` of this loader, and count its batches in this loader's state.
 
         Raises:
-            RuntimeError: the loader was moved, or iterated over again, while this iteration went on.
+            RuntimeError: the loader was moved, or iterated over again, while this iteration continued.
             ValueError: the ``DataLoader`` has a ``batch_size``.
         """
         if (size := getattr(data_loader, "batch_size", None)) is not None:
@@ -388,7 +388,7 @@ class RowBatch(Sequence[Tensors]):
 def collate(rows: Sequence[Tensors]) -> Tensors:
     """Return the batch that :meth:`CriticDataset.__getitems__` made, without a copy.
 
-    Torch's own collation also works, and splits and joins the batch row by row; this function does the same
+    Torch's own collation also works, and splits and joins the batch row by row. This function does the same
     where rows came one by one (from a ``ConcatDataset``).
 
     Example:
@@ -486,7 +486,7 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
     Args:
         corpus: the source of the rows, as for :class:`CriticDataset`; for a :class:`CriticLoader` also
             ``corpus.capped(...)``, whose rows have a ``weight``.
-        map_style: rows by number; else, of a corpus alone, batches in turn (:class:`CriticLoader`).
+        map_style: rows by number. Otherwise,, of a corpus alone, batches in turn (:class:`CriticLoader`).
         **options: of the class.
 
     Raises:

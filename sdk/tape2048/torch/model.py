@@ -82,7 +82,7 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
     sources = {name: part if cap is None else part.capped(cap) for name, part in parts.items()}
     field = "embeddings" if config.use_embeddings else "tokens"
     embeddings = None
-    if config.use_embeddings:  # of one session; the loader compares all sessions
+    if config.use_embeddings:  # of one session. The loader compares all sessions
         embeddings = corpus.sessions[int(parts["train"].runs["session"][0])].column("embeddings")
     row_bytes = 16 if embeddings is None else embeddings.info.row_bytes
     common: dict[str, Any] = {
@@ -150,7 +150,7 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
             row = int(rows[odd.argmax()])
             run = loader.corpus.runs[int(np.searchsorted(loader.corpus.row_starts, row, "right")) - 1]
             session = loader.corpus.sessions[int(run["session"])]
-            text += f"; the embedding of row {row} (run {run['id']} of {session.name}) is not finite"
+            text += f". The embedding of row {row} (run {run['id']} of {session.name}) is not finite"
     return text
 
 

@@ -59,7 +59,7 @@ class Ranks(NamedTuple):
         return [tensor.cpu() for tensor in found]
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns on rank 0, on all ranks; it can be pickled."""
+        """Return what ``make`` returns on rank 0, on all ranks. It can be pickled."""
         if self.world_size == 1:
             return make()
         told: list[Any] = [None, None]
@@ -73,7 +73,7 @@ class Ranks(NamedTuple):
         if failed is not None:
             raise failed
         if told[1] is not None:
-            raise ConfigError(f"rank 0 cannot begin: {told[1]}")
+            raise ConfigError(f"rank 0 cannot start: {told[1]}")
         return cast("T", told[0])
 
     def check_alike(self, facts: Mapping[str, Mapping[str, str]], failed: TapeError | None) -> None:
@@ -91,7 +91,7 @@ class Ranks(NamedTuple):
         host, first, _ = all_of[0]
         for rank, (node, found, error) in enumerate(all_of):
             if error is not None:
-                raise ConfigError(f"rank {rank} on {node} cannot begin: {error}")
+                raise ConfigError(f"rank {rank} on {node} cannot start: {error}")
             differences = [line for kind in first for line in _differences(kind, found[kind], first[kind])]
             if differences:
                 more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""

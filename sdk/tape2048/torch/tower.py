@@ -56,7 +56,7 @@ class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The sizes of a built-in tower.
 
     Attributes:
-        dim: D, width of the vectors; a multiple of ``heads``.
+        dim: D, width of the vectors. A multiple of ``heads``.
         layers: number of layers.
         heads: attention heads of a layer.
         ffn: width of a layer's feed-forward part.
@@ -211,7 +211,7 @@ def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: 
 
 def _open_directory(path: Path) -> OpenTower:
     if not path.exists():
-        raise MissingPathError("nothing stands at this path", path=path)
+        raise MissingPathError("no such file or directory", path=path)
     if not path.is_dir():
         raise ModelError(
             "no directory of a tower or critic", path=path,
@@ -277,7 +277,7 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
     try:
         module = importlib.import_module(match["module"])
     except ModuleNotFoundError as error:
-        # "their.towers" is missing where "their" is; a missing "torch" does not concern "torchtower".
+        # "their.towers" is missing where "their" is. A missing "torch" does not concern "torchtower".
         if error.name and not f"{match['module']}.".startswith(f"{error.name}."):
             raise MissingPackageError(f"{spec} needs {error.name}, which is not installed") from error
         raise ConfigError(
@@ -407,7 +407,7 @@ def publish_directory(
         target.parent.mkdir(parents=True, exist_ok=True)
         there = os.path.lexists(target)
         if there and not (replace and target.is_dir()):
-            raise NameTakenError("the name is taken; nothing was replaced", path=target)
+            raise NameTakenError("the name is taken. Nothing was replaced", path=target)
         others = _others(target, set(files)) if there else []
         with Staging(target) as staging:
             for name, content in files.items():
@@ -426,7 +426,7 @@ def _others(directory: Path, names: set[str]) -> list[Path]:
     in_the_way = [name for name in others if not (former and there[name].is_file(follow_symlinks=False))]
     if in_the_way:
         raise NameTakenError(
-            f"the directory has {in_the_way[0]} in it; nothing was replaced",
+            f"the directory has {in_the_way[0]} in it. Nothing was replaced",
             path=directory,
             hint="move this file, or choose another name",
         )

@@ -145,7 +145,7 @@ def load_checkpoint(  # noqa: PLR0917
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
     except (RuntimeError, ValueError) as error:
         raise StateError(f"the parameters are of other sizes: {error}", path=path) from error
-    # This rank's generators; those that are not in the checkpoint keep their state.
+    # This rank's generators. Those that are not in the checkpoint keep their state.
     cpu, cuda = (parts["rng"].get(f"{kind}.{ranks.rank}") for kind in ("cpu", "cuda"))
     if cpu is not None:
         torch.set_rng_state(cpu)
@@ -170,7 +170,7 @@ def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> No
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
-    """Return the states of all ranks' generators; all ranks have to call this."""
+    """Return the states of all ranks' generators. All ranks have to call this."""
     found = {f"rng.cpu.{rank}": state for rank, state in enumerate(ranks.gather(torch.get_rng_state()))}
     if ranks.device.type == "cuda":
         states = ranks.gather(torch.cuda.get_rng_state(ranks.device))
@@ -197,7 +197,7 @@ class _Clock:
     def __init__(self, rows: int, before_s: float) -> None:
         self._rows = rows  # of a step, on all ranks
         self._start = time.perf_counter() - before_s
-        self._since: float | None = None  # when the current measurement began
+        self._since: float | None = None  # when the current measurement started
         self._wait_s, self._steps = 0.0, 0
         self._last: tuple[float, float] | None = None
 
@@ -299,7 +299,7 @@ def validate(
     shift: torch.Tensor,
     ranks: Ranks,
 ) -> Validation:
-    """Evaluate the validation part; each rank evaluates its share, and gets the complete result.
+    """Evaluate the validation part. Each rank evaluates its share, and gets the complete result.
 
     The loader's epoch is 0, so that a cap draws the same rows each time. ``shift`` is that of the logits by
     ``pos_weight``, ``[T]``.
@@ -373,7 +373,7 @@ def train_critic(
         # spin they take the cores on which batches are made.
         torch.set_num_threads(config.threads or (1 if config.use_embeddings else threads))
         ranks.from_first(lambda: stack.enter_context(directory.locked()))
-        # Bound to no name: a wrapped model uses the process group, and has to be freed before it.
+        # Bound to no name: a wrapped model uses the process group, and must be freed before it.
         return _Trainer(config, directory, ranks, view or SilentView()).run(stop)
 
 
@@ -423,7 +423,7 @@ class _Trainer:
         parameters = sum(p.numel() for p in self.model.parameters())
         self.view.event(
             f"learning from {runs:,} games ({rows:,} rows an epoch), {parameters:,} parameters on "
-            f"{ranks.device}; the first step waits for compilers"
+            f"{ranks.device}. The first step waits for compilers"
         )
         weights = self.data.weights
         self.weights = None if weights is None else torch.tensor(weights, device=ranks.device)
@@ -438,7 +438,7 @@ class _Trainer:
         self._loss = math.nan
 
     def _resume(self) -> None:
-        """Go on from rank 0's checkpoint, if there is one; the other ranks may be on nodes without it."""
+        """Go on from rank 0's checkpoint, if there is one. The other ranks may be on nodes without it."""
         path = self.directory.checkpoint
         content = self.ranks.from_first(
             lambda: read_path(path).tobytes() if self.directory.has_checkpoint() else None
@@ -451,7 +451,7 @@ class _Trainer:
         if content is not None:
             self.state = load_checkpoint(content, path, self.state, self.model, self.optimizer, self.ranks)
             self.data.train.load_state_dict({**self.state.loader, "rank": self.ranks.rank})
-            self.view.event(f"going on from step {self.state.step:,} ({path})")
+            self.view.event(f"continuing from step {self.state.step:,} ({path})")
 
     def run(self, stop: Callable[[], bool]) -> Trained:
         """Train until the end, or a stop."""
@@ -614,7 +614,7 @@ class _Trainer:
         save_critic(self.directory.path / name, info, head, self.model.tower, replace=True)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint; the caller has checked that the losses are finite."""
+        """Write a checkpoint. The caller has checked that the losses are finite."""
         generators = rng_states(self.ranks)
         # A checkpoint has one sum for all ranks, so each continues with it, as it would from the file.
         self.state.loss_sum = self.ranks.mean(self.state.loss_sum)

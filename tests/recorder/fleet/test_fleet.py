@@ -112,7 +112,7 @@ def test_a_fleet_is_begun_once_and_read_back(store: Store) -> None:
         with pytest.raises(FleetError, match="not the plan of a fleet"):
             read_plan(store)
     store.remove("fleet.json")
-    with pytest.raises(FleetError, match="no fleet was begun here"):
+    with pytest.raises(FleetError, match="no fleet was started here"):
         read_plan(store)
     with pytest.raises(ConfigError, match="expected a built-in one"):
         create_fleet(store, RecorderConfig(player="python:m:f"))
@@ -210,7 +210,7 @@ def test_a_missing_or_other_store_gets_nothing(store: Store, tmp_path: Path) -> 
         with pytest.raises(TapeError):
             spool.ship(session)
         store.root.mkdir()  # the mount point
-        with pytest.raises(FleetError, match="no fleet was begun here"):
+        with pytest.raises(FleetError, match="no fleet was started here"):
             spool.ship(session)
         create_fleet(store, RecorderConfig(**PINNED))
         with pytest.raises(FleetError, match="another fleet now"):

@@ -60,5 +60,5 @@ def test_a_corpus_that_is_not_there_is_said_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["imitate.py", str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match="none: nothing stands at this path"):
+    with pytest.raises(SystemExit, match="none: no such file or directory"):
         example().main()

@@ -453,7 +453,7 @@ def test_a_resumed_training_keeps_its_start(tmp_path: Path) -> None:
     assert first.events[0] == f"starting from the network {one}"
     for view, start in ((second, one), (third, None)):
         trainer = run_training(small(moves=trainer_moves(out) + 1), out, view, stop, start=start)
-        assert view.events[0].startswith("going on from")
+        assert view.events[0].startswith("continuing from")
         assert trainer.network().facts["from"] == file_facts(one)["sha256"]
     with pytest.raises(errors.ConfigError, match="has from = "):
         run_training(small(), out, Seen(), stop, start=str(tmp_path / "two"))
@@ -594,7 +594,7 @@ def test_a_training_goes_on_where_it_ended(tmp_path: Path) -> None:
     run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
     view = Seen()
     trainer = run_training(small(), tmp_path, view, threading.Event())
-    assert view.events[0].startswith("going on from 20,")
+    assert view.events[0].startswith("continuing from 20,")
     through = Trainer(small())
     through.learn(10**9)
     assert state_of(trainer) == state_of(through)
@@ -736,8 +736,8 @@ def test_a_full_disk_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pyte
     trainer = run_training(small(), tmp_path, view, threading.Event())
     assert trainer.done
     line, checkpoint = [event for event in view.events if "no room" in event]
-    assert line.endswith("learning goes on, and the next lines are tried again")
-    assert checkpoint.endswith("learning goes on, and a checkpoint is written when there is room")
+    assert line.endswith("learning continues, and the next lines are tried again")
+    assert checkpoint.endswith("learning continues, and a checkpoint is written when there is room")
     written = [saved[0], *saved[4:]]
     assert [event for event in view.events if event.startswith("checkpoint")] == [
         f"checkpoint at {moves:,} moves" for moves in written
@@ -792,7 +792,7 @@ def test_a_kill_leaves_a_complete_checkpoint(fast_dir: Path, trainings: list[sub
     for kill in range(2):
         process = start(trainings, fast_dir)
         if kill:
-            assert f"going on from {moves:,} moves" in wait_for(process, "going on")
+            assert f"continuing from {moves:,} moves" in wait_for(process, "going on")
         wait_for(process, "checkpoint at")
         if not kill:
             other = start(trainings, fast_dir)

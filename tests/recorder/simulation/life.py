@@ -287,7 +287,7 @@ class Life:
         try:
             return memory(path.read_bytes())
         except FileNotFoundError as error:
-            raise MissingPathError("nothing stands at this path", path=path) from error
+            raise MissingPathError("no such file or directory", path=path) from error
         except OSError as error:
             raise StorageError(f"cannot be read: {error.strerror}", path=path) from error
 

@@ -122,7 +122,7 @@ class TestGames:
         seal(own)
         messages = [finding.message for finding in validate_session(own).findings]
         steps = int(GAMES.runs["rows"][1])
-        assert any(m.startswith(f"run 8, step {steps}: the game goes on after its end") for m in messages)
+        assert any(m.startswith(f"run 8, step {steps}: the game continues after its end") for m in messages)
         assert any(m.startswith("run 9, step ") for m in messages)
 
     def test_a_game_that_stops_before_its_end(self, tmp_path: Path) -> None:

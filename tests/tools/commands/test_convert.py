@@ -133,7 +133,7 @@ def test_targets_have_to_be_said(tape: Tape, tmp_path: Path) -> None:
     assert "--to" in done.err
     assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x", "--to", "unknown").code == 2
     missing = tape("convert", tmp_path / "none", tmp_path / "x")
-    assert (missing.code, "none: nothing stands at this path" in missing.err) == (3, True)
+    assert (missing.code, "none: no such file or directory" in missing.err) == (3, True)
     assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x.a2pack").code == 0
 
 

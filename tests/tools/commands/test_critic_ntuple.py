@@ -75,7 +75,7 @@ def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> No
     lines = [json.loads(line) for line in Path("critic/metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     again = tape(*TRAIN, *SMALL, "--json")
-    assert re.search(r"info going on from 4\d\d games \(critic/checkpoint", again.err)
+    assert re.search(r"info continuing from 4\d\d games \(critic/checkpoint", again.err)
     facts = json.loads(again.out)
     assert (facts["done"], facts["early"], facts["best"]) == (True, False, "critic/best.critic")
     assert (facts["loss"], facts["best_loss"]) == (lines[-1]["loss"], min(line["loss"] for line in lines))
@@ -225,7 +225,7 @@ def test_killed_and_stopped_trainings_resume_exactly(
         assert before < state["games"] < 8 * 1100
         before = state["games"]
     assert process.returncode == 0
-    assert "stopped; the same command resumes it" in text
+    assert "stopped. The same command resumes it" in text
     for directory in ("stopped", "whole"):
         monkeypatch.chdir(tmp_path / directory)
         assert tape(*command).code == 0
@@ -285,8 +285,8 @@ def test_what_is_no_board_is_refused(tape: Tape, made: Made, board: str) -> None
 
 def test_what_is_no_critic_is_refused(tape: Tape, made: Made) -> None:
     for critic, said in (
-        ("nowhere", "nowhere: nothing stands at this path\nhint: a path, or one that ships: default"),
-        (made.root / "x", "nothing stands at this path"),
+        ("nowhere", "nowhere: no such file or directory\nhint: a path, or one that ships: default"),
+        (made.root / "x", "no such file or directory"),
         (made.critic.parent / "metrics.jsonl", "claims"),
         (
             made.critic.parent / "checkpoint.safetensors",

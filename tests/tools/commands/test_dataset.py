@@ -150,7 +150,7 @@ class TestVerify:
     def test_a_path_where_nothing_stands_is_no_finding(self, tape: Tape, built: Path, tmp_path: Path) -> None:
         done = tape("dataset", "verify", built, tmp_path / "none")
         assert (done.code, done.out) == (3, "")
-        assert "none: nothing stands at this path" in done.err
+        assert "none: no such file or directory" in done.err
         assert tape("dataset", "verify", built / "steps.npy").code == 3
 
 

@@ -153,7 +153,7 @@ def test_memory_is_counted_as_workers_hold_it(
 ) -> None:
     said = found(tmp_path, f"workers = 3\n{settings}\n", memory_mb=99_000.0)["memory"]
     wanted = 250 + shared_mb + 3 * (250 + buffers_mb)
-    assert said.found == f"99,000 MB free; the recorder uses up to {wanted:,}{beside}"
+    assert said.found == f"99,000 MB free. The recorder uses up to {wanted:,}{beside}"
 
 
 def test_cores_are_those_of_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,7 +306,7 @@ def test_a_missing_compile_cache_is_reported(
         (
             "--player expectimax:depth=3 --workers 1 --max-wall-s 0.05 --drain-timeout-s 0",
             "max_wall_s = 0.05 was reached; 1 game had not ended",
-            "raise this limit, or drain_timeout_s (0 s), in which games in play end",
+            "raise this limit, or drain_timeout_s (0 s), in which games in progress end",
         ),
         (
             "--player random --workers 1 --max-disk-mb 1",
@@ -348,7 +348,7 @@ def test_dropped_games_are_not_said_to_be_in_play() -> None:
     some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"], games_dropped=36)
     out = io.StringIO()
     Console(file=out, width=120).print(summary_parts(some)[0])
-    assert "36 games of the workers: not begun, in play, or finished and not yet written" in out.getvalue()
+    assert "36 games of the workers: not started, in play, or finished and not yet written" in out.getvalue()
 
 
 class ClosedTerminal(io.StringIO):

@@ -62,7 +62,7 @@ def test_only_own_units_are_replaced(tape: Tape, tmp_path: Path) -> None:
     for action in ("install", "uninstall"):
         done = tape("service", action, "--root", str(tmp_path))
         assert done.code == errors.RecorderError.exit_code
-        assert "file of another program; nothing was changed" in done.err
+        assert "file of another program. Nothing was changed" in done.err
     assert unit.read_text() == "[Service]\nExecStart=/bin/mine\n"
     assert not (tmp_path / "etc/systemd/system/tape2048.target").exists()
     assert (tmp_path / "etc/sysusers.d/tape2048.conf").exists()

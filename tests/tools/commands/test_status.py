@@ -157,7 +157,7 @@ def test_dropped_games_are_shown(tape: Tape, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(control.Running, "stop", stop)
     monkeypatch.setattr(control.Running, "wait", lambda *_: True)
     write(tmp_path)
-    dropped = "2,001 games of the workers: not begun, in play, or finished and not yet written"
+    dropped = "2,001 games of the workers: not started, in play, or finished and not yet written"
     said = tape("stop", str(tmp_path), "--now").out
     assert said == f"stopped (SIGUSR2): 1 session, 4,001 games, 9,000,000 rows; dropped: {dropped}\n"
     shown = tape("status", str(tmp_path)).out

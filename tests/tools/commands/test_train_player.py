@@ -115,7 +115,7 @@ def test_a_training_starts_from_a_network(tape: Tape, config: Path) -> None:
     tape("train-player", "--config", config, "--out", "one", "--moves", "1000")
     config.write_text(CONFIG.replace("0145", "0145 01245"))
     command = ["train-player", "--config", config, "--moves", "1k", "--from"]
-    for said in ("starting from the network one/network.ntuple", "going on from "):
+    for said in ("starting from the network one/network.ntuple", "continuing from "):
         assert said in tape(*command, "one/network.ntuple", "--out", "two").err
     config.write_text(CONFIG.replace("0145", "0146"))
     done = tape(*command, "one/network.ntuple", "--out", "three")
@@ -139,7 +139,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(
     assert "2 threads" in text
     assert "moves/s" in text
     assert "checkpoint at" in text
-    assert "stopped; the same command resumes it" in text
+    assert "stopped. The same command resumes it" in text
     assert "Traceback" not in text
     assert (tmp_path / "out/checkpoint.safetensors").exists()
 
@@ -208,12 +208,12 @@ def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[
     )
     print_human(*player_summary(empty, done=False, network=Path("a/network.ntuple"), curve=None))
     out = capsys.readouterr().out
-    assert "stopped; the same command resumes it" in out
+    assert "stopped. The same command resumes it" in out
     assert "nan" not in out
     assert "curve" not in out
     print_human(*player_summary(empty, done=False, network=None, curve=None))
     out = capsys.readouterr().out
-    assert "stopped; the same command resumes it" in out
+    assert "stopped. The same command resumes it" in out
     assert "network" not in out
     assert "Next" not in out
 

@@ -138,7 +138,7 @@ def test_a_directory_without_sessions_is_not_ok(tape: Tape, tmp_path: Path) -> N
 def test_a_path_without_a_directory_is_no_finding(tape: Tape, session: Path) -> None:
     missing = tape("validate", session, session.parent / "missing", "--json")
     assert (missing.code, missing.out) == (errors.MissingPathError.exit_code, "")
-    assert "missing: nothing stands at this path" in missing.err
+    assert "missing: no such file or directory" in missing.err
     file = tape("validate", session / "steps.npy")
     assert (file.code, file.out) == (errors.NotASessionError.exit_code, "")
     assert "steps.npy: found a file, expected a directory" in file.err

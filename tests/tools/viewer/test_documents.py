@@ -553,7 +553,7 @@ def test_a_board_is_played_on_by_any_built_in_player(data: Data, player: str) ->
     assert data.play_on(given) == packed
     assert data.play_on({**given, "seed": "4"}) != packed
     goes_on = found["count"] == 200
-    assert found["notes"] == (["played on for 200 moves; the game goes on"] if goes_on else [])
+    assert found["notes"] == (["played on for 200 moves; The game continues"] if goes_on else [])
     assert unpacked(data.play_on({**given, "board": "0x1212212112122121"}))["count"] == 0
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tape2048.session.session import Session
 
 _RATE_S = 1.0  # how long --dry-run measures
-_RATE_ROWS = 256  # rows that it begins with
+_RATE_ROWS = 256  # rows that it starts with
 
 
 class Maker(NamedTuple):

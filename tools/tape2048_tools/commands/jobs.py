@@ -67,7 +67,7 @@ def do_job(
 
 
 def failure(outcome: Outcome) -> list[RenderableType]:
-    """Return what to print of a session that failed; nothing for others."""
+    """Return what to print of a session that failed. Nothing for others."""
     if outcome.error is None:
         return []
     return [

@@ -92,7 +92,7 @@ class Machine:
             fields, kind = before.split(), after.split()
             point = fields[4].encode().decode("unicode_escape")
             inside = str(path) == point or str(path).startswith(point.rstrip("/") + "/")
-            # A btrfs subvolume has another number than its mount; then the longest mount point decides.
+            # A btrfs subvolume has another number than its mount. Then the longest mount point decides.
             if inside and (fields[2] == wanted or len(point) > len(best[2])):
                 best = (kind[0], set(fields[5].split(",")), point)
         return best[0], best[1]
@@ -245,7 +245,7 @@ def _inodes(config: RecorderConfig, machine: Machine) -> Result:
     if not status.f_files or status.f_favail >= 1000:
         return "ok", f"{status.f_favail:,} left" if status.f_files else "no limit"
     hint = "merge small sessions (tape2048 merge), or remove files"
-    return "fail" if status.f_favail < 20 else "warn", f"{status.f_favail} left; a session needs 4", hint
+    return "fail" if status.f_favail < 20 else "warn", f"{status.f_favail} left. A session needs 4", hint
 
 
 def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
@@ -279,7 +279,7 @@ def _file_size(config: RecorderConfig, machine: Machine) -> Result:
     largest = config.rotate_steps * (1 if config.storage == "tape" else int(row_bytes(config)))
     if size is None or size >= largest:
         return None
-    return "fail", f"{size:,} bytes; a session has {largest:,}", "raise LimitFSIZE, or ulimit -f"
+    return "fail", f"{size:,} bytes. A session has {largest:,}", "raise LimitFSIZE, or ulimit -f"
 
 
 def _tasks(config: RecorderConfig, machine: Machine) -> Result:
@@ -295,7 +295,7 @@ def _memory(config: RecorderConfig, machine: Machine) -> Result:
     wanted += config.worker_count * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
     free = machine.memory_mb()
     found = (
-        f"{free:,.0f} MB free; the recorder uses up to {wanted:,.0f}{' besides the model' if lanes else ''}"
+        f"{free:,.0f} MB free. The recorder uses up to {wanted:,.0f}{' besides the model' if lanes else ''}"
     )
     if free < wanted:
         return "fail" if free < wanted / 2 else "warn", found, "lower workers, or provide more memory"

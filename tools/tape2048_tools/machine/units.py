@@ -1,7 +1,7 @@
 """The systemd units of ``tape2048 service`` and of ``systemd/`` in a checkout.
 
 Their text is in the templates of ``machine/systemd/``. ``python -m tape2048_tools.machine.units`` in a
-checkout writes ``systemd/`` (``make generate``); a test compares. An instance is a configuration file:
+checkout writes ``systemd/`` (``make generate``). A test compares. An instance is a configuration file:
 ``tape2048-recorder@main.service`` reads ``/etc/tape2048/main.toml`` and records into
 ``/var/lib/tape2048/main`` (its working directory, to which ``out_dir`` is relative).
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.config import RecorderConfig
 
 #: The first line of each file, by which ``service`` recognises its own files.
-MARKER = "# Written by `tape2048 service install`; it may be replaced. Changes belong into `systemctl edit`."
+MARKER = "# Written by `tape2048 service install`. It may be replaced. Changes belong into `systemctl edit`."
 
 #: ``TimeoutStopSec``: the default drain (60 s), publishing, and a margin.
 STOP_TIMEOUT_S = 180
@@ -78,7 +78,7 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 def units(paths: ServicePaths) -> list[Unit]:
-    """Return the files of the service; each starts with :data:`MARKER`."""
+    """Return the files of the service. Each starts with :data:`MARKER`."""
     in_home = any(map(_in_home, paths.program.split()))
     hardening = _template("hardening-user.conf" if paths.user else "hardening.conf")
     values = {

@@ -40,7 +40,7 @@ _PATHS = frozenset({"out_dir", "model_dir", "metrics_textfile"})
 
 
 def choices_of(setting: Setting) -> list[str]:
-    """Return the values of a setting that takes one of a few words; else nothing."""
+    """Return the values of a setting that takes one of a few words. Otherwise, nothing."""
     found = _CHOICES.fullmatch(setting.pattern or "")
     return found[1].split("|") if found else []
 
@@ -151,7 +151,7 @@ Use it with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and look at
 
 _RETENTION_HEAD = """\
 How long sessions are kept: `tape2048 prune --config FILE` removes what exceeds these limits, the oldest
-first; the recorder itself removes nothing. Limits for the sessions of one model tag go into
+first. The recorder itself removes nothing. Limits for the sessions of one model tag go into
 [retention.tags.TAG]."""
 
 
@@ -174,7 +174,7 @@ def write_samples(texts: Mapping[Path, str], *, force: bool) -> Iterator[Path]:
             (replace_file if force else write_file)(path, text.encode())
         except FileExistsError as error:
             raise NameTakenError(
-                "the file exists; it was not replaced", path=path, hint="Pass --force to replace it."
+                "the file exists. It was not replaced", path=path, hint="Pass --force to replace it."
             ) from error
         except OSError as error:
             raise storage_error(error, path, "writing the sample") from error

@@ -116,7 +116,7 @@ def in_model(model_share: float | None) -> str:
 
 def dropped_words(games: int) -> str:
     """Return the number of games that were not recorded, and their possible states."""
-    return f"{counted(games, 'game')} of the workers: not begun, in play, or finished and not yet written"
+    return f"{counted(games, 'game')} of the workers: not started, in play, or finished and not yet written"
 
 
 def summary_parts(summary: Summary) -> list[RenderableType]:
@@ -160,7 +160,7 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     return [columns(facts), "\n".join(names), following]
 
 
-_STOPPED = "stopped; the same command resumes it"
+_STOPPED = "stopped. The same command resumes it"
 
 
 def _panel(

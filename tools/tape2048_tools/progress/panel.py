@@ -30,7 +30,7 @@ _SHORT_FROM = 100_000  # whole numbers below this are shown in full
 #: Default interval of progress lines in a log.
 LOG_INTERVAL_S = 30.0
 
-#: Priorities of syslog. The journal expects them at the beginning of a line: sd-daemon(3).
+#: Priorities of syslog. The journal expects them at the start of a line: sd-daemon(3).
 _PRIORITIES: dict[str, int] = {"error": 3, "warning": 4, "info": 6}
 
 _STYLES = {"info": "", "warning": "yellow", "error": "bold red"}
@@ -181,7 +181,7 @@ def stderr_is_journal(env: Mapping[str, str]) -> bool:
 
 
 def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
-    """Return one line of a log, ``text`` or ``json``; the journal adds the time and reads the priority."""
+    """Return one line of a log, ``text`` or ``json``. The journal adds the time and reads the priority."""
     now = datetime.now(UTC)
     text = printable(message)
     prefix = f"<{_PRIORITIES[level]}>" if journal else ""
@@ -222,7 +222,7 @@ class LogPanel(ProgressPanel):
 
 
 class Display:
-    """Lines on a terminal that are replaced by the next ones; a context.
+    """Lines on a terminal that are replaced by the next ones. A context.
 
     A terminal that becomes narrower wraps its lines. So lines have no frame and end with their text: short
     lines stay whole, and the additional rows of longer lines are erased before the next display.

@@ -116,7 +116,7 @@ class Job:
             there = found if name == "operation" else found.get("parameters") or {}
             if there.get(name) != value:
                 raise MaintenanceError(
-                    f"its outputs have {name} = {there.get(name)!r}; this job has {value!r}",
+                    f"its outputs have {name} = {there.get(name)!r}. This job has {value!r}",
                     path=self.out,
                     hint="Choose a different directory, or pass the parameters of the existing outputs.",
                 )
@@ -129,7 +129,7 @@ class Job:
         return sum(f"{session.name}.json" in names for session in sessions)
 
     def find(self, session: Path) -> Outcome | None:
-        """Return the outcome of a session that is done, or cannot be done here; else None."""
+        """Return the outcome of a session that is done, or cannot be done here. Otherwise, None."""
         if self.out is None:
             return None
         try:
@@ -175,7 +175,7 @@ class Job:
                     except NameTakenError as error:
                         if not _equal(path, self.out / path.name):  # an equal one stays
                             raise NameTakenError(
-                                "another output has this name; nothing was replaced",
+                                "another output has this name. Nothing was replaced",
                                 path=self.out / path.name,
                                 hint="name another directory",
                             ) from error
@@ -194,7 +194,7 @@ def run_job(
     engine: Engine | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Outcome]:
-    """Do the sessions of a shard; a session that fails does not stop the others.
+    """Do the sessions of a shard. A session that fails does not stop the others.
 
     Returns:
         The outcomes, in the order of the sessions.

@@ -104,7 +104,7 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
 
 
 def store_candidates(store: Store) -> list[Candidate]:
-    """Return the listed sessions of a fleet's store, oldest first; a fleet has one model tag."""
+    """Return the listed sessions of a fleet's store, oldest first. A fleet has one model tag."""
     sizes: Counter[str] = Counter()
     for file, size in store.names(SESSIONS).items():
         sizes[file.partition("/")[0]] += size
@@ -225,7 +225,7 @@ class _Planner:
 
 
 def check_removable(path: Path, doing: str) -> None:
-    """Refuse a session that could not be removed, before anything is written; a missing path passes."""
+    """Refuse a session that could not be removed, before anything is written. A missing path passes."""
     if not os.path.lexists(path):
         return
     why = explain_refusal(path.absolute())
@@ -233,7 +233,7 @@ def check_removable(path: Path, doing: str) -> None:
         why = f"{drafts[0]} is an unfinished column, which the new session would lack"
     if why is not None:
         raise MaintenanceError(
-            f"this session cannot be removed: {why}; nothing was written",
+            f"this session cannot be removed: {why}. Nothing was written",
             path=path,
             hint=f"{doing} without --remove, or leave it out",
         )

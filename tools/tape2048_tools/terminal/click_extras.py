@@ -75,7 +75,7 @@ def refuse_missing(path: Path, hint: str | None = None) -> None:
     except (FileNotFoundError, NotADirectoryError):
         from tape2048.errors import MissingPathError
 
-        raise MissingPathError("nothing stands at this path", path=path, hint=hint) from None
+        raise MissingPathError("no such file or directory", path=path, hint=hint) from None
     except OSError:
         pass
 
@@ -152,7 +152,7 @@ CRITIC_TOWER = click.option(
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Join decorators into one; the help lists their options in this order."""
+    """Join decorators into one. The help lists their options in this order."""
 
     def decorate(command: Any) -> Any:
         for decorator in reversed(decorators):
@@ -165,7 +165,7 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def int_option(
     name: str, text: str, *, default: int | None = None, least: int = 0, most: int | None = None
 ) -> Callable[[Any], Any]:
-    """Return an option for a whole number from ``least`` to ``most``; the help shows its default."""
+    """Return an option for a whole number from ``least`` to ``most``. The help shows its default."""
     shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
 

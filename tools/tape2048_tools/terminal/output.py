@@ -150,7 +150,7 @@ def columns_that_fit(
 
 
 def table(*headings: str, title: str | None = None) -> Table:
-    """Make an empty table; a heading that starts with ``>`` is for a column of numbers."""
+    """Make an empty table. A heading that starts with ``>`` is for a column of numbers."""
     from rich.table import Table
 
     made = Table(

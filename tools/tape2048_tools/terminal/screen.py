@@ -36,13 +36,13 @@ _SEQUENCES = {
 _CONTROLS = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 _KEY = re.compile(r"\x1b(?P<sequence>O.|\[(?P<modifiers>[0-9;]*)[@-~])|.", re.DOTALL)
 
-_REST_S = 0.05  # wait for the rest of a key's bytes; a lone escape is the key
+_REST_S = 0.05  # wait for the rest of a key's bytes. A lone escape is the key
 
 
 class Screen:
     """The terminal's other screen, without a cursor; keys arrive one by one. A context.
 
-    Ctrl-C raises KeyboardInterrupt, as elsewhere. Ctrl-Z gives the terminal back until the process goes on.
+    Ctrl-C raises KeyboardInterrupt, as elsewhere. Ctrl-Z gives the terminal back until the process continues.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Screen:
         self._write(_ENTER)
 
     def _give_back(self) -> None:
-        """Restore the terminal; a terminal that is gone needs nothing."""
+        """Restore the terminal. A terminal that is gone needs nothing."""
         with contextlib.suppress(OSError):
             self._write(_LEAVE)
         with contextlib.suppress(termios.error):
@@ -107,7 +107,7 @@ class Screen:
         return shutil.get_terminal_size()
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show lines; what does not fit is cut off. Raises EOFError: the terminal is gone."""
+        """Show lines. What does not fit is cut off. Raises EOFError: the terminal is gone."""
         from rich.console import Console
 
         columns, rows = self.size

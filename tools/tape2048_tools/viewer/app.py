@@ -69,7 +69,7 @@ def static_files() -> dict[str, bytes]:
 
 
 class Access:
-    """The key of the pages, and the link that brings it, which works once; then the next one is printed."""
+    """The key of the pages, and the link that brings it, which works once. Then the next one is printed."""
 
     def __init__(self, address: str) -> None:
         self._address = f"{address}/?token="
@@ -190,7 +190,7 @@ def serve(
     threading.Thread(target=_prepare, args=(data,), daemon=True).start()
     access = Access(f"http://{'127.0.0.1' if wildcard else named}:{port}")
     server.set_app(make_app(data, access, hosts))
-    said = "tape2048 view: too many connections; the oldest idle ones are closed"
+    said = "tape2048 view: too many connections. The oldest idle ones are closed"
     server.on_full = functools.cache(lambda: complain(said))
     # The socket listens already: a browser that is faster than the server waits for it.
     started(access.link)

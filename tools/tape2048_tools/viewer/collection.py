@@ -55,7 +55,7 @@ _CONDITION_S = 20.0
 #: Whether nobody waits for the result of this thread.
 stopped: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stopped", default=lambda: False)
 
-#: What the columns of ``annotate`` say of a game; the least loss of a mistake, in points, as in replay.js.
+#: What the columns of ``annotate`` say of a game. The least loss of a mistake, in points, as in replay.js.
 ANNOTATED, MISTAKE = ("loss", "luck", "mistakes"), 2000.0
 
 #: Rows of a column that are summed at a time.
@@ -66,7 +66,7 @@ COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
 
 
 def id_of(text: str) -> str:
-    """Return the id that stands for a path or a name in links."""
+    """Return the id that represents a path or a name in links."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
 
 
@@ -265,7 +265,7 @@ class Collection:
         self._trainings: dict[str, Path] = {}
         self._reading = False
         self._games: Games | None = None  # None after a change
-        # By id: each listed session's path with its identity; those read; unreadable ones; rows and games.
+        # By id: each listed session's path with its identity. Those read; unreadable ones; rows and games.
         self._paths: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._read: dict[str, Entry] = {}
         self._broken: dict[str, dict[str, str | None]] = {}
@@ -291,7 +291,7 @@ class Collection:
             return self._games
 
     def session(self, session_id: str) -> Entry:
-        """Return a session by its id; a session that is not read yet is read in this thread."""
+        """Return a session by its id. A session that is not read yet is read in this thread."""
         self.games()
         with self._lock:
             known, listed = self._read.get(session_id), self._paths.get(session_id)
@@ -425,7 +425,7 @@ class Selection(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, given: Mapping[str, str], prefix: str = "") -> Selection:
-        """Read a selection from the parameters of a link whose names begin with ``prefix``."""
+        """Read a selection from the parameters of a link whose names start with ``prefix``."""
         named: dict[str, Any] = {}
         for name in Filters.__annotations__:
             if text := given.get(prefix + name, "").strip():
@@ -440,7 +440,7 @@ class Selection(msgspec.Struct, frozen=True):
 def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
     """Return the games of a selection, ``bool[R]``; None: all.
 
-    A ``player`` that is the whole label of a session selects this player only; a part of a label can select
+    A ``player`` that is the whole label of a session selects this player only. A part of a label can select
     several players.
     """
     if selection == Selection():
@@ -520,7 +520,7 @@ def page_of_games(
 
 
 def _ranked(values: NDArray[Any], begin: int, end: int) -> NDArray[np.int64]:
-    """Return ``np.argsort(values, kind="stable")[begin:end]``.
+    """Return ``np.argsort(values, kind="stable")[start:end]``.
 
     It takes 0.1 s for 1e7 values, the whole sort 1.4 s: ``python -m tests.bench.viewer``.
     """

@@ -295,7 +295,7 @@ class Data:
         return {"recorders": recorders, "trainings": trainings}
 
     def newest(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the end of the game that a recorder (``id``) committed last; nothing before its first."""
+        """Return the end of the game that a recorder (``id``) committed last. Nothing before its first."""
         for root in self.collection.roots:
             names: list[str] = []
             with contextlib.suppress(TapeError):  # the page reports a root that cannot be listed

@@ -179,7 +179,7 @@ def _whole(values: NDArray[Any], unit: float, dtype: type[np.integer[Any]]) -> t
 #: Moves that are played on at most, and unless told.
 MOVES_MAX, MOVES = 20_000, 1000
 
-#: Seconds that a player gets; a longer game is shown as far as it came.
+#: Seconds that a player gets. A longer game is shown as far as it came.
 _PLAY_S = 5.0
 
 #: Moves between two looks at the clock.
@@ -228,7 +228,7 @@ def readings(text: str) -> list[tuple[str, int]]:
             f"found a tile of {wrong[0]}; tiles are powers of two from 2 to 32768, and 0 is an empty cell"
         )
     if not found:
-        raise ValueError(f"found a tile of {max(numbers)}; the largest tile of a board is 32768")
+        raise ValueError(f"found a tile of {max(numbers)}. The largest tile of a board is 32768")
     return [(name, sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))) for name, exps in found]
 
 
@@ -290,7 +290,7 @@ def player_of(text: str) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
-    """Return a player; the last ones are kept, since their tables take a second to load."""
+    """Return a player. The last ones are kept, since their tables take a second to load."""
     return make_player(name, dict(args))
 
 
@@ -304,7 +304,7 @@ def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
     notes: tuple[str, ...] = ()
     if int(legal_masks(states[-1:])[0]):
         why = "" if len(moves) >= moves_max else f" in {_PLAY_S:g} s, which is all that it gets"
-        notes = (f"played on for {len(moves):,} moves{why}; the game goes on",)
+        notes = (f"played on for {len(moves):,} moves{why}. The game continues",)
     return Game(states, moves, None, notes)
 
 
@@ -467,7 +467,7 @@ class Judges:
         }
 
     def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
-        """Return a remark if the critic does not judge the players of all sessions' facts; else None."""
+        """Return a remark if the critic does not judge the players of all sessions' facts. Otherwise, None."""
         played = {}
         for meta in sessions:
             sha256 = meta.get("player_sha256")
@@ -506,7 +506,7 @@ def _named(name: str, args: Mapping[str, Any]) -> str:
     return f"{name}{':' if given else ''}{given}, {spawns} ahead"
 
 
-#: Games of a session that stand for it.
+#: Games of a session that represent it.
 SAMPLE_GAMES = 8
 
 
@@ -560,7 +560,7 @@ def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray
 def card(entry: Entry, run: int | None) -> dict[str, Any]:
     """Return what a gallery shows of a game: its last recorded board, its score so far, and its judgement.
 
-    The score so far is that of the tiles on boards in even distances: exact but for 4s that were spawned.
+    The score so far is that of the tiles on boards in even distances: exact except for 4s that were spawned.
     """
     at = find_run(entry.runs, -1 if run is None else run)
     judged = {name: float(values[at]) for name, values in entry.sums.items() if not np.isnan(values[at])}

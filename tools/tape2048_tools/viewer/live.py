@@ -38,7 +38,7 @@ LIVE_BOARDS = 300
 #: Points of a curve.
 POINTS_MAX = 400
 
-#: What counts the progress of a training, and its total; the first count in a line is the axis of its curves.
+#: What counts the progress of a training, and its total. The first count in a line is the axis of its curves.
 _COUNTS = {"step": "steps", "moves": "moves_in_all", "games": "games_in_all"}
 AXES = ("step", "moves", "rows")
 
@@ -57,7 +57,7 @@ _TAIL_BYTES = 65_536
 
 
 def recorder_id(root: Path, instance: Any) -> str:
-    """Return the id that stands for a recorder in links."""
+    """Return the id that represents a recorder in links."""
     return id_of(f"{root}\0{instance}")
 
 

@@ -1,7 +1,7 @@
 """Reports in one file: the code and the documents of the pages, written into one HTML file.
 
 The file asks for nothing: its policy forbids every request. Games are packed as for the viewer, rounded,
-deflated and spelled in base64; the browser opens the one that is shown.
+deflated and spelled in base64. The browser opens the one that is shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Games of a report.
 GAMES_MAX = 50
 
-#: Bytes of all games, spelled in base64; the longest ones are left out where it would be more.
+#: Bytes of all games, spelled in base64. The longest ones are left out where it would be more.
 _GAMES_BYTES = 4_400_000
 
 #: Level of compression: 9 takes five times as long, for 3% less.
@@ -44,7 +44,7 @@ _DEFLATE = 7
 _IMPORT = re.compile(r"^import \{[^}]*\} from '\./(?P<name>\w+\.js)';\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=const |class |function |async )", re.MULTILINE)
 
-#: The lines of ``index.html`` that name files; a report has their content, and its policy.
+#: The lines of ``index.html`` that name files. A report has their content, and its policy.
 _FILES_OF_VIEWER = """\
 <link rel="icon" href="/static/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/static/style.css">
@@ -58,7 +58,7 @@ _KINDS = (
 
 
 def bundle(files: Mapping[str, bytes], entry: str) -> str:
-    """Return a module and its imports as one script; all names of the modules differ."""
+    """Return a module and its imports as one script. All names of the modules differ."""
     parts: dict[str, str] = {}
 
     def visit(name: str) -> None:
@@ -129,7 +129,7 @@ def make_report(
 
 
 def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[str, int, bytes]]:
-    """Choose games of each kind and judge them; the columns of ``annotate`` tell which lost most."""
+    """Choose games of each kind and judge them. The columns of ``annotate`` tell which lost most."""
     table = data.collection.games()
     kinds = [one for one in _KINDS if one[1] != "loss" or not np.isnan(table["loss"]).all()]
     wanted: dict[int, str] = {}

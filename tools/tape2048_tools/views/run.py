@@ -40,7 +40,7 @@ class ChosenRun(NamedTuple):
 
     run: Run
     facts: dict[str, Any]
-    steps: NDArray[np.int64]  # number of the move before which each board stood; the last one may be final
+    steps: NDArray[np.int64]  # number of the move before which each board stood. The last one may be final
     ended: bool = True  # whether the last board is the final one
 
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
@@ -56,7 +56,7 @@ class ChosenRun(NamedTuple):
             first, last = self.steps[0], self.steps[-1]
             apart = self.steps[1] - first if len(self.steps) > 1 else 1
             every = f", every {apart}th" if apart > 1 else ""
-            message = f"{step}; the run has boards {first} to {last}{every}"
+            message = f"{step}. The run has boards {first} to {last}{every}"
             raise click.BadParameter(message, param_hint="--step")
         return position
 

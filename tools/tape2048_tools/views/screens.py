@@ -35,7 +35,7 @@ _BESIDE = 2  # columns between the board and what stands beside it
 #: Rows of a terminal from which on the board has three of them for each of its own.
 LARGE_ROWS = 21
 _LEAP = 100  # moves of PgUp and PgDn
-#: Keys of a replay; the browser has the same ones for stepping.
+#: Keys of a replay. The browser has the same ones for stepping.
 _KEYS = (
     ("left, right", "a move back, forward"),
     ("PgUp, PgDn", "a hundred moves"),
@@ -77,7 +77,7 @@ class CriticView(NamedTuple):
         tiles: of the critic, T.
         chances: ``f32[n + 1, T]``, of each board.
         views: one for each tile.
-        note: what to say where the critic does not judge this player; else empty.
+        note: what to say where the critic does not judge this player. Otherwise, empty.
     """
 
     tiles: Sequence[int]
@@ -166,7 +166,7 @@ class ReplayScreen:
         self.scores = scores_of(self.boards, self.moves)
         self._spawns = recover(self.boards, self.moves)
         self._by_player, self._by_critic = by_player, by_critic
-        self._judge = 0  # 0: the player; then the critic's tiles
+        self._judge = 0  # 0: the player. Then the critic's tiles
         self._typed: str | None = None  # the number of a move that is being typed
         self._said = ""
         self._helping = False
@@ -436,13 +436,13 @@ class PersonScreen:
         elif self._shown:
             try:
                 judge = self.judge()
-            except TapeError as error:  # the game goes on without
+            except TapeError as error:  # the game continues without
                 below += wrapped(str(error), "red", size[0])
             else:
                 beside += [cell("being loaded", "dim")] if judge is None else self._advice(judge)
                 below += wrapped("" if judge is None else f"judged by {judge.name}", "dim", size[0])
                 if judge is not None and judge.tile is not None:
-                    below += wrapped("as if the player that the critic judges went on", "dim", size[0])
+                    below += wrapped("as if the player that the critic judges continued", "dim", size[0])
         keys = "q quit" if game.over else self._said or self.keys
         return compose("2048", board, beside, below, keys, rows=size[1])
 

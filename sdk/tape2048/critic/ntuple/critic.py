@@ -2,7 +2,7 @@ r"""N-tuple critics: their files, their probabilities for boards, and their trai
 
 A critic is one file: safetensors, compressed with xz. Its arrays are ``<stage>/<tuple>`` (``0/01245``), the
 weights of each tile as ``i16[T, size]`` in units of ``step`` logits. In the header's metadata, ``format`` is
-``tape2048 n-tuple critic 1``, ``stages`` lists the tiles at which stages begin, ``step`` is the unit, and
+``tape2048 n-tuple critic 1``, ``stages`` lists the tiles at which stages start, ``step`` is the unit, and
 ``facts`` is a JSON object, :class:`tape2048.critic.facts.CriticFacts`.
 
 Temporal difference learning of the probabilities that games reach tiles, compiled.
@@ -320,14 +320,14 @@ class NTupleCritic(DrawsBoards):
         return cls(facts, layout, weights, step, hashlib.sha256(data).hexdigest())
 
     def save(self, path: str | os.PathLike[str], *, preset: int = 6) -> int:
-        """Write the critic's file, in place of an earlier one; return its size in bytes.
+        """Write the critic's file, instead of an earlier one; return its size in bytes.
 
         Args:
             path: of the file.
             preset: of xz: 0 is fast, 6 small.
 
         Raises:
-            StorageError: the operating system refused; the old file stays.
+            StorageError: the operating system refused. The old file stays.
         """
         tables = self.layout.tables(self.weights[:, : len(self.thresholds)]).values()
         arrays = {
@@ -354,7 +354,7 @@ class NTupleCritic(DrawsBoards):
         raise ModelError(f"an n-tuple critic takes boards, and was given embeddings {x.shape}")
 
 
-#: Share of the free memory that boards may take; the tables and other programs need the rest.
+#: Share of the free memory that boards may take. The tables and other programs need the rest.
 _RAM_SHARE = 1 / 4
 
 _FETCHED = 1 << 20  # boards fetched at a time
@@ -680,7 +680,7 @@ def train_ntuple_critic(
     view: TrainingView | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TrainedNTuple:
-    """Train an n-tuple critic in a directory, or go on with the training there.
+    """Train an n-tuple critic in a directory, or continue with the training there.
 
     Args:
         config: the settings.
@@ -718,7 +718,7 @@ def train_ntuple_critic(
         trainer = _Trainer(config, source)
         if files.has_checkpoint():
             trainer.restore(files.checkpoint)
-            view.event(f"going on from {trainer.state.games:,} games ({files.checkpoint})")
+            view.event(f"continuing from {trainer.state.games:,} games ({files.checkpoint})")
         files.cut_metrics(trainer.state.epoch)
         due = time.monotonic() + config.checkpoint_s
         state, best = trainer.state, directory / BEST

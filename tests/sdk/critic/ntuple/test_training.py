@@ -135,7 +135,7 @@ def test_a_stopped_training_goes_on_to_the_last_bit(
     if not trained.done:
         assert (out / "checkpoint.safetensors").exists()
         trained = train_ntuple_critic(config(root), source, out, view)
-        assert f"going on from {view.seen[0].done - 16:,} games" in view.events[0]
+        assert f"continuing from {view.seen[0].done - 16:,} games" in view.events[0]
     assert trained.done
     assert files(out) == files(whole[0])
 

@@ -80,8 +80,8 @@ def command(
     the score that the n-tuple player expects. Games have to meet the condition of the training, too.
 
     With --oracle, games are played on from positions of the sample: their share that reaches a tile is its
-    true probability, but for a known noise. R2 is the share of that probability's variance that a prediction
-    explains, which luck does not limit as it does AUROC. Interrupted rollouts go on at the next call.
+    true probability, except for a known noise. R2 is the share of that probability's variance that a prediction
+    explains, which luck does not limit as it does AUROC. Interrupted rollouts continue at the next call.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
@@ -95,7 +95,7 @@ def command(
     if html is not None:  # checked at once, not after minutes
         if html.exists() and not force:
             hint = "--force replaces it"
-            raise NameTakenError("the report exists; nothing was replaced", path=html, hint=hint)
+            raise NameTakenError("the report exists. Nothing was replaced", path=html, hint=hint)
         if not html.absolute().parent.is_dir():
             raise StorageError("no such directory", path=html.absolute().parent)
     evaluation, about = examine(critic, [root], **how)

@@ -65,7 +65,7 @@ _KIND = click.option(
 def command(*, config_path: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
     """Train a critic, which predicts from a position whether the game will reach each tile.
 
-    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command resumes the training, also after a
+    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training, also after a
     SIGKILL. Processes of torchrun share each epoch.
     """
     flags.pop("kind")
@@ -101,7 +101,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
 )
 @_KIND
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
-@click.option("--preset", help="Shipped configuration in place of a file: default.")
+@click.option("--preset", help="Shipped configuration instead of a file: default.")
 @ntuple_options
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
 @json_option("Print one JSON document at the end.")
@@ -111,7 +111,7 @@ def _ntuple(
     """Train an n-tuple critic by temporal differences: minutes on a CPU, without PyTorch.
 
     It learns from every few boards of whole games, so long games count as often as their positions occur.
-    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command resumes the training.
+    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training.
     """
     del flags["kind"]
     if preset is not None and config_path is not None:
@@ -148,7 +148,7 @@ def _print_config(config: LearningConfig, path: Path | None, flags: dict[str, An
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM, SIGINT and SIGHUP set; a second signal ends the process at once."""
+    """Yield an event that SIGTERM, SIGINT and SIGHUP set. A second signal ends the process at once."""
     stop = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}

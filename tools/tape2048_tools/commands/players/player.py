@@ -118,7 +118,7 @@ _PLAYING = options(
         "--from",
         "starts",
         type=EXISTING,
-        help="Begin at this file's boards in turn, and count points from there; .npy u8[N, 16] or text.",
+        help="Start at this file's boards in turn, and count points from there; .npy u8[N, 16] or text.",
     ),
     json_option(),
 )
@@ -182,7 +182,7 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     """Play the same games with two players.
 
     A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval
-    from the differences of games with the same seed; where it excludes 0, one of them is stronger.
+    from the differences of games with the same seed. Where it excludes 0, one of them is stronger.
     """
     made = _made((a, b))
     how, facts = _how(**playing)
@@ -289,7 +289,7 @@ def _check_free(target: Path, *, force: bool) -> None:
     with reading(target):
         exists = target.exists()
     if exists and not force:
-        raise NameTakenError("the file exists; nothing was replaced", path=target, hint="--force replaces it")
+        raise NameTakenError("the file exists. Nothing was replaced", path=target, hint="--force replaces it")
 
 
 @command.subcommand("tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16")
@@ -326,8 +326,8 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
 def prune(*, source: str, target: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:
     """Round a network's entries until its file is small enough.
 
-    The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted;
-    the fewer an entry has, the more coarsely it is rounded. SOURCE has to be int16 (`player quantise`).
+    The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted.
+    The fewer an entry has, the more coarsely it is rounded. SOURCE must be int16 (`player quantise`).
     `player match` of both shows the loss.
     """
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned

@@ -33,9 +33,9 @@ _SECOND_SIGNAL_S = 0.25
     "--from",
     "start",
     metavar="WEIGHTS",
-    help="Network to start from: a file, or one that ships; the configuration can add tuples and stages.",
+    help="Network to start from: a file, or one that ships. The configuration can add tuples and stages.",
 )
-@click.option("--out", type=PATH, help="Directory of the training; a stopped one is resumed.")
+@click.option("--out", type=PATH, help="Directory of the training. A stopped one is resumed.")
 @click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Learn on the processor or on a CUDA GPU.")
 @click.option("--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: all cores.")
@@ -54,7 +54,7 @@ def command(
 ) -> None:
     """Train an n-tuple network by temporal differences.
 
-    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command resumes the training. A second one, while
+    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training. A second one, while
     the network is being compressed, keeps the previous network. --print-config prints every setting with its
     effect, as a start for a configuration of your own.
     """

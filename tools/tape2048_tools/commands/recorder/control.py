@@ -45,12 +45,12 @@ WATCH_S = 1.0
 )
 @click.argument("directory", type=ROOT, default="selfplay")
 @click.option("--instance", metavar="TEXT", help="Name of the recorder.  [default: all of the directory]")
-@click.option("--watch", is_flag=True, help="Update the display each second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Update the display every second, until Ctrl-C.")
 @json_option("Print one JSON document: each recorder with its verdict.")
 def status(*, directory: Path, instance: str | None, watch: bool, as_json: bool) -> None:
     """Show the state of the recorders of DIRECTORY (selfplay).
 
-    This reads the file that a recorder writes each second and needs nothing else from it: a hung or killed
+    This reads the file that a recorder writes every second and needs nothing else from it: a hung or killed
     recorder shows as stale. The exit code is 0 if one is running (starting, recording or paused), 1 if all
     are draining, stopped or stale, and 3 if none ever ran.
     """
@@ -148,7 +148,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
 def rotate(*, directory: Path, instance: str | None, timeout_s: float, as_json: bool) -> None:
     """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.
 
-    The session holds all finished games, including those in the memory of workers; games in play go into the
+    The session holds all finished games, including those in the memory of workers; games in progress go into the
     next one. If no game has finished since the last session, nothing is published and the exit code is 1. A
     worker that cannot write within 10 s (the disk is full) is skipped.
     """
@@ -168,11 +168,11 @@ def rotate(*, directory: Path, instance: str | None, timeout_s: float, as_json: 
     "tape2048 stop /data/selfplay --instance gpu0 --now",
     "tape2048 stop selfplay --timeout-s 300",
 )
-@running_recorder("Longest time to wait; the recorder continues to stop after that.  [default: unlimited]")
+@running_recorder("Longest time to wait. The recorder continues to stop after that.  [default: unlimited]")
 @click.option(
     "--drain/--now",
     default=True,
-    help="Finish the games in play first (default; at most drain_timeout_s), or drop them and the finished "
+    help="Finish the games in progress first (default; at most drain_timeout_s), or drop them and the finished "
     "games that workers have not written (at most those of flush_s).",
 )
 @json_option("Print one JSON document: the last status.")
@@ -197,12 +197,12 @@ def stop(
         raise RecorderError(
             f"the recorder (pid {recorder.process.pid}) ended without publishing its session",
             path=directory,
-            hint="its log has the reason; the next start publishes what is confirmed",
+            hint="its log has the reason. The next start publishes what is confirmed",
         )
     if last.status.error is not None:
         raise RecorderError(
             f"the recorder (pid {recorder.process.pid}) ended with an error: {last.status.error}",
-            hint="its log has the details; the next start publishes what is confirmed and unpublished",
+            hint="its log has the details. The next start publishes what is confirmed and unpublished",
         )
     status = last.status
     dropped = f"; dropped: {dropped_words(status.games_dropped)}" if status.games_dropped else ""

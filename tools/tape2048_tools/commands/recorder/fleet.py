@@ -157,7 +157,7 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     "--spool",
     required=True,
     metavar="DIR",
-    help="Local directory on each node; {node} stands for the engine's name of the node.",
+    help="Local directory on each node; {node} represents the engine's name of the node.",
 )
 @click.option(
     "--address", metavar="HOST:PORT", help="The cluster.  [default: RAY_ADDRESS, or this machine's]"
@@ -195,7 +195,7 @@ def record(
     the next start attaches to them. A free node replaces a node that Ray loses. Flags apply to every node;
     --config is a file on the nodes.
 
-    SIGTERM or Ctrl-C drains these nodes; a second signal exits and leaves them to finish. `fleet drain` and
+    SIGTERM or Ctrl-C drains these nodes. A second signal exits and leaves them to finish. `fleet drain` and
     `fleet stop` end the whole fleet, and this command with it.
     """
     given = {name: value for name, value in flags.items() if value is not None}
@@ -326,7 +326,7 @@ def prune(
     plan = make_plan(found, retention, now_s=time.time(), free=0, is_held=lambda _: False)
     if plan.going and not plan.staying and not yes_really and not dry_run:
         raise MaintenanceError(
-            f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
+            f"found limits that leave none of {counted(len(found), 'session')}. Nothing was removed",
             path=store.url,
             hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
         )

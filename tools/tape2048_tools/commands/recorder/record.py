@@ -36,7 +36,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
     Sessions appear below --out-dir when they are complete. The first SIGTERM or Ctrl-C finishes the games in
-    play and publishes them; the second one publishes at once what is confirmed. With --config and without a
+    progress and publishes them. The second one publishes at once what is confirmed. With --config and without a
     terminal (a service), SIGHUP reloads the settings; otherwise it acts as SIGTERM.
 
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
@@ -56,7 +56,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
             msgspec.to_builtins(summary, str_keys=True), lambda: summary_parts(summary), as_json=as_json
         )
     except click.exceptions.Exit:
-        pass  # its reader has gone; the sessions are published, which the exit code reports
+        pass  # its reader has gone. The sessions are published, which the exit code reports
     except StorageError as error:
         complain(f"tape2048: warning: the summary is lost: {error}")
 
@@ -82,7 +82,7 @@ def _has_terminal() -> bool:
     return True
 
 
-#: ``.<TS>_model=<tag>.<instance>.partial``; a tag may hold dots, an instance may not.
+#: ``.<TS>_model=<tag>.<instance>.partial``. A tag may hold dots, an instance may not.
 _PARTIAL = re.compile(r"\..*\.(?P<instance>[A-Za-z0-9_-]{1,64})\.partial")
 
 

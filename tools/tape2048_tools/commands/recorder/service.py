@@ -28,7 +28,7 @@ from tape2048_tools.terminal.output import cell, print_human, print_json, print_
 _MONITORING = {"grafana": "grafana-dashboard.json", "alerts": "alerts.yml"}
 
 _common = options(
-    click.option("--user", is_flag=True, help="Use the units of your own user manager; no root needed."),
+    click.option("--user", is_flag=True, help="Use the units of your own user manager. No root needed."),
     click.option(
         "--instance",
         "instances",
@@ -199,7 +199,7 @@ def _refuse_foreign(paths: Sequence[Path]) -> None:
     for path in paths:
         if path.exists() and not path.read_text(errors="replace").startswith(MARKER):
             hint = "Move it away, or keep it and do without the unit."
-            raise RecorderError("found a file of another program; nothing was changed", path=path, hint=hint)
+            raise RecorderError("found a file of another program. Nothing was changed", path=path, hint=hint)
 
 
 @contextlib.contextmanager

@@ -82,8 +82,8 @@ def command(
     or .a2run2 is the file of one run, and SOURCE must have just one; with --to a2run or a2run2, any other
     name is a directory with a file for each run.
 
-    A session of rows holds no final boards, and no moves without --record-action; one on tape holds both.
-    Games of built-in players are replayed from their seeds for what is missing; those that come out
+    A session of rows holds no final boards, and no moves without --record-action. One on tape holds both.
+    Games of built-in players are replayed from their seeds for what is missing. Those that come out
     differently are left out. Without moves, games of other players are refused (5); with --lossy they end at
     their last recorded board.
 

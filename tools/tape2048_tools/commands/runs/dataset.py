@@ -89,7 +89,7 @@ def command() -> None:
 def build(*, output: Path, shard_rows: int | None, **how: Any) -> None:
     """Build a data set of every run in SOURCES.
 
-    Runs that are unreadable or do not fit are left out and named on standard error; the exit code is then 1,
+    Runs that are unreadable or do not fit are left out and named on standard error. The exit code is then 1,
     or 3 if none is left. The data set appears when it is complete.
     """
     _build("building", build_dataset, output, shard_rows=shard_rows, **how)
@@ -131,7 +131,7 @@ def _build(
 def stats(*, dataset: Path, as_json: bool) -> None:
     """Show a data set: counts, scores, lengths, tiles, sources.
 
-    The time is proportional to the runs; no rows are read.
+    The time is proportional to the runs. No rows are read.
     """
     opened = Dataset.open(dataset, load="mmap")
     manifest, path = opened.manifests[0], opened.paths[0]
@@ -187,7 +187,7 @@ def filter_(
                 write_view(output, chosen, shard_rows=shard_rows, progress=progress)
     except EmptyCorpusError as error:
         if output is not None:
-            raise EmptyCorpusError(f"{error.message}; nothing was written", path=whole.paths[0]) from error
+            raise EmptyCorpusError(f"{error.message}. Nothing was written", path=whole.paths[0]) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     document = {

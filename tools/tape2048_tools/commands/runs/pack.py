@@ -98,7 +98,7 @@ def pack(
     """Pack every run file below a directory, in path order.
 
     Files are stored byte for byte. The runs of other sources are packed as by `tape2048 convert`: games of
-    sessions are replayed. Invalid files or runs are left out and named on standard error; the exit code is
+    sessions are replayed. Invalid files or runs are left out and named on standard error. The exit code is
     then 1.
     """
     from tape2048_recorder.replay.replay import replayer
@@ -139,7 +139,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """Check a pack completely: checksums, runs, padding, statistics.
 
     Of a pack.dat: its checksum, and every row against the run table and the rules of the game.
-    An invalid one is named on standard error, with the reason; the exit code is then 2.
+    An invalid one is named on standard error, with the reason. The exit code is then 2.
     """
     findings: list[Finding] = []
     document: dict[str, Any] = {"ok": False, "path": str(packfile), "runs": None, "findings": []}
@@ -253,7 +253,7 @@ def append(
     """Write a pack.dat and further runs as a new pack.dat.
 
     The runs are those of run files, packs, data sets or sessions; new ids continue after the highest one.
-    Unreadable runs are left out and named on standard error; the exit code is then 1.
+    Unreadable runs are left out and named on standard error. The exit code is then 1.
     """
     rows = DataPack.load(packfile, "mmap")
     before = len(rows.runs)

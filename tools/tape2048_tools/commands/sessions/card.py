@@ -57,7 +57,7 @@ def command(
     for path in map(root.joinpath, cards):
         refuse_special(path)
         if path.exists() and not force and not is_own(bytes(read_path(path))):
-            message = "edited, or written by another program; nothing was written"
+            message = "edited, or written by another program. Nothing was written"
             raise NameTakenError(message, path=path, hint="Pass --force to replace it.")
     for name, content in cards.items():
         with publishing_file(root / name, replace=True) as file:

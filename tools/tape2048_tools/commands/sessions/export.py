@@ -111,7 +111,7 @@ def command(
     Each of SOURCES is a session, or a directory of sessions. The file appears when it is complete.
 
     With --runs, SOURCES may also be run files, directories of them, packs or data sets: the metadata of a
-    run becomes one record. Unreadable runs are left out and named on standard error; the exit code is then 1.
+    run becomes one record. Unreadable runs are left out and named on standard error. The exit code is then 1.
 
     pyarrow.json, Hugging Face datasets, jq before 1.7 and JavaScript round large seeds in jsonl: see --u64.
     """
@@ -128,12 +128,12 @@ def command(
     if to_stdout and format_ not in _LINES:
         raise click.UsageError(f"--output -: {format_} needs a file; only jsonl and csv can go to a pipe")
     if u64 != "number" and format_ != "jsonl":
-        raise click.UsageError(f"--u64 {u64}: {format_} holds every integer as it is; it is for jsonl")
+        raise click.UsageError(f"--u64 {u64}: {format_} holds every integer as it is. It is for jsonl")
     table: TableName = "rows" if rows else "runs"
     skipped: list[SkippedRun] = []
     if not rows and (run_files := _open_run_files(sources)):
         if where is not None:
-            raise click.UsageError("--where: a condition on runs of sessions; these are run files")
+            raise click.UsageError("--where: a condition on runs of sessions. These are run files")
         with progress_bar("reading runs", quiet=quiet) as progress:
             found, skipped = run_file_table(run_files, labels, progress)
     else:

@@ -92,7 +92,7 @@ _SUFFIXES = (".a2run", ".a2run2")
 )
 @click.argument("path", metavar="[RUN]", type=EXISTING, required=False)
 @RUN_CHOICE
-@click.option("--step", type=int, metavar="N", help="Begin at the board before move N; -1 is the last board.")
+@click.option("--step", type=int, metavar="N", help="Start at the board before move N; -1 is the last board.")
 @click.option(
     "--fps", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Boards a second."
 )
@@ -191,7 +191,7 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     if strangers(critic.info, [PlayedBy("", identity.player_sha256 if identity else "", 1)]):
         judged = ", ".join(player.name for player in critic.info.players)
         whose = "another player" if identity else "a player that its file does not name"
-        note = f"the critic judges games of {judged}; this one is of {whose}"
+        note = f"the critic judges games of {judged}. This one is of {whose}"
     views = [view_of(judge, boards, moves) for judge in judges.all()]
     return CriticView(critic.thresholds, critic(boards), views, note)
 
@@ -236,6 +236,6 @@ def _refuse_taken(path: Path) -> None:
             f"found {path.name!r}, expected a name that ends with .a2run or .a2run2", param_hint="--record"
         )
     if os.path.lexists(path):
-        raise NameTakenError("the name is taken; nothing was replaced", path=path)
+        raise NameTakenError("the name is taken. Nothing was replaced", path=path)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise StorageError("nothing can be written here", path=path.parent, hint="name another --record")

@@ -100,7 +100,7 @@ def command(
         )
         if plan.going and not plan.staying and not yes_really and not dry_run:
             raise MaintenanceError(
-                f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
+                f"found limits that leave none of {counted(len(found), 'session')}. Nothing was removed",
                 path=directory,
                 hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
             )

@@ -57,7 +57,7 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
 
     All sessions must have the same player, settings of recording and storage. Rows are checked against their
     checksums while they are copied, and the new session is read back before it is published. It has the
-    columns that all sessions have alike; the others are named. With --remove, such a column is refused, and
+    columns that all sessions have alike. The others are named. With --remove, such a column is refused, and
     the exit code is 1 if an original could not be removed or is being read.
     """
     from tape2048.maintenance.merging import merge_sessions

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 #: milliseconds, and the table is plain text, as rich takes as long for a line.
 SCORES_SESSIONS_MAX = 500
 
-#: Columns that a narrow terminal omits, in this order; the tiles of the critic stay.
+#: Columns that a narrow terminal omits, in this order. The tiles of the critic stay.
 _LESS_NEEDED = (">2048", ">4096", ">best", "player", ">size")
 
 #: Fields of one session that a directory's total lacks.
@@ -91,7 +91,7 @@ def list_sessions(
     """List the sessions in ROOT: player, rows, games, mean and best score, reach of the big tiles, size.
 
     ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, or without
-    scores to the sessions; no rows are read. An unreadable session is listed with its error, and the exit
+    scores to the sessions. No rows are read. An unreadable session is listed with its error, and the exit
     code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the columns
     2048, 4096, best, player and size, in this order.
 
@@ -232,7 +232,7 @@ def show(
     disk. The best game is the one with the highest score. An unreadable session in a directory is named, and
     the exit code is then 1.
 
-    Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows; the best
+    Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows. The best
     game comes without its board.
     """
     found: Sequence[tuple[Path | str, Session | TapeError]] = []
@@ -387,7 +387,7 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
 
 
 def _line(key: str, name: str, value: object) -> RenderableType:
-    """Return a fact's text; those of a player can be long."""
+    """Return a fact's text. Those of a player can be long."""
     text = _setting(name, value)
     return _narrow(text, 80) if key in {"player", "player_args"} else text
 

@@ -86,7 +86,7 @@ class Checked(msgspec.Struct, frozen=True):
 @click.option(
     "--older",
     type=click.IntRange(0),
-    help="Check only sessions that began over DAYS days ago.",
+    help="Check only sessions that started over DAYS days ago.",
     metavar="DAYS",
 )
 @click.option(
@@ -94,7 +94,7 @@ class Checked(msgspec.Struct, frozen=True):
     type=click.IntRange(1),
     default=1,
     metavar="N",
-    help="Check one Nth of the sessions, each day (UTC) the next: in N days all.",
+    help="Check one Nth of the sessions, every day (UTC) the next: in N days all.",
 )
 @click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")
 @click.option(

@@ -41,7 +41,7 @@ judge_options = options(
         "judges",
         multiple=True,
         metavar="PLAYER",
-        help="N-tuple player that judges moves; ahead=2 searches one ply deeper. Repeat for several; the"
+        help="N-tuple player that judges moves; ahead=2 searches one ply deeper. Repeat for several. The"
         " first is shown first."
         "  [default: own, the network of the recorded player, 2-ply or 3-ply]",
     ),
@@ -83,7 +83,7 @@ def view(
 
     ROOT is a directory of sessions, one session, or a directory of a training; by default the out_dir of
     `tape2048 record`. Nothing is written, and recorders are asked nothing: the pages read the files. The link
-    that is printed opens the pages in one browser, once; the next link is then printed to standard error.
+    that is printed opens the pages in one browser, once. The next link is then printed to standard error.
     Ctrl-C ends it at once.
     """
     from tape2048_tools.viewer.app import serve
@@ -180,7 +180,7 @@ def report(
     from tape2048_tools.viewer.report import make_report
 
     if out.exists() and not force:
-        raise NameTakenError("the report exists; nothing was replaced", path=out, hint="--force replaces it")
+        raise NameTakenError("the report exists. Nothing was replaced", path=out, hint="--force replaces it")
     data = make_data(roots, judges, critic)
     with progress_bar("judging games", quiet=quiet) as progress:
         page = make_report(data, games=games, progress=progress)
