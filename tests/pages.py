@@ -147,24 +147,27 @@ _UNITS = {"k": 1e3, "M": 1e6}
 def loaders_chart() -> str:
     """Return a bar chart, in SVG, of the page's table of loaders."""
     page = (CHECKOUT / "docs/explanation/speed.md").read_text()
-    rows = page.split("<!-- peers:begin -->")[1].split("\n| random batches")[1].split("\n\n")[0].splitlines()[2:]
+    rows = (
+        page.split("<!-- peers:begin -->")[1].split("\n| random batches")[1].split("\n\n")[0].splitlines()[2:]
+    )
     named = [[cell.strip(" `") for cell in row.split("|")[1:3]] for row in rows]
     bars = sorted(((float(text[:-1]) * _UNITS[text[-1]], name, text) for name, text in named), reverse=True)
     width, row, top = 480, 40, 48
-    parts = [
+    head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top + row * len(bars)}"'
         f' viewBox="0 0 {width} {top + row * len(bars)}" role="img">\n'
         "<title>Random batches of 4,096 labelled boards on one core, rows per second</title>\n"
         f'<style>{_CHART_STYLE}</style>\n<rect class="paper" width="100%" height="100%" rx="8"/>\n'
         '<text class="title" x="16" y="28">Random batches with labels, one core: rows per second</text>\n'
-    ]
+    )
+    parts = [head]
     for y, (value, name, text) in zip(range(top, 9999, row), bars, strict=False):
         kind = "own" if name.startswith("tape2048") else "other"
+        length = max(1, value / bars[0][0] * (width - 32))
         parts.append(
             f'<text x="16" y="{y + 12}">{html.escape(name.replace("`", ""))}</text>'
             f'<text class="value" x="{width - 16}" y="{y + 12}">{text}</text>'
-            f'<rect class="{kind}" x="16" y="{y + 18}" width="{max(1, value / bars[0][0] * (width - 32)):.0f}"'
-            ' height="10"/>\n'
+            f'<rect class="{kind}" x="16" y="{y + 18}" width="{length:.0f}" height="10"/>\n'
         )
     return "".join([*parts, "</svg>\n"])
 

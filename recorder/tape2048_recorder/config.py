@@ -68,7 +68,7 @@ from tape2048_recorder.players.registry import REGISTRY, check_player, takes_tex
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
 #: A game's id has its number within a lease in the low bits, and the lease above them. Bit 63 stays free:
-#: SQLite's ids are signed, and the ids of a critic's rollouts have it set.
+#: SQLite's ids are signed, and the highest bit marks ids of a critic's rollouts.
 NUMBER_BITS = 40
 LEASE_MAX = (1 << 23) - 1
 
@@ -112,7 +112,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     model_dir: Annotated[
         _PathText | None,
         about(
-            "a directory whose newest checkpoint plays; newer ones are loaded during play; empty: none",
+            "a directory whose newest checkpoint plays; newer files are loaded during play; empty: none",
             why="fixed weights come with `player_args`",
             none="",
             form="a path (~ is not expanded)",
@@ -147,7 +147,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     instance: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")],
         about(
-            "this recorder's name. A second one with the same name and `out_dir` is refused",
+            "this recorder's name. A second recorder with the same name and `out_dir` does not start",
             why="one recorder a directory is the common case",
             form="1 to 64 letters, digits, _ or -",
         ),
@@ -155,7 +155,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     workers: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=1024)],
         about(
-            "worker processes; 0: one for each core that this process may use (affinity, cgroup quota)",
+            "worker processes; 0: the number of cores that this process may use (affinity, cgroup quota)",
             why="play is CPU-bound: fewer workers leave cores idle, more of them share cores",
         ),
     ] = 0
@@ -171,8 +171,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     lease: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=LEASE_MAX)],
         about(
-            "which games of `seed` this recorder plays: ids from `lease` x 2**40 up, 2**40 of them",
-            why="one recorder needs no other. Those that share a seed need one each, to repeat no game",
+            "range of game ids to play: lease L covers L x 2**40 to (L + 1) x 2**40 - 1",
+            why="recorders that share a seed need different leases, so that no game is repeated",
         ),
     ] = 0
     rotate_steps: Annotated[
@@ -229,8 +229,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     spool_max_mb: Annotated[
         Count | None,
         about(
-            "pause while the sessions in `out_dir` take more than this, until something removes whole ones",
-            why="sessions stay where they are. A fleet's agent ships them, and sets it",
+            "pause while the sessions in `out_dir` take more than this, until sessions are removed",
+            why="sessions do not move by themselves. A fleet's agent ships them, and sets this limit",
             none="off",
         ),
     ] = None
@@ -260,7 +260,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     record_action: Annotated[
         bool,
         about(
-            "add the chosen move to each row: 29 bytes instead of 28. A tape has it anyway",
+            "add the chosen move to each row: 29 bytes instead of 28. A tape always has it",
             why="a critic needs the boards only",
         ),
     ] = False
@@ -504,7 +504,7 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
         )
     if args is not None and "player_args" in given:
         where = given["player_args"][1].where
-        problem = f"found parameters behind the name and in [player_args] ({where}), expected one of them"
+        problem = f"found parameters behind the name and in [player_args] ({where}), expected only one place"
         refuse(problem, "player", origin, hint="keep the table, and the bare name in `player`")
     return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
 
@@ -600,7 +600,7 @@ class RetentionLimits(Settings, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """The general limits, and those of single model tags."""
+    """The general limits, and the limits of single model tags."""
 
     general: RetentionLimits = RetentionLimits()
     tags: dict[str, RetentionLimits] = {}

@@ -43,7 +43,7 @@ STATUS_FILE_S = 1.0
 class Service:
     """The reporter of one life, which also updates the service manager, the status file and the metrics.
 
-    Each update follows from the status that the daemon makes twice a second. A failed one does not stop the
+    Each update is built from the status that the daemon makes twice a second. A failed one does not stop the
     recording, nor does a view that can no longer write.
     """
 
@@ -146,7 +146,7 @@ def run(
     """Record until a limit is met or a signal comes. Main thread only.
 
     Returns:
-        The summary of the recorded games and published sessions, with the reason of the end.
+        The summary of the recorded games and published sessions, and the reason of the end.
     """
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -154,7 +154,7 @@ def run(
             signals = stack.enter_context(contextlib.closing(Signals()))
         if load is not None:
             signals.reload_on_hangup()
-        # Other users must not write to new directories: they could replace what stands in them.
+        # Other users must not write to new directories: they could replace files in them.
         before = os.umask(0o022)
         stack.callback(os.umask, before)
         os.umask(before | 0o022)

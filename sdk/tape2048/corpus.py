@@ -70,16 +70,18 @@ class Corpus(View):
     after epoch.
 
     Sessions recorded with the action and without it open together. Records and the field ``action`` have it
-    where every session of a view's runs has it, as those on tape do. The field ``move``, recovered from the
-    boards, is always there. In other views, records of the sessions with the action are copies without it.
+    if every session of a view's runs has it. Sessions on tape always do. The field ``move``, recovered from
+    the boards, is always there. In other views, records of the sessions with the action are copies without
+    it.
 
     Sessions on tape serve the same as sessions of rows, and both open together. Their boards are decoded for
     each batch, or once with ``load="packed"``; their records are always copies. A step that the rules do not
-    allow is an error of whatever decodes it.
+    allow raises an error when it is decoded.
 
-    Pickling sends paths and the selection, and unpickling opens the sessions again with the same ``load``. So
-    each spawned worker of a ``"ram"`` or ``"packed"`` corpus reads a copy of its own, where forked workers
-    share one; use ``load="mmap"`` for many spawned workers. ``copy`` and ``deepcopy`` share the rows.
+    Pickling sends paths and the selection, and unpickling opens the sessions again with the same ``load``.
+    Each spawned worker of a ``"ram"`` or ``"packed"`` corpus therefore reads a separate copy, while forked
+    workers share a copy. Use ``load="mmap"`` for many spawned workers. ``copy`` and ``deepcopy`` share the
+    rows.
 
     Attributes:
         runs: the run table, ``CORPUS_RUN_DTYPE[R]``, read-only. ``session`` indexes :attr:`sessions`. The
@@ -156,7 +158,7 @@ class Corpus(View):
                 first, and with sessions in stores it is ``"mmap"``.
             ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
                 cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
-            cache: local directory for what is fetched from stores, which processes may share; by default
+            cache: local directory for files that are fetched from stores. Processes can share it. By default
                 ``~/.cache/tape2048/sessions``. With it, a directory in ``root`` is read as a store.
             cache_max_mb: bound of the cache in MB (10**6 bytes); None for none. Rows in a random order need
                 all selected sessions at once; ``batches(pool_rows=..., pool_sessions=...)`` needs a few.
@@ -172,10 +174,10 @@ class Corpus(View):
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
             ConfigError: see :meth:`where`.
-            CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15. The
+            CorpusError: a session is given twice; with ``"packed"``, a board has an exponent above 15. The
                 cache is too small.
             CorpusError: a session was removed from its store.
-            FormatError: one of its subclasses, for a damaged session.
+            FormatError: a subclass, for a damaged session.
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
         """
@@ -216,13 +218,14 @@ class Corpus(View):
         """Open the same root again with the same options, if sessions were added or removed since.
 
         Call it between epochs, on the corpus that :meth:`open` returned, and make views and batches again.
-        Rows are read or mapped again, so with ``load="ram"`` those of both corpora are in memory together.
+        Rows are read or mapped again, so with ``load="ram"`` the rows of both corpora are in memory together.
 
         Returns:
             A new corpus, or this one if the sessions are the same. This one stays valid.
 
         Raises:
-            CorpusError: this corpus is a selection, was pickled, or was opened with a mask of runs. Otherwise, as
+            CorpusError: this corpus is a selection, was pickled, or was opened with a mask of runs.
+            Otherwise, as
                 for :meth:`open`.
 
         Example:
@@ -588,7 +591,7 @@ class Corpus(View):
         return Batches(self, batch_size, **options)
 
 
-#: How the rows of a run are drawn, and by what its stages differ.
+#: How the rows of a run are drawn, and what separates its stages.
 Spread: TypeAlias = Literal["stratified", "even"]
 Stages: TypeAlias = Literal["highest"]
 
@@ -604,8 +607,8 @@ class Capped:
       one row of each is drawn;
     - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
 
-    A row then represents m / K rows of its run (the field ``weight``): weighted means estimate those of all
-    rows. Unweighted ones would count a position of a short run for more than one of a long run.
+    A row then represents m / K rows of its run (the field ``weight``): weighted means estimate the means of
+    all rows. Unweighted means would count a position of a short run for more than a position of a long run.
 
     With ``by="highest"``, the K rows are spread evenly over the stages of the run, each the rows with one
     highest tile on the board. A stage with fewer rows than its share is served completely, and the others
@@ -758,7 +761,7 @@ def _reopen(  # noqa: PLR0917 - as pickled
     selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
     corpus = Corpus(open_store(opened, runs, chosen, load), phase=phase, selected=selected)
     if corpus.identity != identity:
-        raise CorpusError("the sessions are not those that were pickled", path=opened[0].path.parent)
+        raise CorpusError("the sessions differ from the pickled sessions", path=opened[0].path.parent)
     return corpus
 
 

@@ -1,11 +1,11 @@
 """The error classes of this project, all below :class:`TapeError`.
 
-A message states what was found and what was expected; ``path`` and ``offset`` state where, ``hint`` or
-the advice of the class what to do. ``tape2048`` exits with ``exit_code`` when the error reaches the command
-line. A class without a code or advice of its own inherits them. A code groups the errors to which a script
-reacts alike: 3 something to read is missing, 4 damaged data, 5 inputs that do not fit together, 6 the target
-exists, 7 another process is busy, 8 storage, 9 no space, 10 running failed, 11 a restart would not help, 12 a
-missing package, 78 a wrong setting. (0 is success, 1 findings, 2 wrong usage.)
+A message states the value that was found and the value that was expected. ``path`` and ``offset`` state
+where, and ``hint`` or the class's advice states what to do. ``tape2048`` exits with ``exit_code`` when the
+error reaches the command line. A class without a code or advice inherits them. A code groups the errors to
+which a script reacts in the same way. 3 something to read is missing, 4 damaged data, 5 inputs that do not
+fit together, 6 the target exists, 7 another process is busy, 8 storage, 9 no space, 10 running failed, 11 a
+restart would not help, 12 a missing package, 78 a wrong setting. (0 is success, 1 findings, 2 wrong usage.)
 ``docs/reference/errors.md`` is made from these classes.
 """
 
@@ -22,9 +22,9 @@ class TapeError(Exception):
     """Base class of all errors that this project raises.
 
     Args:
-        message: what was found, and what was expected.
+        message: the value that was found, and the value that was expected.
         path: the file or directory that the error is about.
-        offset: byte offset in that file, where there is one.
+        offset: byte offset in that file, if known.
         hint: what the user can do about it. A traceback prints it below the message.
     """
 
@@ -57,7 +57,7 @@ class TapeError(Exception):
 
     @property
     def advice(self) -> str:
-        """What to do about it: the hint, or else what helps with errors of this class."""
+        """The hint, or the advice for errors of this class."""
         return self.hint or self._advice
 
     def detach(self) -> Self:
@@ -72,7 +72,7 @@ class TapeError(Exception):
 class ConfigError(TapeError, exit_code=78):  # EX_CONFIG
     """A setting, an option or a condition is wrong: its name, its value, its type, or a combination."""
 
-    _advice = "correct the setting: `tape2048 config show` and the page of settings say what each takes"
+    _advice = "correct the setting: `tape2048 config show` and the page of settings list the valid values"
 
 
 class StorageError(TapeError, exit_code=8):
@@ -108,7 +108,9 @@ class TooManyFilesError(StorageError):
 class StoreError(StorageError):
     """A store of sessions (a directory or a bucket) is unreachable, rejects a request, or is inconsistent."""
 
-    _advice = "look at the store's address, rights and network. What is not shipped stays in the spool"
+    _advice = (
+        "check the store's address, permissions and network. Sessions that were not shipped stay in the spool"
+    )
 
 
 class FormatError(TapeError, exit_code=4):
@@ -182,7 +184,7 @@ class BookkeepingError(FormatError):
 class ReplayError(FormatError):
     """A game cannot be replayed or played on, its replay differs, or it breaks the rules."""
 
-    _advice = "use the release and the player that recorded it. The message names both where they are known"
+    _advice = "use the release and the player that recorded it. The message names both if they are known"
 
 
 class ModelError(FormatError):
@@ -200,7 +202,7 @@ class ColumnError(FormatError):
 class MaintenanceError(TapeError, exit_code=5):
     """Sessions cannot be merged, removed, repacked or converted as requested. Nothing has changed."""
 
-    _advice = "the message names the session that stands in the way; leave it out"
+    _advice = "leave out the session that the message names"
 
 
 class CorpusError(TapeError, exit_code=5):

@@ -56,7 +56,7 @@ class Mixture:
             hashes.append(np.unique(corpus._run_hashes("")[corpus.row_counts > 0]))  # noqa: SLF001
         check_shares(self.shares, self.shares)
         if shared := int((np.unique(np.concatenate(hashes), return_counts=True)[1] > 1).sum()):
-            text = "the corpora of a mixture overlap: %s in more than one of them"
+            text = "the corpora of a mixture overlap: %s in more than one corpus"
             logging.getLogger("tape2048").warning(text, counted(shared, "game"))
 
     def __len__(self) -> int:
@@ -90,8 +90,8 @@ class Mixture:
         """Serve batches of all sources, epoch after epoch; options as for :class:`tape2048.batches.Batches`.
 
         In each batch, the rows of the first source come first. ``row`` and ``run`` are numbers in the row's
-        own source; ``extra`` has a list of arrays by name, one for each source. With ``pool_rows``, which the
-        sources share, each rank reads all chunks.
+        source. ``extra`` maps each name to a list of arrays, an array per source. With ``pool_rows``, which
+        the sources share, each rank reads all chunks.
         """
         from tape2048.batches.batches import MixedBatches
 

@@ -1,4 +1,4 @@
-"""The base of all sources of rows with a run table: filters by name, mask or SQL, phases, and splits.
+"""The base of all sources of rows with a run table: named filters, masks, SQL, phases, and splits.
 
 SQLite evaluates a condition on a table in memory with copies of the columns that the condition names. An
 authorizer allows only reading that table and calling functions without side effects.
@@ -9,7 +9,7 @@ of the identity decides its part, so no game is ever in two parts, and none move
 
     key  = the first 8 bytes of SHA-256("tape2048 split 1" NUL salt NUL player_sha256), as a little-endian u64
     u    = mix64(mix64(seed + key)) / 2**64
-    part = the first one whose cumulated share exceeds u
+    part = the first part with a cumulated share above u
 
 (sums modulo 2**64; ``mix64`` is SplitMix64's finalizer.)
 """
@@ -78,7 +78,7 @@ _LIMITS = {
 }
 
 #: Operations of SQLite's virtual machine for a condition, and for each run. A condition of ten comparisons
-#: takes 40 a run. One with a subquery over all runs for each run would never end.
+#: takes 40 a run. A condition with a subquery over all runs for each run would never end.
 OPERATIONS_BASE = 10_000_000
 OPERATIONS_PER_RUN = 10_000
 
@@ -191,7 +191,7 @@ def choose_runs(
         if mask.dtype != np.bool_ or mask.shape != (count,):
             raise ValueError(
                 f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({count},), "
-                "one for each run"
+                "an entry for each run"
             )
         chosen &= mask
     return chosen
@@ -303,7 +303,7 @@ class PlayedBy(msgspec.Struct, frozen=True):
 
 
 def players_of(runs: NDArray[np.void], sessions: Sequence[Named]) -> list[PlayedBy]:
-    """Return the players of the games of a run table, the one with the most games first."""
+    """Return the players of the games of a run table, starting with the player of the most games."""
     games = np.bincount(runs["session"], minlength=len(sessions))
     found: dict[str, PlayedBy] = {}
     for session, count in zip(sessions, games.tolist(), strict=True):
@@ -345,7 +345,7 @@ def _session_start(session: Named) -> float:
 
 
 def unix_s(text: Any) -> float:
-    """Return a time in ISO 8601 in seconds since 1970, in UTC without an offset; NaN if it is none."""
+    """Return a time in ISO 8601 in seconds since 1970, in UTC without an offset. NaN for other text."""
     try:
         return _seconds(text)
     except (TypeError, ValueError, OverflowError):
@@ -408,7 +408,7 @@ def sql_values(column: NDArray[Any], null: Any = None) -> list[Any]:
 
 
 def _backquoted(match: re.Match[str]) -> str:
-    """Put a name into backquotes: in double quotes, SQLite takes an unknown one for text."""
+    """Put a name into backquotes: in double quotes, SQLite takes an unknown name for text."""
     if match["name"] is None:
         return match[0]
     name = match["name"].replace('""', '"').replace("`", "``")
@@ -441,7 +441,7 @@ def _refused(condition: str, error: Exception, columns: list[str]) -> ConfigErro
         if near:
             hint = f"did you mean {near[0]}? {hint}"
         elif any((match["name"] or "").startswith(unknown[1]) for match in _QUOTED.finditer(condition)):
-            hint = f"text stands in single quotes; {hint}"
+            hint = f"put text in single quotes; {hint}"
     elif code == sqlite3.SQLITE_AUTH:
         hint = f"a condition can only compare columns of the run table; {hint}"
     elif code == sqlite3.SQLITE_INTERRUPT:
@@ -473,7 +473,7 @@ class Phase(NamedTuple):
     def step_ranges(self, steps: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Compute first step and end of the part of each run, of runs with so many ``steps``.
 
-        A fraction starts at the least s with s >= fraction x steps (in float64). ``empties`` do not count.
+        A fraction starts at the smallest s with s >= fraction x steps (in float64). ``empties`` do not count.
         """
         low = np.zeros(len(steps), np.int64)
         high = np.full(len(steps), _STEPS_MAX, np.int64)
@@ -521,7 +521,7 @@ def check_shares(shares: Sequence[Any], shown: object) -> None:
     if not all(isinstance(share, numbers.Real) for share in shares):
         raise TypeError(f"shares {shown}; expected numbers")
     if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
-        raise ValueError(f"shares {shown}; expected positive ones that are 1 together")
+        raise ValueError(f"shares {shown}; expected positive shares with the sum 1")
 
 
 def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
@@ -653,7 +653,7 @@ class View(RowView):
             **parts: name and share of each part. The sum is 1.
 
         Returns:
-            The views by name, in the given order.
+            A mapping of names to views, in the given order.
 
         Raises:
             EmptyCorpusError: a part has no row.

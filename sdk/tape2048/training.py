@@ -42,7 +42,7 @@ class TrainingProgress(NamedTuple):
     of: int  # units in all
     per_s: float  # units a second; 0 where that is not known yet
     elapsed_s: float
-    figures: dict[str, Any]  # by name, as lines of metrics and documents have them
+    figures: dict[str, Any]  # a mapping of names to values, as in lines of metrics and documents
 
 
 class TrainingView(Protocol):
@@ -106,7 +106,7 @@ class TrainingDirectory:
             return path_exists(self.checkpoint)
 
     def cut_metrics(self, steps: int) -> float:
-        """Drop malformed lines, and those of steps after a checkpoint, which will be repeated."""
+        """Drop malformed lines, and the lines of steps after a checkpoint, which will be repeated."""
         with storage_errors(self.metrics, "reading metrics"):
             if not path_exists(self.metrics):
                 return 0

@@ -16,6 +16,8 @@ def test_the_program_learns(tmp_path: Path) -> None:
     subprocess.run([*RECORD, *flags], cwd=tmp_path, check=True, capture_output=True, timeout=120)
     (program,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     run = [sys.executable, "-c", program.replace("32768", "4096")]
-    printed = subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=100).stdout
+    printed = subprocess.run(
+        run, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=100
+    ).stdout
     losses = {name.strip(): float(loss) for name, loss in re.findall(r"^(\D+) (\S+)$", printed, re.MULTILINE)}
     assert losses["model"] < 0.9 * losses["base rate"]

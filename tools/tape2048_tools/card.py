@@ -40,7 +40,7 @@ _SIZES += ["10B<n<100B", "100B<n<1T", "n>1T"]
 
 
 def is_own(content: bytes) -> bool:
-    """Check whether :func:`make_cards` made a file, and nobody edited it since."""
+    """Check whether :func:`make_cards` made a file, and it has not been edited since."""
     match = _MARK.search(content)
     return match is not None and crc32c(_MARK.sub(_BLANK, content)) == int(match[1], 16)
 
@@ -52,7 +52,7 @@ def hub_name(url: str) -> str:
 
 
 def make_cards(several: Sequence[Session], title: str, license_id: str, url: str) -> dict[str, bytes]:
-    """Make both files, by name, from run tables; EmptyCorpusError without games."""
+    """Make both files from run tables, as a mapping of names to texts. EmptyCorpusError without games."""
     facts, title = sum_up(several), printable(title)
     if not facts["games"]:
         raise EmptyCorpusError("the sessions have no games", path=several[0].path.parent)

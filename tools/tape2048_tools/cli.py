@@ -26,7 +26,7 @@ EXIT_INTERRUPTED = 130
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # signals that end a process which does not handle them
 _AGAIN_S = 0.05  # delay before a lost signal is sent again
 
-#: By what one wants to do: for each subcommand its module below ``commands`` (and its name in it, unless that
+#: By purpose: for each subcommand its module below ``commands`` (and its name in it, unless that
 #: is ``command``), and its line in the help.
 _GROUPS = {
     "Record": {
@@ -173,7 +173,7 @@ def _open_streams() -> None:
 
 
 def a2pack() -> None:
-    """Run ``a2pack``: the subcommands of ``tape2048 pack`` under a name of their own."""
+    """Run ``a2pack``: the subcommands of ``tape2048 pack`` as a separate program."""
     from tape2048_tools.commands.runs.pack import command
 
     main(command, "a2pack")
@@ -182,7 +182,7 @@ def a2pack() -> None:
 def run(args: Sequence[str] | None = None, command: click.Command = cli, name: str = "tape2048") -> int:
     """Run the command line, report errors on standard error, and return the exit code."""
     try:
-        # In standalone mode click would end the process, with exit codes of its own.
+        # In standalone mode click would end the process, with other exit codes.
         code = command.main(args, prog_name=name, standalone_mode=False)
     except click.Abort:
         return EXIT_INTERRUPTED

@@ -116,7 +116,7 @@ def _choose_parts(
 ) -> tuple[str, Corpus, Corpus | None, list[str]]:
     """Choose the games to examine: their part's name, the games, those learned from, and remarks.
 
-    A game's part follows from its identity, so that the critic's games are recognised in any session.
+    A game's identity decides its part, so that the critic's games are recognised in any session.
     """
     shares = info.split.fractions
     wanted = {None: "test" if "test" in shares else "val", "validation": "val"}.get(name, name)
@@ -124,7 +124,7 @@ def _choose_parts(
     if wanted != ALL and wanted not in shares:
         known = ", ".join([*shares, ALL])
         raise CorpusError(
-            f"found the part {name or wanted!r}, expected one of the critic's split: {known}",
+            f"found the part {name or wanted!r}, expected a part of the critic's split: {known}",
             hint="--split all examines every game",
         )
     names = player_names(one.meta for one in corpus.sessions)
@@ -135,7 +135,7 @@ def _choose_parts(
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
-        notes.append("Not the sessions of the training. A game's part follows from its seed and player.")
+        notes.append("Not the sessions of the training. A game's seed and player decide its part.")
     if wanted in {ALL, "train"}:
         notes.append("The critic may have learned from some of these games: the figures may flatter it.")
     train = _part(corpus, info, "train")
@@ -245,7 +245,7 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 #: The metrics of a predictor, in the order of the columns.
 _PREDICTOR_METRICS = ("auroc", "auprc", "brier", "ece", "gain")
 
-#: The metrics against rollouts with intervals, and the heads of their columns and of those that follow.
+#: The metrics against rollouts with intervals, and the heads of their columns and of the following columns.
 _ORACLE_METRICS = ("r2", "brier", "log_loss", "bias", "ece")
 _ORACLE_HEADS = ("R2", "Brier", "log loss", "bias", "ECE", "its noise")
 
@@ -369,7 +369,7 @@ def _oracle_tables(evaluation: Evaluation, cells: list[Cell], tile: int) -> list
                 )  # fmt: skip
     means = table("", *(f">{head}" for head in _MEANS_HEADS), title=f"{tile}: means over the positions")
     curve = next(one for one in evaluation.truth.curves if one.threshold == tile)
-    names = {"labels": "outcomes of their own games", "rollouts": "rollouts", "critic": "critic"}
+    names = {"labels": "outcomes of the recorded games", "rollouts": "rollouts", "critic": "critic"}
     for field, name in names.items():
         means.add_row(name, *(estimate_text(getattr(each, field)) for each in (curve.equal, curve.weighted)))
     return ["", made, "", means]

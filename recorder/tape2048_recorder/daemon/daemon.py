@@ -3,11 +3,11 @@
 Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in progress are finished within
 ``drain_timeout_s``, and everything is published. A drain that a limit has started continues. A second one, or
 SIGUSR2, hurries: workers are killed, and committed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
-settings, or drains where there is nothing to reload from (a terminal that closes). The daemon reports through
-a :class:`~tape2048_recorder.status.report.Reporter`. It neither logs nor exits.
+settings, or drains without a configuration file to reload (a terminal that closes). The daemon reports
+through a :class:`~tape2048_recorder.status.report.Reporter`. It neither logs nor exits.
 
-On a reload, limits and intervals may change. The player's settings, and those that claim the directory, stay
-until the next start. A file that is unreadable or invalid changes nothing.
+On a reload, limits and intervals may change. The player's settings, and the settings that claim the
+directory, stay until the next start. A file that is unreadable or invalid changes nothing.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Reload:
         return self._asked and now >= self._next
 
     def read(self, running: RecorderConfig, now: float) -> RecorderConfig:
-        """Read the settings; return those in effect from now on."""
+        """Read the settings. Return the settings in effect from now on."""
         self._asked = False
         self._next = now + RELOAD_S
 
@@ -238,8 +238,8 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     """Return the error that ends the recorder, or None where another worker may succeed.
 
     A user's player that raises or gives invalid answers would do so again: the recorder ends, with its games
-    published. An error of a worker that never got ready is final if it is the ``first`` one in its place. A
-    later one may lack a resource that the first had (memory), and get it later.
+    published. An error of a worker that never got ready is final if the worker is the ``first`` in its slot.
+    A later one may lack a resource that the first had (memory), and get it later.
     """
     kind = error_class(message.kind)
     if issubclass(kind, (PlayerError, StartError)):
@@ -354,7 +354,7 @@ class Daemon:
         self.recording.publisher.give_up()
 
     def _on_worker(self, worker: Worker) -> bool:
-        """Handle a worker's messages; return True if all of them are routine, which needs no tick."""
+        """Handle a worker's messages; return True if all are routine, which needs no tick."""
         routine = True
         try:
             messages, is_open = worker.channel.receive_ready()
@@ -665,7 +665,7 @@ class Daemon:
 
     @property
     def stopped_by_signal(self) -> bool:
-        """Whether somebody asked for the end."""
+        """Whether a signal or a limit asked for the end."""
         return self._stop_signal is not None or self._hurried
 
     @property

@@ -3,11 +3,10 @@
 ``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives. The kernel releases it
 however the recorder ends. ``readers.lock`` in that directory belongs to :mod:`tape2048.session.locks`.
 ``<instance>.json`` beside it holds, for each configured seed and lease, how far its sequence of games has
-been handed out, so that the next recorder continues it instead of repeating games, whatever seeds came in
-between.
+been handed out, so that the next recorder continues it instead of repeating games, even after other seeds.
 ``<instance>.status.json`` belongs to :mod:`tape2048_recorder.status.report`.
 
-The ledger knows which worker holds which game, so that each is recorded once, whichever workers die. A
+The ledger knows which worker holds which game, so that each is recorded once, even if workers die. A
 game's id determines it (through its seed), so a dead worker's game goes to another worker and turns out the
 same.
 """
@@ -33,14 +32,14 @@ from tape2048_recorder.status.report import status_path
 #: Ids that a crash may skip with a configured seed: the progress is written this far ahead.
 IDS_AHEAD = 1 << 24
 
-#: Remembered seeds, those used last. Each takes some 60 bytes of the file.
+#: Number of remembered seeds, the most recent. Each takes about 60 bytes of the file.
 SEEDS_MAX = 1000
 
 _SAVING = "writing the instance's progress"
 
 
 class GameState(msgspec.Struct, frozen=True):
-    """Progress of a seed's lease: its games below ``next_id`` were handed out, except those of ``free``."""
+    """Progress of a seed's lease: games below ``next_id`` were handed out, except the games of ``free``."""
 
     seed: int
     next_id: int = 0
@@ -98,7 +97,7 @@ class Instance:
     def lost(self) -> StorageError | None:
         """Return the error of a lock that no longer excludes others; None while it does.
 
-        A directory that was moved away or unmounted can come back. One that was removed or made again
+        A directory that was moved away or unmounted can come back. A directory that was removed or made again
         cannot, nor can its lock.
         """
         found = "was replaced"
@@ -145,7 +144,7 @@ class Instance:
         return [GameState(found.seed, found.next_id, found.free, found.lease), *found.others]
 
     def save_state(self, state: GameState) -> None:
-        """Save the progress of a seed's lease. That of others stays."""
+        """Save the progress of a seed's lease. Other leases do not change."""
         if (lost := self.lost()) is not None:
             raise lost
         known = self._read() if self._known is None else self._known
@@ -280,7 +279,7 @@ class Ledger:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no game is left to hand out (some may still be in play)."""
+        """Whether no game is left to hand out (some may still be in progress)."""
         return self._left == 0 or self.used_up
 
     @property

@@ -1,12 +1,12 @@
 """Supervision of worker processes: start, death, restart, and the end of hung ones.
 
-A worker has one socket to the daemon and a slot in the shared memory. Its death shows as the end of its
-socket, whatever killed it.
+A worker has one socket to the daemon and a slot in the shared memory. Any death shows as the end of its
+socket.
 
-A worker notes the time after each slice of play (a twentieth of a second) and after each block. One that has
-not done so for ``worker_silence_s`` is overdue, unless it waits for the daemon. Compiling, the first slice
-and loading a model may take :data:`START_S`. Writing a block may take ten times as long as a slice, since the
-disk determines that time.
+A worker notes the time after each slice of play (a twentieth of a second) and after each block. A worker that
+has not done so for ``worker_silence_s`` is overdue, unless it waits for the daemon. Compiling, the first
+slice and loading a model may take :data:`START_S`. Writing a block may take ten times as long as a slice,
+since the disk determines that time.
 
 An overdue worker gets SIGABRT, on which Python's faulthandler writes the stack of each thread to the daemon's
 standard error (from Python 3.14 on the native stack too; before that the core file has it, where the system
@@ -53,7 +53,7 @@ BACKOFF_MAX_S = 30.0
 #: From a finished worker's end of its socket to its exit, in which libraries that it loaded may hang.
 BYE_S = 0.5
 
-#: A block of rows is 7 MB; a disk that takes longer than this many times a slice's limit hangs.
+#: A block of rows is 7 MB. A disk that takes longer than this many times a slice's limit hangs.
 WRITING_FACTOR = 10.0
 
 #: Deaths in a row, without a confirmed block between them, after which restarts stop: the minimum, and the
@@ -152,7 +152,7 @@ class Supervisor:
         return int(self.shared.slots["rows"].sum()) - sum(worker.rows_counted for worker in self.workers)
 
     def allow(self, worker: Worker, rows: int) -> bool:
-        """Let a worker finish its share of the rows left until a limit; return False if there are none.
+        """Let a worker finish its share of the rows left until a limit; return False without rows left.
 
         A game in progress is finished, so a worker exceeds its share by less than one game.
         """
@@ -182,7 +182,7 @@ class Supervisor:
         spec = WorkerSpec(
             worker.index, os.getpid(), theirs.fileno(), self.shared.fd, self._settings, self.weights
         )
-        # A worker is one thread; libraries must not start one for each core.
+        # A worker is one thread. Libraries must not start further threads.
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             worker.process = self._world.popen(

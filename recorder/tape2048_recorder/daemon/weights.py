@@ -2,11 +2,11 @@
 
 The daemon polls ``model_dir`` every :data:`POLL_S`. The newest file that matches the pattern (by modification
 time, then by name) is taken once its size and time have not changed between two polls. It is copied under
-``out_dir`` while its SHA-256 is computed, and workers load the copy: whatever the trainer does to its
-directory, every worker, also one that starts later, loads the same bytes. Each checkpoint is a
+``out_dir`` while its SHA-256 is computed, and workers load the copy. Even if the trainer changes its
+directory, every worker loads the same bytes, and so do workers that start later. Each checkpoint is a
 **generation**; a session holds games of one, and carries its name and hash.
 
-A checkpoint that a worker cannot load, and a directory that disappears, are reported by name, once; recording
+A checkpoint that a worker cannot load, and a directory that disappears, are reported once; recording
 continues with the last good weights.
 """
 
@@ -109,7 +109,7 @@ class LiveWeights:
             first = newest_checkpoint(self.model_dir, self.pattern)
         except OSError as error:
             raise PlayerError(
-                f"found no directory that can be read ({error.strerror}), expected one with checkpoints",
+                f"found no readable directory ({error.strerror}), expected a directory with checkpoints",
                 path=self.model_dir,
                 hint="name another model_dir, or start the recorder after the trainer's first checkpoint",
             ) from error
@@ -138,8 +138,8 @@ class LiveWeights:
     def proven(self) -> Weights:
         """The newest good weights that a worker has loaded; at first, the oldest ones.
 
-        A new worker starts with these, and takes newer ones as the others do: it then refuses bad ones,
-        instead of failing to start.
+        A new worker starts with these, and takes newer weights like the other workers. It then rejects bad
+        weights instead of failing to start.
         """
         good = self._good
         return [*good[:1], *(one for one in good if one.player_sha256 is not None)][-1].weights
@@ -223,7 +223,7 @@ class LiveWeights:
         name = seen.path.name.encode(errors="backslashreplace").decode()  # messages to workers are text
         copy = self.keep_dir / f"{number}-{name}"
         hashed = hashlib.sha256()
-        at = seen.path  # errors of reading and writing have no path of their own
+        at = seen.path  # errors of reading and writing have no path
         try:
             with seen.path.open("rb") as reader, copy.open("wb") as writer:
                 while chunk := reader.read(_COPY_BYTES):

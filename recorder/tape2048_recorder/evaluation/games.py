@@ -45,7 +45,7 @@ ROLLOUTS_MAX = 65_535
 
 _ROLLOUT_BITS = 16
 
-#: Set in the ids of rollouts and never in those of a recorder's games: under one seed, no game is among them.
+#: Set in the ids of rollouts and never in ids of a recorder's games, so that they share no game of a seed.
 _ROLLOUT_ID = 1 << 63
 
 
@@ -161,8 +161,8 @@ def play_rollouts(
 ) -> npt.NDArray[np.uint16]:
     """Play from each board to the end, several times, and count how far the games come.
 
-    A rollout follows from ``seed``, the number of its position and its own number, on any number of threads.
-    A player with a mixture (``mix`` of ``ntuple``) draws from it for each rollout.
+    ``seed``, the number of a position and the number of a rollout decide the rollout, on any number of
+    threads. A player with a mixture (``mix`` of ``ntuple``) draws from it for each rollout.
 
     Returns:
         ``u16[n, 16]``: the number of rollouts whose highest tile at the end has at least the exponent ``e``.

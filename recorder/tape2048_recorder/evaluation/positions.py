@@ -2,7 +2,7 @@ r"""Positions of games: start files, and the places at which games are lost.
 
 A start file has boards from which games start, to measure a stage of the game by itself. It is ``.npy`` with
 exponents, ``u8[N, 16]``, or text: a line for each board, its 16 hexadecimal digits (cell 0 first), with or
-without ``0x``; empty lines and what follows a ``#`` do not count.
+without ``0x``; empty lines and text after a ``#`` do not count.
 
 Games are lost by the values of an n-tuple network. The value of a board is that of its best answer,
 :math:`v(b) = \max_m (r_m + V(s_m))`: the points that the network expects from here. Over a move and a spawn
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Values = Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.float32]]
 
 _MAGIC = b"\x93NUMPY"
-_HINT = "`tape2048 player starts` writes such a file; text has the 16 hexadecimal digits of a board in a line"
+_HINT = "`tape2048 player starts` writes start files; text has the 16 hexadecimal digits of a board in a line"
 _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 
@@ -50,7 +50,7 @@ def read_starts(path: Path) -> npt.NDArray[np.uint64]:
     if not len(boards):
         raise FieldError("found no board, expected at least one", path=path, hint=_HINT)
     exps = boards_to_exps(boards)
-    # No game has a board before a move without two tiles, one of them just appeared, and a legal move.
+    # A board before a move has two tiles at least, a new tile and a legal move.
     faults = (
         ((exps > 0).sum(axis=1) < 2, "has fewer than two tiles"),
         (~((exps == 1) | (exps == 2)).any(axis=1), "has no 2 and no 4, of which each move adds one"),
@@ -66,7 +66,7 @@ def read_starts(path: Path) -> npt.NDArray[np.uint64]:
 
 
 def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
-    length = int.from_bytes(data[8:12].tobytes(), "little")  # which NumPy would read, whatever it is
+    length = int.from_bytes(data[8:12].tobytes(), "little")  # which NumPy would read without a limit
     if data[6:7].tobytes() > b"\1" and length > HEADER_TEXT_BYTES_MAX:
         message = f"header text of {length} bytes; expected at most {HEADER_TEXT_BYTES_MAX}"
         raise NpyError(message, path=path, offset=8, hint=_HINT)

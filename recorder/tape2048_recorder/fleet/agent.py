@@ -114,7 +114,7 @@ class Shipper:
             self.wake.clear()
 
     def ship_all(self) -> bool:
-        """Ship every waiting session; return False if one of them failed."""
+        """Ship every waiting session. Return False if a session failed."""
         failed = None
         try:
             for session in self._spool.sessions():
@@ -277,7 +277,7 @@ class Agent:
         self._shipper.wake.set()
         while left := self.spool.sessions():
             if self.leave.is_set() or (self.config is None and self.stop.is_set()):
-                why = self._shipper.error or "it was told to leave"
+                why = self._shipper.error or "it received a request to leave"
                 raise FleetError(
                     f"{counted(len(left), 'session')} not shipped: {why}",
                     path=self.spool.path,
@@ -366,7 +366,7 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def is_going(self) -> bool:
-        """Whether it runs, as far as is known."""
+        """Whether it probably runs."""
         return self.state not in {"lost", ENDED, FAILED}
 
 

@@ -1,9 +1,9 @@
 """Starts a detached recorder, or an engine's agent, that survives its parent.
 
-A child of an engine's worker dies with the worker, and a recorder's session would stay unpublished. So this
-module runs as a process between the two (``python -m tape2048_recorder.fleet.launching LOG COMMAND...``). It
-resets what the engine's children inherit, starts the command in a new session, prints its pid and ends. The
-command's parent is then init.
+A child of an engine's worker dies with the worker, and a recorder's session would stay unpublished. Therefore
+this module runs as a process between the two (``python -m tape2048_recorder.fleet.launching LOG
+COMMAND...``). It resets what the engine's children inherit, starts the command in a new session, prints its
+pid and ends. The command's parent is then init.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Variables of an engine's workers; Ray allows its workers one thread of OpenMP.
 _OF_AN_ENGINE = ("RAY_", "OMP_NUM_THREADS")
 
-#: Variables that a recorder must not get: settings (its file has them all), and those of engines and of the
+#: Variables that a recorder must not get: settings, which its file has, and variables of engines and of the
 #: service manager, which are for the agent.
 _NOT_FOR_A_RECORDER = (ENV_PREFIX, *_OF_AN_ENGINE, "NOTIFY_SOCKET", "WATCHDOG_")
 

@@ -9,8 +9,8 @@
 
 A claim's name is random, so no put replaces another claim. A node puts its claim, then lists the claims of
 the lease, and gives the lease up if it sees a second claim. Of two nodes that claim the same lease, at least
-the node that lists last sees both. So no lease has two holders on any store that lists what was put, without
-conditional writes.
+the node that lists last sees both. No lease therefore has two holders on any store that lists completed
+writes, without conditional writes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What all nodes of a fleet share."""
+    """The facts that all nodes of a fleet share."""
 
     version: int = _VERSION
     fleet: str  # random, identifies the fleet
@@ -102,7 +102,7 @@ def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
 
 
 def read_plan(store: Store) -> FleetPlan:
-    """Read the plan of a fleet; FleetError if there is none, or if it was edited or truncated."""
+    """Read the plan of a fleet. FleetError if it is missing, edited or truncated."""
     path = store.path(FLEET_JSON)
     try:
         plan = msgspec.json.decode(store.get(FLEET_JSON, SMALL_BYTES_MAX), type=FleetPlan)
@@ -122,7 +122,7 @@ def read_plan(store: Store) -> FleetPlan:
 
 
 def read_drain(store: Store) -> Drain | None:
-    """Read the request to end; None if there is none."""
+    """Read the request to end, or None."""
     try:
         return msgspec.json.decode(store.get(DRAIN_JSON, SMALL_BYTES_MAX), type=Drain)
     except MissingPathError:
@@ -188,7 +188,7 @@ def claim_lease(store: Store, claim: str) -> int:
 
 
 def lease_label(lease: int) -> str:
-    """Return a lease as it is written in the store's names."""
+    """Return a lease in the form of the store's names."""
     return f"{lease:06x}"
 
 

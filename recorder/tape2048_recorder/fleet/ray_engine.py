@@ -1,8 +1,8 @@
 """Ray as the engine of fleets and jobs: connecting to a cluster, and one actor for each node of a fleet.
 
 An actor reserves the CPUs of its node and keeps the node's agent running. An actor's children die with it,
-with its raylet, and with Ray. So an agent is a detached process, as its recorder is. The actor watches it
-from outside by a pidfd, and replaces it if it dies. No rows pass through Ray, and no recorder notices its
+with its raylet, and with Ray. An agent is therefore a detached process, like its recorder. The actor watches
+it from outside by a pidfd, and replaces it if it dies. No rows pass through Ray, and no recorder notices its
 end. The next `fleet record` attaches to the running agents.
 """
 
@@ -61,7 +61,7 @@ class NodeActor:
         given = [f"{settings_of(RecorderConfig)[name].flag}={value}" for name, value in flags.items()]
         self._command = [sys.executable, *command, url, "--spool", str(self._spool), *config, *given]
         self._pidfd: int | None = None
-        self._told: int | None = None  # the agent that got SIGTERM; a second signal would hurry it
+        self._told: int | None = None  # the agent that received SIGTERM: a second signal would hurry it
 
     def place(self) -> tuple[str, str, str]:
         """Return the node's name, its host, and the path of its spool."""

@@ -1,7 +1,7 @@
 """A node's spool: the directory that its recorder writes to, and from which its sessions are shipped.
 
-``.recorder/agent.fleet.json`` says which fleet and lease the spool belongs to, and what was shipped from it;
-``.recorder/agent.fleet.lock`` is locked while an agent is at work.
+``.recorder/agent.fleet.json`` has the spool's fleet and lease, and the list of shipped sessions;
+``.recorder/agent.fleet.lock`` is locked while an agent is running.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         for name in ("player_sha256", "seed", "sample_rate", "record_action"):
             if (found := metadata.session.get(name)) != expected[name]:
                 raise FleetError(
-                    f"{name} is {found!r}. That of the fleet is {expected[name]!r}. It is not shipped",
+                    f"{name} is {found!r}, but the fleet has {expected[name]!r}. The session is not shipped",
                     path=session,
                     hint="move the session out of the spool",
                 )
@@ -235,7 +235,8 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         leases = np.unique(metadata.runs["id"] >> np.uint64(NUMBER_BITS)).tolist()
         if leases != [self.member.lease]:
             raise FleetError(
-                f"it has games of the leases {leases}. The spool has {self.member.lease}. It is not shipped",
+                f"it has games of the leases {leases}, but the spool has {self.member.lease}. "
+                "The session is not shipped",
                 path=session,
                 hint="move the session out of the spool",
             )

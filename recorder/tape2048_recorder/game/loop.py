@@ -4,8 +4,8 @@ One loop serves every player: numba compiles it once for each player type, with 
 (see :mod:`tape2048_recorder.game.player_api`). It returns to Python when the buffer is full, when all its
 games are played, or after a number of steps, and continues from the same position when called again.
 
-Until they are written, rows are packed boards, and moves where these are recorded: the rest of a row follows
-from its game. Eight bytes instead of 28 leave the processor's caches to the player. For a session on tape a
+Until they are written, rows are packed boards, and moves where these are recorded: the game determines the
+rest of a row. Eight bytes instead of 28 leave the processor's caches to the player. For a session on tape a
 row is one byte, the step made there.
 """
 
@@ -40,12 +40,12 @@ U64 = np.uint64
 GAMES_PLAYED, BUFFER_FULL, STEPS_PLAYED = range(3)
 
 # The words of ``game``: 1 while a game is in progress; its board, generator, moves, 4s spawned and first row
-# in the buffer (the rows before it are of finished games); rows in the buffer. The index of the game in
+# in the buffer (the rows before it are of finished games); rows in the buffer; the index of the game in
 # progress, or the next one, in ids and seeds; finished runs; and the steps made since the state was created.
 _IN_PLAY, _BOARD, _STATE, _GAMMA, _STEP, _FOURS, _FIRST_ROW, _ROWS, _NEXT, _RUNS, _PLAYED = range(11)
 _GAME_WORDS = 11
 
-#: Rows built at once when a block is written: few enough for the second-level cache, from where they are
+#: Rows built at once when a block is written: few enough for the second-level cache, where they are
 #: checksummed and copied.
 _PIECE_ROWS = 8192
 
@@ -115,7 +115,7 @@ def _play(
     first_row, rows, index, run_count = game[_FIRST_ROW], game[_ROWS], game[_NEXT], game[_RUNS]
     steps_left = U64(steps_max)
     rate = U64(sample_rate)
-    to_sample = (rate - step % rate) % rate  # steps until the next one that is kept
+    to_sample = (rate - step % rate) % rate  # steps until the next kept step
     status = GAMES_PLAYED
     watched = won = U64(0)  # the step from which a move may win, and the score of that move
     while True:
@@ -247,7 +247,7 @@ class BlockBuffer:
 
 
 class Buffer(BlockBuffer):
-    """The block buffer of one game at a time: what is kept of finished games, then of the game in progress."""
+    """The block buffer of one game at a time: first finished games, then the game in progress."""
 
     def _allocate(self, rows_max: int) -> None:
         # Boards, or bytes on tape.
@@ -337,7 +337,7 @@ class Buffer(BlockBuffer):
         self._ids, self._seeds = self._ids[:end], self._seeds[:end]
 
     def resize(self, rows_max: int) -> None:
-        """Hold this many rows, or at least those that it has."""
+        """Hold this many rows, or at least the current rows."""
         rows = int(self._game[_ROWS])
         kept, actions = self._kept[:rows], self._actions[:rows]
         self._kept = np.empty(max(rows, rows_max), dtype=kept.dtype)

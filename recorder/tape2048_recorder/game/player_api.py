@@ -13,7 +13,7 @@ A new player is one module::
     @chooses(Mine)
     def _choose(player, board, state, gamma):
         ...
-        return move, afterstate, state  # three u64; NO_MOVE where nothing is legal
+        return move, afterstate, state  # three u64; NO_MOVE without a legal move
 
 and one row in :data:`tape2048_recorder.players.registry.REGISTRY`. A player that compares values of moves
 also implements :func:`rate`, decorated with :func:`rates`.

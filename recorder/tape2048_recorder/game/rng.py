@@ -49,7 +49,7 @@ def next_u64(state: Any, gamma: Any) -> Any:
 def bounded(state: Any, gamma: Any, n: Any) -> Any:
     """Draw uniformly from ``[0, n)``, ``0 < n < 2**32``: ``(draw, state)``."""
     bits, state = next_u64(state, gamma)
-    if bits * n < n:  # one in 2**64 / n: only here may the product need to be rejected
+    if bits * n < n:  # probability n / 2**64: only here may the product need to be rejected
         threshold = (U64(0) - n) % n
         while bits * n < threshold:
             bits, state = next_u64(state, gamma)

@@ -17,13 +17,13 @@ it sends its next message::
     Bye | Crashed(error)      ->
 
 The daemon answers ``Reserve`` when there is room, which may be much later: this is how it pauses workers. A
-frame is a ``u32`` length and a MessagePack object; no rows travel here, only the summaries of runs
+frame is a ``u32`` length and a MessagePack object. No rows are sent, only the summaries of runs
 (``RUN_DTYPE`` bytes). A worker's argument is the JSON of its :class:`WorkerSpec`.
 
 The shared memory carries commands one way and progress the other. It is an anonymous memory file, inherited
-by descriptor. Each word has one writer and no process waits on any of them, so a process that dies at any
-point leaves nothing locked; the kernel frees the memory with the last process that maps it, so nothing stays
-in ``/dev/shm``.
+by descriptor. Each word has one writer, and no process waits on a word. A process that dies at any point
+leaves nothing locked. The kernel frees the memory with the last process that maps it, so nothing stays in
+``/dev/shm``.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ class Shared:
 
     @classmethod
     def create(cls, workers: int) -> Shared:
-        """Allocate shared memory; exec closes the descriptor unless it is passed on by name."""
+        """Allocate shared memory; exec closes the descriptor unless it is passed explicitly."""
         fd = os.memfd_create("tape2048")
         os.ftruncate(fd, workers * _SLOT.itemsize)
         return cls(fd)

@@ -278,7 +278,7 @@ def choose_moves(lanes: Any, scores: Any, policy: Any, moves: Any) -> int:
 
 @kernel
 def stir_moves(lanes: Any, policy: Any, moves: Any) -> None:
-    """Replace legal moves by random ones with probability epsilon."""
+    """Replace legal moves by random moves with probability epsilon."""
     for i in range(moves.shape[0]):
         move, state = _stir(
             policy, U64(moves[i]), U64(lanes.legal[i]), lanes.steps[i], lanes.states[i], lanes.gammas[i]
@@ -434,12 +434,12 @@ def fill_free(lanes: Any, waiting: Any) -> int:
 
 @kernel
 def close_free(lanes: Any) -> int:
-    """Close the ended lanes without another game by moving the last ones up; return how many play."""
+    """Close the ended lanes without another game by moving the last lanes up. Return the number left."""
     one = U64(1)
     playing, index = lanes.counts[_PLAYING], lanes.counts[_OVER]
     while index > lanes.counts[_REFILLED]:
         index -= one
-        i = lanes.over[index]  # from the highest: what moves up is never one of the ended
+        i = lanes.over[index]  # from the highest: a lane that moves up has never ended
         playing -= one
         for words in (
             lanes.boards,

@@ -146,7 +146,7 @@ class Table:
 
     @property
     def playing(self) -> int:
-        """Games in play."""
+        """Games in progress."""
         return sum(group.playing for group in self._groups)
 
     @property
@@ -175,7 +175,7 @@ class Table:
         return made
 
     def retire(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Start no more games; return those that wait, as ids and seeds."""
+        """Start no more games. Return ids and seeds of the waiting games."""
         self.refill = False
         begun = int(self._waiting.counts[0])
         rest = self._waiting.ids[begun:], self._waiting.seeds[begun:]
@@ -183,7 +183,7 @@ class Table:
         return rest
 
     def give(self, ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> None:
-        """Append games to those that wait."""
+        """Append games to the queue."""
         begun = int(self._waiting.counts[0])
         self._waiting = _waiting(
             np.concatenate([self._waiting.ids[begun:], ids]),

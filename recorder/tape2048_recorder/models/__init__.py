@@ -1,1 +1,1 @@
-"""Batched players over the models of other frameworks. Each module is named after its framework."""
+"""Batched players over the models of other frameworks. Each module has its framework's name."""

@@ -5,8 +5,8 @@
     tape2048 record --player python:tape2048_recorder.models.onnx_player:make:model=policy.onnx
 
 The model has one integer input ``[B, 16]``, the exponents of the tiles, and its first output is
-``f32[B, 4]``, the scores for up, down, left and right. Batches always have the same shape, and the last one
-is padded; a model with a fixed number of boards determines it.
+``f32[B, 4]``, the scores for up, down, left and right. Batches always have the same shape, and the last batch
+is padded. A model with a fixed number of boards determines the shape.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class OnnxPlayer(PaddedModel):
         if len(inputs) != 1 or inputs[0].type not in _INTEGERS or len(inputs[0].shape) != 2:
             found = ", ".join(f"{one.type}{one.shape}" for one in inputs)
             raise PlayerError(
-                f"found inputs {found}, expected one of integers, [boards, 16]",
+                f"found inputs {found}, expected a single input of integers, [boards, 16]",
                 path=path,
                 hint="Write checkpoints under another name, and rename them when they are complete.",
             )

@@ -17,8 +17,8 @@ It is loaded from
 * any other name: TorchScript, a file of ``torch.jit.save``.
 
 Batches always have the same shape, and the last one is padded. On CUDA the model runs in bfloat16, batches
-go through pinned buffers, and the whole computation is one CUDA graph where it can be captured; two batches
-may be in flight. On a CPU it runs in float32 in the worker's one thread.
+go through pinned buffers, and the whole computation is one CUDA graph if it can be captured. Two batches may
+be in flight. On a CPU it runs in float32 in the worker's one thread.
 """
 
 from __future__ import annotations

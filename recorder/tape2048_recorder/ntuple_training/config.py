@@ -12,7 +12,7 @@ from tape2048.errors import ConfigError
 from tape2048.ntuple.network import DOWNGRADE, TILES, NetworkLayout, check_sums
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
-#: Configurations in the package, those of the networks that ship.
+#: Configurations in the package, for the shipped networks.
 PRESETS = ("small", "fast", "strong")
 
 
@@ -95,7 +95,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     goals: Annotated[
         str,
         about(
-            "the sums of different tiles with which games end. What would follow is worth what the board is "
+            "the sums of different tiles with which games end. The value of the rest is the board's value "
             "with its large tiles halved",
             why="games that end by themselves teach what their scores are",
             form="as stages; empty: none",
@@ -131,7 +131,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     threads: Annotated[
         int,
         about(
-            "threads that play and learn into the same tables, without locks; 0: one for each core",
+            "threads that play and learn into the same tables, without locks; 0: the number of cores",
             why="one is reproducible; two learn 1.8 times as fast, and about as much from a move",
             ge=0,
             le=256,

@@ -161,7 +161,7 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
         board, random, score = games[game, _BOARD], games[game, _RANDOM], games[game, _SCORE]
         entered, reached = int64(games[game, _STAGE]), int64(games[game, _REACHED])
         flags = games[game, _FLAGS]
-        length, own = 0, 0  # moves of the segment, and those of its current game
+        length, own = 0, 0  # moves of the segment, and of its current game
         while True:
             if board == uint64(0):
                 random += gamma
@@ -379,7 +379,7 @@ class GpuLearner:
 
         Args:
             launches: how often each game plays :data:`SEGMENT_MOVES` moves.
-            starts: the sums at which stages start. Nothing before they split, and then no pool is used.
+            begins: the sums at which stages start, or nothing before stages split. Then no pool is used.
             goals: the sums with which games end.
             guides: the sums from which every second game chooses by the halved board.
             beta: the learning rate.

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 U64 = np.uint64
 F32 = np.float32
 
-#: Moves of a game that are kept. The longest possible game has some 65,000.
+#: Moves of a game that are kept. The longest possible game has about 65,000.
 LENGTH_MAX = 1 << 17
 
 # The words of a lane's state: its generator. The first board of the next game, or 0 for a new game; and the
@@ -77,7 +77,8 @@ LANE_WORDS = 4
 #: Games that start on a stage's boards, for each board that entered it.
 BEGINS_MAX = 4
 
-#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (on boards of
+#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (on boards
+#: of
 #: ``pools``; new ones count nowhere), and the moves learned from.
 ENTERED, BEGUN, LEARNED = range(3)
 
@@ -90,7 +91,7 @@ class TrainingTables(NamedTuple):
 
 
 class Plays(NamedTuple):
-    """The network that chooses the moves, as a player has it: the one that learns, by its weights.
+    """The network that chooses the moves, as a player has it: the learning network's weights.
 
     ``goals`` are the sums that end a game, ``goal_reward`` the least reward of a move that can reach one.
     ``guides`` are the sums from which guided games choose by the halved board.
@@ -195,7 +196,8 @@ def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
         vertical = m < 2
         source, merged = (columns, column_score) if vertical else (board, row_score)
         after = slide_rows(source, U64(m & 1))
-        # A board's value is that of its transpose, so only the best one is transposed back. No branch on a
+        # A board and its transpose have the same value, so only the best board is transposed back. No branch
+        # on a
         # value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
         # too: that costs less than a mispredicted branch.
         value = _worth(plays, after, merged, reached, guided)

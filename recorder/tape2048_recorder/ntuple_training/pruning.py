@@ -8,7 +8,7 @@ looked up :math:`c` times a squared error of :math:`c\,\Delta^2 / 12` over all g
 
     \Delta_i \propto 1 / \sqrt{c_i}
 
-(reverse water-filling; Cover and Thomas, "Elements of Information Theory", 2nd ed., section 10.3.3). So each
+(reverse water-filling; Cover and Thomas, "Elements of Information Theory", 2nd ed., section 10.3.3). Each
 entry is rounded to a power of two of the network's own steps: the fewer look-ups, the more coarsely. A file
 stores no zeros, and equal values in few bits. Look-ups are counted in games: of the afterstates of each
 board, and of the boards that can follow each afterstate, as in a 2-ply search.
@@ -138,7 +138,7 @@ def pruned(
 ) -> Network:
     """Return the finest rounding of a network whose file has at most so many bytes."""
     check_prunable(network)
-    finest = float(network.scales.min()) * _CREDIT**0.5  # leaves each entry as it is
+    finest = float(network.scales.min()) * _CREDIT**0.5  # leaves each entry unchanged
     fits: Network | None = None
     low, high = 0, _TRIES  # of the powers of _FACTOR: those below low do not fit, those from high on do
     tried = 0

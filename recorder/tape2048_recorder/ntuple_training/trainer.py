@@ -8,16 +8,17 @@ from a move as one (``python -m tests.bench.training``). The default is one, who
 With ``device = "cuda"``, a GPU plays and learns with copies of the tables, which are written back for each
 checkpoint (:mod:`tape2048_recorder.ntuple_training.gpu_learner`).
 
-Moves are chosen by the weights as they are. A smaller copy of them, renewed now and then, was half as fast
-again, and ruined large networks: for 45M moves a stretch they played by values that had long been found too
-high, and the games that reached 8192 fell from 72% to 22%; without the copy the same network recovered.
+Moves are chosen by the current weights. A smaller copy of the weights, renewed now and then, was 1.5 times as
+fast and ruined large networks. For 45M moves at a time, they played by values that were known to be too high,
+and the games that reached 8192 fell from 72% to 22%. Without the copy, the same network recovered.
 
 Training pauses at a game's end to split the stages and to write a checkpoint: the entries and the state of
 each lane. With one thread, resuming from a checkpoint gives the same network as no interruption, to
 the bit.
 
 A training can start from a network's weights. A network has no rates, and entries that have never moved would
-move at the full rate, which ruins a good network within 15M moves. So rates start low, with a long memory.
+move at the full rate, which ruins a good network within 15M moves. Therefore rates start low, with a long
+memory.
 
 The files of a training::
 
@@ -350,7 +351,7 @@ class Trainer:
         self._counts.parted = True
 
     def _fill_stages(self, entries: npt.NDArray[np.float32], stages: tuple[int, ...]) -> None:
-        """Give each stage the values of the one of ``stages`` that it was part of.
+        """Give each stage the values of the stage, among ``stages``, that contained it.
 
         Of a new stage's rates it keeps the ratio, with a short memory.
         """

@@ -7,7 +7,7 @@ A player is any callable::
         return moves  # u8[n], 0 up, 1 down, 2 left, 3 right
         return scores  # or f32[n, 4]: the recorder applies legality and [sampling]
 
-made by a factory, which is named ``python:package.module:factory`` or ``python:path/to/file.py:factory``
+made by a factory, ``python:package.module:factory`` or ``python:path/to/file.py:factory``
 and called with ``player_args`` by keyword (and, with ``model_dir``, the checkpoint's path as ``model``). It
 may also have:
 
@@ -21,9 +21,9 @@ may also have:
 ``n`` is at most half of ``lanes`` (rounded up), and
 smaller towards the end of a recording.
 
-**Reproducibility.** The recorder's part of a game follows from its seed alone. For the same games with other
+**Reproducibility.** The seed alone decides the recorder's part of a game. For the same games with other
 numbers of lanes or workers, the scores of a board must not depend on the other boards of the batch, on its
-place, or on ``n``, to the last bit. Integers and look-ups satisfy that; a floating-point matrix product may
+place, or on ``n``, to the last bit. Integers and look-ups satisfy that. A floating-point matrix product may
 not, since libraries sum in an order that depends on the shape. Compute in batches of one fixed shape, and
 test whether a board's scores change with its place:
 :class:`tape2048_recorder.models.torch_player.TorchPlayer` does both.
@@ -91,9 +91,8 @@ class Sampling(Settings, frozen=True, kw_only=True):
     ``top_k`` keeps the k legal moves with the highest scores, and ``top_p`` the fewest whose probabilities
     sum to p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020); both then draw by
     softmax. Of equal scores, the move with the lower number comes first. Every draw is from the game's own
-    generator: one for a method that draws, one more where epsilon applies (two where it replaces the move),
-    none for argmax. So the games do not depend on the number of lanes or workers, as long as the scores do
-    not.
+    generator: one for a method that draws, a further number if epsilon applies (two if it replaces the move),
+    none for argmax. The games do not depend on the number of lanes or workers, as long as the scores do not.
     """
 
     method: Annotated[str, about("how a move is chosen", choices=METHODS)] = "argmax"

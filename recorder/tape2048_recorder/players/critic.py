@@ -13,12 +13,12 @@ and then hands over to that player would do better. With fewer empty cells than 
 replaced by the value of the best answer: two spawns ahead.
 
 Games of the player that a critic learned from have few of the boards that bad moves lead to, and
-probabilities of boards that no game visited mean nothing. So moves are chosen among those whose reward and
-value, by the n-tuple network ``weights``, are within ``margin`` points of score of the best one (0: all of
-them).
+probabilities of boards that no game visited mean nothing. Therefore a move is eligible only if its reward and
+value, by the n-tuple network ``weights``, are within ``margin`` points of score of the best move (0: all
+moves).
 
-On a board that has the tile, the critic's next higher tile is the goal; after the last one all moves are
-alike.
+On a board that has the tile, the critic's next higher tile is the goal; after the last tile all moves are
+equal.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
     if tile not in found.thresholds:
         raise ConfigError(
             f"found tile = {tile}, and the critic {critic} predicts {', '.join(map(str, found.thresholds))}",
-            hint="one of these: --player critic:tile=" + str(found.thresholds[-1]),
+            hint="for example --player critic:tile=" + str(found.thresholds[-1]),
         )
     first = found.thresholds.index(tile)
     exponents = np.array([goal.bit_length() - 1 for goal in found.thresholds], U64)

@@ -17,8 +17,8 @@ of score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by th
 Gumbel noise (Gumbel 1954; Maddison et al., "A* sampling", 2014). All draws, including ties, come from the
 game's generator.
 
-``mix`` plays each game with one of several ``look_below``: ``"0:2+3:1"`` is 1-ply in two games of three.
-The choice follows from the game's seed (:func:`mix_choices`).
+``mix`` draws each game's ``look_below``: ``"0:2+3:1"`` is 1-ply in two games of three.
+The game's seed decides (:func:`mix_choices`).
 
 **Look-ahead.** With :math:`E_0(s) = V(s)`, the network's value of an afterstate, the value ``d`` spawns ahead
 is
@@ -27,15 +27,15 @@ is
 
     E_d(s) = \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e \max_m \left( r_m + E_{d-1}(s_m) \right)
 
-with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where there is no answer. Three means make it fast, and none
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 without an answer. Three means make it fast, and none
 changes a bit of a value:
 
 * Several spawns and moves lead to the same leaf: a tile that slides stops at the same cell from several
   cells. :func:`expected_once` lists the different leaves of a node, and then values them one after another,
   so that the processor requests the entries of some at once.
 * Several lines of spawns and moves lead to the same afterstate. A table holds their values from two spawns
-  on, by afterstate, depth and remaining budget. An entry is checked against its whole key, and a value
-  follows from the key alone, so it does not matter what the table held before.
+  on, by afterstate, depth and remaining budget. An entry is checked against its whole key, and the key alone
+  determines the value, so it does not matter what the table held before.
 * Lines that are improbable together are not followed to the end: a spawn is paid for with its improbability,
   :math:`\log_2 (n / p_e)`, in half bits. Where the budget does not suffice, the answers to it are valued
   without further look-ahead. The budget is part of the key.
@@ -191,7 +191,7 @@ def of_network(
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
-    """Return the stages as they are hashed: by exponents where tiles start them all, as in older sessions."""
+    """Return the stages in the form that is hashed: exponents if tiles start all, as in older sessions."""
     stages = np.array(layout.stages, dtype=U64)
     if (stages & (stages - U64(1))).any():
         return {"stages": stages}
@@ -209,7 +209,7 @@ _HASH = U64(0x9E3779B97F4A7C15)
 
 _UNITS = 2  # units of a bit in budgets
 
-#: Empty cells from which on a node's leaves are listed: below, too few are alike.
+#: Empty cells from which on a node's leaves are listed: below, too few are equal.
 _LISTED_FROM = U64(3)
 
 

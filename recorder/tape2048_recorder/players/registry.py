@@ -45,7 +45,7 @@ class PlayerKind(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, Setting]:
-        """The player's parameters by name."""
+        """A mapping of the player's parameters."""
         return settings_of(self.args)
 
 
@@ -56,7 +56,9 @@ Points = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 class ExpectimaxArgs(Settings, frozen=True):
     """Parameters of ``expectimax``."""
 
-    depth: Annotated[int, about("spawns looked ahead. One more: 15 times the time", ge=1, le=3)] = 1
+    depth: Annotated[
+        int, about("spawns to look ahead; each further spawn takes 15 times as long", ge=1, le=3)
+    ] = 1
 
 
 class NTupleArgs(Settings, frozen=True):
@@ -64,16 +66,16 @@ class NTupleArgs(Settings, frozen=True):
 
     weights: Annotated[str, about("a shipped network (`strong`, `small`, `fast`), or a file")] = "strong"
     look_below: Annotated[
-        Spawns, about("look a spawn ahead where fewer cells than this are empty; 0: never, 16: always")
+        Spawns, about("search 2-ply with fewer empty cells than this; 0: never, 16: always")
     ] = 3
     look_twice_below: Annotated[
-        Spawns, about("look a second spawn ahead where it looks at all and fewer cells are empty")
+        Spawns,
+        about("search 3-ply with fewer empty cells than this, among the moves that are searched; 0: never"),
     ] = 0
     look_spawns: Annotated[
         int,
         about(
-            "spawns to look ahead where it looks a second one ahead; above 3 (look_deeper_from is one): with "
-            "look_chance",
+            "spawns of the deeper search; above 3 (look_deeper_from adds one), it needs look_chance",
             ge=2,
             le=5,
         ),
@@ -83,21 +85,22 @@ class NTupleArgs(Settings, frozen=True):
     ] = 0.0
     look_deeper_from: Annotated[
         int,
-        about("look_spawns and one more with this many different tiles from 1024 on; 0: never", ge=0, le=6),
+        about("one ply deeper with this many different tiles from 1024 up; 0: never", ge=0, le=6),
     ] = 0
     look_margin: Annotated[
-        Points, about("points of score; look ahead at moves this close to the best one; 0: all")
+        Points, about("points of score: search the moves this close to the best move; 0: all")
     ] = 1600.0
     downgrade: Annotated[
         int,
         about(
-            "take boards from this highest tile on for smaller ones; 0: no; -1: as its network says",
+            "play boards from this highest tile on with smaller tiles; 0: never; -1: the network's value",
             ge=OF_NETWORK,
             le=TILES[-1],
         ),
     ] = OF_NETWORK
     mix: Annotated[
-        str, about("look_below by game, drawn with weights: `0:2+3:1` is never in 2 games of 3")
+        str,
+        about("look_below drawn for each game, with weights: `0:2+3:1` plays 2 games of 3 without search"),
     ] = ""
     epsilon: Annotated[Share, about("the chance of a random move")] = 0.0
     temperature: Annotated[Points, about("points of score; softmax over values where above 0")] = 0.0
@@ -116,21 +119,21 @@ class NTupleArgs(Settings, frozen=True):
         if self.downgrade not in {OF_NETWORK, 0, *TILES}:
             raise ConfigError(
                 f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
-                hint=f"0 takes all boards as they are; {OF_NETWORK}, the default, asks the network",
+                hint=f"0 changes no board; {OF_NETWORK}, the default, asks the network",
             )
 
 
 class CriticArgs(Settings, frozen=True):
     """Parameters of ``critic``."""
 
-    critic: Annotated[str, about("an n-tuple critic's file, or the one that ships: `default`")] = "default"
-    tile: Annotated[int, about("the tile to reach, one that the critic predicts", ge=4, le=TOP_TILE)] = 32768
+    critic: Annotated[str, about("an n-tuple critic's file, or `default`, the critic that ships")] = "default"
+    tile: Annotated[int, about("the tile to reach, among the critic's tiles", ge=4, le=TOP_TILE)] = 32768
     look_below: Annotated[
-        Spawns, about("look a second spawn ahead where fewer cells than this are empty; 16: always")
+        Spawns, about("search one ply deeper with fewer empty cells than this; 16: always")
     ] = 0
     weights: Annotated[str, about("the n-tuple network of `margin`")] = "small"
     margin: Annotated[
-        Points, about("points of score; moves this close to the network's best one; 0: all")
+        Points, about("points of score: allow the moves this close to the network's best move; 0: all")
     ] = 50.0
 
     def check(self) -> None:

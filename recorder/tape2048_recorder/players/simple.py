@@ -47,7 +47,7 @@ _HASH = U64(0x9E3779B97F4A7C15)
 class Weights(NamedTuple):
     """Parameters of the formula, in its order.
 
-    Found by CMA-ES over the mean log score of depth 1 (some 900 evaluations of 250 games), then rounded:
+    Found by CMA-ES over the mean log score of depth 1 (about 900 evaluations of 250 games), then rounded:
     52,000 mean over 2,500 games, against 37,000 for the hand-picked start of that search.
     """
 
@@ -70,7 +70,7 @@ class Expectimax(NamedTuple):
 
     ``outer`` and ``inner`` are ``f32[65536]``: the value of a line at the board's edge, and of an inner one.
     The transposition table (direct-mapped, by depth and afterstate) holds exact values, so it changes
-    only the time; because of it, each thread needs a player of its own.
+    only the time; because of it, each thread needs a separate player.
     """
 
     depth: np.uint64

@@ -13,7 +13,7 @@ The daemon reserves row ranges, and workers write into them. A reserved range th
 worker died, or its disk was full) is a hole, unless it was the last one. Publishing takes ``session/`` out of
 this directory by one rename: a directory without it is a published session's empty shell. Compaction writes
 the blocks without holes to a ``compacted-<n>/`` beside the first pair and renames that into place, so that at
-each moment one journal and one file belong together: those of the highest ``n``.
+each moment the journal and the file of the highest ``n`` belong together.
 
 A block is **confirmed** when its record is in the journal. The record is appended with one ``write`` after
 the block's rows, and carries all of their metadata; so a killed daemon loses no confirmed block, and
@@ -220,7 +220,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def refuse_foreign_files(partial: Path) -> None:
     """Check that a partial session consists of real directories where they belong, and of files.
 
-    A link would lead its publication to somebody else's files.
+    A link would publish other users' files.
     """
     found = [partial]
     for path in found:  # which grows

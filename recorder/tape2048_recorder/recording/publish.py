@@ -1,4 +1,4 @@
-"""Publishes partial sessions, also those that a killed recorder left open.
+"""Publishes partial sessions, including sessions that a killed recorder left open.
 
 :func:`publish_steps` can be killed at any point and run again: it first removes what an earlier try left, it
 works on the journal's blocks, and only its last rename makes anything visible.
@@ -203,8 +203,9 @@ def _has_just_begun(world: World, stage: Path) -> bool:
 def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World = REAL) -> list[Path]:
     """Publish the partial sessions of this instance's killed recorders; call with the instance's lock held.
 
-    A directory that cannot be recovered goes to the quarantine with the reason. One that the operating system
-    cannot read or write, or has no memory for, stays for the next start. Both are reported.
+    A directory that cannot be recovered goes to the quarantine, and the reason is recorded there. A directory
+    that the operating system cannot read or write, or has no memory for, stays for the next start. Both are
+    reported.
     """
     try:
         # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
@@ -237,7 +238,7 @@ def _give_up(world: World, out_dir: Path, partial: Path, error: Exception, repor
     if not isinstance(error, TapeError):
         kind = StorageError if isinstance(error, OSError | MemoryError) else FormatError
         error = kind(f"recovering it failed: {error!r}", path=partial)
-    where, why = "left as it is", ""
+    where, why = "not moved", ""
     if isinstance(error, FormatError):
         try:
             to = world.quarantine(out_dir, partial, [Finding.of(error)], by="recovery")
@@ -258,8 +259,8 @@ def _in_doubt(world: World, partial: Path, stage: Path, flush: Callable[[], bool
     if stage != partial or world.files.path_exists(mark):
         flush()
         return bool(world.files.path_exists(mark))
-    # The kernel tells of a failed write once. So the mark is set before it is asked: a full disk has no room
-    # for it afterwards, and the next start would not know.
+    # The kernel reports a failed write once. Therefore the mark is set before the flush: a full disk has no
+    # room for it afterwards, and the next start would not know.
     mark.touch()
     if not flush():
         return True
@@ -425,7 +426,7 @@ def _check_whole(world: World, session: Path) -> None:
 def _remove(world: World, partial: Path, out_dir: Path) -> None:
     """Remove the partial directory of a session that is published or empty.
 
-    The rows go first, those of the current stage last: wherever this is interrupted, no stage remains that
+    The rows go first, and the current stage's rows last: after any interruption, no stage remains that
     would be published (again).
     """
     for stage in (partial, *compactions(partial)):

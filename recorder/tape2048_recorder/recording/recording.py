@@ -1,7 +1,7 @@
 """The sessions that a recorder writes: open and closing ones, and when to pause.
 
-Blocks go into the open session. A full (or old) session is closed: it takes no more blocks, waits for those
-that are still being written, and then goes to the publisher.
+Blocks go into the open session. A full (or old) session is closed: it takes no more blocks, waits for
+unfinished writes, and then goes to the publisher.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SESSION_BYTES = 25_000
 #: Rows of a game, assumed while none has ended: few, so that the first games do not take too much.
 GAME_ROWS_MIN = 64
 
-#: Stands for a limit that is not set.
+#: A limit that is not set.
 NO_LIMIT = 1 << 60
 
 #: Prefixes of the reasons for a pause.
@@ -289,7 +289,7 @@ class Recording:
 
 
 def bytes_of(session: Path) -> int:
-    """Return the bytes of a session's files, 0 of one that is being removed."""
+    """Return the bytes of a session's files, or 0 if it is being removed."""
     try:
         return sum(file.stat().st_size for file in session.iterdir() if file.name in _FILES)
     except OSError:

@@ -111,7 +111,7 @@ class Background:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What a recorder takes from the system."""
+    """The recorder's access to the system."""
 
     os: System = os
     time: Clock = time

@@ -15,7 +15,7 @@ its expectation over the spawns. ``expectimax`` and ``greedy`` sum it up over th
 afterstate, which its training fits to this expectation: luck is then the network's TD error, and costs
 nothing. ``ntuple:look_below=16,look_margin=0`` sums up every expectation, and takes many times as long.
 
-``ntuple`` looks ahead only at moves within ``look_margin`` of the best one. On such a board, each other move
+``ntuple`` looks ahead only at moves within ``look_margin`` of the best one. On these boards, each other move
 keeps its distance to the best move: :math:`q(b, a) = \max q - (\max q_0 - q_0(b, a))`, with :math:`q_0` the
 values without look-ahead. A mixture counts as its first part. A board that the player takes for a smaller one
 (``downgrade``) has the smaller board's values, as in :mod:`tape2048_recorder.replay.judging`.
@@ -69,7 +69,7 @@ class Annotator:
         full = check_player(name, args)
         if name not in VALUED:
             raise ConfigError(
-                f"player {name!r} has no move values", hint=f"Choose one of: {', '.join(VALUED)}."
+                f"player {name!r} has no move values", hint=f"Choose another player: {', '.join(VALUED)}."
             )
         self._player = make_player(name, full)
         text = player_text({"player": name, "player_args": full})

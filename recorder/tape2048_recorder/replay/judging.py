@@ -30,9 +30,9 @@ errs, or hoped for better moves than the next one. The three telescope,
 
 for a game that ended: the final score, minus the first value.
 
-Networks value boards from a highest tile on as smaller ones
+Networks value boards from a highest tile on as boards of smaller tiles
 (:func:`tape2048_recorder.players.ntuple.downgraded`). A board, its moves and their spawns then have the
-values of the smaller board; that two boards were made smaller differently is part of the revision.
+values of the smaller board. If two boards were reduced differently, the difference is part of the revision.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Judge:
         name: for people.
         unit: ``"points"`` or ``"probability"``.
         tile: the tile of the probability; None for points.
-        identity: SHA-256 (hex); equal ones judge alike.
+        identity: SHA-256 (hex): equal hashes give equal values.
         weights: the n-tuple network; empty for a critic.
         ahead: spawns that it looks ahead.
     """
@@ -184,9 +184,9 @@ class Judge:
     def of_recorded(cls, facts: Mapping[str, Any]) -> tuple[Self, str | None]:
         """Return the judge of a session's games: its player's network, 2-ply or 3-ply.
 
-        It looks two spawns ahead (3-ply) if the player always looks one ahead (2-ply), else one (2-ply). If
-        the network cannot be read, a message says so, and the default network judges. It also judges the
-        games of players without a network.
+        It searches 3-ply if the player always searches 2-ply, and otherwise 2-ply. If the network cannot be
+        read, a message gives the reason, and the default network judges. It also judges the games of players
+        without a network.
         """
         args = facts.get("player_args") if facts.get("player") in {"ntuple", "critic"} else None
         if not isinstance(args, dict):
@@ -233,7 +233,7 @@ class Judge:
         if tile not in thresholds:
             raise ConfigError(
                 f"found the tile {tile}, and the critic predicts {', '.join(map(str, thresholds))}",
-                hint=f"one of these: {thresholds[-1]}",
+                hint=f"for example {thresholds[-1]}",
             )
         column, exponent = list(thresholds).index(tile), tile.bit_length() - 1
 
@@ -369,7 +369,7 @@ def _follow(boards: Any, seen: Any, moves: Any, following: Any, rewards: Any) ->
 
 @kernel
 def downgrade_boards(boards: Any, exponent: Any) -> None:
-    """Replace boards with a tile of at least ``exponent`` by smaller ones, in place."""
+    """Replace boards with a tile of at least ``exponent`` by boards of smaller tiles, in place."""
     for i in range(boards.shape[0]):
         if max_exponent(boards[i]) >= exponent:
             boards[i] = downgraded(boards[i])

@@ -59,7 +59,7 @@ def recorded_player(path: Path, facts: Mapping[str, Any]) -> tuple[PlayerFacts, 
         meta = msgspec.convert(facts, PlayerFacts)
     except msgspec.ValidationError as error:
         raise ReplayError(
-            f"the session does not say what played it: {error}",
+            f"the session does not name its player: {error}",
             path=path,
             hint="only sessions of this project can be replayed",
         ) from error

@@ -43,10 +43,10 @@ class Running(contextlib.AbstractContextManager["Running"]):
             names = alive if len(found) > 1 else [found[0].instance]
             if len(names) != 1:
                 raise RecorderError(
-                    f"found {len(alive)} recorders at work, expected one: "
+                    f"found {len(alive)} running recorders, expected one: "
                     f"{', '.join(alive or [snapshot.instance for snapshot in found])}",
                     path=out_dir,
-                    hint="name one with --instance",
+                    hint="choose one with --instance",
                 )
             instance = names[0]
         self._instance = instance
@@ -80,7 +80,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
 
     def _not_running(self, text: str) -> NotRunningError:
         return NotRunningError(
-            f"no recorder is at work here as instance {self._instance!r}: {text}",
+            f"no recorder is running here as instance {self._instance!r}: {text}",
             path=self._out_dir,
             hint="`tape2048 status` shows who recorded here last",
         )
@@ -97,7 +97,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
         return read_snapshot(self._out_dir, self._instance)
 
     def rotate(self, patience_s: float) -> str | None:
-        """Have it publish the open session now, and wait for that up to ``patience_s``.
+        """Let it publish the open session now, and wait for that up to ``patience_s``.
 
         Returns:
             The session's path; None where no block was written since the last one.
@@ -120,7 +120,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
                 raise RecorderError(
                     f"the recorder (pid {self.process.pid}) ended before it had rotated",
                     path=self._out_dir,
-                    hint="its log says why. What it confirmed is published, or will be by the next start",
+                    hint="its log has the reason. The next start publishes all committed rows",
                 )
             if time.monotonic() >= deadline:
                 raise RecorderError(
@@ -133,7 +133,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
         return rotation.path
 
     def stop(self, *, drain: bool) -> None:
-        """Have it publish and end; with ``drain``, after the games in progress."""
+        """Let it publish and end; with ``drain``, after the games in progress."""
         self._signal(signal.SIGTERM if drain else STOP_NOW)
 
     def wait(self, patience_s: float | None) -> bool:

@@ -3,8 +3,8 @@
 Each request gets the metrics of the last snapshot of the status file. The package prometheus-client (extra
 ``metrics``) is imported only where a configuration enables metrics.
 
-A recorder without a free descriptor can neither publish nor start a worker. So the server holds at most
-:data:`CONNECTIONS_MAX` connections, each in a thread and for a limited time. Another one ends the oldest
+A recorder without a free descriptor can neither publish nor start a worker. The server therefore holds at
+most :data:`CONNECTIONS_MAX` connections, each in a thread and for a limited time. Another one ends the oldest
 connection that has not sent a request: idle visitors do not delay a scrape.
 """
 
@@ -138,7 +138,7 @@ class Metrics:
         # node_exporter must not read a partial file. A crash leaves one under a name that it ignores.
         draft = path.with_name(f".{path.name}.next")
         try:
-            draft.unlink(missing_ok=True)  # a link that somebody left there would be followed
+            draft.unlink(missing_ok=True)  # a link there would be followed
             with draft.open("xb") as file:
                 file.write(generate_latest(self._registry))
             draft.chmod(0o644)  # the collector is another user. The umask may deny it

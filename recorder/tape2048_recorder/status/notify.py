@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.status.report import Status
 
-#: ``sun_path`` has 108 bytes, one of them the zero that ends a path: unix(7). An abstract name may use all of
+#: ``sun_path`` has 108 bytes, including the zero that ends a path: unix(7). An abstract name may use all of
 #: them, which does not occur.
 ADDRESS_BYTES_MAX = 107
 

@@ -4,8 +4,8 @@ The status file is ``<out_dir>/.recorder/<instance>.status.json``, written once 
 the recorder, which can hang or be dead: the file names the process and the time of writing, and :func:`judge`
 derives the present state. The file is not flushed: after a power failure it has no use.
 
-Two files alternate. The spare file is written in place, padded to whole blocks, and exchanged atomically. So
-readers see a complete file, and a full disk does not stop the updates: after the first two writes no byte is
+Two files alternate. The spare file is written in place, padded to whole blocks, and exchanged atomically.
+Readers see a complete file, and a full disk does not stop the updates: after the first two writes no byte is
 allocated.
 """
 
@@ -66,7 +66,7 @@ class Tally:
 
     @property
     def by_highest_tile(self) -> dict[int, int]:
-        """The number of games by highest tile, of those that occurred, ascending."""
+        """The number of games by highest tile, ascending, without zeros."""
         return {1 << int(exp): int(self._by_exponent[exp]) for exp in np.flatnonzero(self._by_exponent)}
 
     @property
@@ -252,7 +252,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     Attributes:
         state: the recorder's state, or ``stale`` (no longer written, without a normal end).
-        running: whether a recorder is at work.
+        running: whether a recorder is running.
         age_s: seconds since the file was written; negative where it names a process that cannot have
             written it, at a time to come.
         text: a description of it all.

@@ -45,7 +45,7 @@ class Signals:
             self.reload_on_hangup()
 
     def reload_on_hangup(self) -> None:
-        """Take SIGHUP as a request to reload from now on, those that came already included."""
+        """Take SIGHUP as a request to reload from now on, including signals that came already."""
         self._ends.discard(signal.SIGHUP)
         if signal.SIGHUP not in self._before:
             self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _note)

@@ -1,7 +1,7 @@
 """The worker of a batched player: lanes in lockstep, with a table of them for each generation of weights.
 
-When new weights are offered, the current table gets no more games, and a second one starts at once: one model
-plays each game from its first move to its last, and each model's games go to sessions of their own.
+When new weights are offered, the current table gets no more games, and a second table starts at once. One
+model plays each game from its first move to its last, and each model's games go to separate sessions.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class BatchWorker(Worker):
             if not isinstance(answer, Weights):
                 raise unexpected("weights", answer)
             if answer.generation <= self._tables[-1].generation:
-                return  # other workers have refused all newer ones
+                return  # other workers have rejected all newer weights
             self._slot["busy"] = LOADS
             try:
                 table, sha256 = self._make_table(answer)

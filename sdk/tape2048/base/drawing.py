@@ -59,7 +59,7 @@ def board_svg(exps: Sequence[int]) -> str:
 
 
 def boards_html(boards: Iterable[tuple[Sequence[int], str]]) -> str:
-    """Return boards, each 16 exponents and a caption, side by side in HTML."""
+    """Return boards side by side in HTML. A board is 16 exponents and a caption."""
     figures = "".join(
         f'<div style="margin:0 12px 8px 0">{board_svg(exps)}<div>{html.escape(caption)}</div></div>'
         for exps, caption in boards

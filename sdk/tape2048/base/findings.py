@@ -15,9 +15,9 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes:
         error: name of the class in :mod:`tape2048.errors` that opening or reading would raise.
-        message: what was found, and what was expected.
+        message: the value that was found, and the value that was expected.
         path: the file or directory with the defect.
-        offset: byte offset in that file, where there is one.
+        offset: byte offset in that file, if known.
         hint: what to do about it.
 
     Example:

@@ -1,4 +1,4 @@
-"""Guides: constant-time look-up of the one of many adjacent ranges that a number is in.
+"""Guides: constant-time look-up of the range, among many adjacent ranges, that contains a number.
 
 A binary search takes 0.36 ms for 4,096 numbers and a few thousand ranges. A guide cuts the numbers into
 buckets of a power of two, about a quarter of a mean range, and has one ``u64`` for each bucket:
@@ -34,7 +34,7 @@ class Guide(NamedTuple):
     Attributes:
         starts: ``u64[S + 1]``, first number of each range and the end of the last, ascending; ranges may be
             empty.
-        entries: ``u64[G]``, one for each bucket, see the module.
+        entries: ``u64[G]``, an entry per bucket, see the module.
         shift: a bucket has ``2**shift`` numbers.
     """
 

@@ -14,7 +14,7 @@ _IMPORT = re.compile(r"^    from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    The names are those that its source imports as ``from module import name as name`` for type checkers,
+    The names are imported in its source as ``from module import name as name`` for type checkers,
     under ``if TYPE_CHECKING:``. Each one's module is imported at the first access.
     """
     module = sys.modules[package]

@@ -51,8 +51,8 @@ def _quota(folder: Path) -> float | None:
 def ram_available(root: Path = Path("/")) -> int:
     """Return the bytes of memory that this process can fill before anything is swapped or killed.
 
-    The machine's ``MemAvailable``, or less where one of the process's control groups leaves less: its limit
-    without its usage, where droppable file cache does not count. ``root`` contains ``proc`` and ``sys``.
+    The machine's ``MemAvailable``, or less if a control group of the process leaves less: its limit minus its
+    usage without droppable file cache. ``root`` contains ``proc`` and ``sys``.
     """
     groups = own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
     left = [_meminfo(root / "proc/meminfo"), *(bytes_ for group in groups for bytes_ in _left_in(group))]

@@ -25,7 +25,7 @@ _running: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
 
 
 def worker_count(workers: int | None) -> int:
-    """Return the number of threads to use, None: one for each available core; ValueError below 1."""
+    """Return the number of threads to use. None: the number of available cores. ValueError below 1."""
     if workers is None:
         return available_cores()
     workers = as_int("workers", workers)
@@ -140,10 +140,10 @@ class Prefetcher(Generic[R]):
     def close(self) -> None:
         """End the threads, and wait for their current work. Nothing can be taken afterwards."""
         self._closed = True
-        for _ in self._threads:  # wake those that wait for room
+        for _ in self._threads:  # wake the threads that wait for room
             self._room.put(None)
         for thread in self._threads:
-            if thread.is_alive():  # one that starts later sees _closed
+            if thread.is_alive():  # a thread that starts later sees _closed
                 thread.join()
         _running.discard(self)
 

@@ -1,6 +1,6 @@
 """Batches of a corpus, epoch after epoch: shuffled, distributed over ranks, resumable to the row.
 
-(seed, e, b) and the settings alone decide the rows of batch b of epoch e. So a loader's whole state is a few
+(seed, e, b) and the settings alone decide the rows of batch b of epoch e. A loader's whole state is a few
 integers, resuming is starting at another b, and any thread can fill any batch::
 
     batches = corpus.batches(4096, seed=7)
@@ -15,14 +15,15 @@ can fill buffers from :meth:`Batches.buffer`. A prefetching loader assigns the i
 **Ranks.** An epoch is one sequence of batches; rank r of W has every W-th one. Of the rows after the last W
 whole batches, each rank gets an equal share as a short batch (with ``drop_last``: none), and fewer than W
 rows are dropped. With ``pool_rows``, the ranks take chunks in turns, and each serves as many rows as the rank
-with the fewest: fewer than 2 (W - 1) chunks are dropped, at most one row in 32, and others in each epoch.
+with the fewest. Fewer than 2 (W - 1) chunks are dropped, at most one row in 32, and different rows in each
+epoch.
 
 **Another number of ranks.** A state counts the rows of the epoch that all ranks consumed. Any number of ranks
-with any batch size can load it: they share the remaining rows by the same rule, so each of them is served
-once, and fewer than W are dropped at the end. A state saved at the end counts dropped rows as remaining. With
+with any batch size can load it: they share the remaining rows by the same rule. Each row is served once, and
+fewer than W are dropped at the end. A state saved at the end counts dropped rows as remaining. With
 ``pool_rows``, a state in the middle of an epoch needs as many ranks as before.
 
-**Mixtures.** Each source has epochs of its own, in each of which every row is served once. A batch may
+**Mixtures.** Each source has separate epochs, in each of which every row is served once. A batch may
 contain the end of a source's epoch and the start of its next one; so all batches are whole, and no row is
 dropped. An epoch of the mixture is as many batches as the rows of all sources fill; a small source with a
 large share is served several times in it. The ranks take batches in turns. A state has each source's place,
@@ -82,7 +83,7 @@ _OTHER_SHUFFLE_VERSION = 1
 
 
 class Shares(NamedTuple):
-    """The rows of an epoch from ``start`` on: ``whole`` batches of each rank, then one of ``short`` rows."""
+    """The rows of an epoch from ``start`` on: ``whole`` batches per rank, then a batch of ``short`` rows."""
 
     start: int
     batch_size: int
@@ -172,15 +173,15 @@ class Batches:
         label_dtype: ``"bool"`` or ``"float32"``.
         augment: ``"d4"`` applies a random symmetry of the square to each row's board, moves and masks, drawn
             again in each epoch. Columns turn whose facts have ``"moves": true``: values of the four moves,
-            ``[N, 4]``, and numbers of moves, ``u8[N]``. Embeddings cannot; other columns stay as they are.
+            ``[N, 4]``, and numbers of moves, ``u8[N]``. Embeddings cannot. Other columns stay unchanged.
         drop_last: drop the last batch if it is short.
         rank: index of this loader; by default ``$RANK``, or 0.
         world_size: number of loaders that share each epoch; by default ``$WORLD_SIZE``, or 1.
         pool_rows: with ``shuffle``, draw from a pool of at most so many rows in memory.
-        pool_sessions: with ``pool_rows``, read the chunks of so many adjacent sessions before those of
-            others, whichever come next at random; so sessions in a store are fetched once in an epoch.
-        extra: arrays by name, ``[N]`` or ``[N, D]``, with a value for each row of :attr:`corpus`: further
-            fields, which hide columns of the same names. Pickling includes them.
+        pool_sessions: with ``pool_rows``, read all chunks of so many adjacent sessions before the next
+            sessions, in random order. Sessions in a store are then fetched once in an epoch.
+        extra: a mapping of further fields to arrays, ``[N]`` or ``[N, D]``, with a value for each row of
+            :attr:`corpus`. They hide columns of the same names. Pickling includes them.
         weight: name of a column or array of ``[N]`` that the field ``weight`` is multiplied by. An invalid
             weight is an error of its batch. Some weight must be positive, and they are read until one is.
         targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``.
@@ -191,7 +192,8 @@ class Batches:
         seed: as given, or as loaded.
         epoch: the current epoch, from 0.
         position: number of consumed batches of this epoch, since ``start``.
-        start: rows of this epoch that a state of another batch size or number of ranks had counted. Otherwise, 0.
+        start: rows of this epoch that a state of another batch size or number of ranks had counted.
+            Otherwise, 0.
 
     Raises:
         TypeError: ``source`` is not a corpus.
@@ -288,7 +290,7 @@ class Batches:
     def _make_pool(self) -> PoolReader | None:
         if self.pool_rows is None:
             if self.pool_sessions is not None:
-                raise ValueError("pool_sessions is for pool_rows, which says how many rows a pool has")
+                raise ValueError("pool_sessions needs pool_rows, the number of rows in a pool")
             if self.shuffle and self._gatherer.fetches:
                 self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
             return None
@@ -296,7 +298,7 @@ class Batches:
             raise ValueError("pool_rows is for shuffle=True. The rows in order need no pool")
         if self._tables.store.remote and "move" in self.layout.fields:
             raise CorpusError(
-                "the field move reads rows beside those of the pool, which are not kept here of a store",
+                "the field move reads neighbours of the pool's rows, not kept for sessions in a store",
                 hint='take "action", or leave pool_rows out',
             )
         return PoolReader(
@@ -318,7 +320,7 @@ class Batches:
         return share_rows(self._shared_rows, start, self.batch_size, self.world_size, self.drop_last)
 
     def buffer(self, arrays: Mapping[str, NDArray[Any]] | None = None) -> Batch:
-        """Make a batch to fill, from new arrays or the caller's (pinned, shared, ...), one for each field.
+        """Make a batch to fill, from new arrays or the caller's (pinned, shared, ...), an array per field.
 
         Raises:
             ValueError: an array is missing, or has another type, shape ``[batch_size, ...]`` or order.
@@ -508,7 +510,7 @@ class Batches:
         the counts are scaled.
 
         Returns:
-            ``rows`` served, ``counted`` rows, and rows by name of the session (``sessions``), by player
+            ``rows`` served, ``counted`` rows, and rows by session (``sessions``), by player
             (``players``), by highest tile on the board (``stages``) and with a true label (``labels``).
         """
         seen: Batches = object.__new__(type(self))
@@ -594,7 +596,7 @@ class MixedBatches(Batches):
         **options: as for :class:`Batches`; ``drop_last`` changes nothing, since all batches are whole.
     """
 
-    # The base class's arguments are those of the parts.
+    # The parts have the base class's arguments.
     def __init__(self, source: Any, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> None:
         self.source = self.corpus = source
         self.batch_size = as_int("batch_size", batch_size)
@@ -604,7 +606,9 @@ class MixedBatches(Batches):
         counts, self._parts = source.rows_of_batch(self.batch_size), []
         self.extra = {name: list(arrays) for name, arrays in (options.get("extra") or {}).items()}
         if any(len(arrays) != len(counts) for arrays in self.extra.values()):
-            raise ValueError(f"extra: expected {len(counts)} arrays for each name, one for each source")
+            raise ValueError(
+                f"extra: expected {len(counts)} arrays for each name, equal to the number of sources"
+            )
         for number, (one, share, rows) in enumerate(zip(source.sources, source.shares, counts, strict=True)):
             own: Any = {**options, "rank": 0, "world_size": 1, "drop_last": False}
             if self.pool_rows is not None:

@@ -74,7 +74,7 @@ def plan_fields(
         info, path = each.info, each.path
         if info.facts["model_sha"]:
             raise CorpusError(
-                f"{info.name} belong to the boards as they are; augment turns the boards", path=path
+                f"{info.name} belong to unturned boards, but augment turns the boards", path=path
             )
         if info.facts["moves"] and info.width != 4 and (info.dtype, info.width) != ("u8", None):
             raise CorpusError(f"moves in {_describe(info)}; expected [N, 4] or u8 [N]", path=path)
@@ -133,7 +133,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
             raise CorpusError(
                 f"found {_describe(own)}; expected {_describe(info)}, as in {min(paths.items())[1]}",
                 path=path,
-                hint=f"Make {name} of all sessions alike, or open only sessions where it is.",
+                hint=f"Make {name} equal in all sessions, or open only the sessions that have it.",
             )
         paths[owner] = path
     assert info is not None, "a view without rows"

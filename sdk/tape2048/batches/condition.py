@@ -1,9 +1,8 @@
 """Conditions on rows: boolean expressions of SQL, evaluated with NumPy on all cores.
 
-The words of a condition become those of a Python expression, whose syntax tree is walked; other nodes than
-those below are errors. NULL is NaN. In SQL, a comparison with NULL is neither true nor false, and neither is
-its negation: so a node is asked for the rows where it is certainly true, or for those where it is certainly
-false.
+The condition is translated to a Python expression, whose syntax tree is walked. Nodes that are not listed
+below are errors. NULL is NaN. In SQL, a comparison with NULL is neither true nor false, and neither is its
+negation. Therefore a node returns the rows for which it is certainly true, or certainly false.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Condition:
 
 
 class _Rows(NamedTuple):
-    """Values of the columns by name, and so of the nodes of a condition."""
+    """A mapping of columns to values, and therefore of the nodes of a condition."""
 
     names: list[str]
     values: Mapping[str, NDArray[Any]]
@@ -173,7 +172,7 @@ _ARITHMETIC: dict[type, Any] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: _divide,
     ast.Mod: lambda a, b: np.where(np.equal(b, 0), np.nan, np.fmod(a, b)),
 }  # fmt: skip
-#: Each comparison, and the one that is true where it is false.
+#: Each comparison, and its negation.
 _COMPARISONS: dict[type, tuple[np.ufunc, np.ufunc]] = {
     ast.Eq: (np.equal, np.not_equal), ast.NotEq: (np.not_equal, np.equal),
     ast.Lt: (np.less, np.greater_equal), ast.GtE: (np.greater_equal, np.less),
@@ -215,7 +214,7 @@ def mark_rows(
         values = {name: np.repeat(column[begin : last + 1], counts) for name, column in own.items()}
         if fields:
             batch = Batch.allocate(layout, end - first)
-            with gatherer.hold(first, end):  # fill holds what one of the threads reads
+            with gatherer.hold(first, end):  # fill holds the sessions that a thread reads
                 gatherer.fill(order, (first, end - first), batch, NO_KEYS)
             halves = {name: floats_of(batch, name) for name in layout.halves}
             values |= {**{name: batch[name] for name in fields}, **halves}

@@ -58,7 +58,7 @@ class BatchLayout(NamedTuple):
         fields: names out of :data:`FIELDS` and of ``columns``, each once.
         thresholds: T, the number of labels.
         label_dtype: dtype of the labels.
-        columns: name and type of all columns that are gathered, those of ``weight`` and ``targets`` too.
+        columns: name and type of all columns that are gathered, including ``weight`` and ``targets``.
         weight: name of the column that the weights are multiplied by.
         targets: name of the column that replaces the labels.
     """
@@ -137,9 +137,9 @@ def check_fields(
 
 #: The entries of a plan, ``u64``, most of them addresses (0: there is no such table).
 #:
-#: ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` is 1 where boards
-#: are served as words. ``exponents`` are by segment, so most batches need no run; ``weights`` by
-#: range of the cap.
+#: ``limit`` bounds the numbers of the view's rows, and ``rows`` the numbers of the map's rows. ``packed`` is
+#: 1 where boards are served as words. ``exponents`` are by segment, so most batches need no run; ``weights``
+#: by range of the cap.
 #: ``patterns`` has a row's labels for each exponent, as the bytes of a word; 0 if they do not fit.
 PlanEntries = namedtuple(  # noqa: PYI024 - forty entries of one type, u64
     "PlanEntries",
@@ -152,8 +152,8 @@ PlanEntries = namedtuple(  # noqa: PYI024 - forty entries of one type, u64
 #: A column of a plan, ``u64``, in the table ``columns``.
 #:
 #: ``line`` is the address of row 0, or ``origins`` a table of that address for each segment; in a pool, it is
-#: the place in the pool's row. ``size`` is the bytes of a row. ``moves`` is the bytes of a move's value where
-#: a row has one for each move, ``A_MOVE`` where a row is the number of a move, and else 0. ``mapped`` is 1
+#: the place in the pool's row. ``size`` is the bytes of a row. ``moves`` is the bytes of a move's value if a
+#: row has a value for each move, ``A_MOVE`` where a row is the number of a move, and else 0. ``mapped`` is 1
 #: where rows have their number in the map, not the view. ``stride`` is the bytes from a row to the next one.
 ColumnEntries = namedtuple("ColumnEntries", "line origins size moves mapped stride")  # noqa: PYI024 - all u64
 
@@ -165,7 +165,7 @@ class Order(NamedTuple):
         kind: ``gather_kernel.STRAIGHT``, SHUFFLED or LISTED.
         listed: address of the listed places, ``i64``.
         cap_key: key of the capped rows.
-        symmetry_key: key of the symmetries; 0 leaves boards as they are.
+        symmetry_key: key of the symmetries. 0 leaves boards unchanged.
     """
 
     kind: Any
@@ -248,7 +248,7 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         ):
             if not users.isdisjoint(layout.fields):
                 self._targets.setdefault(name, layout.empty(name, self.capacity))
-        # Those of the weights and the targets alone are no fields.
+        # Columns that serve only as weights or targets are not fields.
         self._columns = {
             name: arrays[name] if name in arrays else layout.empty(name, self.capacity)
             for name in (each.name for each in layout.columns)
@@ -331,7 +331,7 @@ class BatchPool:
     All views of an owner (slices, tensors, memory views) count as references.
     """
 
-    #: Buffers to recycle beside those that are made ahead. A caller that holds more gets new memory.
+    #: Buffers to recycle beside the buffers that are made ahead. A caller that holds more gets new memory.
     SPARE_MAX = 8
 
     def __init__(self, ahead: int = 0) -> None:
@@ -340,7 +340,7 @@ class BatchPool:
     def take(self, make: Callable[[], Batch]) -> Batch:
         """Return a free buffer, or make one; thread-safe."""
         for _ in range(len(self._batches)):
-            self._batches.rotate(-1)  # the one that was served longest ago comes first
+            self._batches.rotate(-1)  # the batch that was served longest ago comes first
             batch = self._batches[-1]
             if _references(batch) == batch._unused:  # noqa: SLF001 - of this module
                 return batch

@@ -1,9 +1,8 @@
 """Compiled gather: fills all fields of a batch from places in a view.
 
 :func:`fill` pipelines two chunks of rows. It makes the places of one chunk (by the shuffle's bijection, or
-from the caller's list), looks them up, and prefetches the cache lines of its rows; meanwhile it writes the
-outputs of the previous chunk, whose lines have arrived. All tables except the rows are small and stay in the
-caches.
+from the caller's list), looks them up, and prefetches the cache lines of its rows. Then it writes the outputs
+of the previous chunk, whose lines have arrived. All tables except the rows are small and stay in the caches.
 
 Each step of the look-up (the cap's draw, the mask's selection, the guide) is a separate loop over a chunk of
 rows, which runs only if the view needs it. Tables are addresses: passing an array to a function costs two
@@ -95,8 +94,8 @@ class Chunk(NamedTuple):
     number in the map (the same table without a mask); ``segment`` its segment; ``exponent`` that of its
     game's highest tile; ``row`` its address; ``board`` the address of its packed board; ``source``, of a row
     on tape, the address of the byte from which it is decoded, on the board at ``board``, or 0 where the row
-    follows on the one before it in the chunk. ``columns`` has such a table for each column: the addresses of
-    the rows' values.
+    follows on the one before it in the chunk. ``columns`` has an equal table for each column: the addresses
+    of the rows' values.
     """
 
     number: Any
@@ -280,7 +279,7 @@ def _resolve(chunk: Any, count: Any, tables: Any, cap: Any) -> Any:
 def _find_sources(chunk: Any, count: Any, tables: Any) -> None:
     """Find from where rows on tape are decoded, and prefetch it.
 
-    A row that follows on the one before it in the chunk needs only that one's board. But every 32nd row is
+    A row that follows on the one before it in the chunk needs only that row's board. Every 32nd row is
     decoded by itself, so that the chunk's parts do not wait for each other.
     """
     before = U64(0)
@@ -332,7 +331,7 @@ def look_up(chunk: Any, count: Any, tables: Any, cap: Any, wants: Any) -> Any:
 
 @register_jitable
 def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
-    """Prefetch the first wanted cache line of a chunk's row ``k``, and the second one of row ``other``.
+    """Prefetch the first cache line of a chunk's row ``k``, and the second cache line of row ``other``.
 
     In a loop over a chunk, ``other`` is some rows behind: requested at once, before the page walk of the
     first line, second lines slowed batches of tokens by 2 to 4%.
@@ -366,7 +365,7 @@ def _known_board(chunk: Any, k: Any, layout: Any) -> Any:
 def decode_chunk(chunk: Any, count: Any, tables: Any, wants: Any, scratch: Any) -> Any:
     """Decode the rows of a chunk that are on tape, or of another layout.
 
-    Afterwards, ``chunk.source`` of such a row is the address of its own byte, ``chunk.board`` that of its
+    Afterwards, ``chunk.source`` of these rows is the address of the row's byte, ``chunk.board`` that of its
     board, and, if rows are wanted, ``chunk.row`` that of a row made of it, all in ``scratch``.
 
     Returns:

@@ -10,8 +10,8 @@ rows in a random order, while a thread reads the next pool into the other half. 
 bijections: (seed, epoch, index) decides a batch, and resuming in the middle reads one pool again.
 
 A batch is a random sample of its pool's chunks, not of the corpus: with c chunks in a pool, it sees about c
-places of the corpus. So the pool should hold hundreds of chunks: 512 of them are 33M rows or 0.94 GB, twice
-that in memory. Where boards suffice and are packed or on tape, the pool has boards alone: 0.27 GB.
+places of the corpus. The pool should therefore hold hundreds of chunks: 512 chunks have 33M rows or 0.94 GB,
+twice that in memory. Where boards suffice and are packed or on tape, the pool has boards alone: 0.27 GB.
 
 With ``pool_sessions``, the order is random within windows of adjacent chunks with rows of at most so many
 sessions, and so is that of the windows. A corpus in a store is then fetched once in an epoch, and two windows
@@ -284,7 +284,7 @@ class Gatherer:
         return allocate(rows * self.pool_stride).reshape(rows, self.pool_stride)
 
     def read(self, order: NDArray[np.uint64], first: int, rows: NDArray[np.uint8]) -> None:
-        """Copy consecutive rows of the view to those of a pool; ``order`` is STRAIGHT."""
+        """Copy consecutive rows of the view to a pool; ``order`` is STRAIGHT."""
         begin, stride = address_of(rows), self.pool_stride
         outputs = Outputs(**{"boards" if self.takes_boards else "records": begin, "stride": stride})
         places = itertools.chain(*((begin + at, stride) for at in self._places))
@@ -305,7 +305,7 @@ class Gatherer:
         return found
 
     def size_of(self, sessions: Iterable[int]) -> int:
-        """Return the bytes of sessions, of those that are in stores."""
+        """Return the bytes of the sessions that are in stores."""
         found = (self.store.sessions[each] for each in sessions)
         return sum(session.bytes for session in found if isinstance(session, RemoteSession))
 
@@ -316,7 +316,7 @@ class Gatherer:
             check_fits(held, "rows in this order are read from all of them", hint)
 
     def hold(self, first: int, end: int) -> Hold:
-        """Fetch and hold the sessions with rows in [first, end), where they are in stores and are read."""
+        """Fetch and hold the sessions in stores with rows in [first, end), if rows are read."""
         return self.store.hold(self.sessions_between(first, end) if self.fetches else [])
 
     def prefetch(self, sessions: Iterable[int], threads: int | None = None) -> None:
@@ -354,11 +354,11 @@ class Gatherer:
     ) -> None:
         """Fill a batch from its first row on with the places that are within the view.
 
-        Runs in any number of threads, each with a batch of its own, and releases the GIL. Arguments as for
+        Runs in any number of threads, each with its own batch, and releases the GIL. Arguments as for
         ``gather_kernel.fill``. The order is not LISTED.
 
-        Sessions in stores are held: all of the view for a SHUFFLED order, those of the batch for a STRAIGHT
-        one, which stay until the next batch.
+        Sessions in stores are held: all sessions of the view for a SHUFFLED order, and the batch's sessions
+        for a STRAIGHT order, until the next batch.
         """
         if self.fetches:
             if order[0] != gather_kernel.SHUFFLED:
@@ -428,7 +428,7 @@ def check_weights(tables: ViewTables, column: ViewColumn) -> None:
 
 
 #: Bits of a chunk's rows: 1.8 MB, which a disk reads at full speed. A corpus with fewer than CHUNKS_MIN
-#: chunks a rank has smaller ones.
+#: chunks per rank has smaller chunks.
 CHUNK_SHIFT = 16
 CHUNKS_MIN = 64
 
@@ -633,7 +633,7 @@ class PoolReader:
         return self._gatherer.plan_of(Pool(rows, firsts, self._shift, self._gatherer.takes_boards)), keys
 
     def _fetch_ahead(self, sessions: list[int]) -> None:
-        """Fetch sessions before they are wanted. What fails is fetched again then, and raises its error."""
+        """Fetch sessions before they are needed. A failed download is repeated then, and raises its error."""
         with contextlib.suppress(TapeError):
             self._gatherer.prefetch(sessions, 1)
 

@@ -22,18 +22,18 @@ the finalizer of MurmurHash3, Appleby 2011) map x to ::
     y = (x ^ key) * factor,    y = (y ^ y >> w/2) * second_factor
 
 F is the low k bits of y ^ y >> w/2; G is y * b >> w, an offset below b by Lemire's multiply and shift (ACM
-TOMACS 2019). From 2**16 values, some offsets are half as frequent again as others; the sum of six rounds is
+TOMACS 2019). From 2**16 values, some offsets are half as frequent again as others. The sum of six rounds is
 uniform to 3e-7 (n = 1e9).
 
 **Keys** are SHAKE-128 of (n, seed, epoch), so neighbouring seeds and epochs are unrelated.
 
 **Rounds.** ``tests/sdk/batches/test_shuffle.py`` keeps the most sensitive tests that chose them: over small
-domains, all n! permutations are equally likely; over larger ones, the number of pairs that share ``high`` and
-keep their distance in ``low`` is distributed as in a random permutation (Patarin, "Generic attacks on Feistel
-schemes", Asiacrypt 2001). With 20 rounds, no deviation is above 2 standard errors of 1,500 to
-500,000 permutations. With 12 rounds, none is from n = 256 up, but those of the 5! and 7! are 21 and 75. Hence
-12 rounds, and 24 up to n = 2**16, where speed does not matter. This is a shuffle and not a cipher: it does
-not resist prediction.
+domains, all n! permutations are equally likely; over larger domains, the number of pairs that share ``high``
+and keep their distance in ``low`` is distributed as in a random permutation (Patarin, "Generic attacks on
+Feistel schemes", Asiacrypt 2001). With 20 rounds, no deviation is above 2 standard errors of 1,500 to
+500,000 permutations. With 12 rounds, none is from n = 256 up, but for 5! and 7! there are 21 and 75.
+Therefore the shuffle has 12 rounds, and 24 up to n = 2**16, where speed does not matter. This is a shuffle
+and not a cipher: it does not resist prediction.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Permutation:
 
         Raises:
             IndexError: a position is outside [0, n).
-            TypeError: ``out`` is not such an array.
+            TypeError: ``out`` is not this kind of array.
             ValueError: ``start`` is not a whole number.
         """
         start = as_int("start", start)

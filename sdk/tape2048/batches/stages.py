@@ -53,8 +53,8 @@ def even_shares(
 ) -> NDArray[np.int64]:
     """Share the rows that are taken of each run evenly among its stages, as far as they have rows.
 
-    ``rows`` of each stage, ``i64[n]``. The first stage of each run, and n, ``i64[R + 1]``; rows ``taken`` of
-    each run, at least one for each stage, ``i64[R]``.
+    ``rows`` of each stage, ``i64[n]``; the first stage of each run, and n, ``i64[R + 1]``; rows ``taken`` of
+    each run, at least a row per stage, ``i64[R]``.
     """
     counts, left, shares = np.diff(begins), taken.copy(), np.empty_like(rows)
     order = np.lexsort((rows, np.repeat(np.arange(len(counts)), counts)))  # of each run, the smallest first

@@ -54,7 +54,7 @@ class Check(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """The result of :func:`audit`. With too few spawns to tell, ``is_2048`` is None."""
+    """The result of :func:`audit`. ``is_2048`` is None if there are too few spawns."""
 
     is_2048: bool | None
     verdict: str

@@ -85,7 +85,7 @@ class Built(msgspec.Struct, frozen=True):
         path: the data set.
         runs: number of added runs.
         steps: number of added rows.
-        skipped: runs that were left out, each with its reason.
+        skipped: runs that were left out, and the reason of each.
         lost: for each kind of loss, the number of runs.
         normalised: number of added runs with branch values outside [0, 1], which were normalised.
 
@@ -117,7 +117,7 @@ def build_dataset(
     """Build a data set of all runs of some sources.
 
     A run that cannot be read, breaks the rules (:func:`tape2048.runs.check_rules`), or has more than 65,536
-    steps is left out and named with its reason, in the result and in the manifest. Branch values in [0, 1]
+    steps is left out. The result and the manifest list it and the reason. Branch values in [0, 1]
     are kept, except that the chosen move's becomes 1. The values of a step with others are normalised, and
     the result counts such runs.
 
@@ -125,9 +125,9 @@ def build_dataset(
         output: the directory to make. It must not exist.
         sources: one source or several in the order of their rows; paths for
             :func:`~tape2048.conversion.open_source`, or its results.
-        workers: threads that decode; None: one for each core.
+        workers: number of decoding threads. None: the number of cores.
         shard_rows: rows of a file; None: one ``steps.npy``. Appending to shards copies no rows.
-        replayer: as for :func:`~tape2048.conversion.open_source`, as is ``lossy``.
+        replayer: as for :func:`~tape2048.conversion.open_source`.
         lossy: whether games whose moves are unknown may end early.
         progress: called with the runs read, all runs, and the steps written.
 
@@ -171,13 +171,13 @@ def append_dataset(
     Args:
         path: the data set.
         sources: as for :func:`build_dataset`.
-        workers: threads that decode; None: one for each core.
+        workers: number of decoding threads. None: the number of cores.
         replayer: as for :func:`build_dataset`.
         lossy: as for :func:`build_dataset`.
         progress: called with the runs read, all runs, and the steps written.
 
     Raises:
-        MissingPathError: nothing stands at ``path``.
+        MissingPathError: ``path`` does not exist.
         NotASessionError: ``path`` is not a data set.
         ChecksumError: its rows were changed. Nothing is appended.
         MaintenanceError: see :func:`~tape2048.conversion.open_source`.
@@ -326,11 +326,11 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
 
 
 class DatasetWriter:
-    """Writes a data set to an unpublished directory: the rows of ``old``, if any, then those of further runs.
+    """Writes a data set to an unpublished directory: first the rows of ``old``, then further runs.
 
-    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. ``files`` has size and
-    checksum of each finished file, by name. ``runs``, ``tables``, ``sources``, ``skipped``, ``lost`` and
-    ``normalised`` are those of the further runs. Methods raise OSError.
+    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. ``files`` maps the name of
+    each finished file to its size and checksum. ``runs``, ``tables``, ``sources``, ``skipped``, ``lost`` and
+    ``normalised`` describe the further runs. Methods raise OSError.
     """
 
     def __init__(self, directory: Path, shard_rows: int | None, old: Opened | None = None) -> None:
@@ -437,7 +437,7 @@ class DatasetWriter:
                 self._end(fd)
 
     def finish(self) -> None:
-        """Write the files beside the rows, for the old runs and the new ones, and flush all files."""
+        """Write the files beside the rows, for old and new runs, and flush all files."""
         if not self.files and self._fd is None:
             self._begin()  # a data set without rows has a file, too
         if self._fd is not None:

@@ -3,7 +3,7 @@
 Repacking writes a session's rows onto tape, or back. Both hold the same games: rows onto tape and back are
 the same ``steps.npy``. A tape holds every move and each game's final board, which ``steps.npy`` has only in
 part, so that some games are played again. The session is validated before and after, and the rows of both are
-compared. Ids, seeds and facts stay as they are, except for ``storage``, and so do columns, with the new
+compared. Ids, seeds and facts stay the same, except for ``storage``. Columns stay the same, with the new
 checksum of the rows.
 """
 
@@ -68,7 +68,7 @@ BLOCK_ROWS = 262_144
 #: Losses of a game without recorded moves, where it cannot be replayed.
 NO_LAST_MOVE = "the last move and the final board"
 NO_CHOICE = "which of two moves was made, where both explain the boards"
-#: In the messages of errors about missing rows, which are no defect of a game.
+#: In the messages of errors about missing rows. Missing rows do not make a game invalid.
 SAMPLED = "recorded (sample_rate)"
 
 
@@ -78,20 +78,21 @@ def session_run(
     """Return one run of a session as a :class:`Run`.
 
     A session of rows holds no board after a game's last move, and perhaps no moves (``record_action``) or not
-    all boards (``sample_rate``). What the rules do not tell is played again. A session on tape holds all.
+    all boards (``sample_rate``). If the rules leave a move open, the game is replayed. A session on tape
+    holds all.
 
     Args:
         session: the session.
         ordinal: of the run in ``session.runs``.
         play: plays a game again, as the session's player did; None: nothing is played.
-        lossy: without ``play``, end a game without recorded moves at its last recorded board. Where two moves
-            explain a pair of boards, the run has one of them.
+        lossy: without ``play``, end a game without recorded moves at its last recorded board. If two moves
+            explain a pair of boards, the run has either.
         final_board: whether a game is played again for its final board alone.
 
     Returns:
         The run; whether its final board is certain, and not the candidate of
-        :func:`tape2048.game.moves.last_boards`; and what ``lossy`` left out. The run's start is the
-        session's, its elapsed time unknown (0).
+        :func:`tape2048.game.moves.last_boards`; and the losses that ``lossy`` permitted. The run's start is
+        the session's, its elapsed time unknown (0).
 
     Raises:
         ReplayError: the session has no moves, or not all steps, and there is no ``play``.
@@ -242,7 +243,7 @@ def write_session(
     *,
     storage: Storage = ROWS,
 ) -> int:
-    """Write a session with moves from runs. It appears whole or not at all.
+    """Write a session with moves from runs. It appears atomically.
 
     A session does not hold branch values, start, elapsed time and engine of a run; of rows, nor the board
     after its last move. A run whose engine's text carries a game's seed keeps the seed. That of any other run
@@ -389,15 +390,15 @@ def repack_session(
 ) -> Repacked:
     """Write a session in the other storage, under the same name or the next free one, and leave the original.
 
-    It is published only after a complete validation, and if its rows and runs are those of the original.
+    It is published only after a complete validation, and if its rows and runs equal the original's.
     Memory holds the run tables and a piece of the rows.
 
     Args:
         path: a session of the recorder, of ``merge`` or of ``convert``.
         out_dir: the directory for the new session; created if missing.
         storage: ``"tape"`` or ``"rows"``, other than the session's.
-        replayer: makes the player of a session, as for :func:`tape2048.conversion.open_source`. It plays the
-            games of a session without ``record_action`` again, and those that both a 2 and a 4 would end.
+        replayer: makes the player of a session, as for :func:`tape2048.conversion.open_source`. It replays
+            the games of a session without ``record_action``, and games that both a 2 and a 4 would end.
         lossy: let a 2 end such games where they cannot be played again. No row tells the difference.
         progress: called with the rows written so far, and all rows.
 
@@ -465,7 +466,9 @@ def _check_source(session: Session, storage: Storage) -> None:
         found = (
             f"only every {rate}th step was recorded (sample_rate)" if rate != 1 else "not all steps are there"
         )
-        raise MaintenanceError(f"{found}. A tape holds each", path=session.path, hint="it stays as it is")
+        raise MaintenanceError(
+            f"{found}. A tape holds each", path=session.path, hint="the session was not changed"
+        )
 
 
 def _rows_onto_tape(
@@ -481,7 +484,7 @@ def _rows_onto_tape(
         raise MaintenanceError(
             f"its moves were not recorded (record_action), and its games cannot be played again: {why}",
             path=session.path,
-            hint="bring its player back, with its weights, or leave the session as it is",
+            hint="bring its player back, with its weights, or keep the session unchanged",
         )
     with TapeWriter(draft) as writer:
         for games, rows in game_pieces(session.runs, _PIECE_ROWS):

@@ -65,7 +65,7 @@ FORMATS = {
 #: Formats with one file for each run.
 RUN_FILES = ("a2run", "a2run2")
 
-#: Kinds of sources besides these formats: a run's file, a directory of them, a directory of sessions.
+#: Kinds of sources other than these formats: a run's file, a directory of them, a directory of sessions.
 SESSIONS = ("session", "sessions")
 
 #: Runs that one thread decodes together.
@@ -108,7 +108,7 @@ class SourceRun(NamedTuple):
     def attempt(
         cls, name: str, read: Callable[[Any], RunFacts], item: Any, check: Check = check_rules
     ) -> SourceRun:
-        """Return the run and facts that ``read`` returns for an item, or an error, also one of ``check``."""
+        """Return the run and facts that ``read`` returns, or the error of ``read`` or ``check``."""
         try:
             run, *facts = read(item)
             return cls(name, check(until_win(run)), *facts)
@@ -116,7 +116,7 @@ class SourceRun(NamedTuple):
             return cls(name, None, error=error.detach())
 
     def checked(self) -> Run:
-        """Return the run; raise the error of one that could not be read."""
+        """Return the run, or raise its error."""
         if self.error is not None:
             raise self.error
         assert self.run is not None
@@ -173,11 +173,11 @@ def open_source(
     Args:
         path: a run file, a directory with run files below it, a pack, a pack.dat, a data set, a session,
             a directory of sessions, or JSONL or Parquet with one run a row.
-        replayer: makes the player of a session, whose games are then played again for what the session does
-            not hold and the rules do not tell; None, or where it raises ReplayError: nothing is played.
+        replayer: makes the player of a session, to replay games if the session and the rules leave moves or
+            boards open. If it is None or raises ReplayError, no game is replayed.
         lossy: whether games without recorded moves that cannot be played again end at their last board.
         final_boards: whether a session's games are played again for their final boards alone.
-        values: whether runs of a session with the column ``values`` (``tape2048 annotate``) have them as
+        values: whether runs of a session with the column ``values`` (``tape2048 annotate``) get them as
             branch values, normalized by :func:`tape2048.runs.normalize`.
 
     Raises:

@@ -19,12 +19,12 @@ target        does not hold
 ``parquet``   nothing
 ============  =========================================================================================
 
-For a source without final boards (sessions, pack.dat, data sets of other writers), a run gets the one that
-the rules leave. Where both a 2 and a 4 would have ended the game, it is uncertain: a loss too, unless the
-target holds no final board. Games of sessions are played again for it if their player is given; otherwise a
-permitted loss ends such a game at the board before.
+For a source without final boards (sessions, pack.dat, data sets of other writers), a run gets the final board
+that the rules leave. If both a 2 and a 4 would have ended the game, the board is uncertain. This is a loss,
+too, unless the target holds no final board. With their player, games of sessions are replayed for the final
+board. Otherwise, a permitted loss ends the game at the board before.
 
-The target's shape follows from its name and format, never from the number of runs. A name that ends in
+The target's name and format decide its shape, never the number of runs. A name that ends in
 ``.a2run`` or ``.a2run2`` is the file of a single run; under any other name, these two formats are a
 directory with a file for each run.
 """
@@ -81,7 +81,7 @@ class Converted(msgspec.Struct, frozen=True):
         kind: its format.
         runs: number of its runs.
         lost: for each kind of loss, the number of runs.
-        skipped: runs that could not be read, each with its reason.
+        skipped: runs that could not be read, and the reason of each.
 
     Example:
         >>> from tape2048.conversion import convert
@@ -121,16 +121,16 @@ def convert(
     packing: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
-    """Write the runs of a source in another format. The target appears whole or not at all.
+    """Write the runs of a source in another format. The target appears atomically.
 
     Args:
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
         target: a path that does not exist: a directory for ``dataset``, ``session`` and ``tape``, and for
             ``a2run`` and ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``. Otherwise, a file.
-        to: one of :data:`~tape2048.conversion.sources.FORMATS`; None: by the target's extension.
+        to: a format of :data:`~tape2048.conversion.sources.FORMATS`. None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
-        workers: threads that decode; None: one for each core.
+        workers: number of decoding threads. None: the number of cores.
         replayer: see :func:`~tape2048.conversion.open_source`.
         packing: arguments of :class:`~tape2048.packs.PackWriter` for the target ``pack``.
         progress: called with the runs read and all runs.
@@ -247,7 +247,9 @@ class _Flow:
         if not self.lossy:
             hint = "--lossy leaves it out"
             if loss == _NO_ENDING and self.source.kind in SESSIONS:
-                hint = "--lossy ends such a game at the board before. A data set or pack.dat can do without"
+                hint = (
+                    "--lossy ends the game at the board before. A data set or pack.dat needs no final board"
+                )
             message = f"{self.kind} cannot hold {loss} ({name}). Nothing was written"
             raise MaintenanceError(message, path=self.source.path, hint=hint)
         self.lost[loss] += 1
@@ -328,7 +330,7 @@ def _write(flow: _Flow) -> None:
         case "dataset":
             from tape2048.conversion.dataset_build import build_dataset
 
-            # Lays out rows on this thread, not on those that decode: the check of losses comes first.
+            # Lays out rows on this thread, not on the decoding threads: the check of losses comes first.
             chunks = ([(found.name, found) for found in chunk] for chunk in flow.chunks())
             source = dataclasses.replace(
                 flow.source, _groups=lambda: chunks, _read=lambda found: (found.checked(), *found[2:6])

@@ -27,7 +27,7 @@ FREE = frozenset(
     | {"loader_threads", "out", "prune_below", "tensorboard", "threads", "wandb_project", "weight_step"}
 )
 
-#: Far past anything that learns; AdamW's step in float32 overflows at some 1e37.
+#: Far past anything that learns; AdamW's step in float32 overflows at about 1e37.
 _LEARNING_RATE_MAX = 1e30
 
 
@@ -50,7 +50,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             'a condition on runs in SQL, such as "max_score >= 50000"; empty: all of them',
-            why="a critic should learn from games like those that it will score",
+            why="a critic should learn from the kind of games that it will score",
         ),
     ] = ""
     columns: Annotated[
@@ -68,7 +68,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     weight: Annotated[
         str,
         about(
-            "column with the weight of each row in the loss; empty: all rows count alike",
+            "column with the weight of each row in the loss; empty: equal weights",
             why="a critic should be right wherever games lead",
             form="the name of a column",
             pattern=_COLUMN,
@@ -147,7 +147,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def fractions(self) -> dict[str, float]:
-        """Shares of the split's parts, by name. A share of 0 makes no part."""
+        """A mapping of the split's parts to their shares. A share of 0 makes no part."""
         rest = round(1 - self.val_share - self.test_share, 9)
         shares = {"train": rest, "val": self.val_share, "test": self.test_share}
         return {name: share for name, share in shares.items() if share > 0 or name != "test"}
@@ -170,7 +170,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
             )
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings that decide what a training learns, by name. The others may change."""
+        """Return the settings that decide the result of a training. The others may change."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in FREE}
 
 
@@ -195,7 +195,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         about(
             "rows of each run in an epoch, spread over the run, drawn again for each epoch, and weighted by "
             "the run's rows / those drawn",
-            why="positions of one game are alike, and long games have thousands",
+            why="positions of one game are similar, and long games have thousands",
             none="off",
         ),
     ] = 512
@@ -261,7 +261,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         Count | None,
         about(
             "draw batches from a pool of so many rows in memory, read in chunks",
-            why="any row is at hand in memory, and in a cache that holds the sessions",
+            why="memory, and a cache that holds the sessions, can serve any row",
             none="off",
         ),
     ] = None
@@ -270,13 +270,13 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         about(
             "with pool_rows, sessions that the pools are read from at a time. The cache has to hold twice as "
             "many",
-            why="a directory has them all at hand",
+            why="a directory can serve any row",
             none="off",
         ),
     ] = None
     epochs: Annotated[Count, about("passes over the runs", why="early stopping ends sooner")] = 10
     steps_max: Annotated[
-        Count | None, about("end after this many optimizer steps", why="epochs say how long", none="off")
+        Count | None, about("end after this many optimizer steps", why="`epochs` sets the length", none="off")
     ] = None
     learning_rate: Annotated[
         float, about("highest learning rate of AdamW", why="usual for small encoders", gt=0)
@@ -314,7 +314,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     ] = 20
     checkpoint_steps: Annotated[
         Count,
-        about("steps from one checkpoint to the next, beside one at each validation", why="a minute or two"),
+        about("steps between checkpoints; each validation also writes a checkpoint", why="a minute or two"),
     ] = 200
     device: Annotated[
         str,
@@ -329,7 +329,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     threads: Annotated[
         int,
         about(
-            "threads of PyTorch on a CPU; 0: one for each core, or one alone with use_embeddings",
+            "threads of PyTorch on a CPU; 0: the number of cores, or 1 with use_embeddings",
             why="a head's step is too short for several threads",
             ge=0,
             le=1024,
@@ -342,7 +342,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         str,
         about(
             "rows in memory (ram), their boards alone (packed), mapped (mmap), or the first of these that "
-            "fits half of what is free (auto)",
+            "fits half of the free memory (auto)",
             why="memory is fastest",
             choices=("auto", "ram", "packed", "mmap"),
         ),
@@ -478,7 +478,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     threads: Annotated[
         int,
         about(
-            "threads that learn into the same tables, without locks; 0: one for each core",
+            "threads that learn into the same tables, without locks; 0: the number of cores",
             why="one is reproducible; several learn as much from a row",
             group="Machine and file",
             ge=0,
@@ -500,7 +500,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     prune_below: Annotated[
         float,
         about(
-            "put the mean of its table in the place of each weight that saw less squared error than this",
+            "replace each weight with less squared error than this by the mean of its table",
             why="0.1 halves the file; of 15,000 games it costs accuracy, of 100,000 none",
             ge=0,
         ),
@@ -528,7 +528,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
                 hint="--player ntuple --games 15k",
             )
         if self.player and (column := self.targets or self.weight):
-            found = f"player: found {self.player!r} beside the column {column!r}, expected one of them"
+            found = f"player: found {self.player!r} beside the column {column!r}, expected only one setting"
             raise ConfigError(found, hint="Record the games: unrecorded games have no columns.")
 
 

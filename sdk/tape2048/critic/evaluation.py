@@ -11,8 +11,8 @@ rows are known from the board.
 that continue from it to the tile. All rows of all games answer it. Of a capped sample (``per_run``), each row
 counts for ``length / rows drawn`` rows of its game, in every metric, in the prevalence, and where baselines
 are calibrated. Without these weights, a position of a short game would count more than the same position of a
-long one, and at any board games that soon end would be too many: labels, and the probabilities of a critic
-that learned from them, would be too low.
+long game. Games that soon end would be too frequent at any board, and labels and the probabilities of a
+critic would be too low.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArr
     """Give each board the game's score so far, computed from the board and its step number.
 
     Merges keep the sum S of the tiles' values, so with a spawned twos and b spawned fours, ``S = 2 a + 4 b``.
-    By step t, ``a + b = t + 2``; hence ``b = S / 2 - (t + 2)``. Building each tile from twos scores
+    By step t, ``a + b = t + 2``, so ``b = S / 2 - (t + 2)``. Building each tile from twos scores
     ``sum (e - 1) 2^e``, and each spawned four saves a merge worth 4.
     """
     exps = boards_to_exps(boards).astype(np.int64)
@@ -266,7 +266,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     truth: Truth | None = None
 
     def cell(self, stage: str, threshold: int) -> Cell:
-        """Return the cell of a stage and a threshold; raise KeyError where there is none."""
+        """Return the cell of a stage and a threshold. KeyError if it does not exist."""
         return {(cell.stage, cell.threshold): cell for cell in self.cells}[stage, threshold]
 
     def _repr_html_(self) -> str:
@@ -324,14 +324,14 @@ def evaluate(
         thresholds: the T tiles of a function. A critic has its own.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
-        baselines: by name, beside the prevalence and the highest tile.
+        baselines: a mapping of names to functions, beside the prevalence and the highest tile.
         by: the kind of stages; see the module.
         per_run: maximum number of rows of each game, >= 1, weighted; None: all.
         replicates: of the bootstrap by run; 0: no intervals.
         seed: decides rows and replicates, >= 0.
         oracle: plays rollouts with the player of the games, against which probabilities are measured, too.
         positions: number of rows to play on from, >= 1, a uniform part of the sample.
-        workers: threads; None: one for each core.
+        workers: number of threads. None: the number of cores.
         progress: called with the kind of work (``"rows"``, ``"training rows"``, ``"rollouts"``,
             ``"bootstrap"``), the amount done, and the whole.
 
@@ -485,7 +485,7 @@ class _Evaluator(NamedTuple):
                 rows = predictor.probabilities[chosen, at], labels[chosen], sample.runs[chosen], self.weights
                 brier = estimate(brier_score(*rows))
                 ece = estimate(calibration_error(reliability(*rows)))
-            # Without a false row, average precision is 1 whatever the scores are.
+            # Without a false row, average precision is 1 for any scores.
             ranks = not np.isnan(ranked.auroc[0])
             scores[name] = Scores(
                 auroc=estimate(ranked.auroc, interval=enough),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tape2048.session.session import Session
 
 
-#: The files of the critics that ship with the package, by name.
+#: The names and files of the critics that ship with the package.
 SHIPPED = {"default": "default.critic"}
 
 
@@ -88,7 +88,7 @@ def training_facts(
 def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy], dict[str, Corpus]]:
     """Open the sessions of a training: all rows, whose games they are, and the parts of the split.
 
-    Raises an EmptyCorpusError where there is no session, no run, or a part without runs. A ConfigError for
+    Raises an EmptyCorpusError without a session or a run, or if a part has no runs. A ConfigError for
     an invalid share or games of several players; and the errors of ``Corpus.open``.
     """
     from tape2048.corpus import Corpus
@@ -106,7 +106,7 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
         if len(chosen) != 1:
             raise ConfigError(
                 f"player_name is {config.player_name!r}; found games of {name_players(players, names)}",
-                hint="Pass the name of one of these players.",
+                hint="Pass the name of a player in this list.",
             )
         corpus, players = corpus.where(only_player(chosen[0])), chosen
     elif len(players) > 1 and not config.mixed_players:
@@ -152,7 +152,7 @@ def check_columns(part: Corpus, config: LearningConfig) -> tuple[float, str | No
 def doubts(players: Sequence[PlayedBy]) -> list[str]:
     """Return remarks on players whose sessions do not say exactly what played them."""
     return [
-        f"games of {player}: their sessions have no SHA-256 of what played them; taken for one player's"
+        f"games of {player}: their sessions lack the player's SHA-256; assumed to be of one player"
         for player in players
         if not player.sha256
     ]
@@ -171,7 +171,7 @@ def critic_path(path: str | os.PathLike[str]) -> Path:
         file = Path(str(importlib.resources.files(__package__))) / "ntuple/weights" / SHIPPED[str(path)]
     if not file.is_file():
         is_neural = (file / "critic.json").exists()
-        hint = f"a path, or one that ships: {', '.join(SHIPPED)}"
+        hint = f"a path, or a shipped critic: {', '.join(SHIPPED)}"
         raise ModelError(
             "a neural critic" if is_neural else "no such file", path=file,
             hint="from tape2048.torch import TorchCritic" if is_neural else hint,
@@ -191,7 +191,7 @@ def embeddings_of(session: Session | RemoteSession, tower_sha256: str) -> NDArra
     made_by = str(info.facts.get("model_sha"))
     if made_by != tower_sha256:
         raise ColumnError(
-            f"found embeddings of the tower {made_by[:16]}..., and the critic learned from those "
+            f"found embeddings of the tower {made_by[:16]}..., and the critic learned from embeddings "
             f"of {tower_sha256[:16]}...",
             path=path.parent,
             hint="name the critic's tower (--tower), or make embeddings with it",

@@ -1,16 +1,16 @@
 """Metrics of probabilities: AUROC, AUPRC, Brier score, calibration error, with intervals by game.
 
-All rows of a game share its outcome, and neighbours are almost the same board. So a million rows of two
-hundred games hold about as much information as two hundred independent rows, and intervals that count rows
-are several times too narrow. Therefore **games are resampled, not rows** (the cluster bootstrap: Davison and
+All rows of a game share its outcome, and neighbours are almost the same board. A million rows of two hundred
+games hold about as much information as two hundred independent rows, and intervals that count rows are
+several times too narrow. Therefore **games are resampled, not rows** (the cluster bootstrap: Davison and
 Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8): a replicate draws R of the R runs with
 replacement, and each row counts as often as its run was drawn. The interval ends at the 2.5% and 97.5%
 quantiles of the replicates. All metrics, stages and predictors use the same draws, so the replicates'
 differences between two predictors give a paired interval.
 
 **Capped samples.** All rows drawn of a run have one weight (``Capped.weights``), so it is a factor of the
-run's multiplicity: with ``RunBootstrap(...).weights * capped.weights[:, None]``, metrics are estimates of
-those of all rows.
+run's multiplicity: with ``RunBootstrap(...).weights * capped.weights[:, None]``, metrics are estimates over
+all rows.
 
 ===========  ====================================================================================
 AUROC        P(a true row scores higher than a false one), ties one half (Hanley and McNeil 1982)
@@ -59,7 +59,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
     Attributes:
         value: of the sample itself.
-        low: lower end; None where there are too few runs for an interval.
+        low: lower end; None with too few runs for an interval.
         high: upper end.
 
     Example:
@@ -219,7 +219,7 @@ def reliability(
 ) -> Bins:
     """Compare predicted with observed shares in bins of equal weight.
 
-    The bins' edges are those of the sample, the first weighting, for all weightings.
+    All weightings use the bins of the sample, the first weighting.
 
     Args:
         probabilities: ``[N]``. No NaN.

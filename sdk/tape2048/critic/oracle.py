@@ -132,7 +132,7 @@ class Oracle(NamedTuple):
     def ask(
         self, boards: NDArray[np.uint64], *, progress: Callable[[int, int], object] | None = None
     ) -> Rollouts:
-        """Play the rollouts of positions, or those that are not on disk yet.
+        """Play the rollouts of positions that are not on disk yet.
 
         Args:
             boards: positions before a move, ``u64[n]``, n >= 1.
@@ -298,7 +298,7 @@ def _ece_noise(gaps: NDArray[np.float64], bins: Bins, runs: Integers, weights: F
 
 
 class Means(msgspec.Struct, frozen=True):
-    """What the labels, the rollouts and the critic say of the same positions on average.
+    """The mean labels, rollouts and predictions of the critic over the same positions.
 
     The labels of a capped sample say too little unless they are weighted: see the module.
     """

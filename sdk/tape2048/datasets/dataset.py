@@ -9,7 +9,7 @@
         manifest.json    counts, sizes, checksums, sources, skipped runs; other writers may omit it
 
 ``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. This package writes a header of 256 bytes,
-so that a row lies in one cache line and the header's length does not depend on the number of rows.
+so that each row is in one cache line and the header's length does not depend on the number of rows.
 
 ==========  =======  =======================================================================
 field       type     meaning
@@ -26,14 +26,14 @@ step_index  ``<u2``  0-based move number within the run: a run has at most 65,53
 The rows of one run are contiguous and in step order, and the runs cover all rows.
 
 **Atomicity.** A data set never changes in place. Building and appending write a whole directory under a name
-that begins with a dot, flush its files, and publish it by one rename:
+that starts with a dot, flush its files, and publish it by one rename:
 :func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the two directories' names (``renameat2``
 with ``RENAME_EXCHANGE``) and removes the old one afterwards. A reader sees the old data set before the rename
-and the new one after it, and keeps the one that it has opened: mapped and open files outlive their names. A
-reader that has opened some files when the rename happens notices that the name leads to another directory,
-and opens again (:func:`~tape2048.datasets.dataset.open_directory`); a program that opens ``steps.npy`` and
-``metadata.db`` by path without this check can get one of each. A killed process leaves the old data set or
-the new one, and perhaps a directory with a dot, which the next append removes.
+and the new data set after it. It keeps the data set that it has opened: mapped and open files outlive their
+names. A reader that has opened some files at the time of the rename notices that the name leads to another
+directory, and opens it again (:func:`~tape2048.datasets.dataset.open_directory`). A program that opens
+``steps.npy`` and ``metadata.db`` by path without this check can get files of both. A killed process leaves
+the old data set or the new one, and perhaps a directory with a dot, which the next append removes.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Largest accepted manifest: room for the names of some 100,000 skipped runs.
+#: Largest accepted manifest: room for the names of about 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
 _FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
-#: Attempts to open a data set that is exchanged meanwhile.
+#: Attempts to open a data set that another process exchanges.
 OPEN_TRIES = 5
 
 
@@ -107,7 +107,7 @@ def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) ->
             f"0 of {counted(len(skipped), 'run')} can be written here. Nothing was written. The first: "
             f"{first.run}: {first.error}: {first.message}",
             path=path,
-            hint="repair the runs, or name other ones",
+            hint="repair the runs, or choose other runs",
         )
 
 
@@ -138,7 +138,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
     """Open a data set, with all checks whose cost is in proportion to its runs; ``stack`` closes it."""
     for _ in range(OPEN_TRIES):
         with contextlib.ExitStack() as files:
-            # An open directory keeps its inode number: no other one can get it meanwhile.
+            # An open directory keeps its inode number: no other directory can get it.
             try:
                 pin = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -301,9 +301,9 @@ class Dataset(TableRows):
     choice of runs and its phase) and opens them again.
 
     Args:
-        path: a data set's directory or a pack.dat, or several. The rows of a pack.dat are converted in
-            memory, whatever ``load`` says. Run ids of the second and later ones continue after the
-            highest one before, in :attr:`runs` and in every row.
+        path: a data set's directory or a pack.dat, or several. The rows of a pack.dat are always converted in
+            memory. Run ids of the second and later ones continue after the highest one before, in
+            :attr:`runs` and in every row.
         load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
             random rows that are not in the page cache.
         progress: called with the bytes read and all bytes, while rows are read into memory.
@@ -311,11 +311,11 @@ class Dataset(TableRows):
     Attributes:
         paths: the directories, absolute.
         load: ``"ram"`` or ``"mmap"``.
-        manifests: of each directory, None where it is missing.
+        manifests: of each directory; None for a directory without manifest.
 
     Raises:
         NotASessionError: a path is not a data set.
-        FormatError: one of the classes below it, for the first defect found; FieldError: a pack.dat has a run
+        FormatError: a subclass, for the first defect found. FieldError: a pack.dat has a run
             of more than 65,536 steps.
         StorageError: the operating system could not read a file.
         ValueError: no path, or an unknown ``load``.

@@ -243,7 +243,7 @@ class DataPack(TableRows):
     """A pack.dat in memory, or a view of some of its runs. A source of rows.
 
     :meth:`load` and :meth:`build` make one. Rows have ``ROW_DTYPE``, with branch values as float32;
-    :meth:`records` returns them as in the file. ``Dataset("pack.dat")`` has them as rows of a data set.
+    :meth:`records` returns them as in the file. ``Dataset("pack.dat")`` has rows of a data set instead.
 
     Attributes:
         normalised: runs that were added here with branch values outside [0, 1], which were normalised.
@@ -270,8 +270,9 @@ class DataPack(TableRows):
 
         Args:
             path: the file.
-            load: ``"ram"`` reads the steps into memory; ``"mmap"`` maps them, which takes a read of the file
-                for its checksum and no memory; random batches are slow where it is not in the page cache.
+            load: ``"ram"`` reads the steps into memory; ``"mmap"`` maps them, which reads the file once for
+                its checksum and takes no memory. Random batches are slow while the file is not in the page
+                cache.
 
         Raises:
             MagicError: not a pack.dat.
@@ -334,7 +335,7 @@ class DataPack(TableRows):
         """Lay runs end to end, in their order, with ids from 0.
 
         Args:
-            runs: the games; :func:`tape2048.conversion.open_source` reads those of files.
+            runs: the games; :func:`tape2048.conversion.open_source` reads games from files.
 
         Raises:
             TypeError: an item is not a :class:`Run`.
@@ -431,7 +432,7 @@ class DataPack(TableRows):
 
         Args:
             directory: with run files, of any kind.
-            workers: threads that decode; None: one for each core.
+            workers: number of decoding threads. None: the number of cores.
             on_skip: called with path and error of a file that is left out; None: the error is raised, and
                 nothing is added.
 
@@ -454,7 +455,7 @@ class DataPack(TableRows):
     def save(
         self, path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
     ) -> None:
-        """Write a new file, which appears whole or not at all. A view writes its runs, renumbered from 0.
+        """Write a new file, which appears atomically. A view writes its runs, renumbered from 0.
 
         Args:
             path: the file.
@@ -511,7 +512,7 @@ class DataPack(TableRows):
         return rows
 
     def fill_dataset(self, out: NDArray[np.uint8]) -> None:
-        """Write all rows as those of a data set, ``u8[32 * N]``.
+        """Write all rows in the form of a data set, ``u8[32 * N]``.
 
         Raises:
             FieldError: a run has more than 65,536 steps.

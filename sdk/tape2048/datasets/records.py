@@ -1,7 +1,7 @@
 """Records of 32 bytes, the rows of pack.dat and of the data set directory.
 
-Runs become records and back, and compiled kernels gather records by number. Branch values are within [0, 1]
-in records: a step's values that are stay as they are, others are normalised. The chosen move's becomes 1.
+Runs become records and back, and compiled kernels gather records by number. Branch values in records are
+within [0, 1]. If a step has other values, they are normalised. The chosen move's becomes 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ U64 = np.uint64
 _RECORD = U64(32)
 
 #: Records between a prefetch and its copy: enough to hide the memory's latency, and few enough that none
-#: is evicted before its turn. And between the prefetch into the first level of cache and the copy.
+#: is evicted before its turn. Also between the prefetch into the first level of cache and the copy.
 _FAR_AHEAD = 48
 _NEAR_AHEAD = 8
 

@@ -3,9 +3,9 @@
 Both formats hold the metadata of a run (:class:`tape2048.runs.run.RunMeta`) and the range of its rows. The
 engine's name, which thousands of runs share, is an index into a list of names.
 
-In ``metadata.db`` of a data set directory, the table ``runs`` and its indexes are those of the original
-design. A second table, ``tape2048_runs``, holds the board after the last move, and the seed of a recorded
-game; readers may ignore it. The reader does not trust the file (:mod:`tape2048.io.sqlite`).
+In ``metadata.db`` of a data set directory, the table ``runs`` and its indexes follow the original design. A
+second table, ``tape2048_runs``, holds the board after the last move, and the seed of a recorded game; readers
+may ignore it. The reader does not trust the file (:mod:`tape2048.io.sqlite`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RunTable:
 
     @classmethod
     def of_columns(cls, columns: dict[str, Any], engines: Iterable[str | None]) -> RunTable:
-        """Make a table of columns by name, without ``engine``, and of each run's engine."""
+        """Make a table from a mapping of columns, without ``engine``, and from each run's engine."""
         names: dict[str, int] = {}
         found = [NO_ENGINE if name is None else names.setdefault(name, len(names)) for name in engines]
         rows = np.zeros(len(found), RUN_TABLE_DTYPE)
@@ -110,7 +110,7 @@ class RunTable:
 
     @classmethod
     def joined(cls, tables: Sequence[RunTable]) -> RunTable:
-        """Join several tables; ids and first rows stay as they are."""
+        """Join several tables. Ids and first rows do not change."""
         if len(tables) == 1:
             return tables[0]
         names: dict[str, int] = {}
@@ -270,7 +270,7 @@ def table_of_columns(
     if not np.isfinite(columns["elapsed_s"]).all():
         raise SchemaError("runs.elapsed_s holds a number that is not a finite float32", path=path)
     table = RunTable.of_columns(columns, engines)
-    # A run without steps comes before the one that starts at its row.
+    # A run without steps comes before the run that starts at its row.
     return table.choose(np.lexsort([table.rows[name] for name in ("id", "steps", "first_row")]))
 
 

@@ -298,8 +298,8 @@ class TableRows(View):
     ) -> Self:
         """Make a view of a part of each game, by half-open ranges ``(first, end)``; None leaves a side open.
 
-        The ranges are those of :meth:`tape2048.Corpus.phase`. One replaces that of an earlier call. Runs
-        without a row in the view stay in :attr:`runs`.
+        The ranges are as for :meth:`tape2048.Corpus.phase`. A range replaces the range of an earlier call.
+        Runs without a row in the view stay in :attr:`runs`.
 
         Args:
             steps: range of the step's number.
@@ -347,7 +347,7 @@ class TableRows(View):
         """Raise ValueError for a phase, which no file holds."""
         if self.game_phase != ALL:
             raise ValueError(
-                f"{self!r} has parts of games. A file holds whole ones: write it without phase()"
+                f"{self!r} has parts of games. A file holds whole games: write it without phase()"
             )
 
     def fetch(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Runs that are checked together, on one thread.
 _JOB_RUNS = 32
 
-#: Rows that are named of each kind of defect; others are counted.
+#: Rows that are listed for each kind of defect. Further rows are counted.
 _NAMED_MAX = 5
 
 #: The defects of a row, from number 1. The first one counts.
@@ -90,7 +90,7 @@ def verify_dataset(
 
     try:
         with ExitStack() as stack:
-            opened = open_directory(directory, stack)  # keeps the files open, whatever happens to their names
+            opened = open_directory(directory, stack)  # keeps the files open, even if their names change
             files = opened.manifest.files if opened.manifest is not None else {}
             by_name = {str(file.path.relative_to(directory)): file.fd for file in opened.files}
             for name, entry in files.items():

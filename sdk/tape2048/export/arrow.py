@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 try:
     import pyarrow as pa
 except ModuleNotFoundError as error:
-    if error.name != "pyarrow":  # pyarrow is installed, and one of its own imports failed
+    if error.name != "pyarrow":  # pyarrow is installed, and one of pyarrow's imports failed
         raise
     raise ModuleNotFoundError(
         "tape2048.export needs pyarrow, which is not installed: pip install 'tape2048[arrow]'", name="pyarrow"
@@ -50,7 +50,7 @@ def record_batches(
         corpus: the source. A view gives its own rows and runs.
         table: ``"rows"`` or ``"runs"``; :func:`tape2048.export.table.make_table` lists their columns.
         thresholds: tiles for which a column ``reached_<tile>`` is added.
-        columns: the sessions' columns to add to rows; None for all that every session has alike.
+        columns: the sessions' columns to add to rows. None: all columns that are equal in all sessions.
         records: maximum number of records in a batch.
 
     Yields:

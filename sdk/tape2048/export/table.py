@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.formats.dataset_layout import SkippedRun
 
-#: Exportable tables: one record for each position, or one for each game.
+#: Exportable tables: one record for each position, or for each game.
 TableName: TypeAlias = Literal["rows", "runs"]
 
 
@@ -58,9 +58,10 @@ def make_table(
 ) -> Table:
     """Make a table of a corpus.
 
-    ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), ``action`` where
-    every session has it, and the sessions' columns (None: those that all have alike, and the others are
-    logged), ``bf16`` as float32. ``runs`` has ``session``, ``player``, ``run_id``, ``seed``, ``steps``,
+    ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), ``action`` if
+    every session has it, and the sessions' columns, ``bf16`` as float32. None adds the columns that are equal
+    in all sessions, and logs the others. ``runs`` has ``session``, ``player``, ``run_id``, ``seed``,
+    ``steps``,
     ``max_score``, ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have
     ``reached_<tile>`` for each threshold.
     """
@@ -107,7 +108,7 @@ def _session_columns(
     if names is None and others:
         logging.getLogger("tape2048").warning("columns left out: %s", others)
     if missing := sorted({*(names or ())} - shared.keys()):
-        raise ColumnError(f"no column {missing[0]!r} that all sessions have alike", hint=others or None)
+        raise ColumnError(f"no column {missing[0]!r} that is equal in all sessions", hint=others or None)
     infos = [shared[name] for name in (shared if names is None else names)]
     if not infos:
         return [], lambda _first, _last: []

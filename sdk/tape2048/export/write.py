@@ -66,8 +66,8 @@ def export(
         table: ``"rows"`` (``session, run_id, step_idx, exps``, and ``action`` where every session has it) or
             ``"runs"`` (``session, player, run_id, seed, steps, max_score, highest_tile, rows``).
         thresholds: tiles for which a column ``reached_<tile>`` is added.
-        columns: the sessions' columns to add to rows; None for all that every session has alike.
-        compression: one of :data:`COMPRESSIONS` of the format; by default the first of them.
+        columns: the sessions' columns to add to rows. None: all columns that are equal in all sessions.
+        compression: an entry of :data:`COMPRESSIONS` for the format; by default the first.
         u64: in JSON lines, ids and seeds as ``"number"``, or as ``"text"``; see :mod:`tape2048.runs.jsonl`.
         replace: whether to replace an existing file.
         progress: called with the number of records written and of all records.

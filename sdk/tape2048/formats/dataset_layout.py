@@ -81,7 +81,7 @@ class SkippedRun(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """``manifest.json``; foreign ones have the first four keys only."""
+    """``manifest.json``. Manifests of other programs have the first four keys only."""
 
     version: int
     num_steps: int

@@ -2,7 +2,7 @@
 
 The writer also completes a new session with its manifest.
 
-The tables are those of :data:`tape2048.formats.session.SCHEMA`. SQLite's integers are signed, of 64 bits:
+:data:`tape2048.formats.session.SCHEMA` defines the tables. SQLite's integers are signed, of 64 bits:
 ``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite). All other columns are
 counts >= 0.
 
@@ -196,7 +196,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
 def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the table ``session`` of a ``metadata.db`` alone; values that are not JSON stay text.
 
-    Errors are those of :func:`read_metadata`.
+    Errors are as for :func:`read_metadata`.
     """
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "session" not in tables:
@@ -208,7 +208,7 @@ def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
 def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
     """Compare the packed copy of the run table, which readers prefer, with the table ``runs``.
 
-    Errors are those of :func:`read_metadata`; None: no difference, or no valid copy.
+    Errors are as for :func:`read_metadata`. None: no difference, or no valid copy.
     """
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         packed = _read_packed(database, tables, path)

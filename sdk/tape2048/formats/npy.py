@@ -129,7 +129,7 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         row_dtype = np.dtype((dtype, shape[1:]))
     except Exception as error:  # NumPy documents no classes
         raise NpyError(
-            f"the header text of {len(text)} bytes is not one of a .npy file, a literal of descr, "
+            f"the header text of {len(text)} bytes is not the header of a .npy file, a literal of descr, "
             f"fortran_order and shape: {type(error).__name__}",
             path=path,
             offset=begin,
@@ -152,7 +152,7 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
 
 
 def peek_header(path: str | os.PathLike[str]) -> NpyHeader:
-    """Parse a file's header; errors as for :func:`read_header`, except those of row types and lengths."""
+    """Parse a file's header. Errors are as for :func:`read_header`, except for row types and lengths."""
     with open_regular(path) as fd:
         return parse_header(os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0), path)
 
@@ -228,7 +228,7 @@ def open_rows(
         part ends the process with SIGBUS; published files are never written.
 
     Raises:
-        FormatError: one of its subclasses, see :func:`read_header`.
+        FormatError: a subclass, see :func:`read_header`.
         StorageError: the operating system could not open, map or read it.
         ValueError: another ``load``.
 
@@ -269,8 +269,8 @@ def open_shards(
     """Open at least one file as one read-only array, in the given order, after a check of all headers.
 
     With ``"mmap"``, the files are mapped at addresses from which all rows are multiples of a row's size
-    apart. Where the headers allow no such addresses, the rows are read. Errors are those of
-    :func:`open_rows`; two shards of different types are an NpyError.
+    apart. Where the headers allow no such addresses, the rows are read. Errors are as for :func:`open_rows`.
+    Two shards of different types are an NpyError.
     """
     accepted = list(dtypes)
     headers = []

@@ -1,15 +1,15 @@
 """The row type and the indexing of all run formats: a length, rows by number, batches of rows.
 
 A **row** is one step: the board before the move, the move, and the file's values of the four branches. Its
-fields are those of the data set directory, so that code for one format reads the others:
+fields equal the fields of a data set directory, so that code for one format reads the others:
 
 ===========  =======  ==================================================================
 field        type     meaning
 ===========  =======  ==================================================================
 board        ``<u8``  the board before the move, packed
 move         ``u1``   0 up, 1 down, 2 left, 3 right
-ev_legal     ``u1``   bit ``m`` set where the source calls move ``m`` legal; 0: no values
-ev_values    ``<f4``  [4] branch values of the source, 0 where it has none
+ev_legal     ``u1``   bit ``m`` is set if the source calls move ``m`` legal; 0: no values
+ev_values    ``<f4``  [4] branch values of the source, or 0
 run_id       ``<u4``  the run's ordinal in its source
 step_index   ``<u4``  0-based move number within the run
 ===========  =======  ==================================================================

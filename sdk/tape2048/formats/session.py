@@ -24,10 +24,10 @@ exps       ``u1``   [16] exponents, row-major, cell 0 first: 0 empty, 1 = 2, 2 =
 action     ``u1``   only with ``record_action``: 0 up, 1 down, 2 left, 3 right
 =========  =======  ===============================================================
 
-The rows of a run are contiguous and in step order. With ``sample_rate = N`` those with ``step_idx % N == 0``
+The rows of a run are contiguous and in step order. With ``sample_rate = N``, rows with ``step_idx % N == 0``
 are kept.
 
-A session **on tape** holds its games in 1.5 bytes a row, in two files in place of ``steps.npy``: one-
+A session **on tape** holds its games in 1.5 bytes a row, in two files instead of ``steps.npy``: one-
 dimensional, NumPy format 1.0, with headers of :data:`TAPE_HEADER_BYTES`.
 
 ``tape.npy``: ``|u1``, shape ``(N,)``. Byte i is the decision of row i and the spawn after it:
@@ -100,7 +100,8 @@ EXPS_OFFSET = 12
 _SIGNED_STEP_DTYPE = np.dtype([("run_id", "<i8"), *STEP_DTYPE.descr[1:]])
 _SIGNED_ACTION_STEP_DTYPE = np.dtype([("run_id", "<i8"), *ACTION_STEP_DTYPE.descr[1:]])
 
-#: Accepted row types. A signed ``run_id`` is read as unsigned, bit by bit, as are the ids of the run table.
+#: Accepted row types. A signed ``run_id`` is read as unsigned, bit by bit. The same holds for ids of the run
+#: table.
 STEP_DTYPES = (STEP_DTYPE, ACTION_STEP_DTYPE, _SIGNED_STEP_DTYPE, _SIGNED_ACTION_STEP_DTYPE)
 
 #: One row of ``runs`` in memory (and in the recorder's journal and messages).
@@ -164,7 +165,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         version: :data:`FORMAT_VERSION`.
         rows: number of rows.
         runs: number of runs.
-        files: size and checksum of each other file, by name.
+        files: a mapping of the other files to size and checksum.
         anchor_rows: rows between the anchors of a session on tape; None without a tape.
     """
 
@@ -193,7 +194,7 @@ def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
 TAPE_NPY = "tape.npy"
 ANCHORS_NPY = "anchors.npy"
 
-#: The fact ``storage`` of a session on tape, and that of one with ``steps.npy``, which may also lack it.
+#: The fact ``storage`` of a session on tape, and of a session with ``steps.npy``, which may also lack it.
 Storage: TypeAlias = Literal["tape", "rows"]
 TAPE: Storage = "tape"
 ROWS: Storage = "rows"
@@ -213,7 +214,7 @@ MOVE_BITS = 0x03
 WIN_BIT = 0x80
 
 #: No game has more steps: the tiles of 16 cells add up to at most 16 * 32768, and each spawn adds at least 2
-#: to the first two tiles. So a game always fits into memory, whatever a file claims.
+#: to the first two tiles. A game always fits into memory, even if a file claims otherwise.
 GAME_STEPS_MAX = (16 * 32768 - 4) // 2
 
 
@@ -241,7 +242,7 @@ M = TypeVar("M", bound=_Versioned)
 
 
 def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
-    """Read a manifest; None if there is none."""
+    """Read a manifest. None if it does not exist."""
     if not os.path.lexists(path):
         return None
     with open_regular(path) as fd:
@@ -270,7 +271,7 @@ def parse_manifest(
 def file_defects(
     files: Mapping[str, FileEntry], directory: Path, is_name: Callable[[str], object]
 ) -> Iterator[ManifestError | TruncatedError | StorageError]:
-    """Compare a manifest's files with its directory by name (those that ``is_name`` allows) and size."""
+    """Compare names and sizes of a manifest's files with its directory. ``is_name`` selects the names."""
     manifest = directory / MANIFEST
     for name, entry in files.items():
         if not is_name(name):

@@ -7,8 +7,8 @@ its row, where the spawn took the other end. If none does, the boards are not co
 A move that merges two tiles of 32768 ends the game, and no tile is spawned. :data:`WON` follows it.
 
 Some formats keep only the boards before each move. A game ends when no move is left, and an empty cell always
-leaves one. So the afterstate of a finished game's last move has one empty cell, and only the last spawn, a 2
-or a 4, is unknown. Often only one of them ends the game.
+leaves one. The afterstate of a finished game's last move therefore has one empty cell, and only the last
+spawn, a 2 or a 4, is unknown. Often only one spawn ends the game.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def spawn_between(board: Any, move: Any, following: Any) -> Any:
     spawn = after ^ following
     if after == board or spawn == U64(0):
         return U64(0)
-    # One nibble differs: its lowest set bit says which.
+    # One nibble differs: its lowest set bit identifies it.
     shift = popcount((spawn & (~spawn + U64(1))) - U64(1)) & ~U64(3)
     exponent = spawn >> shift
     if exponent > U64(2) or (after >> shift) & U64(15) != U64(0):
@@ -124,7 +124,7 @@ def find_fault(states: Any, moves: Any, score: Any, tile: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _explains(after: Any, before: Any, following: Any) -> Any:
-    """Return 1 if one spawn leads from an afterstate (not the board before) to the next board. Otherwise, 0."""
+    """Return 1 if one spawn leads from an afterstate (not the board before) to the next board, or else 0."""
     spawn = after ^ following
     # A 2 or a 4 in an empty cell is one bit, the lowest or the second of a nibble that was 0.
     cell = ((spawn | spawn >> U64(1)) & ONES) * U64(15)
@@ -272,10 +272,10 @@ def last_boards(
         moves: ``u8[n]``, that move.
 
     Returns:
-        ``finals`` and ``certain``. ``finals`` is ``u64[n]``; of two candidates, the one with a 2 (nine times
-        as likely). ``certain`` is ``bool[n]``: whether there is a single candidate. A truncated run (whose
-        last board cannot end a game) is never certain; its final board is the afterstate with a 2 in its last
-        empty cell.
+        ``finals`` and ``certain``. ``finals`` is ``u64[n]``; of two candidates, the board with a 2 (nine
+        times as likely). ``certain`` is ``bool[n]``: whether there is a single candidate. A truncated run
+        (whose last board cannot end a game) is never certain; its final board is the afterstate with a 2 in
+        its last empty cell.
 
     Example:
         >>> finals, certain = last_boards(np.array([0x2343343223433411], np.uint64), np.array([2], np.uint8))

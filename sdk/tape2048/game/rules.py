@@ -7,7 +7,7 @@ Jaskowski's engines). The table of left moves is generated from the rule at impo
 it.
 
 Two tiles of 32768 merge, and the game ends with that move (:func:`wins`). No nibble holds the 65536, so the
-final board of such a game is :data:`WON`. In rules 1 they do not merge.
+final board of the game is :data:`WON`. In rules 1 they do not merge.
 
 The kernels take ``np.uint64`` boards. They can be called from Python (slowly. A returned board is an ``int``,
 to be wrapped before it is passed on) and from other kernels (inlined). Functions with plural names take
@@ -91,8 +91,8 @@ def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16], npt.
     return slide, slide_apart, np.array([score for _, score in slid], dtype=np.uint32)
 
 
-#: ``SLIDE`` leaves one of two merged tiles of 32768: a search values the move by that board. ``SLIDE_APART``
-#: leaves both, as in every move after which a game of any rules continues.
+#: ``SLIDE`` leaves a single 32768 of two merged tiles: a search values the move by that board.
+#: ``SLIDE_APART`` leaves both, as in every move after which a game of any rules continues.
 SLIDE, SLIDE_APART, MERGE_SCORE = _make_tables()
 SLIDE.flags.writeable = MERGE_SCORE.flags.writeable = SLIDE_APART.flags.writeable = False
 
@@ -299,7 +299,7 @@ def flip(board: Any) -> Any:
 
 @kernel
 def symmetry(board: Any, k: Any) -> Any:
-    """Apply one of the square's 8 symmetries.
+    """Apply a symmetry of the square.
 
     Args:
         board: a packed board.

@@ -5,10 +5,10 @@ miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times 
 mapped: a file that shrinks while it is read is an error here, where a mapping would end the process with
 SIGBUS.
 
-All bytes are cut into equal shares, one for each thread, which reads its share front to back through
-descriptors of its own: the system sees a few sequential readers, and reads ahead of each in large folios.
-Prefetch advice (``POSIX_FADV_WILLNEED``), or several threads in one file, make it fill its cache page by
-page, at three times the CPU time and two thirds of the speed.
+All bytes are cut into equal shares. Each thread reads one share from front to back through separate
+descriptors. The system sees a few sequential readers, and reads ahead of each in large folios. Prefetch
+advice (``POSIX_FADV_WILLNEED``), or several threads in one file, make it fill its cache page by page, at
+three times the CPU time and two thirds of the speed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 #: Bytes of a transparent huge page, on every processor that has them.
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
-#: Bytes of one read: long enough to hide its overhead, short enough that the system reads ahead meanwhile.
+#: Bytes of one read: long enough to hide its overhead, short enough that the system reads ahead at the same
+#: time.
 READ_BYTES = 512 * 1024
 
 #: Bytes after which a thread reports progress and checks whether to stop.
@@ -84,7 +85,7 @@ def read_into(
 ) -> None:
     """Fill ``u8[sum of bytes]``, contiguous, with byte ranges of files, in the given order.
 
-    Arguments and errors are those of :func:`read_rows`.
+    Arguments and errors are as for :func:`read_rows`.
     """
     with Reading(into, parts, threads=threads) as under_way:
         under_way.finish(progress)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Hint where the operating system refuses, and neither space nor permissions are the reason.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
-_FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
+_FORCE_HINT = "choose another name, or replace the file (--force)"
 _DRAFT = re.compile(r"\.(.+\.)?[0-9a-f]{16}\.tmp")
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -98,7 +98,7 @@ def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
 def open_owned(path: str | os.PathLike[str], flags: int) -> int:
     """Open a regular file (with ``O_DIRECTORY``, a directory) where other users may have put something else.
 
-    It belongs to this user, to root, or to the owner of the directory that it stands in. A link is not
+    It belongs to this user, to root, or to the owner of its directory. A link is not
     followed, and a pipe not waited for. A new file has mode 0o644.
     """
     is_directory = bool(flags & os.O_DIRECTORY)
@@ -120,7 +120,7 @@ def open_owned(path: str | os.PathLike[str], flags: int) -> int:
                 found = f"one of user {status.st_uid}"
     raise StorageError(
         f"found {found}, expected {'a directory' if is_directory else 'a regular file'} of user "
-        f"{os.geteuid()}. It was left as it is",
+        f"{os.geteuid()}. It was not changed",
         path=path,
         hint="see who put it there, and remove it",
     )
@@ -219,7 +219,7 @@ def refuse_special(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise storage_error(error, path, "looking at what is to be replaced") from error
+        raise storage_error(error, path, "looking at the file to replace") from error
     if not stat.S_ISREG(mode):
         what = "a directory" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
         raise NameTakenError(
@@ -263,7 +263,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], flags: int) -> int:
-    """Rename; return 0, EEXIST or one of _NO_SUCH_RENAME, and raise other errors."""
+    """Rename. Return 0, EEXIST or an error of _NO_SUCH_RENAME, and raise other errors."""
     names = os.fsencode(source), os.fsencode(target)
     for name in names:
         if b"\0" in name:  # where C would end the name
@@ -296,7 +296,7 @@ def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[s
 
 
 def numbered(path: Path) -> Iterator[Path]:
-    """Yield the path, and then without end those with a counter: ``name``, ``name-2``, ``name-3``."""
+    """Yield the path, and then without end paths with a counter: ``name``, ``name-2``, ``name-3``."""
     yield path
     for count in itertools.count(2):
         yield path.with_name(f"{path.name}-{count}")

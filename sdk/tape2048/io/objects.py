@@ -67,7 +67,7 @@ class Store(ABC):
             self._upload(target, source)
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        """Read a file from start to end; MissingPathError if there is none."""
+        """Read a file from start to end. MissingPathError if it does not exist."""
         with self._reached(key, "reading") as path:
             yield from self._chunks(path)
 
@@ -200,7 +200,7 @@ class DirectoryStore(Store):
         fsync_dir(path.parent)
 
     def stage(self, directory: str) -> str:
-        """Return where to put the files of a directory that is not visible yet. What was left goes."""
+        """Return the draft of a directory that is not visible yet. Old remains are removed."""
         staged = self._staged(directory)
         with self._reached(staged, "removing what was left there") as left:
             shutil.rmtree(left, ignore_errors=not left.exists())
@@ -286,9 +286,7 @@ class S3Store(Store):
             text, _, details = str(error).partition("\n\nDebug source")
             if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
                 hint = "look at the spelling of the bucket and the prefix; make the bucket if it is missing"
-                raise MissingPathError(
-                    "nothing stands at this address", path=self.path(key), hint=hint
-                ) from error
+                raise MissingPathError("no such object", path=self.path(key), hint=hint) from error
             causes = re.findall(r'(?:message|error): "([^"]+)"', details)[-1:]
             if "kind: Timeout" in details:
                 causes = [f"no answer within {_ANSWER_S} s"]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 READ_BYTES_MAX = 256 * 1024 * 1024
 
 # Mapping costs by page and by file, copying by byte: reading a file of 180 KB takes two thirds of the time
-# of mapping it, and one of 1.8 MB is mapped a fifth faster. A process has at most 65,530 maps
+# of mapping it, and a file of 1.8 MB is mapped a fifth faster. A process has at most 65,530 maps
 # (vm.max_map_count).
 _MAPPED_FROM_BYTES = 1 << 20
 
@@ -55,7 +55,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ: Final = 22  # linux/mman.h, since Linux 5.14. The mmap module has no name for it
 
-# What mmap's flags are beside those that the mmap module names: of Linux on all machines this runs on.
+# Flags of mmap that the mmap module lacks. Linux has these values on all supported machines.
 _MAP_FIXED: Final = 0x10
 _RESERVED: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
 
@@ -123,8 +123,8 @@ class Reserved(_Mapping):
 def populate(mapped: NDArray[Any]) -> None:
     """Read a mapped array front to back into the page cache, and enter its pages in the page table.
 
-    Random rows then cost no page fault: of 1 GB in the cache, this takes 0.1 s, and the first 100,000 rows of
-    256 bytes then a fifth of their time. It is advice: an old kernel ignores it, and a page that cannot be
+    Random rows then cause no page fault: of 1 GB in the cache, this takes 0.1 s, and the first 100,000 rows
+    of 256 bytes then a fifth of their time. It is advice: an old kernel ignores it, and a page that cannot be
     read fails when it is touched.
     """
     address = mapped.__array_interface__["data"][0]

@@ -35,7 +35,7 @@ _CHECKSUM = "crc32c"
 _DTYPES = {"U8": "u1", "F32": "<f4", "I16": "<i2", "U16": "<u2", "U64": "<u8"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
-_DIMENSIONS_MAX = 2  # networks have no more, and NumPy has a limit of its own
+_DIMENSIONS_MAX = 2  # networks have no more, and NumPy has another limit
 
 #: Bytes of the largest header and its length; an array takes about 100.
 HEADER_END_MAX = 8 + (4 << 20)
@@ -88,7 +88,7 @@ def check_length(data: memoryview | bytes, path: str | os.PathLike[str] | None) 
 
 
 class TensorTable(NamedTuple):
-    """A header: types and shapes of the arrays by name, the texts, and where the arrays start and end."""
+    """A header: names, types and shapes of the arrays, the texts, and where the arrays start and end."""
 
     arrays: dict[str, tuple[str, list[int]]]
     texts: dict[str, str]
@@ -130,7 +130,7 @@ def read_tensor_table(data: memoryview | bytes, path: str | os.PathLike[str]) ->
 def decode(data: memoryview | bytes, path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
     """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
 
-    Raises FormatError or one of its subclasses TruncatedError and ChecksumError.
+    Raises FormatError or its subclasses TruncatedError and ChecksumError.
     """
     described, texts, at, end = read_tensor_table(data, path)
     if end > len(data):

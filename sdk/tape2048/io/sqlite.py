@@ -39,7 +39,7 @@ _CREATE_TABLE = re.compile(r"CREATE TABLE\b", re.IGNORECASE)
 
 _LOCKED_HINT = "let its writer finish, then open it again"
 _JOURNAL_HINT = (
-    "a writer died in mid-transaction; open the file once with the sqlite3 shell where it can be written, "
+    "a writer died in mid-transaction; open the file once with the sqlite3 shell, with write access, "
     "so that SQLite rolls its journal back"
 )
 _READ_HINTS = {
@@ -63,8 +63,8 @@ def open_untrusted(
 ) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
     """Open an untrusted file read-only; yield the database and its real tables.
 
-    ``names`` are the tables to read, in lower case. The tables are their ``CREATE`` statements, by name in
-    lower case. A damaged or busy file is a SchemaError, within the block too.
+    ``names`` are the tables to read, in lower case. The result maps each table's name in lower case to its
+    ``CREATE`` statement. A damaged or busy file is a SchemaError, within the block too.
     """
     size, expected, wal = _inspect(path)
     # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it, unless the file
@@ -77,7 +77,8 @@ def open_untrusted(
         ):
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA query_only = ON")
-            # One transaction: one state of the file, and one lock request instead of one for each query.
+            # One transaction: one state of the file, and one lock request instead of a request for each
+            # query.
             database.execute("BEGIN")
             if size < expected:
                 _refuse_a_part(database, path)
@@ -154,7 +155,7 @@ def insert_rows(
 ) -> None:
     """Insert rows into a table. All names are trusted.
 
-    ``values`` are those of all rows, row by row, in the order of ``columns``.
+    ``values`` has all values row by row, in the order of ``columns``.
     """
     one_row = f"({', '.join('?' * len(columns))})"
     left = iter(values)
@@ -193,8 +194,8 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
 def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
     """Refuse a file that is shorter than its header says, once SQLite holds its lock.
 
-    A live writer, or one that died, can leave such a file: SQLite detects both by a lock or a journal, and
-    reports them first.
+    A writer that is running or has died can leave an inconsistent file: SQLite detects both by a lock or a
+    journal, and reports them first.
     """
     database.execute("PRAGMA schema_version").fetchone()
     size, expected, _ = _inspect(path)
@@ -210,7 +211,7 @@ def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -
 def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
     """Open an existing file with SQLite's mode ``ro`` or ``rw``, without waiting for locks.
 
-    SQLite opens no path of more than 504 bytes: such a file is read into memory.
+    SQLite opens no path of more than 504 bytes: the file is then read into memory.
     """
     if _is_long(path):
         database = sqlite3.connect(":memory:", isolation_level=None)

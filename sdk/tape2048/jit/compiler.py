@@ -139,7 +139,7 @@ def kernel(function: F) -> F:
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     directory = cache_dir()
     if directory is not None:
-        # The setting is read only when caching is switched on: kernels of other packages stay where they are.
+        # The setting is read only when caching is switched on: kernels of other packages do not move.
         before = config.CACHE_DIR
         config.CACHE_DIR = str(directory)
         try:
@@ -188,7 +188,7 @@ def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process; continue without it if the file system has none, or after a while.
+    """Hold a lock that ends with the process. Continue without it if locks are unavailable, or after a while.
 
     Its holder may have been stopped; compiling the same twice costs nothing but time.
     """

@@ -211,7 +211,7 @@ def _pointer(builder: Any, address: Any, kind: Any = _BYTE) -> Any:
 
 
 def _load(bits: int) -> Any:
-    """Make a load of ``bits`` at an address, whatever its alignment, as a ``u64``."""
+    """Make a load of ``bits`` at an address of any alignment, as a ``u64``."""
 
     @_emits(_U64, _U64)
     def load(builder: Any, address: Any) -> Any:
@@ -254,7 +254,7 @@ def store_f32_at(builder: Any, table: Any, index: Any, value: Any) -> None:
 def stack_words(count: int) -> Any:
     """Make a reservation of ``count`` words of 64 bits on the stack: until the calling function returns.
 
-    What it emits returns their address. Their contents are undefined.
+    The emitted code returns their address. Their contents are undefined.
     """
 
     @_emits(_U64)
@@ -325,7 +325,7 @@ def copy_symmetry(builder: Any, source: Any, target: Any, k: Any) -> None:
     builder.store(_turned(builder, cells, k), _pointer(builder, target, _CELLS), align=1)
 
 
-# A board's bytes as they are in memory have cells 14 and 15 first, the higher one of two in the lower nibble.
+# A board's bytes in memory have cells 14 and 15 first, with the higher cell of two in the lower nibble.
 _FROM_NIBBLES = [7 - cell // 2 + (8 if cell % 2 == 0 else 0) for cell in range(16)]
 
 
@@ -346,7 +346,7 @@ _RECORD = ir.VectorType(_BYTE, 32)
 
 @_emits(types.void, None, _U64, None, _U64)
 def copy_record(builder: Any, target: Any, to: Any, source: Any, at: Any) -> None:
-    """Copy 32 bytes from ``source[at:]`` to ``target[to:]``, both ``u8`` arrays, whatever their alignment."""
+    """Copy 32 bytes from ``source[at:]`` to ``target[to:]``, both ``u8`` arrays of any alignment."""
     read = builder.bitcast(builder.gep(source, [at]), _RECORD.as_pointer())
     write = builder.bitcast(builder.gep(target, [to]), _RECORD.as_pointer())
     builder.store(builder.load(read, align=1), write, align=1)

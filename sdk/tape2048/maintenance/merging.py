@@ -4,10 +4,10 @@ A game keeps its rows, its seed and its place in the order of the sessions, so l
 and seed) do not change. Rows are copied block by block, each compared with its checksum. If all games have
 different ids, rows and block checksums keep their bytes. If not (each start of a recorder without a seed
 counts from 0), the games are renumbered in that order, with new checksums. Tapes are copied a few games at a
-time, each decoded, since anchors lie at other rows then.
+time, each decoded, since the rows of anchors change.
 
 The table ``session`` keeps the facts that all sessions share. The list ``merged_from`` has the others, for
-each session. The columns that all sessions have alike are joined in the order of the rows.
+each session. Columns that are equal in all sessions are joined in the order of the rows.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def merge_sessions(
 ) -> Merged:
     """Merge sessions into a new one, and leave the originals unchanged.
 
-    The new session is named after the earliest start and the model tag. It is published only after a complete
+    The new session's name has the earliest start and the model tag. It is published only after a complete
     validation (:func:`tape2048.validate_session`). Memory holds the run tables and a piece of a block.
     It has the columns that all sessions have, of one type, width and facts. The others are logged.
 
@@ -99,11 +99,10 @@ def merge_sessions(
         The new session.
 
     Raises:
-        MaintenanceError: a session is foreign or named twice, two sessions have different players or sampling
-            rates, only some have the action or are on tape, two contain the same game, or a column would be
-            left out with ``all_columns``.
-        FormatError: a session cannot be opened, or its bytes have changed.
-        StorageError: an operation of the file system failed.
+        MaintenanceError: a session is from another program or given twice; two sessions have different
+        players or sampling rates, or contain the same game; only some have the action or are on tape; or
+        ``all_columns`` is true and a column would be left out. FormatError: a session cannot be opened, or
+        its bytes have changed. StorageError: an operation of the file system failed.
 
     Example:
         >>> from tape2048 import sessions
@@ -155,7 +154,7 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
     if len(paths) < 2:
         raise MaintenanceError(
             f"found {counted(len(paths), 'path')}, expected at least two sessions",
-            hint="name each session that is to be merged, as in selfplay/*_model=greedy",
+            hint="name each session to merge, as in selfplay/*_model=greedy",
         )
     seen: set[str] = set()
     parts = []
@@ -164,7 +163,7 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
         real = os.path.realpath(path)
         if real in seen:
             raise MaintenanceError(
-                "this session is named twice", path=path, hint="its games would count twice"
+                "this session is given twice", path=path, hint="its games would count twice"
             )
         seen.add(real)
         session = Session.open(path)
@@ -204,7 +203,7 @@ def _check_mergeable(parts: list[Session]) -> None:
                 f"rows of {part.dtype.itemsize} bytes; {first.path.name} has {first.dtype.itemsize} "
                 "(with and without moves)",
                 path=part.path,
-                hint="merge those with record_action and those without by themselves",
+                hint="merge sessions with record_action and sessions without it separately",
             )
         for name in _SHARED:
             if part.meta[name] != first.meta[name]:
@@ -212,7 +211,7 @@ def _check_mergeable(parts: list[Session]) -> None:
                     f"{name} is {_short(part.meta[name])}; in {first.path.name} it is "
                     f"{_short(first.meta[name])}",
                     path=part.path,
-                    hint="merge only sessions of one player, recorded alike",
+                    hint="merge only sessions of one player with the same settings",
                 )
     ordered = np.sort(np.concatenate([part.runs["seed"] for part in parts]))
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -222,7 +221,7 @@ def _check_mergeable(parts: list[Session]) -> None:
         raise MaintenanceError(
             f"the game of seed {seed} is also in {where[-1].name}; expected each game once",
             path=where[0],
-            hint="one of the two is a copy, or a merged session beside what it was made of",
+            hint="one session is a copy, or a merged session beside its originals",
         )
 
 
@@ -318,7 +317,7 @@ def _copy_block(
             read_exactly(source, rows, data_offset + at * part.dtype.itemsize, path)
         found = crc32c(rows.view(np.uint8).data, found)
         if table is not None:
-            # Runs tile the rows in order, so a row's run is the last one that starts at or before it.
+            # Runs tile the rows in order, so a row's run is the last run that starts at or before it.
             numbers = np.arange(at, at + len(rows), dtype=np.uint64)
             owners = np.searchsorted(part.runs["first_row"][has_rows], numbers, side="right")
             rows["run_id"] = table["id"][has_rows][owners - 1]

@@ -1,7 +1,7 @@
 """Removal of sessions, atomic for readers, and quarantine of damaged ones.
 
 A session is renamed to a hidden name (``.<name>.removed``), the directory is flushed, and then its files are
-deleted. The next removal deletes what a crash has left under such a name.
+deleted. The next removal deletes the remains of a crash under these names.
 
 The quarantine::
 

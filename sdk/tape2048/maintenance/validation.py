@@ -2,8 +2,8 @@
 
 Opening a session makes only cheap checks. Validation makes the others: every checksum, every row against the
 run table, the embeddings, and unknown files in the directory. Files are read in chunks and not through a
-mapping, so a file that is truncated meanwhile is an error and not a SIGBUS. The run table and one chunk bound
-the memory.
+mapping, so a file that another process truncates is an error and not a SIGBUS. The run table and one chunk
+bound the memory.
 """
 
 from __future__ import annotations
@@ -400,15 +400,15 @@ class Outcomes(NamedTuple):
 
     The last recorded board and the number of moves before it give the score: each spawn adds a 2 or a 4 to
     the sum of the tiles, so this sum tells the number of 4s. The score is the board score less 4 for each of
-    them. Only the last move can add to it. Lines merge alike towards both of their ends, so a board has at
-    most two outcomes.
+    them. Only the last move can add to it. Lines merge equally towards both ends, so a board has at most two
+    outcomes.
 
     Attributes:
         moves: ``i64[n]``, the number of moves before each board.
         before: ``i64[n]``, the score of each board.
         scores: ``i64[n, 2]``, the score after the move.
         tiles: ``i64[n, 2]``, the highest tile after it, without its spawn.
-        legal: ``bool[n, 2]``, whether there is such a move.
+        legal: ``bool[n, 2]``, whether the move exists.
     """
 
     moves: NDArray[np.int64]
@@ -586,7 +586,7 @@ class _Validation:
     def _headers(self, parts: list[Path], *accepted: Sequence[np.dtype[Any]]) -> list[NpyHeader] | None:
         """Read the header of each part; return None if one is invalid or two differ.
 
-        ``accepted`` are the row types of each part, or those of all parts.
+        ``accepted`` are the row types of each part, or of all parts.
         """
         headers: list[NpyHeader] = []
         for at, part in enumerate(parts):

@@ -12,8 +12,8 @@ section III. With stages, the large tiles decide which stage's tables a board is
 and not the highest alone: Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018.
 
 The eight boards, the offsets of their entries and the entries are side by side in vector registers
-. Nothing branches on a value, so a processor requests the entries of all
-boards under comparison before the first ones arrive. :mod:`tape2048.ntuple.network` lays out the entries.
+. Nothing branches on a value, so a processor requests the entries of all compared boards before the first
+entries arrive. :mod:`tape2048.ntuple.network` lays out the entries.
 
 Each of the 8 symmetries has a lane of 64 bits. The images differ in the order of bytes and nibbles alone, so
 one shuffle of bytes and one exchange of nibbles make all eight. The offset of a table entry is the union of

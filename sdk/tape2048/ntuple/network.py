@@ -4,11 +4,11 @@ A **tuple** is a set of cells. Its table has an entry for each way to fill them,
 hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
 of tables. It starts at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
 reach, each size of tile counted once. So 8192 starts with that tile; 12288 with an 8192 and a 4096 beside it.
-A board without the 8192 reaches neither, however many 4096 it has.
+A board without the 8192 reaches neither, with any number of 4096 tiles.
 
 Tables hold values in points of score, as ``f32``, or as ``i16`` in steps of a scale for each table.
 
-A **network file** is safetensors. The arrays are one for each stage and tuple, named ``<stage>/<tuple>``
+A **network file** is safetensors. There is an array for each stage and tuple, ``<stage>/<tuple>``
 (``0/01245``), and ``scales`` (``f32[S, T]``). In the header's metadata, ``stages`` lists the tiles at which
 stages start (``8192 16384``), and ``facts`` is a JSON object about the training. There are two formats:
 
@@ -25,7 +25,7 @@ more are not compressed: no reader would expand them.
 megabytes, beyond the first caches of a core, so the time for a value is that of the cache lines it touches.
 The tuples 01234 and 01245 share the cells 0, 1, 2 and 4. With the digits of these four first, and one entry
 of each tuple as the halves of a word, the 32 entries of both with the same four exponents are one line of 64
-bytes. So the 32 entries of a board in four 5-tuples (or 6-tuples) that pairwise share all cells but one take
+bytes. The 32 entries of a board in four 5-tuples (or 6-tuples) that pairwise share all cells except one take
 16 lines.
 
 Only ``i16`` tables are reordered. ``f32`` tables, which learn, keep their order.
@@ -90,11 +90,11 @@ def tuple_text(cells: Iterable[int]) -> str:
 
 
 def check_sums(sums: Sequence[int], name: str) -> tuple[int, ...]:
-    """Return sums of different tiles; raise ConfigError, with their name, unless they ascend and can be."""
+    """Return sums of different tiles. ConfigError unless they ascend and are possible."""
     good = all(0 < total <= _SUM_MAX and total % TILES[0] == 0 for total in sums)
     if not good or list(sums) != sorted(set(sums)):
         raise ConfigError(
-            f"found {name} {list(sums)}, expected tiles from 4 to 32768, or sums of different ones, in "
+            f"found {name} {list(sums)}, expected tiles from 4 to 32768, or sums of different tiles, in "
             "ascending order",
             hint="8192 12288 is an 8192 without a 4096 beside it, and then with one",
         )
@@ -107,7 +107,8 @@ class NetworkLayout:
 
     Args:
         tuples: cells of each tuple, ascending.
-        stages: the sums of different tiles at which a stage starts, ascending; empty: one for all boards.
+        stages: the sums of different tiles at which a stage starts, ascending; empty: a single stage for all
+            boards.
 
     Example:
         >>> from tape2048.ntuple import NetworkLayout
@@ -124,7 +125,7 @@ class NetworkLayout:
 
         Args:
             tuples: such as ``["0123", "01245"]``.
-            stages: tiles from 4 to 32768, or sums of different ones, ascending.
+            stages: tiles from 4 to 32768, or sums of different tiles, ascending.
 
         Raises:
             ConfigError: an invalid or repeated tuple or stage.
@@ -261,7 +262,7 @@ class Network:
         return target
 
 
-#: The files of the networks that ship with the package, by name.
+#: The names and files of the networks that ship with the package.
 SHIPPED = {"strong": "strong.ntuple", "small": "small.ntuple", "fast": "fast.ntuple"}
 
 #: The name of `small` in sessions that were recorded while it was the default.
@@ -283,7 +284,7 @@ _XZ_MAGIC = b"\xfd7zXZ\x00"
 #: Memory that the decompressor may take beside its output; `xz -9` needs 65 MB.
 _XZ_MEMORY_MAX = 256 << 20
 
-#: Literals are pairs of bytes, and the values of neighbouring entries are alike.
+#: Literals are pairs of bytes, and the values of neighbouring entries are similar.
 _FILTER = {"id": lzma.FILTER_LZMA2, "lp": 1, "lc": 2, "pb": 1}
 
 _COMPRESSED_BYTES = 1 << 20  # bytes compressed at a time: a second of xz -6
@@ -307,13 +308,13 @@ def network_path(name: str) -> Path:
         reason = "not a file"
     raise ConfigError(
         f"found no network at {name!r} ({reason})",
-        hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)};"
+        hint=f"weights is a path or a shipped network: {', '.join(SHIPPED)};"
         " `tape2048 train-player` makes others",
     )
 
 
 def load_network(name: str) -> Network:
-    """Load the network that ships under this name, or the one in the file at this path.
+    """Load a shipped network or the network in a file.
 
     Raises:
         ConfigError: there is neither.
@@ -368,7 +369,7 @@ def _expanded(data: memoryview | bytes, path: str, most: int) -> memoryview | by
 
 
 class StoredNetwork(NamedTuple):
-    """A network's file, whose tables are expanded one at a time."""
+    """A network's file. Its tables are expanded one after the other."""
 
     layout: NetworkLayout
     arrays: dict[str, npt.NDArray[Any]]  # ``f32``, ``i16``, or ``u8`` for compressed ``i16``
@@ -401,7 +402,7 @@ class StoredNetwork(NamedTuple):
         return np.dtype(np.int16) if dtype == np.uint8 else dtype
 
     def stages(self) -> Iterator[list[npt.NDArray[Any]]]:
-        """Yield the entries of each tuple, by stage. Those of the next stage may take their place."""
+        """Yield the entries of each tuple, by stage. The next stage may overwrite them."""
         layout, arrays = self.layout, iter(self.arrays.items())
         memory = np.empty(layout.stage_size if self.dtype == np.int16 else 0, np.int16)
         for scales in self.scales:
@@ -534,7 +535,8 @@ def save_network(
     Args:
         network: the network.
         path: of the file.
-        compress: whether to compress files below :data:`EXPANDED_BYTES_MAX`; larger ones never are.
+        compress: whether to compress files below :data:`EXPANDED_BYTES_MAX`. Larger files are never
+            compressed.
         interrupted: called about once a second while the network is compressed; true ends the call.
 
     Raises:

@@ -1,9 +1,10 @@
 """Networks in the order of a player, in memory that all processes of a machine share.
 
-Reading a network of 0.5 GB takes seconds and 0.5 GB of memory. So the first process writes the reordered
-table to ``tape2048/networks/<SHA-256 of the network's file>/table`` in the cache directory
+Reading a network of 0.5 GB takes seconds and 0.5 GB of memory. Therefore the first process writes the
+reordered table to ``tape2048/networks/<SHA-256 of the network's file>/table`` in the cache directory
 (:func:`tape2048.jit.compiler.cache_base`), and every process maps this file read-only. The kernel maps it in
-huge pages where it can (ext4 since Linux 6.16, xfs); with small pages, a player is 3 to 10% slower.
+huge pages if the file system supports it (ext4 since Linux 6.16, xfs); with small pages, a player is 3 to 10%
+slower.
 
 The file is the table, a JSON object about it, the length of this object (``u32``), and the CRC-32C of all
 before (``u32``). Each process verifies the checksum, which takes 0.05 s for 0.5 GB, and replaces a damaged
@@ -45,7 +46,7 @@ from tape2048.ntuple.network import (
     tuple_text,
 )
 
-#: Smaller tables are read about as fast as they are found.
+#: Reading a smaller table is about as fast as finding it.
 SHARED_BYTES_MIN = 8 << 20
 
 #: Networks that are kept. The last used ones.

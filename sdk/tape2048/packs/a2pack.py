@@ -195,7 +195,7 @@ def _read_tail(
     length = int.from_bytes(data[stats_offset:begin].tobytes(), "little")
     if begin + length != footer_at:
         raise FieldError(
-            f"the stats claim {length} bytes; {footer_at - start} lie before the footer",
+            f"the stats claim {length} bytes; {footer_at - begin} lie before the footer",
             path=path,
             offset=stats_offset,
         )
@@ -363,7 +363,7 @@ def count_stats(metas: list[RunMeta]) -> PackStats:
 
 
 def agrees(found: PackStats, metas: list[RunMeta]) -> bool:
-    """Compare a file's statistics with its runs, whatever its rule for percentiles."""
+    """Compare a file's statistics with its runs, for any rule of percentiles."""
     lengths = sorted(meta.steps for meta in metas)
     free: dict[str, Any] = {name: None for name in _More.__struct_fields__ if getattr(found, name) is None}
     for name, percent in _PERCENTILES.items() if lengths else ():
@@ -436,7 +436,7 @@ class PackWriter:
         path: the pack, which must not exist.
         align: alignment of payloads. A power of two, 1 to 1 MiB.
         compress: ``"none"``, ``"zstd"`` (extra ``zstd``) or ``"lz4"`` (extra ``lz4``). A payload longer than
-            any game's is stored as it is.
+            any game's is stored uncompressed.
         entry_crc: store a CRC-32C for each payload.
         count_hint: expected number of entries. An accurate one (within a page of index) saves moving the
             payloads at the end.
@@ -604,7 +604,7 @@ def pack_directory(
         align: as for :class:`PackWriter`.
         compress: as for :class:`PackWriter`.
         entry_crc: as for :class:`PackWriter`.
-        workers: threads that read, check and compress; None: one for each core.
+        workers: threads that read, check and compress. None: the number of cores.
         progress: called with files done and files in all.
 
     Returns:

@@ -245,7 +245,7 @@ class PackReader:
 
         Args:
             indices: run numbers, in any order, repeats allowed.
-            workers: threads; None: one for each core.
+            workers: number of threads. None: the number of cores.
 
         Raises:
             IndexError, FormatError: as :meth:`decode`, for the first defective one.
@@ -270,7 +270,7 @@ class PackReader:
             shuffle: use a random order instead of the pack's.
             seed: decides that order, the same on every machine and for any number of workers; None: a
                 fresh one.
-            workers: threads that decode; None: one for each core.
+            workers: number of decoding threads. None: the number of cores.
 
         Raises:
             ValueError: ``batch_size`` or ``workers`` is not an integer of at least 1.
@@ -293,7 +293,7 @@ class PackReader:
         Memory: a few runs. With ``shuffle``, 42 bytes for each step, and as much again while they are
         decoded. A data set, a pack.dat or a corpus shuffles more steps than that leaves room for.
 
-        The arguments are those of :meth:`iter_batches`. ``shuffle`` uses one random order of all steps.
+        The arguments are as for :meth:`iter_batches`. ``shuffle`` uses one random order of all steps.
 
         Returns:
             For each batch, ``ROW_DTYPE[batch_size]``: see :mod:`tape2048.formats.rows`. ``run_id`` is the
@@ -325,7 +325,7 @@ class PackReader:
 
         Args:
             indices: run numbers. A row's ``run_id`` is the ordinal among them. None: all runs.
-            workers: threads that decode; None: one for each core.
+            workers: number of decoding threads. None: the number of cores.
 
         Raises:
             IndexError, FormatError: as :meth:`decode`, for the first defective one.
@@ -340,7 +340,7 @@ class PackReader:
         seed: int | None = 0,
         order: str = "random",
     ) -> tuple[PackReader, PackReader]:
-        """Split the runs into a part to train with and a part to test with; every run is in one of them.
+        """Split the runs into a part for training and a part for testing. Every run is in one part.
 
         The numbers are exact and hold for this pack alone. To keep a game on its side when others are added,
         split a corpus (:meth:`tape2048.Corpus.split`).
@@ -372,7 +372,7 @@ class PackReader:
         if order not in {"random", "sequential"}:
             raise ValueError(f"order={order!r}; expected 'random' or 'sequential'")
         if (test_pct is None) == (test_size is None):
-            raise ValueError(f"test_pct={test_pct}, test_size={test_size}; expected one of them")
+            raise ValueError(f"test_pct={test_pct}, test_size={test_size}; expected exactly one value")
         if test_pct is not None and not 0 < test_pct < 1:
             raise ValueError(f"test_pct={test_pct}; expected a share between 0 and 1")
         target = 0 if test_size is None else _at_least_1("test_size", test_size)
@@ -415,7 +415,7 @@ class PackReader:
         Args:
             path: a new file, which appears when it is complete.
             parallel: use several threads.
-            workers: their number; None: one for each core.
+            workers: their number. None: the number of cores.
             by_step: write one line a step.
             u64: packed boards as ``"number"`` or ``"text"``, one line a run.
             progress: called with runs done and runs in all.
@@ -455,7 +455,7 @@ class PackReader:
             The files, in the order of ``indices``.
 
         Raises:
-            NameTakenError: one of the files exists; none was written.
+            NameTakenError: a file exists already. No file was written.
             IndexError, FormatError: as :meth:`get_slice`; none was written.
             StorageError: the operating system could not write them.
         """

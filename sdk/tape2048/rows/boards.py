@@ -5,8 +5,8 @@ else, so 1e9 rows take 8 GB. A random board touches one cache line, a random row
 
 **Boards on tape** are decoded from the nearest board that is known: an anchor, or the game's start. The
 kernels find a row's byte by its address, as they find a row of ``steps.npy`` (see ``row_map``): a row on tape
-is one byte long. The two tables of a ``row_map.TapeMap`` have an entry for each segment and one for each span
-of adjacent rows.
+is one byte long. The two tables of a ``row_map.TapeMap`` have an entry for each segment and an entry for each
+span of adjacent rows.
 
 **Masks** have a bit for each row: of a view's map, or, where a corpus keeps its selected rows, of the store,
 whose views share them.
@@ -49,7 +49,7 @@ _TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
 
 @register_jitable
 def _pack_half(address: Any) -> Any:
-    """Pack eight exponents into 32 bits, the first one in the highest nibble."""
+    """Pack eight exponents into 32 bits, the first in the highest nibble."""
     half = bswap64(load64(address)) & _NIBBLES
     half = (half | half >> U64(4)) & U64(0x00FF00FF00FF00FF)
     half = (half | half >> U64(8)) & U64(0x0000FFFF0000FFFF)
@@ -93,7 +93,7 @@ def pack_rows(
             f"a row has exponents {exps}; 4 bits a cell hold at most 15",
             path=path,
             offset=None if offset is None else offset + bad * rows.shape[1] + EXPS_OFFSET,
-            hint='load="ram" or "mmap" takes any exponents; tape2048 validate says which rows have them',
+            hint='load="ram" or "mmap" takes any exponents; tape2048 validate lists the rows',
         )
 
 
@@ -294,7 +294,7 @@ def bits_of(rows: ArrayLike, count: int) -> NDArray[np.uint64]:
     octets = words.view(np.uint8)
     if given.dtype == np.bool_:
         if given.shape != (count,):
-            raise ValueError(f"a mask of shape {given.shape}; expected ({count},), one for each row")
+            raise ValueError(f"a mask of shape {given.shape}; expected ({count},), an entry for each row")
         octets[: -(-count // 8)] = np.packbits(given, bitorder="little")
         return words
     numbers = row_numbers(given, count)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Path or address. What tells two sessions apart; of a session in a store, the session or its error.
+#: Path or address, the identity of a session, and for a session in a store the session or its error.
 Found: TypeAlias = "tuple[Path | str, object, Session | TapeError | None]"
 
 
@@ -68,7 +68,7 @@ def open_sessions(
     seen: set[object] = set()
     for path, place, _ in found:
         if place in seen:
-            raise CorpusError("this session is named twice", path=path, hint="its rows would count twice")
+            raise CorpusError("this session is given twice", path=path, hint="its rows would count twice")
         seen.add(place)
     opened, skipped = [], []
     for path, _, one in found:
@@ -96,12 +96,12 @@ def find_sessions(
     cache: str | os.PathLike[str] | None = None,
     cache_max_mb: int | None = CACHE_MAX_MB,
 ) -> list[Found]:
-    """List every session below some paths and URLs. Those of stores are opened by their run tables alone."""
+    """List every session below some paths and URLs. Sessions of stores are opened without their rows."""
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
     found: list[Found] = []
     for each in roots:
         if cache is not None or is_url(each):
-            # By name, which represents the content: no session counts twice, from two stores either.
+            # The name determines the content: no session counts twice, even from two stores.
             sessions = open_remote(os.fspath(each), cache, cache_max_mb).sessions()
             found += [(address, address.rpartition("/")[2], one) for address, one in sessions]
         else:
@@ -168,7 +168,7 @@ class RowBuffers:
         runs: ``CORPUS_RUN_DTYPE[R]``, by session and then in the session's order; read-only.
         segments: the segments of these runs, by run.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
-        remote: whether rows are in stores: only those of held sessions may be read, see :meth:`hold`.
+        remote: whether rows are in stores. Then only rows of held sessions may be read, see :meth:`hold`.
         memory: the arrays that hold the rows, by address.
         boards: the packed boards, with ``"packed"``.
         tapes: what decodes rows on tape; None without.
@@ -481,7 +481,7 @@ def _pack(
 
 
 def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
-    if session.load == "ram" or isinstance(session, RemoteSession):  # whose files nobody else writes
+    if session.load == "ram" or isinstance(session, RemoteSession):  # whose files no other process writes
         return
     names = (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY)
     own = [session.path / name for name in names]
@@ -492,8 +492,8 @@ def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
             raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
 
 
-#: Rows that are decoded together, about a hundred long games, and most rows of a file between the first and the
-#: last of them.
+#: Rows that are decoded together, about a hundred long games, and most rows of a file between the first and
+#: the last of them.
 _JOB_ROWS = 1 << 21
 #: Rows of other programs that are converted together: 28 MB.
 _PACK_ROWS = 1 << 20
@@ -501,7 +501,7 @@ _JOB_SPAN_SHIFT = 24
 
 
 class Tapes(NamedTuple):
-    """What decodes the rows of a store's sessions on tape.
+    """The decoder of a store's sessions on tape.
 
     Attributes:
         spans: as in ``row_map.TapeMap``.
@@ -513,7 +513,7 @@ class Tapes(NamedTuple):
 
 
 def map_tapes(sessions: Sequence[Session], chosen: NDArray[np.bool_] | None) -> Tapes:
-    """Find the tapes of sessions where they are mapped, and the first boards of the chosen runs."""
+    """Find the mapped tapes of sessions, and the first boards of the chosen runs."""
     starts = [
         np.zeros(len(session.runs), _U64) if session.tape is None else session.tape.starts
         for session in sessions
@@ -530,7 +530,7 @@ def read_tapes(
     """Read the bytes and anchors of segments on tape into one array, and set the segments' addresses in it.
 
     Returns:
-        The array and its spans, one for each stretch of adjacent segments. A stretch starts at an anchor.
+        The array and its spans, a span for each range of adjacent segments. A stretch starts at an anchor.
     """
     order, begins = segments.in_file_order()
     first = segments.place[order[begins]]

@@ -10,8 +10,9 @@ segment is a range of these numbers and an address. The address of a row is
 file: 29 bytes with the action, 28 without, 1 on tape, any in a file of another program. A guide
 (``base.guide``) finds the segment of a number.
 
-A row on tape is a byte, and its address is that of its byte. Two more tables say from where its board is
-decoded (:class:`TapeMap`). Rows of another layout are made the same way, from their fields.
+A row on tape is a byte, and the row's address is the byte's address. Two more tables lead to the anchor from
+which its board is decoded (:class:`TapeMap`). Rows of another layout are made the same way, from their
+fields.
 
 A selection of rows or a condition on the board makes a mask over these numbers: one bit a row, and one count
 every 512 (``boards``).
@@ -154,7 +155,7 @@ class RowMap(NamedTuple):
     address: NDArray[np.uint64]  #: address that row 0 would have in each segment, [S]
     run: NDArray[np.uint32]  #: ordinal of each segment's run, [S]
     end: NDArray[np.uint64]  #: ``Segments.end``
-    strides: NDArray[np.uint64]  #: ``Segments.stride`` where one of them is not ``row_bytes``. Otherwise, empty
+    strides: NDArray[np.uint64]  #: ``Segments.stride`` if a stride is not ``row_bytes``. Otherwise, empty
     run_starts: NDArray[np.uint64]  #: first row of each run in the view, and the number of rows, [R + 1]
     mask: RowMask
     board: NDArray[np.uint64] = _NONE  #: address that packed board 0 would have in each segment, or empty
@@ -207,7 +208,7 @@ def line_of(addresses: NDArray[np.uint64]) -> int:
 def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """Make a guide from rows to the exponents of their labels, half the size of the guide to segments.
 
-    For 200M rows that guide has 3 MB, and a random entry of it is mostly in none of the core's own caches.
+    For 200M rows that guide has 3 MB, and a random entry is rarely in the core's private caches.
     ``exponents`` are of the highest tile of each segment's game, ``u8[S]``. The result has an entry for each
     bucket, ``u32[G]``, or none if the buckets are too large.
     """

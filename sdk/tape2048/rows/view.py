@@ -6,8 +6,8 @@ Its rows are numbered run after run, each in step order.
 Parts of games need no index of rows either. ``steps`` and ``fraction`` select a range of each run's rows,
 which are in step order, so they only cut its segments. ``empties`` depends on each board: it reads all rows
 once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for 1e9 rows of 28 GB); counting
-finds the k-th row of the view. So an epoch serves every row once, as without the filter, and the number of
-batches is known beforehand. Selected rows are such a mask, too.
+finds the k-th row of the view. An epoch serves every row once, as without the filter, and the number of
+batches is known beforehand. Selected rows are also a mask of this kind.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ last 4         ``u32``        CRC-32C of everything before
 ============== ============== =====================================================
 
 The checksum follows the moves. ``states`` and ``moves`` of a run are views of the file's bytes (of the page
-cache where it is mapped); ``states`` is unaligned, since the header has 36 bytes.
+cache if it is mapped). ``states`` is unaligned, since the header has 36 bytes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
     """Read or map a file and check all of it.
 
     Args:
-        path: an A2T1 file, whatever its name.
+        path: an A2T1 file with any name.
         load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once; None: reads a file of less than
             a megabyte (its pages take longer to map than to copy) and maps a longer one.
 
@@ -178,7 +178,7 @@ def run_bytes(run: Run) -> list[bytes]:
 
 
 def write_run(path: str | os.PathLike[str], run: Run) -> None:
-    """Write a run to a new file, which appears whole or not at all.
+    """Write a run to a new file, which appears atomically.
 
     Args:
         path: the file; its directory has to exist. :func:`shard_path` makes one by day or by UUID.
@@ -210,7 +210,7 @@ def shard_path(
     no directory of millions of runs is large.
 
     Args:
-        root: directory of the shards. It is made where it is missing, its parent is not.
+        root: directory of the shards. It is created if its parent exists.
         run: its start (UTC) gives the day; an unknown start is 1970-01-01.
         name: the file's name without extension, by UUID a UUID; None: a random UUID.
         by: ``"day"`` or ``"uuid"``.
@@ -218,7 +218,7 @@ def shard_path(
     Raises:
         StorageError: the directory cannot be made.
         FieldError: the start is past the year 9999.
-        ValueError: ``by`` is invalid, or by UUID, ``name`` is none.
+        ValueError: ``by`` is invalid, or ``name`` is not a UUID as it requires.
 
     Example:
         >>> from tape2048.runs import read_run, shard_path

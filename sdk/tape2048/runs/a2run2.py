@@ -79,7 +79,7 @@ class Branch(NamedTuple):
 
 
 class StepV2(NamedTuple):
-    """One step of a run; ``branches`` holds up, down, left and right, or is None.
+    """One step of a run; ``branches`` holds up, down, left and right, or None.
 
     Example:
         >>> from tape2048.runs import RunV2
@@ -196,13 +196,13 @@ class RunV2(Run):
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Convert any run to this class, with its branch values where it has them."""
+        """Convert any run to this class, with its branch values, if any."""
         if run.branch_values is None or run.branch_legal is None or run.has_branches is None:
             return cls.from_v1(run)
         return cls(run.states, run.moves, run.meta, run.branch_values, run.branch_legal, run.has_branches)
 
     def to_bytes(self) -> bytes:
-        """Encode the run. One that :meth:`from_bytes` decoded gives the same bytes again.
+        """Encode the run. A run from :meth:`from_bytes` gives the same bytes again.
 
         Raises:
             FieldError: a value does not fit its field, or a move is above 3.
@@ -225,7 +225,7 @@ class RunV2(Run):
         return b"".join((head, body[:used].tobytes(), varint(self.final_board)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a new file, which appears whole or not at all.
+        """Write a new file, which appears atomically.
 
         Raises:
             NameTakenError: ``path`` exists.
@@ -239,8 +239,8 @@ class RunV2(Run):
     def normalize_branches(self) -> Self:
         """Return the run with its branch values normalized by :func:`normalize`.
 
-        A move counts as legal where the file says so and the rules agree: existing files say ``Legal(0.0)``
-        of illegal moves, which become ``Illegal``. Steps without branches keep none.
+        A move counts as legal if both the file and the rules call it legal. Existing files have
+        ``Legal(0.0)`` for illegal moves, which become ``Illegal``. Steps without branches keep none.
 
         Raises:
             FieldError: values that are not finite.

@@ -100,7 +100,7 @@ def decode_steps(
 def encode_steps(boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any, out: Any) -> Any:
     """Encode steps into ``out`` (``u8``, at least ``STEP_BYTES_MAX`` a step); return the bytes used.
 
-    The arrays are those of :func:`decode_steps`; values of moves without their ``legal`` bit are left out.
+    The arrays are as from :func:`decode_steps`. Values of moves without their ``legal`` bit are left out.
     """
     at = 0
     for step in range(moves.shape[0]):

@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_SUFFIXES) -> list[Path]:
-    """List every file below a directory that has one of the extensions, in ascending path order.
+    """List every file with a given extension below a directory, in ascending path order.
 
     Skips names that start with a dot (unfinished files); does not follow links to directories. The paths
     start with ``root`` and are ordered by their parts as bytes: the same on every machine.
@@ -86,7 +86,7 @@ def scan(
 
     Args:
         root: the directory; see :func:`find_run_files`.
-        workers: threads that read; None: one for each core.
+        workers: number of reading threads. None: the number of cores.
         suffixes: extensions of the files to read.
 
     Returns:
@@ -95,7 +95,7 @@ def scan(
 
     Raises:
         NotASessionError: no such file.
-        MissingPathError: nothing stands at ``root``.
+        MissingPathError: ``root`` does not exist.
         StorageError: it cannot be listed.
 
     Example:

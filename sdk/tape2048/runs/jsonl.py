@@ -11,7 +11,7 @@ makes rounded floats of those from 2**63 on (unless a schema says ``uint64``), a
 JavaScript of those above 2**53: the last cells of a board are lost. Branch values read back as the same
 float32. A value that is not finite is null.
 
-Another program's games are read as well, one in each file ``<name>.jsonl.gz`` with its facts in
+Another program's games are read as well, a game in each file ``<name>.jsonl.gz`` with its facts in
 ``<name>.meta.json``. A line is a step ::
 
     {
@@ -147,7 +147,7 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
 
 
 def line_groups(path: Path) -> Iterator[list[tuple[int, bytes]]]:
-    """Read lines in groups of a few megabytes; yield those that are not blank, each with its number."""
+    """Read lines in groups of a few megabytes; yield the lines that are not blank, each with its number."""
     number = 0
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
         while lines := file.readlines(_GROUP_BYTES):
@@ -204,7 +204,7 @@ class _GameStep(msgspec.Struct, gc=False):
     branch_evs: dict[str, float | None] = {}
 
 
-#: Most bytes of a game's JSON; a game of 60,000 steps has 15 MB.
+#: Most bytes of a game's JSON. A game of 60,000 steps has 15 MB.
 GAME_JSON_BYTES_MAX = 512 * 1024 * 1024
 
 

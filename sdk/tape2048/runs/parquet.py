@@ -3,8 +3,8 @@
 Columns: ``steps u32, start_unix_s u64, elapsed_s f32, max_score u64, highest_tile u32, engine string,
 states list<u64>, moves list<u8>``, and, null where a run has no branch values, ``branch_values
 list<f32>`` (up, down, left, right of the first step, then of the second, ...), ``branch_legal list<u8>``
-(legal masks) and ``has_branches list<u8>``. The columns hold all data of a run. The reader finds columns by
-name and ignores others. It takes types of any width and lists of any kind, if no value changes.
+(legal masks) and ``has_branches list<u8>``. The columns hold all data of a run. The reader ignores other
+columns. It takes types of any width and lists of any kind, if no value changes.
 
 For analysis, ``UNNEST`` in DuckDB makes a row of each step.
 """
@@ -111,7 +111,7 @@ def _holds(types: Any, found: Any, due: Any) -> bool:
 
 
 def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
-    """Read rows for :func:`parse_row`, a row group at a time, with their names; or the group's error."""
+    """Read names and rows for :func:`parse_row`, a row group at a time, or the group's error."""
     pa, _ = _pyarrow()
     with _open(path) as file:
         for group in range(file.num_row_groups):

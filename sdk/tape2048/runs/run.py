@@ -197,7 +197,7 @@ class Run(RowView):
             moves: ``u8[n]``.
             final_board: the board after the last move and its spawn.
             meta: metadata of the run.
-            branches: the three branch arrays, by name.
+            branches: a mapping of the three branch arrays.
 
         Raises:
             ValueError: lengths or types do not agree, or a number does not fit its type.
@@ -340,7 +340,7 @@ def until_win(run: Run) -> Run:
     """Return a run of another program up to the move that merges two tiles of 32768, which ends a game here.
 
     Raises:
-        ReplayError: a run of this program, recorded under rules 1, continues after such a move.
+        ReplayError: a run of this program, recorded under rules 1, continues after a 65536.
     """
     from tape2048.game.moves import find_fault, find_win
 

@@ -8,7 +8,7 @@ The rows are split into chunks; chunk c belongs to share c mod n. The processes 
         journal.0of2        16 bytes for each chunk that a process of this share has written: u64 chunk,
                             u32 CRC-32C of the chunk's bytes in all columns, u32 CRC-32C of these 12
 
-A chunk counts once its record is in a journal; the record is written after the chunk. So a killed process
+A chunk counts once its record is in a journal, and the record is written after the chunk. A killed process
 loses only its current chunk. A power failure can lose more: before the files are published, each chunk is
 read again, compared with its record, and written again if it differs.
 
@@ -109,16 +109,15 @@ def write_columns(
         make: called with ranges of rows; returns each column's values of these rows, of its type.
         chunk_rows: rows of a range, >= 1. A resumed job keeps its first size.
         share: index of this process's share, from 0, and number of shares.
-        force: replace columns of other facts, or an unfinished job. The old columns stay until the new ones
-            are complete.
+        force: replace columns of other facts, or an unfinished job. The old columns stay until the new
+            columns are complete.
         progress: called with the number of this share's rows done, and of all of them.
 
     Raises:
         ValueError: an invalid argument.
         ChecksumError: ``steps.npy`` or ``tape.npy`` does not match its manifest.
-        ColumnError: the session has such a column of other facts or rows (without ``force``), or rows of no
-            run.
-        BusyError: another process works on this share.
+        ColumnError: the session has a column of this name with other facts or rows (without ``force``), or
+        rows of no run. BusyError: another process works on this share.
         StorageError: the operating system refused something.
     """
     index, count = share
@@ -373,7 +372,7 @@ class ColumnDraft:
         return checksum
 
     def publish(self, *, verify: bool = True) -> list[int]:
-        """Rename the files to their final names if every chunk is complete. Otherwise, return the missing ones.
+        """Rename the files to their final names, or return the missing chunks.
 
         Without ``verify``, this process has written all rows.
         """
@@ -413,7 +412,7 @@ class ColumnDraft:
         return storage_errors(self.path, "writing a column")
 
     def _agree(self) -> ColumnPlan:
-        """Return the existing draft's plan, or write this one for other processes to find."""
+        """Return the existing draft's plan, or write this plan for other processes to find."""
         path = self.path / _PLAN
         while True:
             with contextlib.suppress(NameTakenError), new_file(path) as fd:
@@ -422,7 +421,7 @@ class ColumnDraft:
             try:
                 found = msgspec.json.decode(read_path(path).tobytes(), type=ColumnPlan)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                pass  # nobody can resume it
+                pass  # no process can resume it
             else:
                 other = _difference(found.columns, self.plan.columns)
                 if self._resume and not other:

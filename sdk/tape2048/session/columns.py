@@ -48,7 +48,7 @@ COLUMN_DTYPES = {
     "i32": "<i4", "i64": "<i8", "f16": "<f2", "f32": "<f4", "f64": "<f8", "bf16": "<u2",
 }  # fmt: skip
 
-#: Fields of batches that need no column. No column can have such a name.
+#: Fields of batches that need no column. No column can have these names.
 BUILT_IN_FIELDS = (
     "tokens", "labels", "weight", "row", "run", "step", "action", "legal", "move", "symmetry", "steps_left",
     "score", "highest", "seed",
@@ -145,7 +145,7 @@ class Located(NamedTuple):
         path: the file, or the first one.
         rows: an array with the values, whose rows may be strided.
         places: from row numbers of the session to places in ``rows``; None: they are the same.
-        linear: whether the rows of each of the session's segments lie at equal distances.
+        linear: whether the rows of each of the session's segments are at equal distances.
     """
 
     info: ColumnInfo
@@ -156,7 +156,7 @@ class Located(NamedTuple):
 
 
 class Columns(Mapping[str, ColumnInfo]):
-    """The columns of a session by name, found by listing its directories; facts are read on access.
+    """A mapping of a session's columns, found by listing its directories. Facts are read on access.
 
     An access raises KeyError for an unknown name, and ColumnError for a damaged or half-written column.
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: The largest manifest that is parsed. One with two files has about 200 bytes.
+#: The largest manifest that is parsed. A manifest of two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
 
 #: The usual name of a pack of 32-byte rows.
@@ -92,7 +92,7 @@ def find_steps(directory: Path) -> list[Path]:
     if METADATA_DB not in names:
         within = [name for name in names if SESSION_NAME.fullmatch(name)]
         sessions = counted(len(within), "session")
-        hint = f"a directory of {sessions}? name one of them: {within[-1]}" if within else None
+        hint = f"a directory of {sessions}? name a session: {within[-1]}" if within else None
         raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
     shards = sorted((int(match[1]), match[0]) for match in map(SHARD_NAME.fullmatch, names) if match)
     forms = [name for name in (TAPE_NPY, STEPS_NPY, shards[0][1] if shards else "") if name in names]
@@ -135,10 +135,10 @@ def is_session(names: Collection[str]) -> bool:
 
 
 def kind_of_directory(directory: Path) -> str | None:
-    """Name what a directory is as a whole, where it is one thing: a session, a data set, a pack's directory.
+    """Return the kind of a directory that is a session, a data set or a pack's directory.
 
-    A pack's directory holds ``pack.dat`` and nothing else. A pack beside other files has no directory of its
-    own. A directory that cannot be listed is nothing.
+    A pack's directory holds ``pack.dat`` and nothing else. A directory with other files beside a pack has no
+    kind, and neither has a directory that cannot be listed.
     """
     try:
         names = list_names(directory)
@@ -179,7 +179,7 @@ def rows_entry(manifest: Manifest | None) -> FileEntry | None:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest; None if there is none (a foreign session)."""
+    """Read the manifest. None for a session of another program."""
     path, bytes_max = directory / MANIFEST, MANIFEST_BYTES_MAX
     return read_manifest_file(
         path, Manifest, version=FORMAT_VERSION, what="session format", bytes_max=bytes_max

@@ -208,7 +208,7 @@ class ForeignRows:
     def _find_cuts(
         self, runs: NDArray[np.void], starts: NDArray[np.int64], owner: NDArray[np.int64]
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """Return the run table up to each 65536, and the first row in the files with one, ``i64[R + 1]``."""
+        """Return the run table up to the first 65536 of each run, and its row, ``i64[R + 1]``."""
         stops = np.append(starts[1:], self.counts.sum())
         cut_at = np.full(len(runs) + 1, self.counts.sum())  # the last entry: rows of no run
         high, runs = np.flatnonzero(runs["highest_tile"] >= _MASK_TILE), runs.copy()

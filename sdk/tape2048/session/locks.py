@@ -3,15 +3,15 @@
 A :class:`~tape2048.session.session.Session` holds a shared lock for as long as it lives; removal takes the
 exclusive one, without waiting. Locks end with their process.
 
-With a descriptor for each session, a corpus of a thousand sessions would reach the usual limit of 1,024. So
-the locks of all sessions of a directory are in one file, ``<root>/.recorder/readers.lock``, which a process
-opens once: a session's lock is the byte at its directory's inode number, and byte 0 is the lock of the
-remover. They are locks of the open file description (``F_OFD_SETLK``), since POSIX record locks end when any
-descriptor of the file is closed.
+With a descriptor for each session, a corpus of a thousand sessions would reach the usual limit of 1,024. The
+locks of all sessions of a directory are therefore in one file, ``<root>/.recorder/readers.lock``, which a
+process opens once. A session's lock is the byte at its directory's inode number, and byte 0 is the lock of
+the remover. They are locks of the open file description (``F_OFD_SETLK``), since POSIX record locks end when
+any descriptor of the file is closed.
 
 Readers do not create the file. Without it (nothing was ever recorded or removed here), they lock the
 directory of the sessions itself (``flock``). Removal takes that lock as well: if a reader holds it, nothing
-is removed, since the lock does not tell which session is read.
+is removed, since the lock does not identify the session.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _LockFile:
         self.whole = whole  # the directory itself: one lock for all its sessions
         self.pid = os.getpid()
         self.counts: dict[int, int] = {}
-        # The garbage collector may run at any moment, even while this thread holds the mutex. So it only
-        # queues a session's byte here, and the next holder of the mutex unlocks it.
+        # The garbage collector may run at any moment, even while this thread holds the mutex. It therefore
+        # only queues a session's byte here, and the next holder of the mutex unlocks it.
         self.released: deque[int] = deque()
 
 
@@ -244,7 +244,7 @@ class LockProbe:
                 with open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as fd:
                     if not _lock_directory(fd):
                         raise _unknown_reader(
-                            root, "it cannot be told what it reads: try again when it has ended"
+                            root, "the sessions that it reads are unknown: try again when it has ended"
                         ) from None
 
     def __enter__(self) -> Self:

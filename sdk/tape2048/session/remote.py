@@ -5,22 +5,22 @@
     sessions/<session>.<label>.<manifest>/    the files of a session, manifest.json last
     removed/<the same name>.json              a tombstone: the session is no longer listed
 
-``<manifest>`` is the beginning of the SHA-256 of ``manifest.json``, which has the SHA-256 of the other files;
-earlier releases put manifests with CRC-32C alone. A name stands for one content. So a put that is repeated,
-or that two processes make, changes nothing, and bytes that were replaced in the store are found by name.
+``<manifest>`` is the first part of the SHA-256 of ``manifest.json``, which has the SHA-256 of the other
+files; earlier releases put manifests with CRC-32C alone. A name determines the content. A repeated put
+changes nothing, nor does a put by two processes, and the name exposes bytes that were replaced in the store.
 
 The cache of a store's sessions is bounded, and shared by any number of processes::
 
     <cache>/
-        <name>/              a whole session as it is in the store; every byte was compared with its checksum
+        <name>/              a copy of a whole session; every byte was compared with its checksum
         .tables/<name>/      its metadata.db and manifest.json: the run table, without the rows
         .<name>.fetching/    a download, locked by the process that makes it
         .recorder/           locks
 
 Nothing in it is ever out of date. A download takes its room before it begins: its files have their sizes at
-once, and sessions that no process holds go, the least recently used first. It appears by a rename. What a
-killed process has left goes when room is needed, or when the session is wanted again. Sessions in use are
-locked as in any directory (``locks``).
+once, and sessions that no process holds go, the least recently used first. It appears by a rename. The
+remains of a killed process are removed when room is needed, or when the session is fetched again. Sessions in
+use are locked as in any directory (``locks``).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Tombstone(msgspec.Struct, frozen=True):
 def put_session(store: Store, session: Path, label: str) -> str:
     """Put a published session into a store, and read it back.
 
-    What is there under its name stays if it is whole and has the same bytes. Otherwise, it is written again.
+    An existing copy stays if it is whole and has the same bytes. Otherwise, it is written again.
     """
     try:
         local = read_path(session / MANIFEST).tobytes()
@@ -144,12 +144,12 @@ def put_session(store: Store, session: Path, label: str) -> str:
 
 
 def list_sessions(store: Store) -> list[str]:
-    """List the whole sessions of a store, sorted, without those with a tombstone; errors: StoreError."""
+    """List the whole sessions of a store, sorted, without removed sessions. Errors: StoreError."""
     return sorted(list_files(store))
 
 
 def list_files(store: Store) -> dict[str, dict[str, int]]:
-    """List the sessions as :func:`list_sessions`, each with the sizes of its files by name."""
+    """List the sessions as :func:`list_sessions`, each with the names and sizes of its files."""
     removed = store.names(_REMOVED)
     found: dict[str, dict[str, int]] = {}
     for path, size in store.names(SESSIONS).items():
@@ -296,7 +296,7 @@ class Held(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A directory in the cache: whether it is a run table, when it was used, where it is, its size."""
+    """A directory in the cache: whether it is a run table, the time of its last use, its path, its size."""
 
     is_table: bool
     used_ns: int
@@ -403,7 +403,7 @@ class SessionCache:
         draft = target.with_name(f".{name}.fetching")
         while (held := _hold(target)) is None:
             with storage_errors(draft, "writing it"), contextlib.ExitStack() as stack:
-                with contextlib.suppress(FileExistsError):  # exist_ok=True fails if it is renamed meanwhile
+                with contextlib.suppress(FileExistsError):  # another process may rename it
                     draft.mkdir()
                 try:
                     os.close(open_owned(draft, os.O_RDONLY | os.O_DIRECTORY))
@@ -437,7 +437,7 @@ class SessionCache:
                 path=error.path,
                 hint="open the corpus again: the store's owner has removed sessions",
             ) from error
-        with self._changing():  # nobody makes room between the rename and the lock
+        with self._changing():  # no process makes room between the rename and the lock
             rename_noreplace(draft, self.directory / name)
             held = _hold(self.directory / name)
         assert held is not None
@@ -461,7 +461,7 @@ class SessionCache:
 
     @contextlib.contextmanager
     def _room(self, size: int, what: str) -> Iterator[None]:
-        """Make room, and keep it for the block, which takes it; raise CorpusError if there is none."""
+        """Make room, and reserve it for the block. Raise CorpusError if the cache has no room."""
         self.check_fits(size, what)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -495,7 +495,7 @@ class SessionCache:
                     if _remove(entry, removal):
                         excess -= entry.bytes
         except BusyError:
-            pass  # `tape2048 prune` is at work here
+            pass  # `tape2048 prune` is running here
         return None if excess <= 0 else self.max_mb * MEGABYTE + excess - size
 
     def _entries(self) -> Iterator[_Entry]:

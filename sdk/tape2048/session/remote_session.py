@@ -1,8 +1,8 @@
 """Sessions in a store: run tables at once, rows when they are wanted.
 
-A :class:`RemoteSession` has the run table of a session, and addresses for its rows. Whoever reads rows takes
-a :class:`Hold` of their sessions: each is fetched into the cache, unless it is there, and mapped at its
-addresses. With the last hold it is taken out again, and the cache may remove it.
+A :class:`RemoteSession` has the run table of a session, and addresses for its rows. A reader takes a
+:class:`Hold` of the sessions: each missing session is fetched into the cache, and all are mapped at their
+addresses. With the last hold, a session is unmapped, and the cache may remove it.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class RemoteSession(Session):
         self._kept: Hold | None = None
 
     def _reset(self, held: Held | None = None) -> None:
-        """Start with a free lock, and in a forked child with what is mapped already, for good."""
+        """Start with a free lock. A forked child keeps all existing mappings for good."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._held = held
@@ -178,7 +178,7 @@ class RemoteSession(Session):
         self._released: deque[None] = deque()
 
     def _reserve(self, path: Path, manifest: Manifest, metadata: Metadata) -> NDArray[np.void] | Tape:
-        """Reserve addresses for the rows, by what the manifest says of their files."""
+        """Reserve addresses for the rows, by the sizes in the manifest."""
         rows = manifest.rows
         if len(metadata.runs) != manifest.runs:
             raise ManifestError(
@@ -225,7 +225,7 @@ class RemoteSession(Session):
 
     @property
     def stored(self) -> NDArray[Any]:
-        """The addresses of the rows, as ``Session.stored``; only whoever holds the session may read them."""
+        """The addresses of the rows, as ``Session.stored``. Only holders of the session may read them."""
         if self.tape is not None:
             return self.tape.memory[0]
         assert self._steps is not None
@@ -272,7 +272,7 @@ class RemoteSession(Session):
         self._settle()
 
     def _settle(self) -> None:
-        # Whoever has the lock comes here again when it is free.
+        # The holder of the lock comes here again when it is free.
         while self._released and self._lock.acquire(blocking=False):
             try:
                 while self._released:
@@ -312,7 +312,7 @@ class Hold:
 
     @classmethod
     def of(cls, sessions: Iterable[Session]) -> Hold:
-        """Hold sessions, of which those in stores are fetched, several at a time."""
+        """Hold sessions. Sessions in stores are fetched, several at a time."""
         remote = [session for session in sessions if isinstance(session, RemoteSession)]
         check_fits(remote, "these rows are read together")
         hold = cls()

@@ -130,7 +130,7 @@ def find_owners(
 def keep_owned(
     runs: NDArray[np.void], starts: NDArray[np.int64], owner: NDArray[np.int64], rows: int
 ) -> tuple[NDArray[np.void], Owners, NDArray[np.int64]]:
-    """Number the rows of N rows in segments without those of no run; segments as of :func:`find_owners`.
+    """Number the rows of N rows in segments, without rows of no run. Segments are as for :func:`find_owners`.
 
     Returns:
         The run table by first row, the owners of the rows that are left, and the indices of their segments.
@@ -224,7 +224,7 @@ def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64
 
 
 def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    # Not a matrix product: NumPy has no fast one for integers.
+    # Not a matrix product: NumPy has no fast matrix product for integers.
     return np.array([row_counts[column].sum() for column in run_labels.T], np.int64)
 
 

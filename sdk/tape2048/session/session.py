@@ -140,8 +140,8 @@ class Session(RowView):
 
         Checks sizes, types, and that the runs tile the rows, in time proportional to the runs.
         :func:`tape2048.validate_session` checks checksums and rows. The rows of a session on tape are decoded
-        as they are asked for. If the run table lacks each run's rows, and the runs do not lie one after the
-        other with a row for each step, every row's ``run_id`` is read once.
+        on demand. If the run table lacks each run's rows, and the runs do not lie one after the other with a
+        row for each step, every row's ``run_id`` is read once.
 
         Args:
             path: the directory.
@@ -151,7 +151,7 @@ class Session(RowView):
 
         Raises:
             MissingPathError: no such file or directory.
-            NotASessionError: no (finished) session stands there.
+            NotASessionError: the path is not a (finished) session.
             FormatError: the subclass for the first defect found; an incomplete session never opens.
             StorageError: the operating system could not read a file.
             ValueError: ``load`` is invalid.
@@ -195,8 +195,8 @@ class Session(RowView):
     def steps(self) -> NDArray[np.void]:
         """All rows as records, ``STEP_DTYPE[N]`` or ``ACTION_STEP_DTYPE[N]``, read-only.
 
-        Those of a session on tape are decoded at the first access, and then stay in memory, at 29 bytes a
-        row; :meth:`read_rows` decodes a part.
+        A session on tape decodes all rows on first access and keeps them in memory, at 29 bytes a row.
+        :meth:`read_rows` decodes a part.
         """
         if self._steps is None:
             self._steps = self.read_rows(0, len(self))
@@ -205,7 +205,7 @@ class Session(RowView):
 
     @property
     def stored(self) -> NDArray[Any]:
-        """The array of the rows, or of their bytes on tape; of one in a store, its addresses alone."""
+        """The array of the rows, or of their bytes on tape. For a session in a store, only its addresses."""
         if self.foreign is not None:
             return self.foreign.rows
         return self.steps if self.tape is None else self.tape.memory[0]
@@ -237,7 +237,7 @@ class Session(RowView):
 
     @property
     def columns(self) -> Columns:
-        """The columns of the session by name: ``Mapping[str, ColumnInfo]``; lists its directory.
+        """The columns of the session: ``Mapping[str, ColumnInfo]``. Lists its directory.
 
         The mapping raises KeyError for an unknown name, and ColumnError for a half-written column.
         """
@@ -247,7 +247,7 @@ class Session(RowView):
         """Map a column, in time that does not depend on the rows.
 
         Args:
-            name: one of :attr:`columns`.
+            name: a name in :attr:`columns`.
 
         Returns:
             The values ``[N]`` or ``[N, D]``, read-only, with their facts and file. Values of type ``bf16``
@@ -282,7 +282,7 @@ class Session(RowView):
             ValueError: an invalid name or type, or values of another number of rows.
             ColumnError: the column exists (without ``replace``), or the session has rows of no run.
             BusyError: another process writes the column.
-            StorageError: the operating system refused something. A DiskFullError for lack of space.
+            StorageError: the operating system refused something. A DiskFullError if the disk is full.
 
         Example:
             >>> session.write_column(
@@ -315,7 +315,7 @@ class Session(RowView):
             end: at most N.
 
         Raises:
-            IndexError: the range is not one of this session's rows.
+            IndexError: the range is not within this session's rows.
             FormatError: a step on tape that the rules do not allow.
         """
         if not 0 <= first <= end <= len(self):
@@ -359,7 +359,7 @@ class Session(RowView):
             ``bool[R, T]``: ``highest_tile >= threshold``.
 
         Raises:
-            ValueError: the thresholds are invalid, or there are none.
+            ValueError: the thresholds are invalid or empty.
         """
         return run_labels(self.runs, thresholds)
 
@@ -477,14 +477,14 @@ class Session(RowView):
 
 
 def sessions(root: str | os.PathLike[str]) -> list[Path]:
-    """List the finished sessions directly in a directory, sorted by name.
+    """List the finished sessions directly in a directory, sorted.
 
-    A directory counts if it is named like a session, or holds ``metadata.db`` or rows. So a damaged session
-    is listed, and opening it raises its error. Names that start with ``.`` (still being written) and data
-    sets are skipped.
+    A directory counts if its name is a session's, or if it holds ``metadata.db`` or rows. A damaged session
+    is therefore listed, and opening it raises its error. Names that start with ``.`` (still being written)
+    and data sets are skipped.
 
     Raises:
-        MissingPathError: nothing stands at ``root``.
+        MissingPathError: ``root`` does not exist.
         StorageError: it is not a directory, or cannot be listed.
 
     Example:
@@ -516,7 +516,7 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
             return True
         names = {inner.name for inner in Path(entry.path).iterdir()}
     except OSError:
-        return False  # gone meanwhile, or unreadable and not named like a session
+        return False  # gone, or unreadable and without a session's name
     return is_session(names) and not is_dataset(Path(entry.path), names)
 
 

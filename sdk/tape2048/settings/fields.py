@@ -9,7 +9,7 @@ reference table and the sample file derive from it. :func:`read_value` parses an
 
 * **text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number. Seconds can be
   ``90``, ``90s``, ``1.5min``, ``2h`` or ``1d``; megabytes (10**6 bytes) ``500``, ``500MB`` or ``2GB``.
-* **native** (TOML): numbers are numbers. The only text in place of a number is the word for None (such as
+* **native** (TOML): numbers are numbers. The only text instead of a number is the word for None (such as
   ``"off"``).
 
 :func:`read_toml` adds the line numbers that the standard parser does not report. :func:`settings_toml` writes
@@ -186,7 +186,7 @@ def about(
 
 @functools.cache
 def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
-    """Return the settings of a configuration Struct, by name, in the order of its fields."""
+    """Return a mapping of the settings of a configuration Struct, in the order of its fields."""
     info = inspect.type_info(config)
     assert isinstance(info, inspect.StructType)
     found: dict[str, Setting] = {}
@@ -243,13 +243,13 @@ def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
 
 
 def from_file(path: Path, hint: str | None = None) -> list[Given]:
-    """Return the values of a TOML file; ``hint`` says where to find another one."""
+    """Return the values of a TOML file; ``hint`` names another file to use."""
     values, lines = read_toml(path, *([] if hint is None else [hint]))
     return [(name, raw, Origin("file", f"{path}:{lines[name]}")) for name, raw in values.items()]
 
 
 def from_flags(flags: Mapping[str, object]) -> list[Given]:
-    """Return the values of a command's flags, of which those that are None were not given."""
+    """Return the values of a command's flags, without None: these flags were not given."""
     return [
         (name, raw, Origin("flag", "--" + name.replace("_", "-")))
         for name, raw in flags.items()

@@ -4,7 +4,7 @@ A step waits for the one before it, so one game after the other leaves most of t
 therefore runs :data:`LANES` games side by side; their steps have no branch, and the tables of both directions
 stay in the second-level cache.
 
-Kernels check no ranges: ``first`` and ``steps`` of every game have to lie within the arrays. Bytes may be
+Kernels check no ranges: ``first`` and ``steps`` of every game must be within the arrays. Bytes may be
 anything: no byte leads outside of an array, and wrong ones give wrong boards. Decoding notes them, at a few
 instructions a step.
 
@@ -53,7 +53,7 @@ _FIRST_COLUMN = U64(0xF000F000F000F000)
 
 @register_jitable
 def _turn(board: Any, near: Any, far: Any) -> Any:
-    """Transpose under a mask: both constants, or 0 and 0 for the board as it is."""
+    """Transpose under a mask: both constants, or 0 and 0 for the unchanged board."""
     swap = (board ^ (board >> U64(12))) & near
     board = board ^ swap ^ (swap << U64(12))
     swap = (board ^ (board >> U64(24))) & far
@@ -147,7 +147,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
         first: ``i64[G]``: place of each stretch's first step in ``tape`` and in ``boards``.
         steps: ``i64[G]``: its number of steps; may be 0.
         starts: ``u64[G]``: the board before its first step.
-        boards: the output, ``u64[n]``: the board before each step of a stretch; others are left as they are.
+        boards: the output, ``u64[n]``: the board before each step of a stretch; others are not changed.
         finals: the output, ``u64[G]``: the board after the last step.
         wrong: the output, ``u8[G]``: 0 if the rules allow each step; see :func:`judge`.
 
@@ -159,7 +159,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
         (['0x1100000000000000', '0x2000000000000001', '0x1000000000002001'], [0])
     """
     games = first.shape[0]
-    # Of each lane: its game, the steps that it has left, their place, and what it knows.
+    # Of each lane: its game, the steps that it has left, their place, and its board.
     game, left, at = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     board, bad = np.zeros(LANES, np.uint64), np.zeros(LANES, np.uint64)
     following = 0
@@ -179,7 +179,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
             left[lane] -= count
             if left[lane] == 0:
                 finals[game[lane]], wrong[game[lane]] = board[lane], U8(bad[lane] != U64(0))
-    for lane in range(LANES):  # no game is left for one of them. The others continue one by one
+    for lane in range(LANES):  # no game is left for a lane. The others continue one by one
         if left[lane]:
             one, wrongs = board[lane], U64(0)
             for place in range(U64(at[lane]), U64(at[lane] + left[lane])):

@@ -1,6 +1,6 @@
 """Reader of a session's tape: boards of ranges and of single rows, and checks of whole games.
 
-Each step is checked as it is decoded.
+Each step is checked while it is decoded.
 """
 
 from __future__ import annotations
@@ -113,12 +113,13 @@ def check_games(
         boards: ``u64[>= n]`` to decode into; None: a new array.
 
     Returns:
-        Their boards and defects: a start that is none, bit 7, an illegal move, a spawn on a full cell, a game
-        that continues after its end or stops before it; and a score, a highest tile or a number of steps other
-        than the run table's. The anchors of the piece are :func:`anchors_of` its boards.
+        Their boards and defects: an invalid start, bit 7, an illegal move, a spawn on a full cell, a game
+        that continues after its end or stops before it. Further defects are a score, a highest tile or a
+        number of steps other than the run table's. The anchors of the piece are :func:`anchors_of` its
+        boards.
 
     Raises:
-        ValueError: the games do not lie within ``tape``, one after the other.
+        ValueError: the games are not within ``tape``, one after the other.
 
     Example:
         >>> from tape2048.formats.session import RUN_DTYPE
@@ -351,7 +352,7 @@ class Tape:
         return begin, np.where(from_anchor, self.anchors[anchor], self.starts[games])
 
     def _raise_defect(self, game: int) -> None:
-        """Raise a game's defect. The last byte of a game that ends with a 65536 is none."""
+        """Raise a game's defect. The last byte of a game that ends with a 65536 is valid."""
         boards = self.states(game)[:-1]
         run, first, path = self.runs[game], int(self.first_rows[game]), self._directory / ANCHORS_NPY
         due = anchors_of(boards, first, self.anchor_rows)
@@ -410,7 +411,7 @@ def check_anchor_rows(directory: Path, manifest: Manifest | None) -> int:
         raise ManifestError(
             f"no {MANIFEST} beside {TAPE_NPY}",
             path=directory,
-            hint="restore it from a copy: it says how many rows lie between anchors",
+            hint="restore it from a copy: it has the number of rows between anchors",
         )
     found = manifest.anchor_rows
     if found is None or not 1 <= found <= ANCHOR_ROWS_MAX or found & (found - 1):
@@ -452,7 +453,7 @@ def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Path | 
     if wrong.size:
         run = runs[wrong[0]]
         found = f"run {run['id']} has {run['rows']} rows for {run['steps']} steps"
-        expected = f"expected one for each step, and 1 to {GAME_STEPS_MAX}"
+        expected = f"expected a byte for each step, and 1 to {GAME_STEPS_MAX}"
         raise BookkeepingError(f"{found}; {expected}", path=path)
     # Two bits are set, each the first or the second of its nibble, and not both of one.
     rest = starts & (starts - np.uint64(1))

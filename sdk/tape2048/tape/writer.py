@@ -39,8 +39,8 @@ BLOCK_ROWS = 262_144
 class TapeWriter:
     """The files of one unpublished session on tape, game by game. A context manager.
 
-    Every game is decoded once as it is added, for its anchors, and compared with the rules and its row of the
-    run table. Errors of the operating system are OSError.
+    Every game is decoded once when it is added, for its anchors, and compared with the rules and its row of
+    the run table. Errors of the operating system are OSError.
 
     Args:
         directory: exists, and has neither tape nor anchors.

@@ -7,7 +7,7 @@ from tape2048.base.lazy import lazy
 try:
     import torch  # noqa: F401 - checks that it is installed
 except ModuleNotFoundError as error:
-    if error.name != "torch":  # torch is installed, and one of its own imports failed
+    if error.name != "torch":  # torch is installed, and one of torch's imports failed
         raise
     raise ModuleNotFoundError(
         "tape2048.torch needs torch, which is not installed: pip install 'tape2048[torch]' "

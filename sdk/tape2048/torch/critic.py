@@ -65,9 +65,9 @@ class CriticHead(nn.Module):
 
     A linear probe, or ``LayerNorm -> Linear -> GELU -> Dropout -> Linear``.
 
-    With ``ordered``, P(>= T) cannot increase with T, whatever the input: each logit after the first is the
-    previous one minus ``softplus`` of an output (the cumulative link of ordinal regression, McCullagh 1980,
-    with gaps that depend on the input).
+    With ``ordered``, P(>= T) cannot increase with T for any input. Each logit after the first is the previous
+    logit minus ``softplus`` of an output. This is the cumulative link of ordinal regression (McCullagh 1980),
+    with gaps that depend on the input.
 
     Args:
         in_dim: D, width of the vectors.
@@ -127,7 +127,7 @@ class CriticHead(nn.Module):
     def set_prior(self, shares: Sequence[float]) -> None:
         """Start from the T shares of true labels, each in [0, 1], as every row's probabilities.
 
-        Weights of the last layer become 0. So training does not start by learning the prevalence, and the
+        Weights of the last layer become 0. Training then does not start by learning the prevalence, and the
         probability of a threshold that no game reached stays near 0.
         """
         if len(shares) != len(self.thresholds) or not all(0 <= share <= 1 for share in shares):
@@ -280,7 +280,7 @@ class TorchCritic(DrawsBoards):
             checkpoint: the factory's argument, for kind ``"embeddings"``.
 
         Raises:
-            MissingPathError: nothing stands at the path.
+            MissingPathError: the path does not exist.
             ModelError: there is no critic, it is damaged, or the tower is another one.
             ConfigError: no such device, or an unusable factory.
             StorageError: the operating system could not read something.

@@ -1,6 +1,6 @@
 """Embedding of sessions: the column of a tower's vectors of all rows.
 
-The tower runs in evaluation mode, in float32 on a CPU and under bfloat16 autocast on CUDA; the vectors are
+The tower runs in evaluation mode, in float32 on a CPU and under bfloat16 autocast on CUDA. The vectors are
 rounded to bfloat16, to nearest, ties to even.
 """
 
@@ -75,8 +75,8 @@ def embed_session(
         batch_rows: maximum number of rows in a batch, >= 1.
         chunk_rows: rows of a chunk, >= 1. A resumed job keeps its first size.
         share: index of this process's share, from 0, and number of shares.
-        force: make embeddings even if the session has some, or an unfinished job of another tower. Those
-            stay until the new ones are complete.
+        force: make embeddings even if the session has some, or an unfinished job of another tower. The old
+            embeddings stay until the new embeddings are complete.
         progress: called with the number of this share's rows done, and of all of them.
 
     Raises:

@@ -10,11 +10,11 @@ Needs torch (``pip install 'tape2048[torch]'``)::
 
 Tensors view the buffers that the gather fills without the GIL: threads suffice, and nothing is copied. A
 buffer is filled again once nothing refers to its tensors or to views of them, so every batch that you hold
-stays as it is. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory.
+stays unchanged. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory.
 
 **Torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches for any
 W. Any other ``batch_size`` is an error: the loader's batches are complete. Worker processes have copies of
-the loader, so iterate over ``loader.counting(data_loader)``: passes begin at this loader's state, and count
+the loader, so iterate over ``loader.counting(data_loader)``: passes start at this loader's state, and count
 in it. Without it, each pass is the next epoch, and the state stays.
 """
 
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from tape2048.batches.fields import Batch, LabelDtype
     from tape2048.corpus import Corpus
 
-#: Tensors by field, of the fields' types. But unsigned integers of more than a byte are signed, of the same
-#: bits, and columns of ``bf16`` are bfloat16.
+#: Tensors by field, of the fields' types. Unsigned integers of more than a byte become signed, with the same
+#: bits, and columns of ``bf16`` become bfloat16.
 Tensors = dict[str, torch.Tensor]
 
 # Torch has few operations for unsigned types other than uint8; NumPy has no bfloat16, whose bits are uint16.
@@ -83,22 +83,23 @@ default_collate_fn_map[_Served] = _reject_joining
 class CriticLoader(IterableDataset[Tensors]):
     """Batches of a corpus as prefetched tensors; see the module.
 
-    Each iteration serves the rest of the current epoch. The seed and the state alone decide the batches,
-    whatever the number of threads or workers.
+    Each iteration serves the rest of the current epoch. The seed and the state alone decide the batches. The
+    number of threads or workers does not matter.
 
     Args:
         source: a corpus, ``corpus.capped(...)``, or a mixture.
         batch_size: rows of a batch, >= 1.
         threads: number of threads; 0: each batch is made on demand.
         prefetch: batches made ahead of the newest one handed out, >= 1.
-        device: target of the copies; None and the CPU leave batches where they were made.
+        device: target of the copies; None and the CPU copy nothing.
         pin_memory: whether batches are in pinned memory; by default if CUDA is available.
         **options: as for :class:`tape2048.batches.batches.Batches`.
 
     Yields:
         ``dict`` of tensors by field, ``[B, ...]``: ``tokens`` uint8, ``labels`` bool or float32, ``weight``
         float32, ``row`` and ``seed`` int64, ``run``, ``step``, ``steps_left`` and ``score`` int32, columns as
-        in their files (unsigned ones of more than a byte as signed, ``bf16`` as bfloat16), the others uint8.
+        in their files (unsigned integers of more than a byte as signed, ``bf16`` as bfloat16), the others
+        uint8.
 
     Attributes:
         batches: numbers and fills the batches; its state is the loader's.
@@ -188,7 +189,7 @@ class CriticLoader(IterableDataset[Tensors]):
         worker = get_worker_info()
         if worker is None:
             return self._iterate()
-        # A worker's seed is its number plus a random one of its DataLoader's pass.
+        # A worker's seed is its number plus a random number of the DataLoader's pass.
         return self._in_worker(worker.id, worker.num_workers, worker.seed - worker.id)
 
     def _iterate(self) -> Iterator[Tensors]:
@@ -267,7 +268,7 @@ class CriticLoader(IterableDataset[Tensors]):
         batches = self.batches
         here = batches.start_of(batches.epoch + 1) if batches.is_over else batches.here
         shared = self._shared.numpy().view(np.uint64)
-        # The lowest bit of the version: a counted pass starts there, whatever the worker has read before.
+        # The lowest bit of the version: a counted pass starts there, even if the worker has read more.
         shared[:] = [(int(shared[0]) | 1) + 1 + counted, batches.seed, here[0] % (1 << 64), *here[1:], 0]
 
     def _go_to_pass(self, reader: int) -> None:
@@ -279,7 +280,8 @@ class CriticLoader(IterableDataset[Tensors]):
             batches.go_to(*here)
         elif self._version is None:  # in a new worker, whose copy lacks uncounted passes alone
             batches.begin()
-            # Number and name of a pass are one word, which all its workers write alike, and none reads half.
+            # Number and name of a pass are one word. All its workers write the same word, and no worker reads
+            # half of it.
             name = reader % (1 << _PASS_BITS) or 1
             number, before = divmod(newest, 1 << _PASS_BITS)
             if before != name:
@@ -419,7 +421,7 @@ class CriticDataset(Dataset[Tensors]):
         label_dtype: ``"bool"`` or ``"float32"``.
 
     Raises:
-        TypeError: ``corpus`` is none of these.
+        TypeError: ``corpus`` is of another type.
         ValueError: an unknown field or type, or invalid thresholds.
 
     Example:
@@ -481,7 +483,7 @@ def as_torch_dataset(
 
 
 def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> CriticDataset | CriticLoader:
-    """Return a corpus, data set or pack.dat as a data set of one of torch's kinds.
+    """Return a corpus, data set or pack.dat as a PyTorch data set.
 
     Args:
         corpus: the source of the rows, as for :class:`CriticDataset`; for a :class:`CriticLoader` also
@@ -490,7 +492,7 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
         **options: of the class.
 
     Raises:
-        TypeError: ``corpus`` is none of these, or no corpus without ``map_style``.
+        TypeError: ``corpus`` is of another type, or is not a corpus and ``map_style`` is false.
 
     Example:
         >>> from tape2048 import Corpus

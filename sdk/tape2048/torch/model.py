@@ -1,4 +1,4 @@
-"""What a training learns with, and from: model, optimizer, split, loaders, the balance of labels."""
+"""The parts of a training: model, optimizer, split, loaders, the balance of labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of a training under ``torchrun``: what they exchange, and whether they are alike."""
+"""The ranks of a training under ``torchrun``: their messages, and the check of their data and settings."""
 
 from __future__ import annotations
 

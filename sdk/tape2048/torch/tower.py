@@ -9,7 +9,7 @@ directory::
 
 The directory of a critic that was trained on tokens contains a tower, and can be opened as one.
 
-A **foreign tower** is named ``module:factory``. ``factory(checkpoint)`` is called with the path of the
+A **foreign tower** is specified as ``module:factory``. ``factory(checkpoint)`` is called with the path of the
 checkpoint, or None, and returns a ``torch.nn.Module`` or another callable. Embeddings carry the SHA-256 of
 their tower: of the checkpoint's bytes, or else of the module's parameters.
 """
@@ -88,7 +88,7 @@ class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Tower(nn.Module):
     """A transformer encoder over the 16 cells, mean-pooled.
 
-    A cell's token is the sum of an embedding of its exponent and one of its position. Layers normalise first
+    A cell's token is the sum of the embeddings of its exponent and its position. Layers normalise first
     (pre-norm: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture"), and a last
     normalisation precedes the mean.
 
@@ -183,7 +183,7 @@ def open_tower(
     if is_factory(text):
         return _open_factory(text, checkpoint, pooling)
     if checkpoint is not None:
-        raise ConfigError(f"found a checkpoint for {text!r}, expected one for a module:factory alone")
+        raise ConfigError(f"found a checkpoint for {text!r}, expected a module:factory alone")
     if pooling != "mean":
         raise ConfigError(f"pooling: found {pooling!r}, expected 'mean', as for all built-in towers")
     return _open_directory(Path(text))
@@ -215,7 +215,7 @@ def _open_directory(path: Path) -> OpenTower:
     if not path.is_dir():
         raise ModelError(
             "no directory of a tower or critic", path=path,
-            hint="name one that `tape2048 critic train` made, or a module:factory",
+            hint="name a critic of `tape2048 critic train`, or a module:factory",
         )  # fmt: skip
     if (path / TOWER_JSON).exists():
         config, tensors = read_json(path / TOWER_JSON, TowerConfig), read_tensors(path / MODEL)
@@ -248,7 +248,7 @@ class _CriticWithTower(msgspec.Struct):
 
 
 def read_json(path: Path, kind: type[S]) -> S:
-    """Read a small JSON file as a Struct; raise ModelError where it is malformed."""
+    """Read a small JSON file as a Struct. ModelError if it is malformed."""
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -282,7 +282,7 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
             raise MissingPackageError(f"{spec} needs {error.name}, which is not installed") from error
         raise ConfigError(
             f"{spec}: no module {match['module']!r}",
-            hint="start where it is, or put its directory in PYTHONPATH",
+            hint="start in its directory, or put its directory in PYTHONPATH",
         ) from error
     factory: Any = getattr(module, match["name"], None)
     if factory is None:
@@ -299,7 +299,7 @@ _HINT = "pip install 'tape2048[critic]'"
 
 
 def require(package: str, what: str, hint: str = _HINT) -> Any:
-    """Import a package of an extra; raise MissingPackageError where it is not installed."""
+    """Import a package of an extra. MissingPackageError if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -325,7 +325,8 @@ def pick_device(name: str) -> torch.device:
         if (device.index or 0) >= count:
             build = torch.version.cuda or "none: a build for the CPU alone"
             raise ConfigError(
-                f"found the device {name!r}, expected one of {count} CUDA devices (PyTorch's CUDA: {build})",
+                f"found the device {name!r}, expected an index below {count}, the number of CUDA devices "
+                f"(PyTorch's CUDA: {build})",
                 hint="the device cpu is always available; pytorch.org has other builds",
             )
     return device
@@ -370,7 +371,7 @@ def load_state(make: Callable[[], M], tensors: Mapping[str, torch.Tensor], what:
 
 
 def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """Parse a safetensors file; raise ModelError where it is malformed."""
+    """Parse a safetensors file. ModelError if it is malformed."""
     safetensors = require("safetensors.torch", "reading a model")
     try:
         check_length(data, None)  # the library takes 2 KB for each array of any header
@@ -389,7 +390,7 @@ def by_prefix(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.
 
 
 def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return SHA-256 (hex) of a text and of tensors by name, type, shape and elements."""
+    """Return SHA-256 (hex) of a text and of the names, types, shapes and elements of tensors."""
     digest = hashlib.sha256(about)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())

@@ -8,17 +8,17 @@
         best/, last/             critics (tape2048.torch.critic): lowest validation loss; newest
         tensorboard/             with the setting `tensorboard`
 
-The seed, the step and the rows decide each batch; the checkpoint has the rest: the parameters, AdamW's
+The seed, the step and the rows decide each batch. The checkpoint has the rest: the parameters, AdamW's
 moments, the loader's position, the generators' states. On a CPU with the same number of threads, a training
 that was killed and resumed gives the same numbers, to the last digit.
 
-Each row's loss counts by its weight, the rows that it stands for, divided by the mean weight of an epoch; the
-batch's loss is the sum divided by its rows. So the expected gradient is that of the loss over all rows of all
-games, on any number of ranks. Division by the sum of the batch's own weights would be biased: a batch of
-long games would count no more than one of short games.
+Each row's loss is multiplied by its weight, the number of rows that it represents, and divided by the mean
+weight of an epoch. The batch's loss is the sum divided by its rows. The expected gradient is then the
+gradient of the loss over all rows of all games, on any number of ranks. Division by the sum of the batch's
+own weights would be biased: a batch of long games would count no more than a batch of short games.
 
 Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes, and the
-others get its checkpoint from it. Before they begin, the ranks compare their sessions and settings.
+others get its checkpoint from it. Before they start, the ranks compare their sessions and settings.
 
 Any number of ranks can resume a checkpoint, without ``pool_rows``: they share the rest of the epoch. A step
 then has more or fewer rows, so the learning rate follows the rows learned from. Where ``steps_max`` ends the
@@ -129,7 +129,7 @@ def load_checkpoint(  # noqa: PLR0917
     written = tensors.pop("sha256", None)
     if written is not None and not torch.equal(written, _sha256_of(tensors)):
         raise StateError(
-            "the file is damaged: its SHA-256 is not the one that was written with it", path=path,
+            "the file is damaged: its SHA-256 differs from the recorded SHA-256", path=path,
             hint="start over with another --out, or restore the file from a copy",
         )  # fmt: skip
     try:
@@ -145,7 +145,7 @@ def load_checkpoint(  # noqa: PLR0917
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
     except (RuntimeError, ValueError) as error:
         raise StateError(f"the parameters are of other sizes: {error}", path=path) from error
-    # This rank's generators. Those that are not in the checkpoint keep their state.
+    # This rank's generators. Generators that are not in the checkpoint keep their state.
     cpu, cuda = (parts["rng"].get(f"{kind}.{ranks.rank}") for kind in ("cpu", "cuda"))
     if cpu is not None:
         torch.set_rng_state(cpu)
@@ -438,7 +438,7 @@ class _Trainer:
         self._loss = math.nan
 
     def _resume(self) -> None:
-        """Go on from rank 0's checkpoint, if there is one. The other ranks may be on nodes without it."""
+        """Resume from rank 0's checkpoint, if it exists. The other ranks may be on nodes without it."""
         path = self.directory.checkpoint
         content = self.ranks.from_first(
             lambda: read_path(path).tobytes() if self.directory.has_checkpoint() else None

@@ -189,7 +189,7 @@ class Remote(Store):
         self._reach()
         data = self._bucket.get(key)
         if data is None:
-            raise MissingPathError("nothing stands at this address", path=self.path(key))
+            raise MissingPathError("no such object", path=self.path(key))
         yield data
 
     def _names(self, directory: str) -> dict[str, int]:
@@ -470,7 +470,7 @@ MUTANTS = {
             "    staged = store.stage(directory)\n",
             "    store.commit(directory, MANIFEST, text)\n    staged = store.stage(directory)\n",
         ),
-        "nothing stands at this address",
+        "no such object",
     ),
     "a lease without a look at the others' claims": (
         Mutant(

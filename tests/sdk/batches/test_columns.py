@@ -199,7 +199,7 @@ def test_missing_columns(tmp_path: Path) -> None:
     assert OURS[1] in caught.value.path
     with pytest.raises(errors.ColumnError, match="no column 'y'"):
         corpus.batches(fields=("y",))
-    with pytest.raises(ValueError, match="no field 'token'. The nearest is 'tokens'"):
+    with pytest.raises(ValueError, match=r"no field 'token'\. The nearest is 'tokens'"):
         corpus.batches(fields=("token",))
 
 

@@ -46,7 +46,10 @@ STRONG: list[tuple[dict[str, Any], list[int]]] = [
 @pytest.mark.parametrize(
     ("args", "scores"),
     [
-        ({"weights": "small", "look_below": 0}, [263560, 153240, 70832, 79956, 289684, 260716, 364792, 59908]),
+        (
+            {"weights": "small", "look_below": 0},
+            [263560, 153240, 70832, 79956, 289684, 260716, 364792, 59908],
+        ),
         ({"weights": "small"}, [157132, 342204, 279388, 283924]),
         ({"weights": "fast", "epsilon": 0.02, "temperature": 3.0}, [36000, 34504]),
         *(STRONG if os.environ.get("FULL_SWEEP") == "1" else []),

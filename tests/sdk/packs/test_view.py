@@ -143,8 +143,8 @@ class TestSplit:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({}, "expected one of them"),
-            ({"test_pct": 0.5, "test_size": 1}, "expected one of them"),
+            ({}, "expected exactly one value"),
+            ({"test_pct": 0.5, "test_size": 1}, "expected exactly one value"),
             ({"test_pct": 0.0}, "share between 0 and 1"),
             ({"test_pct": 1}, "share between 0 and 1"),
             ({"test_pct": float("nan")}, "share between 0 and 1"),

@@ -231,7 +231,7 @@ class TestNamed:
         "mask", [np.ones(42, np.bool_), np.ones(43, np.int64), np.ones((43, 1), np.bool_)]
     )
     def test_wrong_mask(self, corpus: Corpus, mask: Any) -> None:
-        with pytest.raises(ValueError, match="one for each run"):
+        with pytest.raises(ValueError, match="an entry for each run"):
             corpus.where(mask)
 
 

@@ -1,6 +1,7 @@
 """Packs of another project's games, written from its description and not by the code under test.
 
-The games are played by its rules: two 32768 tiles merge, and The game continues. Boards are lists of exponents.
+The games are played by its rules: two 32768 tiles merge, and The game continues. Boards are lists of
+exponents.
 """
 
 import gzip

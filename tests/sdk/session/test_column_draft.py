@@ -415,7 +415,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
                     while file.write(bytes(4096)):
                         pass
 
-        with pytest.raises(errors.DiskFullError, match="bytes are free. The columns take 10,000,128"):
+        with pytest.raises(errors.DiskFullError, match=r"bytes are free\. The columns take 10,000,128"):
             write_columns(session, [ColumnInfo("huge", "u8", 500_000)], make, chunk_rows=CHUNK)
         with pytest.raises(errors.DiskFullError, match="No space"):
             write_columns(session, wide, make, chunk_rows=CHUNK, progress=fill)

@@ -175,7 +175,7 @@ class TestShards:
         path = write_ours(tmp_path / NAME, Spec(manifest=False))
         (path / "steps.npy").unlink()
         (path / "steps-000001.npy").write_bytes(npy_bytes(rows_of(Spec())[:13]))
-        with pytest.raises(errors.BookkeepingError, match="20 rows together. The steps have 13"):
+        with pytest.raises(errors.BookkeepingError, match=r"20 rows together\. The steps have 13"):
             Session.open(path)
 
     def test_other_row_type(self, tmp_path: Path) -> None:

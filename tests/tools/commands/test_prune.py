@@ -289,7 +289,7 @@ def test_what_is_read_stays_and_the_next_goes(tape: Tape, many: Path) -> None:
     session = Session.open(many / name(1))
     done = tape("prune", many, "--max-sessions", 5)
     assert done.code == 0
-    assert f"kept, as it is being read: {name(1)}" in done.out
+    assert f"kept, because a process reads it: {name(1)}" in done.out
     assert left(many) == [1, 5, 6, 7, 8]
     assert tape("prune", many, "--max-sessions", 4, "--json").json["read"] == [name(1)]
     del session

@@ -348,7 +348,9 @@ def test_dropped_games_are_not_said_to_be_in_play() -> None:
     some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"], games_dropped=36)
     out = io.StringIO()
     Console(file=out, width=120).print(summary_parts(some)[0])
-    assert "36 games of the workers: not started, in play, or finished and not yet written" in out.getvalue()
+    assert (
+        "36 games of the workers: not started, in progress, or finished and not yet written" in out.getvalue()
+    )
 
 
 class ClosedTerminal(io.StringIO):

@@ -157,7 +157,7 @@ def test_dropped_games_are_shown(tape: Tape, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(control.Running, "stop", stop)
     monkeypatch.setattr(control.Running, "wait", lambda *_: True)
     write(tmp_path)
-    dropped = "2,001 games of the workers: not started, in play, or finished and not yet written"
+    dropped = "2,001 games of the workers: not started, in progress, or finished and not yet written"
     said = tape("stop", str(tmp_path), "--now").out
     assert said == f"stopped (SIGUSR2): 1 session, 4,001 games, 9,000,000 rows; dropped: {dropped}\n"
     shown = tape("status", str(tmp_path)).out
@@ -183,5 +183,5 @@ def test_the_running_recorder_is_the_default(tape: Tape, tmp_path: Path) -> None
     write(tmp_path, "c", state="draining", ending=True)
     done = tape("rotate", str(tmp_path))
     assert done.code == errors.RecorderError.exit_code
-    assert "found 2 recorders at work, expected one: b, c" in done.err
+    assert "found 2 running recorders, expected one: b, c" in done.err
     assert "about to end" in tape("rotate", str(tmp_path), "--instance", "c").err

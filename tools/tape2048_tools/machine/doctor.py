@@ -102,7 +102,7 @@ class Machine:
         return os.statvfs(path)
 
     def limit(self, kind: int) -> int | None:
-        """Return a soft limit, or None if there is none."""
+        """Return a soft limit, or None if it is unlimited."""
         soft, _ = resource.getrlimit(kind)
         return None if soft == resource.RLIM_INFINITY else soft
 
@@ -234,7 +234,7 @@ def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     if free >= wanted:
         return "ok", f"{free:,.0f} MB"
     if free < config.min_free_mb:
-        found = f"{free:,.0f} MB; the recorder does not start below min_free_mb = {config.min_free_mb}"
+        found = f"{free:,.0f} MB. The recorder does not start below min_free_mb = {config.min_free_mb}"
         return "fail", found, "free some space (tape2048 prune), or lower min_free_mb"
     found = f"{free:,.0f} MB; {wanted:,.0f} hold two sessions of rotate_steps = {config.rotate_steps:,}"
     return "warn", found, "free some space, set a [retention], or lower rotate_steps"
@@ -325,7 +325,7 @@ def _clock(_: RecorderConfig, machine: Machine) -> Result:
     synchronised = machine.clock_is_synchronised()
     now = time.time()
     if now < 1_700_000_000:
-        return "fail", f"it shows {time.ctime(now)}", "set it: sessions are named after their start"
+        return "fail", f"it shows {time.ctime(now)}", "set it: sessions have their start in their names"
     if synchronised is False:
         return "warn", "not synchronised", "enable systemd-timesyncd, chrony or the host's clock"
     return "ok", "synchronised" if synchronised else "unknown whether it is synchronised"
@@ -373,7 +373,7 @@ def _processor(_: RecorderConfig, machine: Machine) -> Result:
 def _cores(config: RecorderConfig, machine: Machine) -> Result:
     cores = machine.cores()
     if config.workers > cores:
-        return "warn", f"{cores} for {config.workers} workers", "workers = 0 takes one for each core"
+        return "warn", f"{cores} for {config.workers} workers", "workers = 0 starts a worker for each core"
     return "ok", f"{cores} for {counted(config.worker_count, 'worker')}"
 
 
@@ -394,7 +394,7 @@ def _torch(_: RecorderConfig, machine: Machine) -> Result:
     return "ok", f"{version}, {', '.join(devices) or 'without CUDA'}"
 
 
-#: The checks by name, in the order of the report.
+#: A mapping of names to checks, in the order of the report.
 CHECKS: dict[str, CheckFunction] = {
     "out_dir": _out_dir,
     "file system": _file_system,

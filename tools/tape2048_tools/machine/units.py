@@ -34,7 +34,7 @@ FINAL = (2, *sorted(error.exit_code for error in (ConfigError, MissingPackageErr
 _BACK_OFF = "RestartSteps=6\nRestartMaxDelaySec=5min\n"
 _BACK_OFF_SINCE = 254
 
-#: The program in the samples of a checkout: one in a virtual environment.
+#: The program in the samples of a checkout, in a virtual environment.
 _SAMPLE_PROGRAM = "/opt/tape2048/bin/tape2048"
 
 
@@ -103,7 +103,7 @@ def _template(name: str) -> str:
 
 
 def drop_in(paths: ServicePaths, instance: str, config: RecorderConfig) -> list[Unit]:
-    """Return the drop-ins that an instance's configuration needs, at most one for each service."""
+    """Return the drop-ins that an instance's configuration needs, at most a drop-in for each service."""
     recorder, prune, validate = ([], [], []) if paths.user else _permissions(config)
     if config.drain_timeout_s + 60 > STOP_TIMEOUT_S:
         stop = int(config.drain_timeout_s + 120)

@@ -40,7 +40,7 @@ _PATHS = frozenset({"out_dir", "model_dir", "metrics_textfile"})
 
 
 def choices_of(setting: Setting) -> list[str]:
-    """Return the values of a setting that takes one of a few words. Otherwise, nothing."""
+    """Return the words that a setting accepts, or nothing for other settings."""
     found = _CHOICES.fullmatch(setting.pattern or "")
     return found[1].split("|") if found else []
 
@@ -114,7 +114,7 @@ def setting_options(command: Any) -> Any:
 
 
 def some_setting_options(takes: Callable[[str], bool]) -> Callable[[Any], Any]:
-    """Return a decorator as :func:`setting_options`, with the flags of some settings, by name."""
+    """Return a decorator as :func:`setting_options`, with the flags of the named settings."""
     text = f"TOML file with settings.  [default: the file named by {CONFIG_ENV}]"
     config = click.option("--config", "config_path", type=click.Path(path_type=Path), help=text)
     return lambda command: config(flags_of(RecorderConfig, takes)(command))

@@ -116,7 +116,9 @@ def in_model(model_share: float | None) -> str:
 
 def dropped_words(games: int) -> str:
     """Return the number of games that were not recorded, and their possible states."""
-    return f"{counted(games, 'game')} of the workers: not started, in play, or finished and not yet written"
+    return (
+        f"{counted(games, 'game')} of the workers: not started, in progress, or finished and not yet written"
+    )
 
 
 def summary_parts(summary: Summary) -> list[RenderableType]:
@@ -234,7 +236,7 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
 
 
 def open_games(config: NTupleCriticConfig) -> GameSource:
-    """Return the games of a training: those of its sessions, or those that its player plays now."""
+    """Return the games of a training: of its sessions, or new games of its player."""
     if config.games is None:
         from tape2048.critic.ntuple.critic import corpus_games
 
@@ -311,7 +313,7 @@ def player_panel(config: TrainingConfig, out: str) -> ProgressPanel:
 def player_summary(
     progress: TrainingProgress, *, done: bool, network: Path | None, curve: Path | None
 ) -> list[RenderableType]:
-    """Return the result, and the commands to try next, as text; ``network`` is None if none was written."""
+    """Return the result, and the commands to try next, as text; ``network`` is None without a new file."""
     found = progress.figures
     score = found["mean_score"]
     facts: dict[str, Any] = {

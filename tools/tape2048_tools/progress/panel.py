@@ -55,7 +55,7 @@ class Progress(NamedTuple):
         rate: speed, and related facts (``1.5M steps/s``).
         elapsed_s: seconds since the start.
         left_s: estimated seconds to the end.
-        facts: further facts by name.
+        facts: a mapping of further facts.
         trend: name and value of the fact that panels draw as a curve.
         warning: why the job is paused.
     """
@@ -192,7 +192,7 @@ def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
 
 
 class LogPanel(ProgressPanel):
-    """A log with a line for each event, and one for the progress every ``interval_s``."""
+    """A log with a line for each event, and a line of progress every ``interval_s``."""
 
     def __init__(
         self, interval_s: float, *, level: str = "info", form: str = "text", **how: Callable[[Any], Progress]
@@ -224,8 +224,8 @@ class LogPanel(ProgressPanel):
 class Display:
     """Lines on a terminal that are replaced by the next ones. A context.
 
-    A terminal that becomes narrower wraps its lines. So lines have no frame and end with their text: short
-    lines stay whole, and the additional rows of longer lines are erased before the next display.
+    A terminal that becomes narrower wraps its lines. Therefore lines have no frame and end with their text:
+    short lines stay whole, and the additional rows of longer lines are erased before the next display.
     """
 
     def __init__(self, console: Console, *, transient: bool = True) -> None:

@@ -11,8 +11,8 @@ A process that is killed loses the current session only, and the next process ma
 without a record is compared with the new output: equal outputs are kept, different outputs are an error. Two
 processes on one session waste work and damage nothing.
 
-The shard of a session follows from its name alone. So shards that list a growing directory at different times
-neither skip a session nor share one.
+A session's name alone decides its shard. Shards that list a growing directory at different times therefore
+neither skip a session nor share a session.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from tape2048.io.reading import read_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    #: Makes the outputs of a session below a directory, and returns a summary. One that says ``ok: False``
-    #: is of a session in which defects were found: nothing is kept, and the session is tried again.
+    #: Makes the outputs of a session below a directory, and returns a summary. ``ok: False`` in it means that
+    #: the session has defects. Then nothing is kept, and the session is tried again.
     Work = Callable[[Path, Path], dict[str, Any]]
 
 Engine = Literal["ray"]
@@ -218,13 +218,13 @@ def shard_of(name: str, shards: int) -> int:
 
 
 def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
-    """Sort sessions by name, without repeated paths; MaintenanceError for two sessions with one name."""
+    """Sort sessions, without repeated paths. MaintenanceError for two sessions of the same name."""
     by_name: dict[str, Path] = {}
     for path in map(Path.absolute, sessions):
         other = by_name.setdefault(path.name, path)
         if other != path:
             raise MaintenanceError(
-                f"has the name of {other}, and outputs are named by session",
+                f"has the name of {other}, and outputs have the names of sessions",
                 path=path,
                 hint="Use a separate directory of outputs for each of their directories.",
             )
@@ -274,5 +274,5 @@ def _decode(path: Path, kind: Any) -> Any:
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        hint = "remove it: its session is made again, and compared with what is there"
+        hint = "remove it: its session is made again, and compared with the existing file"
         raise MaintenanceError(f"malformed: {error}", path=path, hint=hint) from error

@@ -36,7 +36,7 @@ NO_LIMIT = "no limit is set: use flags, or [retention] in the recorder's file"
 #: The rule that frees space; checked again before each removal.
 FREE_SPACE = "keep_free_mb"
 
-#: Reading one fact by its key takes a few hundred operations of SQLite, whatever the size of the file.
+#: Reading one fact by its key takes a few hundred operations of SQLite, for files of any size.
 _FACT_WORK = WorkLimit(100_000, 1)
 
 
@@ -84,7 +84,7 @@ def free_bytes(root: Path) -> int:
 
 
 def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate], list[tuple[Path, str]]]:
-    """Return the removable sessions of a directory, oldest first, and the skipped ones with the reason."""
+    """Return the removable sessions of a directory, oldest first, and the skipped sessions with reasons."""
     found: list[Candidate] = []
     passed: list[tuple[Path, str]] = []
     for path in sessions(root):
@@ -124,7 +124,7 @@ def start_s(text: str) -> float:
 def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
     """Split the model tag and the counter that publishing adds to a taken name (1: none).
 
-    ``a-2`` may be a tag of its own, so a tag that ends in a number is looked up in the session.
+    ``a-2`` may be a separate tag, so a tag that ends in a number is looked up in the session.
     """
     tag, dash, count = text.rpartition("-")
     if not (dash and tag and count.isascii() and count.isdigit()):
@@ -135,7 +135,7 @@ def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
             row = database.execute(query).fetchone() if "session" in tables else None
             fact = msgspec.json.decode(row[0]) if row else None
     except (TapeError, msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
-        return text, 1  # damaged: a tag of its own, so that keep_last protects it
+        return text, 1  # damaged: a separate tag, so that keep_last protects it
     return (tag, int(count)) if fact == tag else (text, 1)
 
 
@@ -149,8 +149,8 @@ def make_plan(
 ) -> PrunePlan:
     """Choose the sessions to remove from candidates, the oldest first.
 
-    A session that a process reads stays, and limits of size and count remove the next session instead. One
-    that starts in the future, by a wrong clock, stays, and does not count as one of the newest.
+    A session that a process reads stays, and limits of size and count remove the next session instead. A
+    session that starts in the future, by a wrong clock, stays, and does not count among the newest.
     """
     dated = [session for session in found if session.start_s <= now_s]
     planner = _Planner(dated, retention, functools.cache(is_held))
@@ -159,7 +159,7 @@ def make_plan(
         planner.apply(limits, [session for session in dated if session.tag == tag], f" of {tag}", now_s)
     if (limit := retention.general.keep_free_mb) is not None:
         missing = limit * MEGABYTE - free - sum(session.bytes for session in planner.gone)
-        planner.shed(dated, missing, FREE_SPACE, f"{limit} MB are to be free")
+        planner.shed(dated, missing, FREE_SPACE, f"{limit} MB must be free")
     future = [session.name for session in found if session.start_s > now_s]
     planner.unmet += [f"{name} starts in the future and stays: was the clock wrong?" for name in future]
     left = [session for session in found if session not in planner.gone]
@@ -257,7 +257,7 @@ def remove_originals(paths: Sequence[Path]) -> list[Removed]:
 
 
 def not_removed(removed: Sequence[Removed]) -> list[dict[str, str]]:
-    """Return the sessions that were not removed, with the reasons."""
+    """Return the sessions that were not removed, and the reasons."""
     return [
         {"path": str(one.path), "why": "it is being read" if one.error is None else str(one.error)}
         for one in removed

@@ -239,7 +239,7 @@ def read_each(root: Path, read: Callable[[Path], T]) -> list[tuple[Path, T | Tap
         try:
             found.append((path, read(path)))
         except TapeError as error:
-            if os.path.lexists(path):  # otherwise it was removed meanwhile
+            if os.path.lexists(path):  # otherwise another process removed it
                 found.append((path, error))
         except FileNotFoundError:
             continue

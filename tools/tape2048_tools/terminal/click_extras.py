@@ -49,7 +49,7 @@ class _Path(click.Path):
         return path
 
     def shell_complete(self, _ctx: object, _param: object, incomplete: str) -> list[CompletionItem]:
-        """Complete sessions of the typed directory, or of ``selfplay``; files where there are none."""
+        """Complete sessions of the typed directory, or of ``selfplay``, or else files."""
         from click.shell_completion import CompletionItem
 
         if self.completed != "session":
@@ -69,7 +69,7 @@ class _Path(click.Path):
 
 
 def refuse_missing(path: Path, hint: str | None = None) -> None:
-    """Raise MissingPathError if nothing stands at a path; other errors are left to whoever reads it."""
+    """Raise MissingPathError if a path does not exist. Its reader raises other errors."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -110,19 +110,19 @@ def tower(value: str) -> str:
 
 
 def critic_or_name(value: str) -> Path:
-    """Convert a critic's path, or the name of one that ships."""
+    """Convert a critic's path, or the name of a shipped critic."""
     from pathlib import Path
 
     from tape2048.critic.facts import SHIPPED
 
     path = Path(value)
     if value not in SHIPPED:
-        refuse_missing(path, f"a path, or one that ships: {', '.join(SHIPPED)}")
+        refuse_missing(path, f"a path, or a shipped critic: {', '.join(SHIPPED)}")
     return path
 
 
 def shard(value: str) -> tuple[int, int]:
-    """Parse ``I/N`` with 1 <= I <= N; the returned index starts at 0."""
+    """Parse ``I/N`` with 1 <= I <= N. The returned index starts at 0."""
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", value)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise click.BadParameter(f"found {value!r}, expected I/N with I from 1 to N, such as 1/4")
@@ -142,7 +142,7 @@ CRITIC = click.option(
     default="default",
     metavar="CRITIC",
     show_default=True,
-    help="A critic, or default: the one that ships.",
+    help="A critic, or default: the critic that ships.",
 )
 CRITIC_TOWER = click.option(
     "--tower",
@@ -178,12 +178,12 @@ CACHE = options(
     click.option(
         "--cache",
         metavar="DIR",
-        help="For what is fetched from a store.  [default: tape2048/sessions below ~/.cache]",
+        help="Cache for files from a store.  [default: tape2048/sessions below ~/.cache]",
     ),
     int_option("--cache-max-mb", "Bound of the cache; units: MB.", default=20_000),
 )
 
-WORKERS = int_option("--workers", "Number of threads.  [default: one for each core]", least=1)
+WORKERS = int_option("--workers", "Number of threads.  [default: the number of cores]", least=1)
 
 
 def json_option(text: str = "Print one JSON document.") -> Callable[[Any], Any]:
@@ -208,7 +208,7 @@ def job_options(out: str) -> Callable[[Any], Any]:
             "--shard",
             type=shard,
             metavar="I/N",
-            help=f"Do one of N shares of the sessions, each into an output of its own below {out}.",
+            help=f"Do share I of N of the sessions, each into a separate output below {out}.",
         ),
         click.option(
             "--engine", type=click.Choice(["ray"]), help="Do the sessions so as tasks of Ray (extra [ray])."

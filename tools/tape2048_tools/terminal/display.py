@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.text import Text
 
-# Background and text colour of each tile by its exponent: up to 2048 those of the original game.
+# Background and text colour of each tile by its exponent: up to 2048 as in the original game.
 _TILE_COLOURS = (
     ("#cdc1b4", "#cdc1b4"),
     ("#eee4da", "#776e65"),

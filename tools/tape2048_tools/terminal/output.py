@@ -133,7 +133,7 @@ def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def columns_that_fit(
     headings: Sequence[str], rows: Sequence[Sequence[str]], less_needed: Sequence[str], *, gap: int
 ) -> list[int]:
-    """Return the indices of the columns to show: all, or on a narrow terminal those that fit.
+    """Return the indices of the columns to show: all, or on a narrow terminal the columns that fit.
 
     The ``less_needed`` headings are omitted in their order until the others fit, ``gap`` apart.
     """
@@ -218,7 +218,7 @@ def complain(text: str) -> None:
 
 
 def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
-    """Report on standard error the runs that were left out: the first few of each reason by name."""
+    """Report on standard error the runs that were left out, with a few names for each reason."""
     counts: dict[str, int] = {}
     for name, reason in left_out:
         kind = reason.replace(name.rpartition(": ")[2], "")  # without the run's name

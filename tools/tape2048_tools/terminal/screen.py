@@ -1,4 +1,4 @@
-"""The whole terminal for a program with keys, given back as it was on every exit."""
+"""The whole terminal for a program with keys, restored on every exit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
-#: Keys by what terminals send for them, without the bytes of modifiers.
+#: A mapping of the bytes that terminals send, without modifiers, to keys.
 _SEQUENCES = {
     "[A": "up", "[B": "down", "[C": "right", "[D": "left", "[H": "home", "[F": "end",
     "OA": "up", "OB": "down", "OC": "right", "OD": "left", "OH": "home", "OF": "end",
@@ -107,7 +107,7 @@ class Screen:
         return shutil.get_terminal_size()
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show lines. What does not fit is cut off. Raises EOFError: the terminal is gone."""
+        """Show lines, cut to the terminal's size. EOFError if the terminal is gone."""
         from rich.console import Console
 
         columns, rows = self.size

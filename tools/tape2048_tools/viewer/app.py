@@ -63,7 +63,7 @@ _HEADERS = {
 
 
 def static_files() -> dict[str, bytes]:
-    """Return the files of the pages by name."""
+    """Return a mapping of the pages' files."""
     folder = importlib.resources.files(__package__) / "static"
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
 
@@ -136,7 +136,7 @@ def _computed(make: Callable[[], Any], free: threading.Semaphore, environ: dict[
     stopped.set(environ["is_gone"])
     while not free.acquire(timeout=_READING_S):
         if environ["is_gone"]():
-            return _refusal(409, "nobody waits for the answer")
+            return _refusal(409, "the client is gone")
     try:
         made = make()
         if isinstance(made, bytes):

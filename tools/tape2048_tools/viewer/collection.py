@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 #: takes 0.1 s.
 LISTED_S, TRAININGS_LISTED_S = 1.0, 10.0
 
-#: Seconds for a condition. On ten million games, one in SQL takes 8 s.
+#: Seconds for a condition. SQL on ten million games takes 8 s.
 _CONDITION_S = 20.0
 
-#: Whether nobody waits for the result of this thread.
+#: Whether no request waits for the result of this thread.
 stopped: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stopped", default=lambda: False)
 
-#: What the columns of ``annotate`` say of a game. The least loss of a mistake, in points, as in replay.js.
+#: Figures of a game from the columns of ``annotate``; and the least loss of a mistake, in points, as in
+#: replay.js.
 ANNOTATED, MISTAKE = ("loss", "luck", "mistakes"), 2000.0
 
 #: Rows of a column that are summed at a time.
@@ -167,7 +168,7 @@ class Games:
     """The run tables of all sessions read so far, as columns; immutable.
 
     Attributes:
-        sessions: the sessions, by name.
+        sessions: a mapping of names to sessions.
         starts: ``i64[S + 1]``, number of each session's first game.
         waiting: number of sessions that are not read yet.
         waiting_rows: their rows, according to their manifests.
@@ -175,7 +176,7 @@ class Games:
         broken: the unreadable sessions.
     """
 
-    dtype = RUN_DTYPE  # filters read the columns as they read those of a run table
+    dtype = RUN_DTYPE  # filters read these columns like a run table's
 
     def __init__(
         self,
@@ -355,7 +356,7 @@ class Collection:
                     broken = described(path, known)
                 with self._lock:
                     if self._paths.get(one) != listed:
-                        continue  # removed or replaced meanwhile
+                        continue  # removed or replaced by another process
                     self._games = None
                     if entry is None:
                         self._broken[one] = broken

@@ -1,4 +1,4 @@
-"""The documents of the pages: what the server answers, and what a report holds."""
+"""The documents of the pages, for the server's answers and for reports."""
 
 from __future__ import annotations
 
@@ -196,7 +196,8 @@ class Data:
     def replay(self, given: Mapping[str, str]) -> bytes:
         """Return a game for the page that replays it: ``session`` (id), ``run`` (id), ``judge`` (number).
 
-        With ``quick`` a judge that takes seconds does not judge yet: the page shows the game meanwhile.
+        With ``quick``, a judge that takes seconds does not judge yet, so that the page shows the game at
+        once.
         """
         entry, number = self.collection.session(given.get("session", "")), _number(given, "judge")
         quick = bool(given.get("quick")) and self.judges.of_game(number, entry.meta)[0].ahead > 1

@@ -1,4 +1,4 @@
-"""Games and boards for the pages, recorded, read from text or played on, and what judges say of them.
+"""Games and boards for the pages (recorded, read from text or played on), with the values of judges.
 
 A page gets a game as one block of bytes (:func:`pack`): the length of a JSON header (``u32``), the header,
 and arrays at multiples of 8 bytes after it. A game is its first board and a byte for each move, as on tape.
@@ -51,7 +51,7 @@ _SPARK_POINTS = 40
 _POINT = 1.0
 _PROBABILITY = 1 / 65_535
 
-#: Types of arrays in the header, by those of NumPy.
+#: A mapping of NumPy's types to types in the header.
 _TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
 
 
@@ -92,7 +92,7 @@ def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iter
         with contextlib.suppress(FormatError):  # of a player that cannot play again, the recording is shown
             play = replayer(session.path, session.meta)
     for run in ids:
-        session = Session.open(path)  # again, after slow steps: the file may have been truncated meanwhile
+        session = Session.open(path)  # again, after slow steps: the file may have been truncated since
         order = np.argsort(session.runs["id"], kind="stable")
         yield _read(session, int(order[find_run(session.runs[order], run)]), play)
 
@@ -189,7 +189,7 @@ _PLAYER_CHARS_MAX = 200
 
 _NO_MOVE = 255
 
-#: The parameters that name a file, and what links may name.
+#: The parameters that name a file, and the names that links may use.
 _FILES = {"weights": NETWORKS, "critic": CRITICS}
 
 _P_FOUR = 0.1
@@ -205,7 +205,7 @@ def readings(text: str) -> list[tuple[str, int]]:
     """Return the ways to read a text as a board, each with the packed board, the likelier one first.
 
     The text is 16 hexadecimal digits, exponents cell by cell from the top left (with or without 0x), or 16
-    numbers: tiles if each of them is 0 or a tile, exponents if each is at most 15.
+    numbers: tiles if each number is 0 or a tile, exponents if each is at most 15.
     """
     words = re.findall(r"[^\s/,;|\[\]()]+", text)
     pattern = r"(?:0x)?([0-9a-fA-F]{16})|0x([0-9a-fA-F]{1,16})"
@@ -277,12 +277,12 @@ def player_of(text: str) -> Any:
     if name not in REGISTRY and ":" in name:
         raise ConfigError(
             f"found the player {name!r}, expected a built-in one",
-            hint=f"NAME:key=value,... with one of: {', '.join(REGISTRY)}",
+            hint=f"NAME:key=value,... NAME: {', '.join(REGISTRY)}",
         )
     for key in _FILES.keys() & args.keys():
         if args[key] not in _FILES[key]:
             raise ConfigError(
-                f"found {key} = {args[key]!r}, expected one that ships: {', '.join(_FILES[key])}",
+                f"found {key} = {args[key]!r}, expected a shipped one: {', '.join(_FILES[key])}",
                 hint="links name no files; `tape2048 view --judge ntuple:weights=FILE` plays on, too",
             )
     return own(_made(name, tuple(sorted(check_player(name, args).items()))))
@@ -290,7 +290,7 @@ def player_of(text: str) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
-    """Return a player. The last ones are kept, since their tables take a second to load."""
+    """Return a player. The most recent players are kept, since their tables take a second to load."""
     return make_player(name, dict(args))
 
 
@@ -467,7 +467,7 @@ class Judges:
         }
 
     def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
-        """Return a remark if the critic does not judge the players of all sessions' facts. Otherwise, None."""
+        """Return a remark if the critic does not judge the players of all sessions' facts, or None."""
         played = {}
         for meta in sessions:
             sha256 = meta.get("player_sha256")
@@ -542,7 +542,7 @@ def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> d
 
 
 def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[np.uint64]]:
-    """Return those of some runs that have rows, and the board in the middle of each, ``u64[n]``."""
+    """Return the runs with rows among some runs, and the board in the middle of each, ``u64[n]``."""
     session = Session.open(entry.path)
     order = np.argsort(session.runs["id"], kind="stable")
     table = session.runs[order]
@@ -587,7 +587,7 @@ def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.fl
 
 
 def sample_of(runs: NDArray[np.void], *, newest: bool = False) -> list[int]:
-    """Return the ids of a few runs of a table: evenly spread, or the last ones."""
+    """Return the ids of a few runs of a table: evenly spread, or the last runs."""
     last = len(runs) - 1
     first = max(0, len(runs) - SAMPLE_GAMES) if newest else 0
     places = np.linspace(first, last, min(SAMPLE_GAMES, len(runs))).round().astype(np.int64)

@@ -1,4 +1,4 @@
-"""Recorders and trainings as they are now, from the files that they write: nothing is asked of them."""
+"""The current state of recorders and trainings, from the files that they write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIVE_BOARDS = 300
 #: Points of a curve.
 POINTS_MAX = 400
 
-#: What counts the progress of a training, and its total. The first count in a line is the axis of its curves.
+#: The count of a training's progress, and its total. The first count in a line is the axis of its curves.
 _COUNTS = {"step": "steps", "moves": "moves_in_all", "games": "games_in_all"}
 AXES = ("step", "moves", "rows")
 
@@ -90,7 +90,7 @@ def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
     None where no session is open, or none has a committed block.
     """
     for partial in sorted(root.glob(f".*.{instance}{PARTIAL_SUFFIX}"), reverse=True):
-        with contextlib.suppress(TapeError, OSError):  # published meanwhile, or damaged: the next one
+        with contextlib.suppress(TapeError, OSError):  # published by now, or damaged: the next session
             facts, stage = read_facts(partial), stage_of(partial)
             blocks = read_journal(stage / JOURNAL, facts.file.row_bytes)
             if not blocks:

@@ -31,10 +31,10 @@ _POINTS = 120
 #: Tiles whose reach is shown: nearly all games make the others.
 _FIRST_TILE = 256
 
-#: Players that pages list, those with the most games.
+#: Number of listed players, starting with the most games.
 PLAYERS_MAX = 50
 
-#: Games whose rows are read for what the run table does not tell.
+#: Games whose rows are read for facts that the run table lacks.
 SAMPLE_GAMES = 48
 
 _MOVES = 4

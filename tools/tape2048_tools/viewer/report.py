@@ -1,7 +1,7 @@
 """Reports in one file: the code and the documents of the pages, written into one HTML file.
 
 The file asks for nothing: its policy forbids every request. Games are packed as for the viewer, rounded,
-deflated and spelled in base64. The browser opens the one that is shown.
+deflated and spelled in base64. The browser opens only the shown game.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def make_report(
 
 
 def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[str, int, bytes]]:
-    """Choose games of each kind and judge them. The columns of ``annotate`` tell which lost most."""
+    """Choose games of each kind and judge them. The columns of ``annotate`` show the games that lost most."""
     table = data.collection.games()
     kinds = [one for one in _KINDS if one[1] != "loss" or not np.isnan(table["loss"]).all()]
     wanted: dict[int, str] = {}

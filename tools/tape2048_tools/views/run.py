@@ -36,7 +36,7 @@ RUN_CHOICE = options(
 
 
 class ChosenRun(NamedTuple):
-    """A run, and what its source says of it."""
+    """A run with the facts of its source."""
 
     run: Run
     facts: dict[str, Any]
@@ -64,7 +64,7 @@ class ChosenRun(NamedTuple):
 def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: bool = False) -> ChosenRun:
     """Read one run of a file or a directory."""
     if run_id is not None and which is not None:
-        raise click.UsageError(f"--run and --{which} both select a run: give one of them")
+        raise click.UsageError(f"--run and --{which} both select a run: give only one")
     which = which or "best"
     from itertools import islice
 
@@ -152,7 +152,7 @@ def _of_sessions(path: Path, run_id: int | None, which: str, *, replay: bool) ->
     runs = np.concatenate([one.runs for one in opened])
     owners = np.repeat(np.arange(len(opened)), [len(one.runs) for one in opened])
     if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
-        message = f"{run_id}; {len(names)} sessions have it: name one of them ({min(names)})"
+        message = f"{run_id}; {len(names)} sessions have it: name a session ({min(names)})"
         raise click.BadParameter(message, param_hint="--run")
     position = _choose(runs["id"], runs["max_score"], runs["steps"], run_id, which)
     owner = int(owners[position])

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 MOVES = ("UP", "DOWN", "LEFT", "RIGHT")
 
-_BESIDE = 2  # columns between the board and what stands beside it
-#: Rows of a terminal from which on the board has three of them for each of its own.
+_BESIDE = 2  # columns between the board and the text beside it
+#: Height of a terminal from which each row of the board takes three lines.
 LARGE_ROWS = 21
 _LEAP = 100  # moves of PgUp and PgDn
-#: Keys of a replay. The browser has the same ones for stepping.
+#: Keys of a replay. The browser has the same keys for stepping.
 _KEYS = (
     ("left, right", "a move back, forward"),
     ("PgUp, PgDn", "a hundred moves"),
@@ -48,7 +48,7 @@ _KEYS = (
     ("?", "these keys"),
     ("q", "quit"),
 )
-_LOOK_S = 0.25  # without a key: for another size of the terminal, and for what was computed
+_LOOK_S = 0.25  # without a key: check the size of the terminal and new results
 
 
 class GameView(NamedTuple):
@@ -76,8 +76,8 @@ class CriticView(NamedTuple):
     Attributes:
         tiles: of the critic, T.
         chances: ``f32[n + 1, T]``, of each board.
-        views: one for each tile.
-        note: what to say where the critic does not judge this player. Otherwise, empty.
+        views: a view for each tile.
+        note: the text to show if the critic does not judge this player, or empty.
     """
 
     tiles: Sequence[int]

@@ -18,11 +18,11 @@ player's value is (:mod:`tape2048.ntuple.lookup`). It learns from a finished gam
 
 with :math:`G = y` for the last row (the lambda-return of Sutton and Barto, 2nd ed., section 12.1, with no
 reward before the end). Backwards, :math:`p_{i+1}` has already learned. A game's outcome is one bit for
-thousands of rows; the probability of the next row says more, and weighs it against all games that came by.
-On a board that has the tile already, the probability is 1 and nothing is learned. A column of targets takes
-the place of :math:`G_i`. A column of weights multiplies :math:`\delta_i`.
+thousands of rows. The probability of the next row has more information: it averages over all games that
+passed through it. On a board that has the tile already, the probability is 1 and nothing is learned. A column
+of targets takes the place of :math:`G_i`. A column of weights multiplies :math:`\delta_i`.
 
-Each weight moves by the gradient of the log loss at a rate of its own (AdaGrad: Duchi, Hazan and Singer, JMLR
+Each weight moves by the gradient of the log loss at a separate rate (AdaGrad: Duchi, Hazan and Singer, JMLR
 12, 2011):
 
 .. math::
@@ -36,9 +36,9 @@ A training has a directory::
         metrics.jsonl            a line for each pass over the games
         best.critic              the critic after the last pass, or with ``patience`` that of the lowest loss
 
-Outcomes of some hundred games are too few to choose by: luck moves their loss more than twelve passes do,
-while the critic explains more and more of what rollouts say. So, unless ``patience`` is set, the critic is
-that of the last pass, when the rate has fallen to 0.
+Outcomes of a few hundred games are too few to select a pass: luck changes their loss more than twelve passes
+do, while the critic explains more and more of the rollouts. Unless ``patience`` is set, the critic is that of
+the last pass, when the rate has fallen to 0.
 
 With one thread, a training that was stopped and resumed gives the same critic to the last bit.
 """
@@ -97,7 +97,7 @@ _EPSILON = F32(1e-6)
 class CriticTables(NamedTuple):
     """A learning critic; threads share it. The columns of a record are the weights of W tiles and their S.
 
-    ``exponents`` are those of the tiles in ascending order, then 0 up to W, a power of two: on any board, a
+    ``exponents`` has the tiles' exponents in ascending order, then 0 up to W, a power of two: on any board, a
     tile of exponent 0 is reached, and nothing is learned for it.
     """
 
@@ -259,7 +259,7 @@ class NTupleCritic(DrawsBoards):
     Attributes:
         info: the facts in its file.
         thresholds: tiles, in the order of the probabilities, ascending.
-        sha256: of its file (hex); empty for one that was not loaded.
+        sha256: of its file (hex); empty if it was not loaded.
         needs_embeddings: False: it takes boards.
 
     Example:
@@ -295,7 +295,7 @@ class NTupleCritic(DrawsBoards):
         """Load a critic's file, or the critic that ships under this name (``"default"``).
 
         Raises:
-            ModelError: there is none, or the file is another one.
+            ModelError: the critic does not exist, or the file is of another kind.
             FormatError: the file is damaged.
             StorageError: the operating system could not read it.
         """
@@ -365,7 +365,7 @@ _PIECE_BOARDS = 1 << 26
 
 
 class Games(NamedTuple):
-    """Every few boards of some games, and what columns say of them."""
+    """Every few boards of some games, and their values in columns."""
 
     boards: npt.NDArray[np.uint64]  # `u64[N]`, game by game, in step order
     starts: npt.NDArray[np.int64]  # `i64[R + 1]`, the first board of each game, and N
@@ -544,7 +544,7 @@ class _Trainer:
 
     def progress(self) -> TrainingProgress:
         state, of = self.state, self.config.epochs * self.source.train_games
-        elapsed_s = time.monotonic() - self.begun  # of this process, as is the speed, without validations
+        elapsed_s = time.monotonic() - self.begun  # of this process, without validations, like the speed
         rows_per_s = (state.rows - self.rows_before) / max(self.learned_s, 1e-9)
         figures = {
             "epoch": state.epoch,  # complete passes
@@ -572,7 +572,7 @@ class _Trainer:
         return patience is not None and self.state.epoch - self.state.best_epoch >= patience
 
     def learn_epoch(self, tick: Callable[[], bool]) -> bool:
-        """Go on to the end of the pass; return False if ``tick``, called after each round, asked to stop."""
+        """Continue to the end of the pass. Return False if ``tick``, called every round, asked to stop."""
         state, config = self.state, self.config
         in_all = config.epochs * self.source.train_games
         size = _ROUND_GAMES * config.thread_count
@@ -615,7 +615,7 @@ class _Trainer:
         for records, out in zip(*(found.values() for found in tables), strict=True):
             learned, squares = records[:, :width], records[:, width:]
             pruned = squares < config.prune_below
-            # The mean of those that moved a little is a better guess than 0, also where nothing was learned.
+            # The mean of weights that moved a little is a better guess than 0, also for untouched weights.
             moved = pruned & (squares > 0)
             mean = (learned * moved).sum(axis=0, dtype=np.float64) / np.maximum(moved.sum(axis=0), 1)
             units = np.rint(np.where(pruned, mean.astype(np.float32), learned) / config.weight_step)
@@ -639,7 +639,7 @@ class _Trainer:
             file.writelines(encode({"places": used.astype(np.uint64), "records": self.records[used]}, texts))
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint; raise StateError for one of another training."""
+        """Resume from a checkpoint. StateError for a checkpoint of another training."""
         try:
             arrays, texts = decode(map_path(path).data, str(path))
         except FormatError as error:

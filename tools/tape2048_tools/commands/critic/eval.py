@@ -43,7 +43,7 @@ from tape2048_tools.terminal.click_extras import (
     type=click.Choice(["moves", "tile", "progress"]),
     default="moves",
     show_default=True,
-    help="What defines stages: move number, highest tile on the board, or share of the game played.",
+    help="Definition of stages: move number, highest tile on the board, or share of the game played.",
 )
 @int_option("--per-run", "Maximum of rows of each game; 0: all.  [default: as in its training]")
 @int_option("--rows-max", "Maximum of rows of all games, by fewer of each; 0: no bound.", default=1_000_000)
@@ -80,11 +80,12 @@ def command(
     the score that the n-tuple player expects. Games have to meet the condition of the training, too.
 
     With --oracle, games are played on from positions of the sample: their share that reaches a tile is its
-    true probability, except for a known noise. R2 is the share of that probability's variance that a prediction
-    explains, which luck does not limit as it does AUROC. Interrupted rollouts continue at the next call.
+    true probability, except for a known noise. R2 is the share of that probability's variance that a
+    prediction explains, which luck does not limit as it does AUROC. Interrupted rollouts continue at the next
+    call.
     """
     if as_json and as_csv:
-        raise click.UsageError("--json and --csv both write to standard output: give one of them")
+        raise click.UsageError("--json and --csv both write to standard output: give only one")
     from tape2048.critic.evaluation import load_isotonic
     from tape2048.errors import NameTakenError, StorageError
     from tape2048.io.durable import publishing_file

@@ -41,7 +41,7 @@ class _ByKind(Command):
 _KIND = click.option(
     "--kind",
     type=click.Choice(["transformer", "ntuple"]),
-    help="Kind of critic, each with options of its own: see --kind ntuple --help.  [default: transformer]",
+    help="Kind of critic. Each kind has its own options: see --kind ntuple --help.  [default: transformer]",
 )
 
 
@@ -156,7 +156,7 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
     def ask(*_: object) -> None:
         stop.set()
         for number, handler in before.items():
-            # A Python handler, such as the default one of Ctrl-C, waits for a running compiled call.
+            # A Python handler, such as the default handler of Ctrl-C, waits for a running compiled call.
             at_once = signal.SIG_DFL if callable(handler) and number != signal.SIGINT else handler
             signal.signal(number, at_once)
 

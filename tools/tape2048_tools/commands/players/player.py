@@ -105,12 +105,12 @@ _THREADS = click.option(
     default=0,
     show_default=True,
     callback=lambda _ctx, _param, threads: threads or available_cores(),
-    help="Number of threads; 0: one for each core.",
+    help="Number of threads; 0: the number of cores.",
 )
 _GAMES = 1000
 _PLAYING = options(
     int_option(
-        "--games", f"Games of each player.  [default: {_GAMES}; with --from, one for each board]", least=1
+        "--games", f"Games of each player.  [default: {_GAMES}; with --from, the number of boards]", least=1
     ),
     _SEED,
     _THREADS,
@@ -182,7 +182,8 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     """Play the same games with two players.
 
     A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval
-    from the differences of games with the same seed. Where it excludes 0, one of them is stronger.
+    from the differences of games with the same seed. If the interval excludes 0, the players differ in
+    strength.
     """
     made = _made((a, b))
     how, facts = _how(**playing)

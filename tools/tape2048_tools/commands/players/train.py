@@ -33,7 +33,7 @@ _SECOND_SIGNAL_S = 0.25
     "--from",
     "start",
     metavar="WEIGHTS",
-    help="Network to start from: a file, or one that ships. The configuration can add tuples and stages.",
+    help="Network to start from: a file or a shipped network. The configuration can add tuples and stages.",
 )
 @click.option("--out", type=PATH, help="Directory of the training. A stopped one is resumed.")
 @click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
@@ -54,9 +54,9 @@ def command(
 ) -> None:
     """Train an n-tuple network by temporal differences.
 
-    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training. A second one, while
-    the network is being compressed, keeps the previous network. --print-config prints every setting with its
-    effect, as a start for a configuration of your own.
+    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training. A second signal,
+    while the network is being compressed, keeps the previous network. --print-config prints every setting
+    with its effect, as a start for your own configuration.
     """
     from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 

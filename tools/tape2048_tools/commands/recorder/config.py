@@ -90,9 +90,9 @@ def init(*, path: Path, force: bool) -> None:
 def examples(*, directory: Path, force: bool) -> None:
     """Write example files into DIRECTORY (examples).
 
-    These are a file with every setting of the recorder and of each kind of critic, imitate.py, which trains a
-    policy network on recorded games and lets it play, train_critic.py, a custom training loop,
-    train_on_columns.py, which also learns move values, and files that run a fleet's nodes under Slurm,
+    The files are a configuration with every setting of the recorder and of each kind of critic; imitate.py,
+    which trains a policy network on recorded games and lets it play; train_critic.py, a custom training loop;
+    train_on_columns.py, which also learns move values; and files that run a fleet's nodes under Slurm,
     Kubernetes and systemd.
     """
     from tape2048_tools.options.critic import EXAMPLES, example_toml
@@ -129,7 +129,7 @@ def doctor(*, config_path: Path | None, as_json: bool) -> None:
     from tape2048_tools.machine.doctor import examine
 
     if config_path is not None:
-        read_toml(config_path)  # a file that cannot be read says nothing about the machine
+        read_toml(config_path)  # an unreadable file is no finding about the machine
 
     checks = examine(config_path)
     failed = any(check.status == "fail" for check in checks)

@@ -55,7 +55,7 @@ def status(*, directory: Path, instance: str | None, watch: bool, as_json: bool)
     are draining, stopped or stale, and 3 if none ever ran.
     """
     if watch and as_json:
-        raise click.UsageError("--watch and --json exclude each other: give one of them")
+        raise click.UsageError("--watch and --json exclude each other: give only one")
     if watch:
         _watch(directory, instance)
         return
@@ -148,9 +148,9 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
 def rotate(*, directory: Path, instance: str | None, timeout_s: float, as_json: bool) -> None:
     """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.
 
-    The session holds all finished games, including those in the memory of workers; games in progress go into the
-    next one. If no game has finished since the last session, nothing is published and the exit code is 1. A
-    worker that cannot write within 10 s (the disk is full) is skipped.
+    The session holds all finished games, including games in the memory of workers. Games in progress go into
+    the next session. If no game has finished since the last session, nothing is published and the exit code
+    is 1. A worker that cannot write within 10 s (the disk is full) is skipped.
     """
     with Running(directory, instance) as recorder:
         path = recorder.rotate(timeout_s)
@@ -172,8 +172,8 @@ def rotate(*, directory: Path, instance: str | None, timeout_s: float, as_json: 
 @click.option(
     "--drain/--now",
     default=True,
-    help="Finish the games in progress first (default; at most drain_timeout_s), or drop them and the finished "
-    "games that workers have not written (at most those of flush_s).",
+    help="Finish the games in progress first (default; at most drain_timeout_s), or drop them and the "
+    "finished games that workers have not written (at most flush_s old).",
 )
 @json_option("Print one JSON document: the last status.")
 def stop(

@@ -222,13 +222,13 @@ def record(
 @click.option("--watch", is_flag=True, help="Update every five seconds, until Ctrl-C.")
 @json_option("Print one JSON document: the plan, the nodes, the sums.")
 def status(*, url: str, watch: bool, as_json: bool) -> None:
-    """Show the nodes, and what they have shipped.
+    """Show the nodes and their shipped sessions.
 
     A node without a heartbeat for 10 seconds is lost; its recorder may still be running. The exit code is
     then 1, as for a heartbeat that cannot be read.
     """
     if watch and as_json:
-        raise click.UsageError("--watch and --json exclude each other: give one of them")
+        raise click.UsageError("--watch and --json exclude each other: give only one")
     onlooker = Onlooker(open_store(url))
     while watch:
         print_human(*_parts(onlooker.look()))
@@ -313,9 +313,9 @@ def prune(
 ) -> None:
     """Remove sessions past the limits, the oldest first.
 
-    A session beyond the retention limits gets a tombstone: listings skip it, and readers that have it open
-    continue. Later calls remove its files when the tombstone is --delay-s old. So call this regularly, by a
-    timer, with the same limits or none. Only the fleet's owner removes anything.
+    A session beyond the retention limits gets a tombstone: listings skip it, and current readers continue.
+    Later calls remove its files when the tombstone is --delay-s old. Call this regularly from a timer, with
+    the same limits or without limits. Only the fleet's owner removes anything.
     """
     retention = load_retention(limits)
     given = read_given(_Removal, from_flags({"delay_s": delay_s}))

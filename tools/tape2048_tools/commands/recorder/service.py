@@ -24,11 +24,11 @@ from tape2048_tools.options.recorder import sample_toml
 from tape2048_tools.terminal.click_extras import json_option, new_group, options
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_text
 
-#: Files for who watches recorders, by what `print` calls them.
+#: Files for monitoring recorders, by the names that `print` accepts.
 _MONITORING = {"grafana": "grafana-dashboard.json", "alerts": "alerts.yml"}
 
 _common = options(
-    click.option("--user", is_flag=True, help="Use the units of your own user manager. No root needed."),
+    click.option("--user", is_flag=True, help="Use the units of your user manager, without root."),
     click.option(
         "--instance",
         "instances",
@@ -73,7 +73,7 @@ def command() -> None:
 def print_(*, what: str, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
     """Print the units, each with its path.
 
-    In their place, grafana prints a dashboard, and alerts prints rules for Prometheus.
+    Instead of units, grafana prints a dashboard, and alerts prints rules for Prometheus.
     """
     if what in _MONITORING:
         directory = resources.files("tape2048_tools.machine") / "monitoring"

@@ -78,14 +78,14 @@ def command(
     .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Files of runs and JSON
     lines have the ids of the runs in their session.
 
-    What TARGET is follows from its name and format, not from the number of runs: a name that ends in .a2run
+    The name and the format of TARGET decide what it is, not the number of runs: a name that ends in .a2run
     or .a2run2 is the file of one run, and SOURCE must have just one; with --to a2run or a2run2, any other
     name is a directory with a file for each run.
 
     A session of rows holds no final boards, and no moves without --record-action. One on tape holds both.
-    Games of built-in players are replayed from their seeds for what is missing. Those that come out
-    differently are left out. Without moves, games of other players are refused (5); with --lossy they end at
-    their last recorded board.
+    Games of built-in players are replayed from their seeds to add missing facts. Games whose replay differs
+    are left out. Without moves, games of other players are refused (5); with --lossy they end at their last
+    recorded board.
 
     The column values of a session (tape2048 annotate) becomes branch values in TARGET. --to tape writes a
     session on tape, which holds games that ended.
@@ -94,7 +94,7 @@ def command(
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
     code is 1; without a readable run nothing is written (3).
 
-    With --shard or --engine, each session of SOURCE gets a file of its own in the directory TARGET.
+    With --shard or --engine, each session of SOURCE gets a separate file in the directory TARGET.
     """
     if shard or engine:
         _as_job(source, target, shard=shard, engine=engine, as_json=as_json, quiet=quiet, **how)

@@ -55,7 +55,7 @@ _SHARD_ROWS = int_option(
 #: The options at the end of ``build`` and ``append``.
 _BUILD_OPTIONS = options(
     no_job(
-        "first convert the sessions, which takes the time: tape2048 convert SOURCE PARTS --to pack "
+        "first convert the sessions, which takes most of the time: tape2048 convert SOURCE PARTS --to pack "
         "--shard I/N; then name PARTS/*.a2pack"
     ),
     LOSSY,
@@ -213,7 +213,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     """Check data sets, or pack.dat, completely.
 
     This reads every checksum, and every row against the run table and the rules of the game. The exit code is
-    1 if there are findings. If one of the paths is neither a directory nor a pack.dat (3), none is read.
+    1 if there are findings. If a path is neither a directory nor a pack.dat (3), nothing is read.
     """
     from tape2048.datasets.verify import verify_dataset
 

@@ -60,7 +60,7 @@ def _output(what: str, metavar: str = "FILE") -> Callable[[Any], Any]:
 def command() -> None:
     """Pack many runs into one read-only file, and read such files.
 
-    validate and inspect also read pack.dat; append and merge write new ones.
+    validate and inspect also read pack.dat; append and merge write new files.
 
     The command a2pack has the same subcommands: a2pack stats is tape2048 pack stats.
     """
@@ -139,7 +139,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """Check a pack completely: checksums, runs, padding, statistics.
 
     Of a pack.dat: its checksum, and every row against the run table and the rules of the game.
-    An invalid one is named on standard error, with the reason. The exit code is then 2.
+    An invalid file and the reason are printed on standard error. The exit code is then 2.
     """
     findings: list[Finding] = []
     document: dict[str, Any] = {"ok": False, "path": str(packfile), "runs": None, "findings": []}
@@ -243,7 +243,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 )
 @_PACKFILE
 @click.option(
-    "--input", "source", type=EXISTING, required=True, metavar="PATH", help="What holds the new runs."
+    "--input", "source", type=EXISTING, required=True, metavar="PATH", help="Source of the new runs."
 )
 @_output("The new pack.dat.")
 @WRITING
@@ -252,7 +252,7 @@ def append(
 ) -> None:
     """Write a pack.dat and further runs as a new pack.dat.
 
-    The runs are those of run files, packs, data sets or sessions; new ids continue after the highest one.
+    The runs are read from run files, packs, data sets or sessions. New ids continue after the highest id.
     Unreadable runs are left out and named on standard error. The exit code is then 1.
     """
     rows = DataPack.load(packfile, "mmap")
@@ -317,7 +317,7 @@ def _save(
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """Show one run of a pack: its facts and its final board.
 
-    A pack.dat holds no final board: the one that the rules leave is shown, or one of the candidates.
+    A pack.dat holds no final board: the final board that the rules leave is shown, or a candidate.
     """
     from tape2048_tools.views.run import run_document, run_parts
 
@@ -344,10 +344,10 @@ def _numbers(text: str, count: int) -> list[int]:
         word = part.strip()
         if not (word.isascii() and word.isdecimal() and len(word) <= _DIGITS_MAX and int(word) < count):
             raise click.BadParameter(
-                f"{word!r} is not the number of one of {counted(count, 'run')} (from 0)",
+                f"{word!r} is not a number of the {counted(count, 'run')} (from 0)",
                 param_hint="--indices",
             )
         numbers.append(int(word))
     if len(set(numbers)) < len(numbers):
-        raise click.BadParameter("a run is named twice", param_hint="--indices")
+        raise click.BadParameter("a run is given twice", param_hint="--indices")
     return numbers

@@ -128,7 +128,7 @@ def command(
     if to_stdout and format_ not in _LINES:
         raise click.UsageError(f"--output -: {format_} needs a file; only jsonl and csv can go to a pipe")
     if u64 != "number" and format_ != "jsonl":
-        raise click.UsageError(f"--u64 {u64}: {format_} holds every integer as it is. It is for jsonl")
+        raise click.UsageError(f"--u64 {u64}: {format_} holds every integer unchanged. --u64 is for jsonl")
     table: TableName = "rows" if rows else "runs"
     skipped: list[SkippedRun] = []
     if not rows and (run_files := _open_run_files(sources)):

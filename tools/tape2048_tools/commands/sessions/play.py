@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the last board.")
 @json_option()
 def visualize(*, path: Path, run_id: int | None, which: str | None, step: int | None, as_json: bool) -> None:
-    """Show a run: its facts and last board, or any one of its boards. `play` shows the game.
+    """Show a run: its facts and last board, or any other board. `play` shows the game.
 
     RUN is a file of one run (A2T1 or a2run2), or holds several: a session, a directory of sessions, a pack,
-    pack.dat, a data set, JSON lines, Parquet, a directory of run files. A run's id is the one in its session,
-    data set or pack.dat, as `show` and `export` have it; elsewhere runs have none, and their position from 0
-    is their id. A session of rows shows the boards that it recorded, without the final one, which a tape has.
-    Moves and spawns that are not stored are recovered from the boards.
+    pack.dat, a data set, JSON lines, Parquet, a directory of run files. A run's id is its id in the session,
+    data set or pack.dat, as in `show` and `export`. Otherwise, its position from 0 is its id. A session of
+    rows shows the boards that it recorded, without the final one, which a tape has. Moves and spawns that are
+    not stored are recovered from the boards.
     """
     found = choose_run(path, run_id, which)
     if step is not None:
@@ -123,17 +123,16 @@ def play(
 ) -> None:
     """Step through a recorded game, or without RUN play one yourself.
 
-    RUN is as for `visualize`. The arrow keys step, PgUp and PgDn go 100 moves, p and n go to the previous and
-    next large loss, [ and ] to the previous and next move that differs from the judge's, / to a move by its
-    number. Space plays and pauses. c has the critic judge, for one tile after the other. ? shows the keys,
-    and q quits.
+    RUN is as for `visualize`. The arrow keys step, and PgUp and PgDn go 100 moves. p and n go to the previous
+    and next large loss, [ and ] to the previous and next move that differs from the judge's, / to a move
+    number. Space plays and pauses. c lets the critic judge, tile by tile. ? shows the keys, and q quits.
 
-    Beside the board are the move, the score, the values of all moves, and the loss and luck of the one that
-    was made: how much worse it was than the best one, and how much better the spawn than the mean. They are
-    in points of score to come, as the n-tuple network of --judge values boards, or with the critic in the
+    Beside the board are the move, the score, the values of all moves, and the loss and luck. Loss is how much
+    worse the move was than the best move, and luck how much better the spawn was than the mean. They are in
+    points of score to come, as the n-tuple network of --judge values boards, or with the critic in the
     probability to reach a tile.
 
-    In a game of your own the arrow keys (or w, a, s, d) move, p shows the player's advice, and c the
+    Without RUN, you play: the arrow keys (or w, a, s, d) move, p shows the player's advice, and c the
     critic's.
     """
     from tape2048.jit.compiler import announced
@@ -145,7 +144,7 @@ def play(
     if path is None and (run_id, which, step) != (None, None, None):
         raise click.UsageError("--run, --best, --worst, --longest and --step choose from a RUN: name one")
     if path is not None and (record, seed) != (None, None):
-        raise click.UsageError("--record and --seed are for a game of your own, without RUN")
+        raise click.UsageError("--record and --seed are for playing yourself, without RUN")
     if record is not None:
         _refuse_taken(record)
     screen = Screen()

@@ -183,7 +183,7 @@ def _print(document: dict[str, Any], held: Sequence[str], *, quiet: bool, has_li
             for one in chosen
         ]
         print_lines(("session", ">size", "why", "note"), rows)
-    lines = [f"kept, as it is being read: {name}" for name in held]
+    lines = [f"kept, because a process reads it: {name}" for name in held]
     lines += [f"skipped: {one['name']}: {one['why']}" for one in document["passed_over"]]
     lines += [f"not met: {text}" for text in document["unmet"]]
     lines += [f"failed: {one['message']}" for one in document["failed"]]

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 @click.option(
     "--remove", is_flag=True, help="Remove the originals after publishing, except those being read."
 )
-@no_job("give each process some of the sessions, such as those of a day: each makes one session of them")
+@no_job(
+    "give each process some of the sessions, such as the sessions of a day: each merges them into one session"
+)
 @json_option("Print one JSON document: the new session, the removed ones.")
 @quiet_option()
 def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: bool, quiet: bool) -> None:
@@ -57,8 +59,8 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
 
     All sessions must have the same player, settings of recording and storage. Rows are checked against their
     checksums while they are copied, and the new session is read back before it is published. It has the
-    columns that all sessions have alike. The others are named. With --remove, such a column is refused, and
-    the exit code is 1 if an original could not be removed or is being read.
+    columns that are equal in all sessions, and other columns are listed. With --remove, other columns are an
+    error, and the exit code is 1 if an original could not be removed or is being read.
     """
     from tape2048.maintenance.merging import merge_sessions
 
@@ -125,19 +127,19 @@ def repack(
 ) -> None:
     """Write sessions in the other storage: rows (steps.npy) onto tape, 1.5 bytes a row, or back.
 
-    Rows, games, labels, facts and columns stay the same. A new session has the name of its original, or
-    with a number where that is taken. It is validated, and compared with the original, before it is
-    published; without --remove, one directory then holds each game twice.
+    Rows, games, labels, facts and columns stay the same. A new session has the name of its original, with a
+    number if the name is taken. It is validated, and compared with the original, before it is published;
+    without --remove, one directory then holds each game twice.
 
-    A tape holds all moves and final boards. Games of built-in players are replayed for what rows lack. Games
-    of other players need --record-action, and --lossy where both a 2 and a 4 would have ended one.
+    A tape holds all moves and final boards. Games of built-in players are replayed to add what rows lack.
+    Games of other players need --record-action, and --lossy where both a 2 and a 4 would have ended one.
 
-    A session that cannot be repacked (sampled, foreign, damaged, in this storage already) is named with the
-    reason, stays as it is, and costs only itself. The exit code is then 1, as it is if an original could not
-    be removed or is being read.
+    A session that cannot be repacked (sampled, from another program, damaged, in this storage already) is
+    skipped, and the reason is printed. The exit code is then 1. It is also 1 if an original could not be
+    removed or is being read.
 
     With --shard or --engine, SESSION may be a directory of sessions, new sessions have the names of their
-    originals, and those that are in --out already are not made again.
+    originals, and sessions that are in --out already are skipped.
     """
     if shard or engine:
         if out_dir is None or remove:

@@ -96,7 +96,7 @@ def list_sessions(
     2048, 4096, best, player and size, in this order.
 
     ROOT may be the address of a store (s3://bucket/prefix): the run tables of its sessions are fetched, and
-    no rows. What is in the cache is not fetched again.
+    no rows. Cached files are not fetched again.
     """
     from tape2048.maintenance.removal import list_quarantine
 
@@ -144,7 +144,7 @@ def list_sessions(
         else:
             print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out-dir {place}")
         if quarantined:
-            print_human(cell(f"{quarantined} in {place}/.quarantine, each with its reason beside it"))
+            print_human(cell(f"{quarantined} in {place}/.quarantine, each with a file that has the reason"))
     exit_on_findings(broken)
 
 
@@ -205,7 +205,7 @@ def _total(summaries: Sequence[Summary]) -> Summary:
     )
 
 
-#: Players that are shown, those with the most games.
+#: Number of shown players, starting with the most games.
 _PLAYERS_MAX = 20
 
 _BAR_WIDTH = 40
@@ -229,8 +229,8 @@ def show(
 
     A session: its facts and settings, columns, scores, tiles, labels, its best game. A directory: the games
     of all its sessions, each player's reach of the big tiles with 95% intervals, the time span, the size on
-    disk. The best game is the one with the highest score. An unreadable session in a directory is named, and
-    the exit code is then 1.
+    disk. The best game is the game with the highest score. An unreadable session in a directory is listed,
+    and the exit code is then 1.
 
     Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows. The best
     game comes without its board.
@@ -387,7 +387,7 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
 
 
 def _line(key: str, name: str, value: object) -> RenderableType:
-    """Return a fact's text. Those of a player can be long."""
+    """Return a fact's text. A player's facts can be long."""
     text = _setting(name, value)
     return _narrow(text, 80) if key in {"player", "player_args"} else text
 

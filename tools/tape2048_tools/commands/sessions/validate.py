@@ -101,7 +101,7 @@ class Checked(msgspec.Struct, frozen=True):
     "--quarantine",
     "put_away",
     is_flag=True,
-    help="Move a session with findings to .quarantine beside it, with the reason, unless it is being read.",
+    help="Move a session with findings, and the reason, to .quarantine beside it, unless it is being read.",
 )
 @COLUMNS
 @click.option(
@@ -127,19 +127,20 @@ def command(
 ) -> None:
     """Check sessions completely: checksums, bookkeeping, every row, columns.
 
-    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A
-    session that is removed meanwhile is none. Nor is a player that cannot be replayed here: a note says why.
-    Unknown files, such as .DS_Store, are notes. If one of PATHS is missing or not a directory (3),
-    nothing is read. --quarantine does not move sessions that the operating system failed to read: the session
-    itself may be fine. Nor does it for columns alone, which their makers can make again.
+    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. Sessions
+    that another process removes are not findings. Players that cannot be replayed here are not findings
+    either, and a note gives the reason. Unknown files, such as .DS_Store, are notes. If a path is missing or
+    not a directory (3), nothing is read. --quarantine does not move sessions that the operating system failed
+    to read: the session itself may be fine. It does not move sessions with damaged columns and intact rows
+    either: columns can be made again.
 
     With --out it is a job: a session whose result is in DIR is not checked again.
     """
     if out is None and (shard or engine):
-        raise click.UsageError("--shard and --engine need --out DIR, which says what is done")
+        raise click.UsageError("--shard and --engine need --out DIR, which records the finished sessions")
     if out is not None and put_away:
         raise click.UsageError(
-            "--quarantine moves sessions from under a job: use it on those with findings, without --out"
+            "--quarantine moves sessions from under a job: use it without --out, on sessions with findings"
         )
     is_part = older is not None or share > 1
     sessions = _sessions(paths, config_path, may_be_empty=is_part)
@@ -232,7 +233,7 @@ def _check(path: Path, which: str, *, replay: bool, overlay: Path | None, quiet:
             with progress_bar(f"{which} replaying", quiet=quiet) as progress:
                 again = replay_session(path, progress=progress)
             replayed, findings = again.runs, tuple(again.findings)
-        except ReplayError as error:  # such as an unknown player, which says nothing about the games
+        except ReplayError as error:  # such as an unknown player, which is no defect of the games
             not_replayed = error.message
         except TapeError as error:
             findings = (Finding.of(error),)
@@ -264,7 +265,7 @@ def _put_away(result: Checked, overlay: Path | None) -> Checked:
 def _print(result: Checked, *, quiet: bool) -> None:
     if result.removed:
         if not quiet:
-            print_human(cell(f"--  {result.name}: removed meanwhile"))
+            print_human(cell(f"--  {result.name}: removed by another process"))
     elif not quiet:
         facts = [counted(result.rows, "row"), counted(result.runs, "run")]
         facts.append(counted(result.checksums, "checksum") if result.checksums else "no checksums to compare")

@@ -82,7 +82,7 @@ def view(
     """Look at recordings, live recorders, trainings and critics in a browser.
 
     ROOT is a directory of sessions, one session, or a directory of a training; by default the out_dir of
-    `tape2048 record`. Nothing is written, and recorders are asked nothing: the pages read the files. The link
+    `tape2048 record`. The pages only read files, and do not contact recorders. The link
     that is printed opens the pages in one browser, once. The next link is then printed to standard error.
     Ctrl-C ends it at once.
     """
@@ -164,10 +164,10 @@ def report(
 ) -> None:
     """Write a report of the sessions in ROOT: the overview, and games to replay, in one HTML file.
 
-    The file opens offline and asks for nothing. It holds the best, the worst and the longest games, and those
-    that lost the most if `tape2048 annotate` has judged the sessions.
+    The file works offline. It has the best, the worst and the longest games. If `tape2048 annotate` has
+    judged the sessions, it also has the games that lost the most.
 
-    With --shard or --engine, each session has a report of its own in the directory --out.
+    With --shard or --engine, each session has a separate report in the directory --out.
     """
     if shard or engine:
         from tape2048_tools.commands.jobs import do_job
