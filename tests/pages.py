@@ -83,27 +83,32 @@ def errors_table() -> str:
 
 
 def commands_reference() -> str:
-    """Return the list of commands by purpose, and a section for each."""
-    context = click.Context(cli, info_name="tape2048", **cli.context_settings)  # commands keep its `-h`
+    """Return the list of commands by purpose, with links to their pages."""
     parts = []
     for title, names in cli.headings.items():
-        rows = ([f"[`{name}`](#tape2048-{name})", cli.lazy[name][1]] for name in names)
+        rows = ([f"[`{name}`](commands/{name}.md)", cli.lazy[name][1]] for name in names)
         parts.append(f"## {title}\n\n{table(['command', ''], rows)}")
-        for name in names:
-            command = cli.get_command(context, name)
-            parts += _command(command, context, name, "###")
-    return "\n".join(parts)
+    pages = "\n".join(f"commands/{name}" for name in cli.lazy)
+    return "\n".join([*parts, f"```{{toctree}}\n:hidden:\n\n{pages}\n```\n"])
+
+
+def command_reference(name: str) -> str:
+    """Return the page of a command, below its title."""
+    context = click.Context(cli, info_name="tape2048", **cli.context_settings)  # commands keep its `-h`
+    command = cli.get_command(context, name)
+    return "\n".join(_command(command, context, name, "#"))
 
 
 def _command(command: click.Command, parent: click.Context, name: str, heading: str) -> Iterator[str]:
     """Yield the section of a command: purpose, usage, options, examples; and those of its subcommands."""
     context = click.Context(command, info_name=name, parent=parent)
     usage = command.get_usage(context).removeprefix("Usage: ")
-    yield f"{heading} `{context.command_path}`\n\n```text\n{' '.join(usage.split())}\n```\n"
+    title = f"{heading} `{context.command_path}`\n\n" if len(heading) > 1 else ""
+    yield f"{title}```text\n{' '.join(usage.split())}\n```\n"
     yield _text(inspect.cleandoc(command.help or "")) + "\n"
     own = [parameter for parameter in command.params if not hasattr(parameter, "group")]
     if len(own) < len(command.params):
-        yield "Each [setting](settings.md) is a flag, too: `--rotate-s 1h` is `rotate_s`.\n"
+        yield "Each [setting](../settings.md) is a flag, too: `--rotate-s 1h` is `rotate_s`.\n"
     records = [each.get_help_record(context) for each in own if isinstance(each, click.Option)]
     if any(records):
         yield table(["option", ""], ([f"`{record[0]}`", _text(record[1])] for record in records if record))
@@ -189,6 +194,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/reference/players.md": {"players": players_table},
     "docs/reference/errors.md": {"errors": errors_table},
+    **{
+        f"docs/reference/commands/{name}.md": {"command": functools.partial(command_reference, name)}
+        for name in cli.lazy
+    },
 }
 
 

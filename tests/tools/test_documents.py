@@ -97,7 +97,7 @@ def test_generated_parts_are_as_they_are_now(page: str) -> None:
 def test_the_reference_is_complete() -> None:
     """Every command setting and error is on its page."""
     for name in COMMANDS:
-        assert f"\n### `tape2048 {name}`\n" in PAGES["docs/reference/commands.md"]
+        assert PAGES[f"docs/reference/commands/{name}.md"].startswith(f"# `tape2048 {name}`\n")
     for name in settings_of(RecorderConfig):
         assert f"\n| `{name}` | " in PAGES["docs/reference/settings.md"]
     for kind in error_tree():

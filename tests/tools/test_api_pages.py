@@ -1,0 +1,70 @@
+"""The API pages have every public member of every exported name."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+API = Path(__file__).parents[2] / "docs/reference/api"
+MODULES = sorted(
+    module
+    for page in API.glob("*.md")
+    for module in re.findall(r"automodule:: (tape2048(?:\.\w+)?)\n   :members:\n", page.read_text())
+)
+
+
+def members(kind: type) -> set[str]:
+    """Return the public methods and properties that the package defines, in a class or its bases."""
+    return {
+        name
+        for base in kind.__mro__
+        if base.__module__.startswith("tape2048")
+        for name, value in vars(base).items()
+        if not name.startswith("_")
+        and (inspect.isroutine(value) or isinstance(value, property | classmethod | staticmethod))
+        and "Alias for field" not in (getattr(value, "__doc__", "") or "")
+    }
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names on the pages, from a build of these pages alone."""
+    from sphinx.application import Sphinx
+
+    out = tmp_path_factory.mktemp("site")
+    others = ["index.md", "tutorials", "how-to", "explanation", "changelog.md", "contributing.md", "_build"]
+    others += [f"reference/{name}" for name in ("*.md", "commands", "formats")]
+    app = Sphinx(
+        API.parents[1],
+        API.parents[1],
+        out,
+        out / "trees",
+        "dummy",
+        confoverrides={"exclude_patterns": others, "root_doc": "reference/api/index"},
+        status=None,
+        warning=None,
+    )
+    app.build()
+    names = app.env.domains.python_domain.objects
+    return {".".join(name.split(".")[-2:]) for name in names} | set(names)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("module", MODULES)
+def test_a_page_has_all_members(documented: set[str], module: str) -> None:
+    missing = []
+    found = importlib.import_module(module)
+    for name in getattr(found, "__all__", vars(found)):
+        value = getattr(found, name)
+        if inspect.isclass(value) and value.__module__.startswith("tape2048"):
+            assert any(full.endswith(f".{value.__name__}") for full in documented), name
+            bases = {base.__name__ for base in value.__mro__}
+            missing += [
+                f"{name}.{member}"
+                for member in members(value)
+                if not any(f"{base}.{member}" in documented for base in bases)
+            ]
+    assert not missing, sorted(missing)
