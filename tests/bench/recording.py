@@ -6,7 +6,7 @@
     python -m tests.bench.recording --storage tape
     python -m tests.bench.recording --niced [--core 0]
 
-**Ratio.** A round plays for some seconds in bare processes, one for each worker, that keep no rows; then a
+**Ratio.** A round plays for some seconds in bare processes, one for each worker, that keep no rows. Then a
 recorder with as many workers records into memory (``/dev/shm``). Its rate is each worker's rows between its
 first and its last block, so neither start nor drain counts, over the wall time between them, summed.
 Sessions are deleted as they appear, by a thread of the recorder's process: its CPU time counts against the

@@ -104,7 +104,7 @@ def decode(data: bytes) -> Parts:
     assert boards is not None or defects, "found in reading alone"
     if boards is not None:
         # A whole session is read without a look at ends and scores, but at every step and anchor.
-        seen = "the anchor of|bit 7|illegal|full|goes on"
+        seen = "the anchor of|bit 7|illegal|full|continues"
         assert not any(re.search(seen, defect.message) for defect in defects), "found in validation alone"
     for defect in defects:
         raise defect

@@ -155,7 +155,7 @@ def assert_holds(
         blocks: what it may have written.
         confirmed: numbers of the blocks that it was told are safe.
         confirming: numbers of those whose confirmation had begun; they may be there.
-        published_alive: the sessions that it had published itself; the others are of a recovery.
+        published_alive: the sessions that it had published itself. The others are of a recovery.
     """
     before, alive = set(sessions(root)), set(published_alive)
     recovered, listener = recover(root)

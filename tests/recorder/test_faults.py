@@ -700,7 +700,7 @@ def test_unwritable_progress_at_the_end_is_a_warning(recorders: Recorders, root:
     recorder.stop()
     warning = recorder.events("warning")[-1]
     assert "writing the instance's progress failed" in warning
-    assert "the next start with this seed skips some games" in warning
+    assert "The next start with this seed skips some games" in warning
     assert len(published_ids(root)) == recorder.summary["games"] > 0
     state = json.loads(saved.read_bytes())
     assert max(published_ids(root)) < state["next_id"]

@@ -107,7 +107,7 @@ def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Pa
 def test_nobody_else_may_write_to_what_it_makes(
     recorders: Recorders, root: Path, umask: int, mode: int
 ) -> None:
-    """A stricter umask is kept; this one is the shipped service's."""
+    """A stricter umask is kept. This one is the shipped service's."""
     before = os.umask(umask)
     try:
         recorder = recorders.start(out_dir=str(root / "above" / "out"), max_games=10)

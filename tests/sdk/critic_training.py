@@ -6,7 +6,7 @@
     python -m tests.sdk.critic_training --ranks DIRECTORY RANKS PORT
 
 The process kills itself after a step. ``--ranks``: a child for each rank trains as ``DIRECTORY/rankN.json``
-says, with a cache of its own; the exit code and seconds of each.
+says, with a cache of its own. The exit code and seconds of each.
 """
 
 import gc

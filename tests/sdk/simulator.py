@@ -108,7 +108,7 @@ def _play(rng: Any, fault: int, states: Any, moves: Any) -> Any:
 
 
 def play(fault: str, seed: int, moves: int) -> list[Game]:
-    """Play games with this many moves; the last one breaks off."""
+    """Play games with this many moves. The last one breaks off."""
     games: list[Game] = []
     while moves > 0:
         states, made = np.empty(moves + 1, np.uint64), np.empty(moves, np.uint8)

@@ -382,7 +382,7 @@ def test_orders_too_large_for_the_cache(local: Path, place: str, tmp_path: Path,
         Corpus.open(place, cache=tmp_path / "tiny", cache_max_mb=0)
     with pytest.raises(ValueError, match="cache_max_mb=-1"):
         Corpus.open(place, cache=tmp_path / "cache", cache_max_mb=-1)
-    with pytest.raises(ValueError, match="pool_sessions is for pool_rows"):
+    with pytest.raises(ValueError, match="pool_sessions needs pool_rows"):
         corpus.batches(64, pool_sessions=1)
 
 
@@ -639,7 +639,7 @@ def test_changed_copies_in_the_cache(place: str, tmp_path: Path) -> None:
 
 def test_a_session_counts_once(place: str, tmp_path: Path) -> None:
     shutil.copytree(place, tmp_path / "mirror")
-    with pytest.raises(CorpusError, match="named twice"):
+    with pytest.raises(CorpusError, match="given twice"):
         Corpus.open([place, str(tmp_path / "mirror")], cache=tmp_path / "cache")
 
 

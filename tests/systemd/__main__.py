@@ -51,7 +51,7 @@ def configure(machine: Machine, instance: str = "main", **settings: Any) -> None
 
 
 def status(machine: Machine, root: str = ROOT) -> dict[str, Any]:
-    """What `tape2048 status` says of the one recorder; the exit code is not looked at."""
+    """What `tape2048 status` says of the one recorder. The exit code is not looked at."""
     done = machine.run(f"tape2048 status {root} --json")
     return json.loads(done.stdout)["recorders"][0] if done.stdout else {"status": {}, "verdict": {}}
 

@@ -57,7 +57,7 @@ def stopped_on_terminal(
 
 
 class OnTerminal:
-    """A command on a terminal of its own, to which keys are sent; a context.
+    """A command on a terminal of its own, to which keys are sent. A context.
 
     Attributes:
         shown: all that it has written.

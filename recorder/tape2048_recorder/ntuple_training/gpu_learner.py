@@ -49,8 +49,8 @@ _CELLS = 16
 _NEVER = 1 << 63  # a sum that no tiles have
 _WIN = float32(65536)  # the least score of a move that ends a game by the rules
 
-# Words of a game. A board of 0 is a game that has not started. The flags: its first board was new. It is
-# guided. It has reached its goal, and the next board is its last.
+# Words of a game. A board of 0 is a game that has not started. The flags: its first board was new; it is
+# guided; it has reached its goal, and the next board is its last.
 _BOARD, _RANDOM, _SCORE, _STAGE, _REACHED, _FLAGS = range(6)
 _IS_NEW, _IS_GUIDED, _IS_OVER = uint64(1), uint64(2), uint64(4)
 

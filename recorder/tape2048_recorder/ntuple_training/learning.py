@@ -23,24 +23,24 @@ IV):
 where :math:`|E| / A` is 1 for an entry that has never moved.
 
 Late positions are rare. Two ways make them frequent. A finished game restarts from its middle (Matsuzaki's
-restart). Or a game begins where earlier games entered a stage, in the stage that has learned from the fewest
-moves (a carousel, Jaskowski 2018, section VI, by moves in place of games). Each lane keeps the last boards
-that entered each stage. On average a board begins at most :data:`BEGINS_MAX` games: without that limit, the
+restart). Or a game starts on a board with which an earlier game entered a stage. The stage that has learned
+from the fewest moves comes first (a carousel, Jaskowski 2018, section VI, by moves instead of games). Each
+lane keeps the last boards that entered each stage. On average a board starts at most :data:`BEGINS_MAX`
+games: without that limit, the
 last stages of a young network learned a hundred boards by heart, from 35% of all moves.
 
-A game may have goals: sums of different tiles, like those that begin stages. It ends when it reaches a goal,
-and what would follow is worth the network's value of the board with its large tiles halved
-(:func:`tape2048.ntuple.lookup.downgraded`). Otherwise a stage whose games seldom succeed is worth so little
-that the stage before it learns to avoid it, and so on. The values of the halved board are of games that
+A game may have goals: sums of different tiles, as for stages. It ends when it reaches a goal. The value of the
+rest is the network's value of the board with its large tiles halved
+(:func:`tape2048.ntuple.lookup.downgraded`). Otherwise a stage whose games seldom succeed has such low values
+that the stage before it learns to avoid it, and so on. The values of the halved board come from games that
 succeed.
 
-Every second game can be guided: from a sum on, it chooses by the values of the halved boards. Where no game
-succeeds, a stage's own values choose no better than chance; guided games succeed now and then, and the
-stage's own values learn from them.
+Every second game can be guided: from a sum on, it chooses by the values of the halved boards. While no game
+succeeds, a stage's values choose no better than chance. Guided games succeed now and then, and the stage's
+values learn from them.
 
-An entry is a record of 16 bytes, so that all that learning reads and writes of it is in one cache line: its
-weight, E and A, and nothing. Four entries are in a register of 512 bits, or in as many narrower ones as the
-processor has.
+An entry is a record of 16 bytes, so that learning reads and writes one cache line: its weight, E, A and
+padding. A register of 512 bits holds four entries. Narrower registers share them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ F32 = np.float32
 #: Moves of a game that are kept. The longest possible game has about 65,000.
 LENGTH_MAX = 1 << 17
 
-# The words of a lane's state: its generator. The first board of the next game, or 0 for a new game; and the
+# The words of a lane's state: its generator; the first board of the next game, or 0 for a new game; and the
 # games that reached their goal.
 _RANDOM, _GAMMA, _RESTART, GOALS = range(4)
 LANE_WORDS = 4
@@ -77,9 +77,8 @@ LANE_WORDS = 4
 #: Games that start on a stage's boards, for each board that entered it.
 BEGINS_MAX = 4
 
-#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (on boards
-#: of
-#: ``pools``; new ones count nowhere), and the moves learned from.
+#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (on boards of
+#: ``pools``; new boards count nowhere), and the moves learned from.
 ENTERED, BEGUN, LEARNED = range(3)
 
 
@@ -196,9 +195,8 @@ def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
         vertical = m < 2
         source, merged = (columns, column_score) if vertical else (board, row_score)
         after = slide_rows(source, U64(m & 1))
-        # A board and its transpose have the same value, so only the best board is transposed back. No branch
-        # on a
-        # value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
+        # A board and its transpose have the same value, so only the best board is transposed back. No branch on
+        # a value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
         # too: that costs less than a mispredicted branch.
         value = _worth(plays, after, merged, reached, guided)
         is_better = (after != source) & (value > best)
@@ -247,7 +245,7 @@ def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any
                 if wins(board, U64(m)) and slide(board, U64(m)) == after:
                     return length, score, reward, WON
         if reward >= plays.goal_reward and stage_of(plays.goals, after) > reached:
-            # One more turn of the loop, for the pool.
+            # A further turn of the loop, for the pool.
             lane.state[GOALS] += U64(1)
             end = reward + value_of(plays.places, plays.table, plays.scales, downgraded(after))
         else:

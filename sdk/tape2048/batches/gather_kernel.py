@@ -208,7 +208,7 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
 def _locate(chunk: Any, count: Any, where: Any, out: Any) -> None:
     """Compute addresses from numbers in the map.
 
-    ``where``: address of number 0 if all are adjacent, else 0. A table of that address for each segment. A
+    ``where``: address of number 0 if all are adjacent, else 0; a table of that address for each segment; a
     table of the bytes of an element in each segment, or 0; and these bytes without that table.
     """
     line, origins, sizes, size = where

@@ -8,12 +8,12 @@ target        does not hold
 ============  =========================================================================================
 ``a2run``     branch values
 ``a2run2``    nothing
-``pack``      nothing (a2run2 entries, A2T1 ones for runs without branch values)
+``pack``      nothing (a2run2 entries, or A2T1 for runs without branch values)
 ``packdat``   as ``dataset``, and the final board; branch values beyond 16 bits
-``dataset``   branch values outside [0, 1], which are normalised, and that of a chosen move that was not best
-              (the chosen one is 1.0 there) unless the other values tell it
+``dataset``   branch values outside [0, 1], which are normalised, and the value of a chosen move that was not
+              best (it becomes 1.0), unless the other values determine it
 ``session``   branch values, start, elapsed time, and the engine except for the identity of a recorded game.
-              The final board; columns, which are left out with a line in the log
+              Also the final board and columns, which are left out with a line in the log
 ``tape``      a session on tape, of games that ended: as ``session``, but it holds the final board
 ``jsonl``     branch values
 ``parquet``   nothing
@@ -236,7 +236,7 @@ class _Flow:
             from tape2048.game.rules import legal_masks
 
             if legal_masks(np.array([run.final_board], np.uint64))[0]:
-                message = f"a tape holds games that ended; {found.name} breaks off. Nothing was written"
+                message = f"a tape holds games that ended, but {found.name} breaks off. Nothing was written"
                 raise MaintenanceError(message, path=self.source.path, hint="Use --to session.")
         losses = _losses(found, run, self.source.kind, self.kind)
         if _NO_ENDING in losses and self.source.kind in SESSIONS:

@@ -196,9 +196,9 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of one predictor."""
 
     auroc: Estimate | None = None  # None where there is only one class
-    auprc: Estimate | None = None  # likewise
+    auprc: Estimate | None = None  # as above
     brier: Estimate | None = None  # None for a predictor without probabilities
-    ece: Estimate | None = None  # likewise
+    ece: Estimate | None = None  # as above
     gain: Estimate | None = None  # the critic's AUROC minus this one's, paired; None for the critic
     oracle: OracleScores | None = None  # None without rollouts or without probabilities
 

@@ -50,8 +50,8 @@ def verify_dataset(
 ) -> Report:
     """Check a data set or a pack.dat completely.
 
-    The checks: the manifest's counts, sizes and checksums. The runs cover the rows. Each row's ``run_id`` and
-    ``step_index``; its move is legal, its ``ev_legal`` the board's, its ``ev_values`` normalised; move and
+    The checks: the manifest's counts, sizes and checksums. The runs cover the rows. Each row has the right
+    ``run_id`` and ``step_index``, a legal move, the board's ``ev_legal`` and normalised ``ev_values``. Move and
     one spawn lead to the next row's board. Each run's ``highest_tile`` is not below the tiles of its rows.
 
     Args:

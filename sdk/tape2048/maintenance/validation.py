@@ -483,15 +483,21 @@ def validate_session(
 ) -> Report:
     """Check a session directory completely.
 
-    Recomputes and compares: the manifest's sizes, checksums and counts. The blocks' checksums, and that the
-    blocks cover each row once. That the runs tile the rows. Each row's ``run_id`` and ``step_idx``; exponents
-    <= 15, actions <= 3 and no empty board. Each run's ``rows == ceil(steps / sample_rate)``, and its
-    ``highest_tile`` with the tiles of its rows; of games that this project's recorder played, score and
-    highest tile with the outcomes of the last row. The facts ``rows`` and ``runs``. The copy of the run
-    table; and each column's type, shape, length and rows. A session on tape is decoded: each game by the
-    rules and by its row of the run table, and each anchor. Without the fact ``sample_rate``, the first rows
-    give the rate. Unknown files, unfinished columns, a start in the future or after the end, and rows of
-    games that never reached the run table of a foreign session, are notes, not findings.
+    Recomputes and compares:
+
+    - the manifest's sizes, checksums and counts;
+    - the blocks' checksums, and that the blocks cover each row once;
+    - that the runs tile the rows; each row's ``run_id`` and ``step_idx``; exponents <= 15, actions <= 3 and
+      no empty board;
+    - each run's ``rows == ceil(steps / sample_rate)``, and its ``highest_tile`` with the tiles of its rows;
+    - for games of this project's recorder, score and highest tile with the outcomes of the last row;
+    - the facts ``rows`` and ``runs``, the copy of the run table, and each column's type, shape, length and
+      rows;
+    - for a session on tape, each game by the rules and by its row of the run table, and each anchor.
+
+    Without the fact ``sample_rate``, the first rows give the rate. Unknown files, unfinished columns, a start
+    in the future or after the end, and rows of games that never reached the run table of another program's
+    session are notes, not findings.
 
     Args:
         path: the directory of a session, of the recorder or foreign.

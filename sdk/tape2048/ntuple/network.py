@@ -3,8 +3,8 @@
 A **tuple** is a set of cells. Its table has an entry for each way to fill them, indexed by the number whose
 hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
 of tables. It starts at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
-reach, each size of tile counted once. So 8192 starts with that tile; 12288 with an 8192 and a 4096 beside it.
-A board without the 8192 reaches neither, with any number of 4096 tiles.
+reach, each size of tile counted once. The stage 8192 starts with that tile, and 12288 with an 8192 and a 4096
+beside it. A board without the 8192 reaches neither, with any number of 4096 tiles.
 
 Tables hold values in points of score, as ``f32``, or as ``i16`` in steps of a scale for each table.
 

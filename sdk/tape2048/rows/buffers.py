@@ -406,8 +406,8 @@ def _of_files(
     """Yield the segments in ``steps.npy`` for each size of a row.
 
     Yields:
-        Their mask; stretches of files, in the order of the files. The number of each segment's first row
-        among all rows of the stretches; and the size.
+        Their mask; ranges of files, in the order of the files; the number of each segment's first row
+        among all rows of the ranges; and the size.
     """
     in_files = _in_files(sessions, segments)
     for row_bytes in np.unique(segments.stride[in_files]).tolist():

@@ -228,7 +228,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, found: str, nearest: s
     error = refused(file=file)
     assert isinstance(error, ConfigError)
     assert str(error).startswith(f"{file}:2: found {found!r}")
-    assert f"the nearest is {nearest!r}" in str(error) or not nearest
+    assert f"The nearest is {nearest!r}" in str(error) or not nearest
 
 
 def test_an_unknown_variable_is_rejected() -> None:

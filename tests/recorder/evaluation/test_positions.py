@@ -25,7 +25,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     positions.write_starts(path, BOARDS)
     assert positions.read_starts(path).tolist() == BOARDS.tolist()
     assert np.load(path).shape == (3, 16)
-    with pytest.raises(NameTakenError, match="nothing was replaced"):
+    with pytest.raises(NameTakenError, match="Nothing was replaced"):
         positions.write_starts(path, BOARDS)
     positions.write_starts(path, BOARDS[:1], replace=True)
     assert len(positions.read_starts(path)) == 1

@@ -792,7 +792,7 @@ def test_a_kill_leaves_a_complete_checkpoint(fast_dir: Path, trainings: list[sub
     for kill in range(2):
         process = start(trainings, fast_dir)
         if kill:
-            assert f"continuing from {moves:,} moves" in wait_for(process, "going on")
+            assert f"continuing from {moves:,} moves" in wait_for(process, "continuing")
         wait_for(process, "checkpoint at")
         if not kill:
             other = start(trainings, fast_dir)
@@ -815,7 +815,7 @@ def test_presets_are_configurations(name: str) -> None:
     assert preset_path("small").exists()
     with pytest.raises(errors.ConfigError, match="no preset is called 'huge'") as caught:
         preset_path("huge")
-    assert "default, fast" in (caught.value.hint or "")
+    assert "small, fast" in (caught.value.hint or "")
 
 
 def write(path: Path, text: str) -> Path:

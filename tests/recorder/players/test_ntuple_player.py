@@ -571,7 +571,7 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         ({"epsilon": math.nan}, ConfigError, "expected a number from 0 to 1"),
         ({"temperature": -1}, ConfigError, "expected a number from 0 to 1000000"),
         ({"temperature": True}, ConfigError, "expected a number"),
-        ({"look_belov": 1}, ConfigError, "the nearest is 'look_below'"),
+        ({"look_belov": 1}, ConfigError, "The nearest is 'look_below'"),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(

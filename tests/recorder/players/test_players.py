@@ -270,7 +270,7 @@ def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
         ("expectimacks", {}, "did you mean 'expectimax'", "one of: random, greedy, expectimax"),
         ("Greedy", {}, "did you mean 'greedy'", "one of: "),
         ("mcts", {}, "no player is called 'mcts'", "one of: "),
-        ("expectimax", {"dpeth": 2}, "the nearest is 'depth'", "its settings: depth"),
+        ("expectimax", {"dpeth": 2}, "The nearest is 'depth'", "its settings: depth"),
         ("random", {"depth": 2}, "player 'random': found 'depth'", "its settings: none"),
     ],
 )

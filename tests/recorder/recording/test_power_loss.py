@@ -1,8 +1,8 @@
-"""The power fails at each system call of a rotation; what the next start makes of it.
+"""The power fails at each system call of a rotation. What the next start makes of it.
 
 A child plays the rotation of ``crash_server.py`` on an ext4 and on an xfs in a file. strace stops it at its
-N-th call; the file system is shut down there and then, without its log or a page being flushed; the child
-is killed, the file system mounted again, and a recovery played. What was published has to be there; what
+N-th call. The file system is shut down there and then, without its log or a page being flushed; the child
+is killed, the file system mounted again, and a recovery played. What was published has to be there. What
 was only confirmed may be gone, unless the kernel had written it to the disk meanwhile; nothing may be wrong.
 ``FULL_SWEEP=1`` takes every call, the suite a sample. Needs root.
 """

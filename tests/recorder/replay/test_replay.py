@@ -225,7 +225,7 @@ def test_a_wrong_number_of_steps_shows() -> None:
         ({"player_args": {"depth": 9}}, "its player cannot be made here"),
         ({"player_sha256": "0" * 64}, "it was played by greedy 000000000000; here greedy is "),
         *(
-            ({key: value}, "does not say what played it")
+            ({key: value}, "does not name its player")
             for key, value in [("player", None), *(("sample_rate", rate) for rate in ("often", 0, -1, 2**64))]
         ),
     ],

@@ -259,7 +259,10 @@ def test_columns_that_do_not_turn(tmp_path: Path) -> None:
     put(session.path, session, "embeddings", make_values(len(session), "bf16", 3), "bf16", model_sha="a")
     put(session.path, session, "x", make_values(len(session), "f32", 3), "f32", moves=True)
     corpus = Corpus.open(tmp_path)
-    for name, message in (("embeddings", "as they are; augment turns"), ("x", r"moves in f32 \[N, 3\]")):
+    for name, message in (
+        ("embeddings", "unturned boards, but augment turns"),
+        ("x", r"moves in f32 \[N, 3\]"),
+    ):
         with pytest.raises(errors.CorpusError, match=message):
             corpus.batches(fields=(name,), augment="d4")
         assert len(corpus.batches(fields=(name,)))

@@ -21,7 +21,7 @@ HOW: dict[str, Any] = {"seed": 3, "fields": ("row", "tokens")}
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Sources of different sizes; the last one is capped."""
+    """Sources of different sizes. The last one is capped."""
     corpus = Corpus.open(build(tmp_path_factory.mktemp("mixture")).root)
     return [corpus.where("id % 3 = 0"), corpus.where("id % 3 = 1"), corpus.where("id % 3 = 2").capped(5)]
 

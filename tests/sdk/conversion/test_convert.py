@@ -539,7 +539,7 @@ class TestFiles:
         assert (done.runs, done.skipped) == (0, ())
 
     def test_a_source_that_is_not_there_is_said_first(self, tmp_path: Path) -> None:
-        with pytest.raises(MissingPathError, match="nothing stands"):
+        with pytest.raises(MissingPathError, match="no such file"):
             convert(tmp_path / "none", tmp_path / "x.unknown")
 
     def test_bad_lines_are_named(self, runs: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ CERTAIN = np.array([True, True, False, True, False, True, True])
 def replayer(_path: Path, facts: Mapping[str, Any]) -> Any:
     """Make the player of these sessions; a session without one cannot be played again."""
     if "player" not in facts:
-        raise ReplayError("the session does not say what played it")
+        raise ReplayError("the session does not name its player")
     return play
 
 
@@ -102,7 +102,7 @@ class TestLastSpawns:
         rows = write_rows(tmp_path / NAME, GAMES, record_action=False)
         with pytest.raises(MaintenanceError, match=r"its moves were not recorded .*: no player was given"):
             repack_session(rows, tmp_path, "tape", lossy=True)
-        with pytest.raises(MaintenanceError, match="again: the session does not say what played it"):
+        with pytest.raises(MaintenanceError, match="again: the session does not name its player"):
             repack_session(rows, tmp_path, "tape", replayer=replayer)
 
     def test_a_player_that_plays_otherwise_is_named(self, tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ class TestAppend:
         data[-3] ^= 1
         (built / "steps.npy").write_bytes(data)
         before = tree(built)
-        with pytest.raises(ChecksumError, match="nothing was appended"):
+        with pytest.raises(ChecksumError, match="Nothing was appended"):
             append_dataset(built, [runs])
         assert tree(built) == before
         assert not list(built.parent.glob(".*"))

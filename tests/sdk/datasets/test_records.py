@@ -1,4 +1,4 @@
-"""Branch values in rows: kept within [0, 1], else normalised and counted; the chosen move's is 1."""
+"""Branch values in rows: kept within [0, 1], else normalised and counted. The chosen move's is 1."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Phases and fields of data sets and packs; the filters are tested with each of the two."""
+"""Phases and fields of data sets and packs. The filters are tested with each of the two."""
 
 import pickle
 from pathlib import Path

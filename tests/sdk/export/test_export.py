@@ -465,7 +465,7 @@ def test_columns_of_some_sessions(corpus: Corpus, tmp_path: Path, caplog: pytest
     assert read(tmp_path / "a", "jsonl") == expected_rows()
     assert [line.partition(": ")[0] for line in caplog.messages] == ["columns left out"]
     assert str(second.path) in caplog.text
-    with pytest.raises(ColumnError, match="no column 'loss' that all sessions have alike"):
+    with pytest.raises(ColumnError, match="no column 'loss' that is equal in all sessions"):
         write.export(corpus, tmp_path / "b", format="jsonl", columns=["loss"])
     write.export(corpus.where(corpus.runs["session"] == 0), tmp_path / "c", format="jsonl", columns=["loss"])
     for session in (first, second):

@@ -375,7 +375,7 @@ class TestDamage:
     def test_overwritten_bytes_raise_only_our_errors(
         self, tmp_path_factory: pytest.TempPathFactory, at: int, noise: bytes
     ) -> None:
-        """No checksum guards a page, so that a changed value may pass; the manifest's guards the file."""
+        """No checksum guards a page, so that a changed value may pass. The manifest's guards the file."""
         path = tmp_path_factory.getbasetemp() / "noise.db"
         path.unlink(missing_ok=True)
         write_metadata(path, runs=some_runs(200), blocks=some_blocks(3), session=FACTS)

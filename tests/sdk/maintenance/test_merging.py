@@ -236,9 +236,9 @@ def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
     refused(made, out, f"{made[0].name}: .* is also in {made[1].name}")
     later = write(root, 2, games(20, 3, 20))
     refused([*made, later], out, f"{made[0].name}: .* is also in {made[1].name}")
-    refused([made[0], made[0]], out, "named twice")
+    refused([made[0], made[0]], out, "given twice")
     (tmp_path / "link").symlink_to(made[0])
-    refused([made[0], tmp_path / "link"], out, "named twice")
+    refused([made[0], tmp_path / "link"], out, "given twice")
     refused(made[:1], out, "at least two")
     for path in (made[0], str(made[0])):  # text is a sequence of text
         with pytest.raises(errors.MaintenanceError, match="found 1 path, expected at least two"):

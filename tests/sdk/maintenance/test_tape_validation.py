@@ -141,7 +141,7 @@ class TestGames:
         finding = only(own)
         value = GAMES.runs[column][3]
         assert finding.error == "BookkeepingError"
-        assert f": {column} is {value}; the run table says {2 * value}" in finding.message
+        assert f": {column} is {value}. The run table says {2 * value}" in finding.message
 
     def test_another_start(self, own: Path) -> None:
         """A start that is one, but not that of this game."""

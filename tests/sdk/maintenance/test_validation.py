@@ -243,8 +243,8 @@ class TestWhole:
         path = write_ours(tmp_path / NAME, Spec(facts={"rows": 19, "runs": "5"}))
         messages = [finding.message for finding in validate_session(path).findings]
         assert len(messages) == 2
-        assert "rows in the table session is 19; the session has 20" in messages[0]
-        assert "runs in the table session is '5'; the session has 5" in messages[1]
+        assert "rows in the table session is 19. The session has 20" in messages[0]
+        assert "runs in the table session is '5'. The session has 5" in messages[1]
 
     def test_manifest_counts_disagree(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME)
@@ -287,11 +287,11 @@ class TestChecksums:
     @pytest.mark.parametrize(
         ("sql", "message"),
         [
-            ("UPDATE blocks SET rows = 5 WHERE first_row = 6", "block 2 begins at row 12; .* end at row 11"),
-            ("UPDATE blocks SET rows = 7 WHERE first_row = 6", "block 2 begins at row 12; .* end at row 13"),
-            ("UPDATE blocks SET rows = 3 WHERE first_row = 18", "cover 21 rows; the steps have 20"),
+            ("UPDATE blocks SET rows = 5 WHERE first_row = 6", "block 2 starts at row 12. .* end at row 11"),
+            ("UPDATE blocks SET rows = 7 WHERE first_row = 6", "block 2 starts at row 12. .* end at row 13"),
+            ("UPDATE blocks SET rows = 3 WHERE first_row = 18", "cover 21 rows. The steps have 20"),
             ("DELETE FROM blocks WHERE first_row = 0", "block 0 begins at row 6; .* end at row 0"),
-            ("DELETE FROM blocks WHERE first_row = 18", "cover 18 rows; the steps have 20"),
+            ("DELETE FROM blocks WHERE first_row = 18", "cover 18 rows. The steps have 20"),
             ("DELETE FROM blocks", "the 0 blocks cover 0 rows"),
         ],
         ids=lambda value: value,
@@ -436,7 +436,7 @@ class TestRows:
             finding.message for finding in validate_session(write_ours(tmp_path / NAME, spec)).findings
         ]
         assert messages == [
-            "run 12 begins at row 5; the runs before it end at row 4",
+            "run 12 begins at row 5. The runs before it end at row 4",
             "row 14 has step_idx 7, expected 1",
             "run 11 has 5 rows, the run table says 4",
         ]

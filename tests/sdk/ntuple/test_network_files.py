@@ -216,7 +216,7 @@ def test_a_truncated_file_is_rejected(compressed: bytes) -> None:
 
 def test_a_file_that_goes_on_is_refused(plain: bytes, compressed: bytes) -> None:
     refused(plain + b"\0", FormatError, "followed by 1 byte")
-    refused(compressed + b"\0", FormatError, "goes on for 1 byte behind")
+    refused(compressed + b"\0", FormatError, "continues for 1 byte behind")
     refused(compressed + compressed, FormatError)
 
 

@@ -146,13 +146,13 @@ def test_values_of_another_type_order_or_length(session: Session) -> None:
         (session.path / file).write_bytes(whole[:length])
         check_rejected(session, file, "the file ends after")
     (session.path / file).write_bytes(whole + b"\0")
-    check_rejected(session, file, rf"\({len(whole)} bytes\); the file has 1 byte more")
+    check_rejected(session, file, rf"\({len(whole)} bytes\). The file has 1 byte more")
     (session.path / file).write_bytes(whole[:8] + b"\xff" * 10 + whole[18:])
     check_rejected(session, file, "header text of 65535 bytes")
 
 
 def test_half_written(session: Session) -> None:
-    """One of the two files is missing, or there are two of values; the hint names the command."""
+    """One of the two files is missing, or there are two of values. The hint names the command."""
     put(session.path, session, "loss", np.zeros(len(session), "<f4"), "f32", maker="tape2048 annotate")
     values = session.path / "loss.f32.npy"
     values.rename(session.path / "loss.f64.npy")

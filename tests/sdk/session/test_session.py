@@ -119,7 +119,7 @@ class TestOpen:
 
 class TestNotASession:
     def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.MissingPathError, match="nothing stands"):
+        with pytest.raises(errors.MissingPathError, match="no such file"):
             Session.open(tmp_path / NAME)
 
     def test_name_that_the_system_refuses(self, tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ class TestManifest:
         ("changes", "message"),
         [
             ({"version": 2}, "version 2; expected 1"),
-            ({"rows": 21}, "rows is 21; the session has 20"),
-            ({"runs": 4}, "runs is 4; the session has 5"),
+            ({"rows": 21}, "rows is 21. The session has 20"),
+            ({"runs": 4}, "runs is 4. The session has 5"),
             ({"files": {}}, "metadata.db is not listed"),
         ],
         ids=str,
@@ -198,7 +198,7 @@ class TestManifest:
     def test_other_size(self, path: Path) -> None:
         entry = {"bytes": 1, "crc32c": 0}
         self.change(path, files=self.entries(path, **{"steps.npy": entry}))
-        with pytest.raises(errors.ManifestError, match=r"steps\.npy has \d+ bytes; the manifest says 1"):
+        with pytest.raises(errors.ManifestError, match=r"steps\.npy has \d+ bytes. The manifest says 1"):
             Session.open(path)
 
     def test_listed_file_missing(self, path: Path) -> None:
@@ -219,8 +219,8 @@ class TestBookkeeping:
     @pytest.mark.parametrize(
         ("sql", "message"),
         [
-            ("UPDATE runs SET rows = 4 WHERE id = 11", "run 12 begins at row 5; .* end at row 4"),
-            ("UPDATE runs SET rows = 6 WHERE id = 11", "run 12 begins at row 5; .* end at row 6"),
+            ("UPDATE runs SET rows = 4 WHERE id = 11", "run 12 starts at row 5. .* end at row 4"),
+            ("UPDATE runs SET rows = 6 WHERE id = 11", "run 12 starts at row 5. .* end at row 6"),
             ("UPDATE runs SET rows = 5 WHERE id = 14", "21 rows together. The steps have 20"),
             ("UPDATE runs SET first_row = 1 WHERE id = 11", "run 11 begins at row 1; .* end at row 0"),
             ("UPDATE runs SET first_row = 9223372036854775807 WHERE id = 14", "run 14 begins at row"),

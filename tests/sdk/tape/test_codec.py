@@ -174,7 +174,7 @@ class TestCheckGames:
         (defect,) = check_games(games.tape, runs, games.starts).defects
         assert (defect.game, defect.games, defect.kind) == (2, 2, BookkeepingError)
         value = games.runs[name][2]
-        assert defect.text == f"{name} is {value}; the run table says {value + 1}"
+        assert defect.text == f"{name} is {value}. The run table says {value + 1}"
         assert "2 runs like it" not in defect.text
         assert "(2 runs like it)" in str(defect.error(runs[2], "t"))
 

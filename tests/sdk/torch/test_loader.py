@@ -532,7 +532,7 @@ def test_what_a_notebook_shows(corpus: Corpus) -> None:
         ({"prefetch": 0}, "prefetch=0; expected at least 1"),
         ({"prefetch": 1.5}, r"prefetch=1\.5; expected a whole number"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"fields": ("token",)}, "the nearest is 'tokens'"),
+        ({"fields": ("token",)}, "The nearest is 'tokens'"),
     ],
 )
 def test_wrong_arguments(corpus: Corpus, options: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ def test_ranks_that_differ_end_at_once(games: Path, tmp_path: Path) -> None:
             [f"rank 1 on .* is unlike rank 0 .*session {extra}, which rank 0 lacks"],
         ),
         (small(games, tmp_path / "two", seed=5), ["setting seed is 5, not 1"]),
-        (small(tmp_path / "nothing", tmp_path / "three"), ["rank 1 on .* cannot begin: .*nothing stands"]),
+        (small(tmp_path / "nothing", tmp_path / "three"), ["rank 1 on .* cannot start: .*no such file"]),
     ]
     ((_, _, alone),) = run_ranks(tmp_path, [small(games, tmp_path / "alone", steps_max=1)])
     for other, expected in cases:

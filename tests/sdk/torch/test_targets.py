@@ -176,6 +176,6 @@ def test_games_of_several_players_need_a_flag(tmp_path: Path) -> None:
     assert "--mixed-players" in (caught.value.hint or "")
     view = Seen()
     train_critic(config(root, tmp_path / "out", mixed_players=True, steps_max=2), view)
-    assert view.events[0].startswith("games of b (60 games): their sessions have no SHA-256")
+    assert view.events[0].startswith("games of b (60 games): their sessions lack the player")
     players = json.loads((tmp_path / "out/last/critic.json").read_text())["players"]
     assert sorted((one["name"], one["sha256"]) for one in players) == [("", "a" * 64), ("b", "")]

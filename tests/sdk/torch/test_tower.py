@@ -174,7 +174,7 @@ def test_sizes_that_cannot_be(config: TowerConfig) -> None:
 
 def test_damaged_directories(tmp_path: Path) -> None:
     path = tmp_path / "tower"
-    with pytest.raises(errors.MissingPathError, match="nothing stands"):
+    with pytest.raises(errors.MissingPathError, match="no such file"):
         open_tower(path)
     save_tower(path, Tower(SMALL))
     model, config = path / "model.safetensors", path / "config.json"

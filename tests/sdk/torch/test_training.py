@@ -312,7 +312,7 @@ def test_the_error_names_rows_that_are_not_finite(games: Path, trained: Path, tm
         errors.TrainingError, match=r"at step 10 the loss is nan.*batch 9 of epoch 0"
     ) as caught:
         train_critic(made)
-    assert f"the embedding of row {row} (run {run['id']} of {session.name}) is not finite" in str(
+    assert f"The embedding of row {row} (run {run['id']} of {session.name}) is not finite" in str(
         caught.value
     )
     with pytest.raises(errors.TrainingError, match="batch 9 of epoch 0"):
@@ -369,7 +369,7 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
         ({"pos_weight": "1 2"}, errors.ConfigError, "each of 3 thresholds"),
         ({"learning_rate": 1e38}, errors.ConfigError, "at most 1e\\+30"),
         ({"tower_heads": 3}, errors.ConfigError, "multiple of tower_heads"),
-        ({"tower": "/nowhere"}, errors.MissingPathError, "nothing stands"),
+        ({"tower": "/nowhere"}, errors.MissingPathError, "no such file"),
         ({"tower": "nowhere_at_all:f"}, errors.ConfigError, "no module"),
     ],
 )

@@ -165,7 +165,7 @@ def alter(session: Path, **facts: Any) -> None:
     ("facts", "said"),
     [
         ({"player_sha256": "0" * 64}, "it was played by random 000000000000; here random is"),
-        ({"player_sha256": None}, "the session does not say what played it"),
+        ({"player_sha256": None}, "the session does not name its player"),
         ({"player": "python:mine:make"}, "python:mine:make, which is code that the session names"),
         (
             {"player": "ntuple", "player_args": {"weights": "gone.ntuple"}},

@@ -213,7 +213,7 @@ def test_without_the_extra_it_is_named(
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (("--tower", "nowhere"), errors.MissingPathError.exit_code, "nothing stands"),
+        (("--tower", "nowhere"), errors.MissingPathError.exit_code, "no such file"),
         (("--tower", "selfplay"), errors.ModelError.exit_code, "neither config.json nor critic.json"),
         (("--tower", "no_module_here:f"), errors.ConfigError.exit_code, "no module 'no_module_here'"),
         (("--tower", "x:y", "--shard", "0/2"), 2, "I from 1 to N"),

@@ -129,7 +129,7 @@ class TestStatsAndFilter:
     ) -> None:
         done = tape("dataset", "filter", built, "--min-score", "9", "--output", tmp_path / "part")
         assert (done.code, done.out) == (3, "")
-        assert "leaves 0 of 3 runs and 0 of 6 rows; nothing was written" in done.err
+        assert "leaves 0 of 3 runs and 0 of 6 rows. Nothing was written" in done.err
         assert not (tmp_path / "part").exists()
 
     def test_a_moment_that_is_none(self, tape: Tape, built: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_session_has_the_bytes_of_its_rows(
     config = f"{CONFIG}{setting}\n"
     largest = file_bytes * 10**6
     small = found(tmp_path, config, limit={resource.RLIMIT_FSIZE: largest - 1})["file size"]
-    assert small.found == f"{largest - 1:,} bytes; a session has {largest:,}"
+    assert small.found == f"{largest - 1:,} bytes. A session has {largest:,}"
     assert "file size" not in found(tmp_path, config, limit={resource.RLIMIT_FSIZE: largest})
     wanted = 256 + int(2 * row_bytes)
     short = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted - 1, f_frsize=1))["free space"]

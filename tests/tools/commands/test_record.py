@@ -90,7 +90,7 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
     ("args", "code", "said"),
     [
         (["--player", "expectimx"], 78, "did you mean 'expectimax'"),
-        (["--player", "expectimax:dept=2"], 78, "the nearest is 'depth'"),
+        (["--player", "expectimax:dept=2"], 78, "The nearest is 'depth'"),
         (["--player", "expectimax:depth=9"], 78, "from 1 to 3"),
         (["--player", "random:depth=1"], 78, "found 'depth', which is not a setting"),
         (["--rotate-steps", "0"], 78, "--rotate-steps"),

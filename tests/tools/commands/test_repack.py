@@ -177,7 +177,7 @@ def test_failed_repack_affects_one_session(tape: Tape, tmp_path: Path, foreign: 
     assert list(said) == [str(foreign), str(unsure), str(there)]
     assert "a foreign session" in said[str(foreign)]
     assert "run 8: both a 2 and a 4" in said[str(unsure)]
-    assert "the session does not say what played it" in said[str(unsure)]
+    assert "the session does not name its player" in said[str(unsure)]
     assert "in this storage already: tape" in said[str(there)]
     assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == [NAME]
     plain = tape("repack", there, unsure, "--storage", "tape", "--out", out)

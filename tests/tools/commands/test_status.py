@@ -120,7 +120,7 @@ def test_who_is_not_there_cannot_be_told(
     write(tmp_path, **fields)
     done = tape(command, str(tmp_path))
     assert done.code == errors.NotRunningError.exit_code
-    assert "no recorder is at work here" in done.err
+    assert "no recorder is running here" in done.err
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

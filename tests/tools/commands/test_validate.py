@@ -197,7 +197,7 @@ def test_sessions_of_others_are_not_replayed(tape: Tape, session: Path, foreign:
     done = tape("validate", session, foreign, "--replay")
     assert done.code == 0
     assert "not replayed: it was played by expectimax abababababab; here expectimax is " in done.out
-    assert "not replayed: the session does not say what played it" in done.out
+    assert "not replayed: the session does not name its player" in done.out
 
 
 def test_a_replay_that_fails_is_a_finding(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ def test_removed_session_is_no_finding(
         removing(patch, lambda path: shutil.rmtree(path) if path.name == session.name else None)
         done = tape("validate", root, flag)
     assert done.code == 0, done.out
-    assert done.out.splitlines()[0] == f"--  {session.name}: removed meanwhile"
+    assert done.out.splitlines()[0] == f"--  {session.name}: removed by another process"
     assert done.out.splitlines()[-1] == "2 sessions, none with findings"
     assert not (root / ".quarantine").exists()
 

@@ -302,14 +302,14 @@ def test_a_shard_that_is_none_is_refused(tape: Tape, many: Path, tmp_path: Path,
 def test_other_parameters_are_not_mistaken_for_these(tape: Tape, many: Path, on_tape: Path) -> None:
     before = stamps(on_tape)
     for more, said in [
-        (("--lossy",), "lossy = False; this job has True"),
-        (("--storage", "rows"), "storage = 'tape'; this job has 'rows'"),
+        (("--lossy",), "lossy = False. This job has True"),
+        (("--storage", "rows"), "storage = 'tape'. This job has 'rows'"),
     ]:
         done = tape(*words("repack", many, on_tape, "--shard", "1/1", *more))
         assert (done.code, said in done.err) == (errors.MaintenanceError.exit_code, True), done.err
     done = tape("validate", many, "--out", on_tape)
     assert done.code == errors.MaintenanceError.exit_code
-    assert "operation = 'repack'; this job has 'validate'" in done.err
+    assert "operation = 'repack'. This job has 'validate'" in done.err
     assert stamps(on_tape) == before
 
 

@@ -591,7 +591,7 @@ def test_choices_of_a_player(data: Data) -> None:
     ("player", "words"),
     [
         ("python:/tmp/x.py:make", "built-in"),
-        ("expectimax:deep=2", "the nearest is 'depth'"),
+        ("expectimax:deep=2", "The nearest is 'depth'"),
         ("critic:critic=x.critic", "one that ships"),
         ("random:weights=small", "found 'weights'"),
         ("ntuple:look_margin=nan", "expected a number"),

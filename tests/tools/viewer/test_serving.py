@@ -102,7 +102,7 @@ def test_silent_connections_lock_nobody_out(
     assert time.monotonic() - began < 20
     said = found.said.read_text().splitlines()
     assert len(said) == 2  # the next link, and the message
-    assert "the oldest idle ones are closed" in said[1]
+    assert "The oldest idle ones are closed" in said[1]
     found.process.kill()
 
 

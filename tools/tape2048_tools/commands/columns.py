@@ -109,7 +109,7 @@ def make_columns(
     from tape2048_tools.sessions.jobs import Job, refuse_namesakes, run_job
 
     if engine and share:
-        raise click.UsageError("--shard shares every session, --engine ray does whole ones: take one of them")
+        raise click.UsageError("--shard shares every session, --engine ray does whole sessions: use only one")
     share = share or ((0, 1) if engine else launched_ranks())
     maker, found = open_maker(), _sessions_in(sources)
     if columns:

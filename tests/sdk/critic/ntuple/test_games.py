@@ -153,7 +153,7 @@ def test_games_of_several_players_are_refused_by_name(built: Built) -> None:
     with pytest.raises(ConfigError, match="found games of 3 players: ") as caught:
         corpus_games(config(built, mixed_players=False))
     said, hint = caught.value.message, caught.value.hint or ""
-    assert said.removeprefix("found games of 3 players: ").partition("; a critic")[0].split("; ") == [
+    assert said.removeprefix("found games of 3 players: ").partition(". A critic")[0].split("; ") == [
         f"unknown player @{'b' * 6} (21 games)",
         f"unknown player @{'a' * 6} (13 games)",
         "unknown player @e3b0c4 (9 games)",
@@ -182,7 +182,7 @@ def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
         ("mine:depth=2", "", 4),
         ("other:depth=2", "", 2),
     ]
-    assert doubts(found)[0].startswith("games of mine:depth=2 (4 games): their sessions have no")
+    assert doubts(found)[0].startswith("games of mine:depth=2 (4 games): their sessions lack the")
     assert doubts([PlayedBy("a", "a" * 64, 1)]) == []
 
 
