@@ -26,11 +26,11 @@ Late positions are rare. Two ways make them frequent. A finished game restarts f
 restart). Or a game starts on a board with which an earlier game entered a stage. The stage that has learned
 from the fewest moves comes first (a carousel, Jaskowski 2018, section VI, by moves instead of games). Each
 lane keeps the last boards that entered each stage. On average a board starts at most :data:`BEGINS_MAX`
-games: without that limit, the
-last stages of a young network learned a hundred boards by heart, from 35% of all moves.
+games: without that limit, the last stages of a young network learned a hundred boards by heart, from 35% of
+all moves.
 
-A game may have goals: sums of different tiles, as for stages. It ends when it reaches a goal. The value of the
-rest is the network's value of the board with its large tiles halved
+A game may have goals: sums of different tiles, as for stages. It ends when it reaches a goal. The value of
+the rest is the network's value of the board with its large tiles halved
 (:func:`tape2048.ntuple.lookup.downgraded`). Otherwise a stage whose games seldom succeed has such low values
 that the stage before it learns to avoid it, and so on. The values of the halved board come from games that
 succeed.
@@ -195,9 +195,9 @@ def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
         vertical = m < 2
         source, merged = (columns, column_score) if vertical else (board, row_score)
         after = slide_rows(source, U64(m & 1))
-        # A board and its transpose have the same value, so only the best board is transposed back. No branch on
-        # a value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
-        # too: that costs less than a mispredicted branch.
+        # A board and its transpose have the same value, so only the best board is transposed back. No branch
+        # on a value: it would wait for its look-ups, and delay those of the next move. Illegal moves are
+        # valued, too: that costs less than a mispredicted branch.
         value = _worth(plays, after, merged, reached, guided)
         is_better = (after != source) & (value > best)
         best = value if is_better else best

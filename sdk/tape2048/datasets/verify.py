@@ -51,8 +51,9 @@ def verify_dataset(
     """Check a data set or a pack.dat completely.
 
     The checks: the manifest's counts, sizes and checksums. The runs cover the rows. Each row has the right
-    ``run_id`` and ``step_index``, a legal move, the board's ``ev_legal`` and normalised ``ev_values``. Move and
-    one spawn lead to the next row's board. Each run's ``highest_tile`` is not below the tiles of its rows.
+    ``run_id`` and ``step_index``, a legal move, the board's ``ev_legal`` and normalised ``ev_values``. Move
+    and one spawn lead to the next row's board. Each run's ``highest_tile`` is not below the tiles of its
+    rows.
 
     Args:
         path: the directory, or the pack.dat.

@@ -131,7 +131,7 @@ class TestBadInput:
         assert caught.value.offset is not None
 
     def test_bytes_between_moves_and_checksum(self) -> None:
-        with pytest.raises(errors.FormatError, match=". The file has 139"):
+        with pytest.raises(errors.FormatError, match=r". The file has 139"):
             parse(build.seal_a2t1(build.a2t1_bytes(GAME)[:-4] + b"\0"))
 
     def test_a_checksum_that_does_not_fit(self) -> None:

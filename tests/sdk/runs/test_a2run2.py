@@ -240,7 +240,7 @@ class TestBadInput:
 
     def test_steps_that_disagree(self) -> None:
         data = build.a2run2_bytes(GAME)
-        with pytest.raises(errors.FieldError, match="9 steps. The metadata says 8"):
+        with pytest.raises(errors.FieldError, match=r"9 steps. The metadata says 8"):
             RunV2.from_bytes(bytes([8]) + data[1:])
 
     @pytest.mark.parametrize("count", [10, 2**20, 2**32 - 1])

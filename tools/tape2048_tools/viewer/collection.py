@@ -266,7 +266,8 @@ class Collection:
         self._trainings: dict[str, Path] = {}
         self._reading = False
         self._games: Games | None = None  # None after a change
-        # By id: each listed session's path with its identity; read sessions; unreadable sessions; rows and games.
+        # By id: each listed session's path with its identity; read sessions; unreadable sessions; rows and
+        # games.
         self._paths: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._read: dict[str, Entry] = {}
         self._broken: dict[str, dict[str, str | None]] = {}
