@@ -28,11 +28,11 @@ _EMPTY = '""'
 #: Rows of the table of strength that the README shows, by the beginning of their first cell.
 PLAYERS_SHOWN = (
     "`greedy`",
+    "`ntuple:weights=small`",
     "`ntuple:look_below=0`",
     "`ntuple` (default)",
     "`ntuple:look_below=16,look_margin=0`",
-    "`ntuple:weights=strong`",
-    "`ntuple:weights=strong,look_below=16,look_margin=0,look_twice_below=6`",
+    "`ntuple:look_below=16,look_margin=0,look_twice_below=6`",
 )
 
 

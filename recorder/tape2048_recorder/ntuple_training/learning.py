@@ -77,7 +77,7 @@ LANE_WORDS = 4
 #: Games that start on a stage's boards, for each board that entered it.
 BEGINS_MAX = 4
 
-#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (on boards of
+#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (from
 #: ``pools``; new boards count nowhere), and the moves learned from.
 ENTERED, BEGUN, LEARNED = range(3)
 
