@@ -171,13 +171,6 @@ else:
     def test_every_section_has_a_check() -> None:
         assert re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE) == [*CHECKS]
 
-    def test_the_readme_begins_with_numpy_alone(directory: Path) -> None:
-        """``make record`` installs none of these."""
-        block = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
-        code = f"import sys; sys.modules.update(torch=None, pandas=None, pyarrow=None, scipy=None)\n{block}"
-        command = [sys.executable, "-c", f"{code}\nassert state['position'] == len(batches)"]
-        subprocess.run(command, cwd=directory, check=True, timeout=200)
-
     @pytest.mark.slow
     @pytest.mark.parametrize("section", CHECKS)
     def test_program(directory: Path, section: str) -> None:

@@ -323,5 +323,5 @@ def test_a_cache_does_not_change_the_hash() -> None:
 
 
 def test_choose_is_for_compiled_code() -> None:
-    with pytest.raises(TypeError, match="no overload for Random"):
+    with pytest.raises(TypeError, match="No overload for Random"):
         choose(make("random"), np.uint64(0), np.uint64(0), GAMMA)

@@ -237,7 +237,7 @@ def test_a_device_error_does_not_condemn_the_bytes(
         found, listener = recover(root)
     assert len(found) == 1
     (message,) = listener.messages("error")
-    assert message.startswith("not recovered, left as it is: ")
+    assert message.startswith("not recovered, not moved: ")
     assert snapshot(session.path) == before
     assert len(recover(root)[0]) == 1
 

@@ -226,7 +226,7 @@ def assert_left_alone(root: Path, session: PartialSession, why: str) -> None:
         found, listener = recover(root)
         assert found == []
         (error,) = listener.messages("error")
-        assert error.startswith("not recovered, left as it is: ")
+        assert error.startswith("not recovered, not moved: ")
         assert why in error
         assert str(session.path) in error
         assert snapshot(root) == before
@@ -302,7 +302,7 @@ def assert_left_alone_while_unsaid(
         found, listener = recover(root)
     assert found == []
     (error,) = listener.messages("error")
-    assert error.startswith("not recovered, left as it is: ")
+    assert error.startswith("not recovered, not moved: ")
     assert os.strerror(code) in error
     assert str(session.path) in error
     assert snapshot(root) == before
@@ -336,7 +336,7 @@ def test_an_unreadable_last_check_is_tried_again(root: Path, blocks: Blocks, tim
     assert found == ([root / NAME] if times == 1 else [])
     if times == 2:
         (error,) = listener.messages("error")
-        assert error.startswith("not recovered, left as it is: ")
+        assert error.startswith("not recovered, not moved: ")
         assert "Input/output error" in error
         assert session.path.is_dir()
     assert_recovers(root, blocks, range(2))

@@ -114,7 +114,7 @@ class TestShares:
         one, other = take(batches, 1)[0]
         assert one != other
         (message,) = caplog.messages
-        assert message == "the corpora of a mixture overlap: 14 games in more than one of them"
+        assert message == "the corpora of a mixture overlap: 14 games in more than one corpus"
 
 
 class TestState:
@@ -191,7 +191,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("shares", "message"),
         [
-            ((0.7, 0.2), "that are 1 together"),
+            ((0.7, 0.2), "with the sum 1"),
             ((1.2, -0.2), "positive"),
             ((), "shares"),
             ((0.001, 0.999), "a row"),

@@ -233,7 +233,7 @@ class TestOpenRows:
     def test_trailing_bytes(self, file: Path, extra: int) -> None:
         whole = file.read_bytes()
         file.write_bytes(whole + bytes(extra))
-        with pytest.raises(FormatError, match=f"the file has {counted(extra, 'byte')} more") as caught:
+        with pytest.raises(FormatError, match=f"The file has {counted(extra, 'byte')} more") as caught:
             open_rows(file, DTYPES)
         assert caught.value.offset == len(whole)
 

@@ -281,7 +281,7 @@ def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
         data = bytearray((made[2] / "steps.npy").read_bytes())
         data[-5] ^= 1
         (made[2] / "steps.npy").write_bytes(data)
-        refused(made, tmp_path / "out", "the block's is", errors.ChecksumError)
+        refused(made, tmp_path / "out", "The block's is", errors.ChecksumError)
 
 
 def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

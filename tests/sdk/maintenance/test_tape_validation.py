@@ -165,8 +165,8 @@ class TestAnchors:
         owner = int(np.searchsorted(FIRST, row, "right")) - 1
         assert finding.error == "BookkeepingError"
         where = f"run {GAMES.runs['id'][owner]}, step {row - FIRST[owner]}: the anchor of row {row}"
-        due = f"the tape leads to {int(GAMES.boards[row]):#018x}"
-        assert finding.message == f"{where} is {0:#018x}; {due}"
+        due = f"The tape leads to {int(GAMES.boards[row]):#018x}"
+        assert finding.message == f"{where} is {0:#018x}. {due}"
         assert (finding.path, finding.offset) == (str(own / "anchors.npy"), 128 + 8 * anchor)
 
     def test_all_but_the_first(self, own: Path) -> None:

@@ -270,7 +270,7 @@ class TestChecksums:
             sums = [finding for finding in report.findings if finding.error == "ChecksumError"]
             assert f"block {block} (rows {6 * block} to {min(6 * block + 5, 19)})" in sums[1].message
             assert sums[1].offset == len(whole) - ROWS * 28 + 6 * block * 28
-            assert "the manifest says" in sums[0].message
+            assert "The manifest says" in sums[0].message
 
     def test_any_changed_byte_of_header_or_metadata(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME)
@@ -290,7 +290,7 @@ class TestChecksums:
             ("UPDATE blocks SET rows = 5 WHERE first_row = 6", "block 2 starts at row 12. .* end at row 11"),
             ("UPDATE blocks SET rows = 7 WHERE first_row = 6", "block 2 starts at row 12. .* end at row 13"),
             ("UPDATE blocks SET rows = 3 WHERE first_row = 18", "cover 21 rows. The steps have 20"),
-            ("DELETE FROM blocks WHERE first_row = 0", "block 0 begins at row 6; .* end at row 0"),
+            ("DELETE FROM blocks WHERE first_row = 0", "block 0 starts at row 6. .* end at row 0"),
             ("DELETE FROM blocks WHERE first_row = 18", "cover 18 rows. The steps have 20"),
             ("DELETE FROM blocks", "the 0 blocks cover 0 rows"),
         ],
@@ -436,7 +436,7 @@ class TestRows:
             finding.message for finding in validate_session(write_ours(tmp_path / NAME, spec)).findings
         ]
         assert messages == [
-            "run 12 begins at row 5. The runs before it end at row 4",
+            "run 12 starts at row 5. The runs before it end at row 4",
             "row 14 has step_idx 7, expected 1",
             "run 11 has 5 rows, the run table says 4",
         ]

@@ -654,7 +654,7 @@ class TestBadInput:
             entries[1][OFFSET] = entries[0][OFFSET] + 8
 
         path = write(tmp_path / "x", dataclasses.replace(self.SPEC, change_index=onto_the_first))
-        with pytest.raises(errors.FieldError, match="entry 1: begins before"):
+        with pytest.raises(errors.FieldError, match="entry 1: starts before"):
             PackReader.open(path)
 
     @pytest.mark.parametrize("field", ["version", "flags"])

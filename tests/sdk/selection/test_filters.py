@@ -362,7 +362,7 @@ class TestSplit:
         "parts", [{}, {"a": 0.5}, {"a": 0.5, "b": 0.6}, {"a": 1.5, "b": -0.5}, {"a": 1.0, "b": 0.0}]
     )
     def test_shares_that_are_none(self, corpus: Corpus, parts: dict[str, float]) -> None:
-        with pytest.raises(ValueError, match="together"):
+        with pytest.raises(ValueError, match="with the sum 1"):
             corpus.split(**parts)
 
     def test_invalid_shares_and_salts(self, corpus: Corpus) -> None:

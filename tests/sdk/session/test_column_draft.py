@@ -390,7 +390,7 @@ def test_other_rows_are_refused(session: Session) -> None:
     write_pair(session)
     facts = json.loads((session.path / "best.json").read_text()) | {"steps_crc32c": 1}
     (session.path / "best.json").write_text(json.dumps(facts))
-    with pytest.raises(errors.ColumnError, match=rf"best\.json: made of {ROWS} rows with CRC-32C 1;"):
+    with pytest.raises(errors.ColumnError, match=rf"best\.json: made of {ROWS} rows with CRC-32C 1\."):
         write_pair(session)
     steps = session.path / "steps.npy"
     steps.write_bytes(steps.read_bytes()[:-1] + b"\x01")

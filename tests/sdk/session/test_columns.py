@@ -144,7 +144,7 @@ def test_values_of_another_type_order_or_length(session: Session) -> None:
     whole = (session.path / file).read_bytes()
     for length in [*range(0, 130, 9), len(whole) - 1, len(whole) // 2]:
         (session.path / file).write_bytes(whole[:length])
-        check_rejected(session, file, "the file ends after")
+        check_rejected(session, file, "he file ends after")
     (session.path / file).write_bytes(whole + b"\0")
     check_rejected(session, file, rf"\({len(whole)} bytes\). The file has 1 byte more")
     (session.path / file).write_bytes(whole[:8] + b"\xff" * 10 + whole[18:])

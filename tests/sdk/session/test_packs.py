@@ -353,7 +353,7 @@ class TestGames:
         ("facts", "message"),
         [
             ({"num_moves": 3}, "has num_moves 3 and max_tile"),
-            ({"max_tile": 4096}, "and max_tile 4096; the"),
+            ({"max_tile": 4096}, "and max_tile 4096. The"),
             ({"score": 17}, "max_score is 17"),
             ({"seed": 5}, "expected 0 and 5"),
             ({"seed": "five"}, "malformed"),

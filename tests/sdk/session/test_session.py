@@ -222,12 +222,12 @@ class TestBookkeeping:
             ("UPDATE runs SET rows = 4 WHERE id = 11", "run 12 starts at row 5. .* end at row 4"),
             ("UPDATE runs SET rows = 6 WHERE id = 11", "run 12 starts at row 5. .* end at row 6"),
             ("UPDATE runs SET rows = 5 WHERE id = 14", "21 rows together. The steps have 20"),
-            ("UPDATE runs SET first_row = 1 WHERE id = 11", "run 11 begins at row 1; .* end at row 0"),
-            ("UPDATE runs SET first_row = 9223372036854775807 WHERE id = 14", "run 14 begins at row"),
-            ("DELETE FROM runs WHERE id = 13", "run 15 begins at row 13"),
+            ("UPDATE runs SET first_row = 1 WHERE id = 11", "run 11 starts at row 1. .* end at row 0"),
+            ("UPDATE runs SET first_row = 9223372036854775807 WHERE id = 14", "run 14 starts at row"),
+            ("DELETE FROM runs WHERE id = 13", "run 15 starts at row 13"),
             ("DELETE FROM runs WHERE id = 14", "16 rows together. The steps have 20"),
             ("DELETE FROM runs", "0 rows together. The steps have 20"),
-            ("INSERT INTO runs VALUES (16, 0, 4, 0, 2, 16, 4)", "run .* begins at row 16; .* end at row 20"),
+            ("INSERT INTO runs VALUES (16, 0, 4, 0, 2, 16, 4)", "run .* starts at row 16. .* end at row 20"),
         ],
         ids=lambda value: value,
     )
@@ -348,7 +348,7 @@ class TestRows:
          np.ones(21, bool)],
     )  # fmt: skip
     def test_outside(self, session: Session, rows: Any) -> None:
-        with pytest.raises(IndexError, match=r"expected 0 <= row < 20|the source has 20"):
+        with pytest.raises(IndexError, match=r"expected 0 <= row < 20|The source has 20"):
             session.tokens(rows)
         with pytest.raises(IndexError):
             session.run_index(rows)

@@ -261,14 +261,14 @@ class TestDamage:
             ),
             ("UPDATE runs SET rows = rows + 1, steps = steps + 1 WHERE id = 9", BookkeepingError, "run 10"),
             ("UPDATE runs SET steps = steps + 1 WHERE id = 9", BookkeepingError, "run 9 has"),
-            ("UPDATE runs SET first_row = first_row + 1 WHERE id = 9", BookkeepingError, "run 9 begins"),
+            ("UPDATE runs SET first_row = first_row + 1 WHERE id = 9", BookkeepingError, "run 9 starts"),
             ("UPDATE runs SET rows = 0, steps = 0 WHERE id = 13", BookkeepingError, "run 13 has 0 rows"),
             (
                 "UPDATE runs SET rows = 4000000000, steps = 4000000000 WHERE id = 9",
                 BookkeepingError,
                 "262142",
             ),
-            ("DELETE FROM runs WHERE id = 13", ManifestError, "the session has 6"),
+            ("DELETE FROM runs WHERE id = 13", ManifestError, "The session has 6"),
         ],
     )
     def test_a_run_table_that_is_not_that_of_the_tape(

@@ -69,11 +69,11 @@ def test_a_dry_run_writes_nothing(tape: Tape, root: Path, empty_session: Path) -
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["annotate", "{session}", "--player", "random"], 78, "one of: ntuple, expectimax, greedy"),
+        (["annotate", "{session}", "--player", "random"], 78, ": ntuple, expectimax, greedy"),
         (["annotate", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{session}", "--name", "tokens"], 2, "built-in field"),
-        ([*ANNOTATE, "{session}", "--engine", "ray", "--shard", "1/2"], 2, "take one of them"),
+        ([*ANNOTATE, "{session}", "--engine", "ray", "--shard", "1/2"], 2, "use only one"),
     ],
 )  # fmt: skip
 def test_makers_refuse(tape: Tape, session: Path, args: list[str], code: int, said: str) -> None:

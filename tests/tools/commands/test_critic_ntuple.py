@@ -285,7 +285,7 @@ def test_what_is_no_board_is_refused(tape: Tape, made: Made, board: str) -> None
 
 def test_what_is_no_critic_is_refused(tape: Tape, made: Made) -> None:
     for critic, said in (
-        ("nowhere", "nowhere: no such file or directory\nhint: a path, or one that ships: default"),
+        ("nowhere", "nowhere: no such file or directory\nhint: a path, or a shipped critic: default"),
         (made.root / "x", "no such file or directory"),
         (made.critic.parent / "metrics.jsonl", "claims"),
         (

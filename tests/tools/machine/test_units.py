@@ -103,7 +103,8 @@ def test_final_exit_codes_prevent_restarts() -> None:
     found = lines_of(by_name(units(HERE))["tape2048-recorder@.service"])
     assert "RestartPreventExitStatus=2 11 12 78" in found
     page = " ".join((CHECKOUT / "docs/how-to/service.md").read_text().split())
-    assert f"where it would change nothing (exit codes {', '.join(map(str, FINAL))})" in page
+    *codes, last = map(str, FINAL)
+    assert f"does not restart after exit codes {', '.join(codes)} and {last}" in page
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     of_recorders = {
         kind for kind in kinds if issubclass(kind, errors.StorageError | errors.RecorderError)

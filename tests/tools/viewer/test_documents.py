@@ -553,7 +553,7 @@ def test_a_board_is_played_on_by_any_built_in_player(data: Data, player: str) ->
     assert data.play_on(given) == packed
     assert data.play_on({**given, "seed": "4"}) != packed
     goes_on = found["count"] == 200
-    assert found["notes"] == (["played on for 200 moves; The game continues"] if goes_on else [])
+    assert found["notes"] == (["played on for 200 moves. The game continues"] if goes_on else [])
     assert unpacked(data.play_on({**given, "board": "0x1212212112122121"}))["count"] == 0
 
 
@@ -592,7 +592,7 @@ def test_choices_of_a_player(data: Data) -> None:
     [
         ("python:/tmp/x.py:make", "built-in"),
         ("expectimax:deep=2", "The nearest is 'depth'"),
-        ("critic:critic=x.critic", "one that ships"),
+        ("critic:critic=x.critic", "a shipped one"),
         ("random:weights=small", "found 'weights'"),
         ("ntuple:look_margin=nan", "expected a number"),
         ("ntuple:=", "built-in"),

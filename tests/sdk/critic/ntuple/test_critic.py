@@ -308,7 +308,7 @@ def test_a_place_without_a_critic_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match="no such file") as caught:
         NTupleCritic.load(name)
-    assert "one that ships: default" in (caught.value.hint or "")
+    assert "a shipped critic: default" in (caught.value.hint or "")
 
 
 def test_a_shipped_name_works_in_any_directory(
