@@ -291,8 +291,8 @@ def _tasks(config: RecorderConfig, machine: Machine) -> Result:
 
 def _memory(config: RecorderConfig, machine: Machine) -> Result:
     lanes = config.lanes if is_batched(config.player) else 0
-    wanted = DAEMON_MB + (NETWORK_MB if config.player == "ntuple" else 0)
-    wanted += config.worker_count * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
+    shared = DAEMON_MB + (NETWORK_MB if config.player == "ntuple" else 0)
+    wanted = shared + config.worker_count * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
     free = machine.memory_mb()
     found = (
         f"{free:,.0f} MB free. The recorder uses up to {wanted:,.0f}{' besides the model' if lanes else ''}"
