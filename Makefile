@@ -29,7 +29,7 @@ help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 record: $(VENV)/.installed ## Record SECONDS=30 of play, at most 1 GB, on two cores; before that, compile once (ARGS=).
-	@# The default network in a full 2-ply search: 6 MB/s per core instead of 24.
+	@# A full 2-ply search: 4 MB/s per core instead of 16.
 	@# Two rotations and the end: a short try shows more than one session.
 	$(BIN)/tape2048 record --player ntuple:look_below=16,look_margin=0 --workers 2 --max-steps 33M \
 	  --max-wall-s $(SECONDS) --rotate-s $$(( $(SECONDS) * 2 / 5 + 1 )) $(ARGS)
