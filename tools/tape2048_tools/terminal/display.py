@@ -126,7 +126,7 @@ def spark(
 ) -> str:
     """Draw values as at most ``width`` bars, each the mean of its part; NaN is drawn as the lowest bar.
 
-    The lowest bar represents ``least`` or the lowest mean, the highest bar for ``most`` or the highest mean.
+    The lowest bar shows ``least`` or the lowest mean, and the highest bar ``most`` or the highest mean.
     """
     import numpy as np
 

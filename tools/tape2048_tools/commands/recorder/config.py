@@ -49,7 +49,8 @@ def command() -> None:
 def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: bool, **flags: Any) -> None:
     """Show the settings with which `tape2048 record` would run.
 
-    A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
+    Flags override environment variables (TAPE2048_<NAME>). Variables override the file, and the file
+    overrides the defaults.
     """
     if markdown:
         print_human(settings_table().rstrip("\n"))

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
-    Sessions appear below --out-dir when they are complete. The first SIGTERM or Ctrl-C finishes the games in
-    progress and publishes them. The second one publishes at once what is confirmed. With --config and without
-    a terminal (a service), SIGHUP reloads the settings; otherwise it acts as SIGTERM.
+    Sessions appear in --out-dir when they are complete. The first SIGTERM or Ctrl-C finishes the games in
+    progress and publishes them. The second publishes the committed rows at once. With --config and without a
+    terminal (a service), SIGHUP reloads the settings. Otherwise, it acts as SIGTERM.
 
-    A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
+    Flags override environment variables (TAPE2048_<NAME>). Variables override the file, and the file
+    overrides the defaults.
     """
     from tape2048_recorder.status.signals import Signals
 

@@ -72,7 +72,7 @@ def command(
 ) -> None:
     """Remove the sessions in ROOT that exceed the retention limits, the oldest first.
 
-    A flag counts before the [retention] table of the file. ROOT is by default the out_dir of
+    Flags override the [retention] table of the file. ROOT is by default the out_dir of
     `tape2048 record`. Only sessions that the recorder, `merge` or `repack` published are removed. Sessions
     that a process reads stay; limits of size and number then remove the next ones. Without a limit nothing
     is removed. The exit code is 1 if a session could not be removed.
