@@ -74,10 +74,12 @@ def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
             "share",
             type=shard,
             metavar="I/N",
-            help="Do one of N shares of every session.  [default: that of torchrun]",
+            help="Process share I of N of every session.  [default: torchrun's rank]",
         ),
         click.option(
-            "--engine", type=click.Choice(["ray"]), help="Do each session as a task of Ray (extra [ray])."
+            "--engine",
+            type=click.Choice(["ray"]),
+            help="Process each session as a task of Ray (extra [ray]).",
         ),
         click.option("--force", is_flag=True, help=f"Replace {what} that exist."),
         click.option("--dry-run", is_flag=True, help="Print the rows, size and duration, and write nothing."),

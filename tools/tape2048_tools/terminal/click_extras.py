@@ -208,10 +208,10 @@ def job_options(out: str) -> Callable[[Any], Any]:
             "--shard",
             type=shard,
             metavar="I/N",
-            help=f"Do share I of N of the sessions, each into a separate output below {out}.",
+            help=f"Process share I of N of the sessions, each into a separate output below {out}.",
         ),
         click.option(
-            "--engine", type=click.Choice(["ray"]), help="Do the sessions so as tasks of Ray (extra [ray])."
+            "--engine", type=click.Choice(["ray"]), help="Process the sessions as tasks of Ray (extra [ray])."
         ),
     )
 

@@ -27,7 +27,7 @@ from tape2048_tools.terminal.click_extras import (
     default="default",
     metavar="CRITIC",
     show_default=True,
-    help="A critic, or default: the one that ships.",
+    help="A critic, or default: the critic that ships.",
 )
 @CRITIC_TOWER
 @DEVICE

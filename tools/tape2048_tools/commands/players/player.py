@@ -206,7 +206,7 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
 @command.subcommand("tape2048 player starts selfplay starts.npy --tile 16384", name="starts")
 @click.argument("sessions", type=EXISTING)
 @click.argument("target", type=PATH)
-@int_option("--tile", "The tile that the boards are the first to have.", default=16384)
+@int_option("--tile", "Take the first board of each game with this tile.", default=16384)
 @force_option("TARGET")
 @json_option()
 def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_json: bool) -> None:

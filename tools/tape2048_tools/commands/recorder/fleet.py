@@ -157,7 +157,7 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     "--spool",
     required=True,
     metavar="DIR",
-    help="Local directory on each node; {node} represents the engine's name of the node.",
+    help="Local directory on each node; {node} becomes the node's name.",
 )
 @click.option(
     "--address", metavar="HOST:PORT", help="The cluster.  [default: RAY_ADDRESS, or this machine's]"

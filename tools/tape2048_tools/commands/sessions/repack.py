@@ -107,9 +107,7 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
     is_flag=True,
     help="Remove each original when its new session is published, unless it is being read.",
 )
-@click.option(
-    "--lossy", is_flag=True, help="End a game with a 2 where nothing tells whether a 2 or a 4 ended it."
-)
+@click.option("--lossy", is_flag=True, help="End a game with a 2 if a 2 or a 4 could have ended it.")
 @job_options("--out")
 @json_option("Print one JSON document: the new sessions, failures, the removed originals.")
 @quiet_option("Print failures only, and show no progress bar.")

@@ -94,7 +94,7 @@ class Checked(msgspec.Struct, frozen=True):
     type=click.IntRange(1),
     default=1,
     metavar="N",
-    help="Check one Nth of the sessions, every day (UTC) the next: in N days all.",
+    help="Check a different Nth of the sessions every day (UTC), and all in N days.",
 )
 @click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")
 @click.option(
