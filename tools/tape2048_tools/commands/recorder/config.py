@@ -91,8 +91,8 @@ def init(*, path: Path, force: bool) -> None:
 def examples(*, directory: Path, force: bool) -> None:
     """Write example files into DIRECTORY (examples).
 
-    There are configurations with every setting of the recorder and of each kind of critic. imitate.py trains
-    a policy network on recorded games and lets it play. train_critic.py is a custom training loop, and
+    Configurations have every setting of the recorder and of each kind of critic. The script imitate.py trains
+    a policy network on recorded games and lets it play. A custom training loop is in train_critic.py, and
     train_on_columns.py also learns move values. Further files run a fleet's nodes under Slurm, Kubernetes
     and systemd.
     """
