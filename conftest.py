@@ -82,16 +82,16 @@ def _make_critic(path: Path) -> None:
 
 def _run_console(example: Example) -> None:
     """Run the lines of a console block that call a command of ours; each has to succeed."""
-    from tape2048_tools.cli import run
+    from tape2048_tools.cli import cli, run
+    from tape2048_tools.commands.runs import a2pack
 
+    commands = {"tape2048": cli, "a2pack": a2pack.command}
     lines = [line[2:] for line in example.parsed.splitlines() if line.startswith("$ ")]
     assert lines, "a console block has a line that begins with $"
     for line in lines:
         program, *words = shlex.split(re.split(r"  #| [|>] ", line)[0])
         args = [path for word in words for path in (sorted(glob.glob(word)) if "*" in word else [word])]  # noqa: PTH207
-        if program == "a2pack":
-            args.insert(0, "pack")
-        elif program != "tape2048":
+        if program not in commands:
             continue
         if args[0] == "record":  # it handles signals and starts workers: a process of its own
             done = subprocess.run(
@@ -99,7 +99,7 @@ def _run_console(example: Example) -> None:
             )
             assert done.returncode == 0, f"{line}: {done.stderr}"
         else:
-            assert run(args) == 0, line
+            assert run(args, commands[program], program) == 0, line
 
 
 def _load_toml(example: Example) -> None:

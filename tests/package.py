@@ -19,8 +19,8 @@ EXTRAS = ("arrow", "zstd", "lz4", "view", "metrics")
 #: What each extra brings, tried after the rest.
 TRIES = {
     "arrow": ["tape2048 export selfplay --format parquet -o rows.parquet"],
-    "zstd": ["tape2048 pack pack --input runs --output zstd.a2pack --compress zstd"],
-    "lz4": ["tape2048 pack pack --input runs --output lz4.a2pack --compress lz4"],
+    "zstd": ["a2pack pack --input runs --output zstd.a2pack --compress zstd"],
+    "lz4": ["a2pack pack --input runs --output lz4.a2pack --compress lz4"],
     "metrics": ["tape2048 record --player greedy --max-games 20 --metrics-textfile m.prom"],
     "torch": ["python -c 'from tape2048.torch import CriticLoader'"],
     "critic": ["python -c 'from tape2048.torch import TorchCritic; import sklearn'"],

@@ -19,6 +19,7 @@ from tape2048_recorder.config import RetentionLimits
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.players.registry import REGISTRY
 from tape2048_tools.cli import cli
+from tape2048_tools.commands.runs.a2pack import command as a2pack
 from tape2048_tools.options.recorder import settings_table
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -88,18 +89,21 @@ def commands_reference() -> str:
     for title, names in cli.headings.items():
         rows = ([f"[`{name}`](commands/{name}.md)", cli.lazy[name][1]] for name in names)
         parts.append(f"## {title}\n\n{table(['command', ''], rows)}")
-    pages = "\n".join(f"commands/{name}" for name in cli.lazy)
+    parts.append("[`a2pack`](commands/a2pack.md) is a separate program that writes and reads packs.\n")
+    pages = "\n".join(f"commands/{name}" for name in (*cli.lazy, "a2pack"))
     return "\n".join([*parts, f"```{{toctree}}\n:hidden:\n\n{pages}\n```\n"])
 
 
 def command_reference(name: str) -> str:
     """Return the page of a command, below its title."""
+    if name == "a2pack":
+        return "\n".join(_command(a2pack, None, name, "#"))
     context = click.Context(cli, info_name="tape2048", **cli.context_settings)  # commands keep its `-h`
     command = cli.get_command(context, name)
     return "\n".join(_command(command, context, name, "#"))
 
 
-def _command(command: click.Command, parent: click.Context, name: str, heading: str) -> Iterator[str]:
+def _command(command: click.Command, parent: click.Context | None, name: str, heading: str) -> Iterator[str]:
     """Yield the section of a command: purpose, usage, options, examples; and those of its subcommands."""
     context = click.Context(command, info_name=name, parent=parent)
     usage = command.get_usage(context).removeprefix("Usage: ")
@@ -196,7 +200,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/errors.md": {"errors": errors_table},
     **{
         f"docs/reference/commands/{name}.md": {"command": functools.partial(command_reference, name)}
-        for name in cli.lazy
+        for name in (*cli.lazy, "a2pack")
     },
 }
 

@@ -118,7 +118,7 @@ LOADS_WITHOUT = {
     "tape2048_recorder.evaluation.games": ("rich", "click", "torch"),
     "tape2048.critic.metrics": ("rich", "torch", "sklearn"),
     "tape2048_tools.commands.critic.embed": ("numba", "numpy", "rich", "torch"),
-    "tape2048_tools.commands.runs.pack": ("lz4", "numba", "rich", "zstandard"),
+    "tape2048_tools.commands.runs.a2pack": ("lz4", "numba", "rich", "zstandard"),
     "tape2048.packs.reader": ("lz4", "numba", "rich", "zstandard"),
 }
 

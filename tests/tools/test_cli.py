@@ -104,12 +104,19 @@ def test_choices_are_shown_in_the_help(tape: Tape) -> None:
     assert "--log-level [info|warning|error]" in tape("record", "--help").out
 
 
-@pytest.mark.parametrize("words", [("lst",), ("pack", "lst")])
+@pytest.mark.parametrize("words", [("lst",), ("dataset", "lst")])
 def test_an_unknown_command_is_refused(tape: Tape, words: tuple[str, ...]) -> None:
     done = tape(*words)
     assert done.code == 2
     assert "No such command 'lst'" in done.err
     assert ("Did you mean 'list'?" in done.err) == (words == ("lst",))
+
+
+def test_a_removed_command_names_its_successor(tape: Tape) -> None:
+    for words in (("pack",), ("pack", "validate", "--packfile", "x"), ("pack", "--help")):
+        done = tape(*words)
+        assert (done.code, done.out) == (2, "")
+        assert "'pack' was removed. Use a2pack, or tape2048 convert, validate and show." in done.err
 
 
 def test_help_lists_every_command(tape: Tape) -> None:
@@ -236,14 +243,6 @@ dataset append nope nope
 dataset stats nope
 dataset filter nope --output ds
 dataset verify nope
-pack pack --input nope --output x
-pack validate --packfile nope
-pack stats --packfile nope
-pack inspect --packfile nope --index 0
-pack to-jsonl --packfile nope --output x
-pack extract --packfile nope --indices 0 --output x
-pack append --packfile nope --input nope --output x
-pack merge --packfile nope --output x
 convert nope x
 annotate nope
 embed . --tower nope
@@ -417,7 +416,7 @@ def test_a_full_disk_behind_stdout_is_an_error(root: Path, environment: dict[str
 
 @pytest.mark.parametrize(
     ("args", "code"),
-    [(["list", "--nonsense"], 2), (["pack", "validate", "--packfile", "bad"], 2), (["list", "nowhere"], 3)],
+    [(["list", "--nonsense"], 2), (["dataset", "verify", "bad"], 3), (["list", "nowhere"], 3)],
 )
 def test_an_exit_code_survives_a_closed_stderr(
     tmp_path: Path, environment: dict[str, str], args: list[str], code: int
@@ -497,7 +496,7 @@ def _on_a_terminal(*args: str, env: dict[str, str]) -> str:
     [
         "list", "show", "validate", "prune", "recover", "status", "rotate", "stop", "visualize",
         "dataset stats", "dataset verify", "dataset build --output ds", "export --format jsonl",
-        "player quantise fast", "player info", "pack validate --packfile",
+        "player quantise fast", "player info",
     ],
 )  # fmt: skip
 def test_an_impossible_path_is_an_error(tape: Tape, words: str) -> None:

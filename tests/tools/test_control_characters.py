@@ -41,8 +41,6 @@ export SESSION --runs --format jsonl --output EVIL
 export runs --runs --format csv --output EVIL
 convert runs EVIL
 convert root EVIL
-pack pack --input runs --output EVIL
-pack validate --packfile RUN
 dataset build --input runs --output EVIL
 dataset stats --data RUN
 visualize RUN

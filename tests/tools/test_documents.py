@@ -13,6 +13,7 @@ from tape2048.errors import TapeError
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config import ROW_BYTES_MAX, RecorderConfig, load_config
 from tape2048_tools.cli import COMMANDS, cli
+from tape2048_tools.commands.runs.a2pack import command as a2pack
 
 from ..pages import PARTS, error_tree, with_parts
 
@@ -40,9 +41,7 @@ CONSOLE_LINES = sorted(
 def test_console_examples_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tape2048_tools.terminal.click_extras.refuse_missing", lambda *_: None)
     program, *args = shlex.split(line)
-    if program == "a2pack":
-        args.insert(0, "pack")
-    command: click.Command | None = cli
+    command: click.Command | None = cli if program == "tape2048" else a2pack
     context = click.Context(cli, info_name="tape2048", **cli.context_settings)
     while isinstance(command, click.Group):
         name = args.pop(0)

@@ -45,7 +45,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/packs/test_a2pack.py::test_payloads_come_back_byte_for_byte",
     ),
     (A2PACK, "convert"): (_EVERY, _WHOLE),
-    (A2PACK, "filter"): ("tools/commands/test_pack.py::test_byte_for_byte",),
+    (A2PACK, "filter"): ("tools/commands/test_a2pack.py::test_byte_for_byte",),
     (PACKDAT, "read"): ("sdk/datasets/test_packdat.py::test_load_and_save_give_the_same_bytes",),
     (PACKDAT, "write"): (
         "sdk/datasets/test_packdat.py::test_writes_the_described_bytes",

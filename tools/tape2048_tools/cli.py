@@ -71,7 +71,6 @@ _GROUPS = {
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
         "convert": ("runs.convert", "Convert runs from one format to another."),
         "dataset": ("runs.dataset", "Build data sets of many runs; append to them, filter, check."),
-        "pack": ("runs.pack", "Pack many runs into one read-only file, and read such files."),
     },
 }
 COMMANDS = {
@@ -79,6 +78,8 @@ COMMANDS = {
     for group in _GROUPS.values()
     for name, (module, line) in group.items()
 }
+#: Former subcommands, and the commands to use instead.
+_REMOVED = {"pack": "a2pack, or tape2048 convert, validate and show"}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
@@ -93,6 +94,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     cls=LazyGroup,
     lazy=COMMANDS,
     headings={title: list(group) for title, group in _GROUPS.items()},
+    removed=_REMOVED,
     context_settings=ROOT_SETTINGS,
     examples=[
         "tape2048 record --max-wall-s 1min",
@@ -173,8 +175,8 @@ def _open_streams() -> None:
 
 
 def a2pack() -> None:
-    """Run ``a2pack``: the subcommands of ``tape2048 pack`` as a separate program."""
-    from tape2048_tools.commands.runs.pack import command
+    """Run ``a2pack``, which writes and reads packs."""
+    from tape2048_tools.commands.runs.a2pack import command
 
     main(command, "a2pack")
 

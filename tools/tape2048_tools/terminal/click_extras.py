@@ -324,18 +324,23 @@ class LazyGroup(Group):
         *args: Any,
         lazy: Mapping[str, tuple[str, str]],
         headings: Mapping[str, Sequence[str]] | None = None,
+        removed: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
         self.headings = headings or {"Commands": list(lazy)}
+        self.removed = removed or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the help."""
         return list(self.lazy)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of this name."""
+        if cmd_name in self.removed:
+            message = f"The command {cmd_name!r} was removed. Use {self.removed[cmd_name]}."
+            raise click.UsageError(message, ctx)
         if cmd_name not in self.lazy:
             return None
         module, _, name = self.lazy[cmd_name][0].partition(":")

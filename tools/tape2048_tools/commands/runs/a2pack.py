@@ -1,4 +1,4 @@
-"""``a2pack`` (also ``tape2048 pack``): write, check, describe, convert and unpack a2pack and pack.dat."""
+"""``a2pack``: write, check, describe, convert and unpack a2pack and pack.dat."""
 
 from __future__ import annotations
 
@@ -50,25 +50,23 @@ def _output(what: str, metavar: str = "FILE") -> Callable[[Any], Any]:
 
 
 @new_group(
-    "tape2048 pack pack --input runs/ --output runs.a2pack",
-    "tape2048 pack validate --packfile runs.a2pack",
-    "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel --steps",
-    "tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/",
-    "tape2048 pack merge --packfile a.dat --packfile b.dat --output both.dat",
+    "a2pack pack --input runs/ --output runs.a2pack",
+    "a2pack validate --packfile runs.a2pack",
+    "a2pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel --steps",
+    "a2pack extract --packfile runs.a2pack --indices 0,5,42 --output some/",
+    "a2pack merge --packfile a.dat --packfile b.dat --output both.dat",
     context_settings=ROOT_SETTINGS,
 )
 def command() -> None:
     """Pack many runs into one read-only file, and read such files.
 
     validate and inspect also read pack.dat; append and merge write new files.
-
-    The command a2pack has the same subcommands: a2pack stats is tape2048 pack stats.
     """
 
 
 @command.subcommand(
-    "tape2048 pack pack --input runs/ --output runs.a2pack",
-    "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
+    "a2pack pack --input runs/ --output runs.a2pack",
+    "a2pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
 )
 @click.option(
     "--input",
@@ -129,8 +127,8 @@ def pack(
 
 
 @command.subcommand(
-    "tape2048 pack validate --packfile runs.a2pack && echo sound",
-    "tape2048 pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'",
+    "a2pack validate --packfile runs.a2pack && echo sound",
+    "a2pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'",
 )
 @_PACKFILE
 @json_option()
@@ -176,9 +174,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     raise click.exceptions.Exit(EXIT_INVALID)
 
 
-@command.subcommand(
-    "tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"
-)
+@command.subcommand("a2pack stats --packfile runs.a2pack", "a2pack stats --packfile x.a2pack --json")
 @_PACKFILE
 @json_option()
 def stats(*, packfile: Path, as_json: bool) -> None:
@@ -202,8 +198,8 @@ def _shown(found: dict[str, Any]) -> dict[str, str]:
 
 
 @command.subcommand(
-    "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
-    "tape2048 pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
+    "a2pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
+    "a2pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
 )
 @_PACKFILE
 @_output("The new file.")
@@ -223,7 +219,7 @@ def to_jsonl(*, packfile: Path, output: Path, parallel: bool, as_json: bool, qui
     print_result(document, lambda: [text], as_json=as_json)
 
 
-@command.subcommand("tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/")
+@command.subcommand("a2pack extract --packfile runs.a2pack --indices 0,5,42 --output some/")
 @_PACKFILE
 @click.option("--indices", required=True, metavar="I,J,...", help="Numbers of runs, from 0.")
 @_output("Directory of the files.", "DIR")
@@ -238,8 +234,8 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 
 
 @command.subcommand(
-    "tape2048 pack append --packfile pack.dat --input runs/ --output more.dat",
-    "tape2048 pack append --packfile pack.dat --input runs.a2pack --output more.dat --workers 2 --json",
+    "a2pack append --packfile pack.dat --input runs/ --output more.dat",
+    "a2pack append --packfile pack.dat --input runs.a2pack --output more.dat --workers 2 --json",
 )
 @_PACKFILE
 @click.option(
@@ -280,7 +276,7 @@ def append(
     exit_on_findings(skipped)
 
 
-@command.subcommand("tape2048 pack merge --packfile a.dat --packfile b.dat --output both.dat")
+@command.subcommand("a2pack merge --packfile a.dat --packfile b.dat --output both.dat")
 @click.option(
     "--packfile", "packfiles", type=EXISTING, required=True, multiple=True, metavar="FILE",
     help="A pack.dat; repeat it, in the order of the runs.",
@@ -308,8 +304,8 @@ def _save(
 
 
 @command.subcommand(
-    "tape2048 pack inspect --packfile runs.a2pack --index 123",
-    "tape2048 pack inspect --packfile pack.dat --index 0 --json",
+    "a2pack inspect --packfile runs.a2pack --index 123",
+    "a2pack inspect --packfile pack.dat --index 0 --json",
 )
 @_PACKFILE
 @click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")

@@ -1,4 +1,4 @@
-"""``a2pack`` and ``tape2048 pack``."""
+"""``a2pack``."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from tests.sdk.datasets.set_builders import GAMES as DAT_GAMES, packdat_bytes
 
 from tape2048 import errors
 from tape2048_tools import cli
-from tape2048_tools.commands.runs import pack as pack_command
+from tape2048_tools.commands.runs import a2pack as a2pack_command
 
 from ..conftest import Outcome
 
@@ -47,7 +47,7 @@ def a2pack(capsys: pytest.CaptureFixture[str]) -> A2pack:
 
     def run_here(*args: str | Path) -> Outcome:
         capsys.readouterr()
-        code = cli.run([str(arg) for arg in args], pack_command.command, "a2pack")
+        code = cli.run([str(arg) for arg in args], a2pack_command.command, "a2pack")
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err)
 
@@ -289,7 +289,7 @@ class TestPackDat:
         assert "final board" in a2pack("inspect", "--packfile", dat, "--index", "2").out
         assert "has 3 runs" in a2pack("inspect", "--packfile", dat, "--index", "3").err
 
-    def test_append(self, a2pack: A2pack, tape: Any, dat: Path, runs: Path, tmp_path: Path) -> None:
+    def test_append(self, a2pack: A2pack, dat: Path, runs: Path, tmp_path: Path) -> None:
         (runs / "bad.a2run").write_bytes(b"A2T1")
         new = tmp_path / "new.dat"
         done = a2pack("append", "--packfile", dat, "--input", runs, "--output", new)
@@ -308,9 +308,8 @@ class TestPackDat:
         assert a2pack("append", "--packfile", dat, "--input", runs, "--output", new).code == (
             errors.NameTakenError.exit_code
         )
-        assert tape(
-            "pack", "append", "--packfile", runs / "0.a2run2", "--input", runs, "--output", new
-        ).code == (errors.MagicError.exit_code)
+        no_dat = a2pack("append", "--packfile", runs / "0.a2run2", "--input", runs, "--output", new)
+        assert no_dat.code == errors.MagicError.exit_code
 
     def test_append_says_what_was_normalised(self, a2pack: A2pack, dat: Path, tmp_path: Path) -> None:
         raw = dataclasses.replace(GAMES[0], branches=[(1e4, 2e4, 3e4, 4e4)] * len(GAMES[0].moves))
@@ -344,9 +343,21 @@ def test_quiet_draws_no_bar(
         assert done.out
 
 
-def test_tape2048_pack_is_the_same(tape: Any, packfile: Path) -> None:
-    assert tape("pack", "validate", "--packfile", packfile).code == 0
-    assert "tape2048 pack extract" in tape("pack", "--help").out
+def test_every_line_of_help_parses(a2pack: A2pack) -> None:
+    for words in ([], *([name] for name in a2pack_command.command.commands)):
+        done = a2pack(*words, "--help")
+        assert done.code == 0
+        assert f"  {' '.join(['a2pack', *words])}" in done.out.split("\nExamples:\n")[1]
+
+
+def test_names_with_control_characters(a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
+    evil = "\x1b[2Jevil\r\x07\x9b31m\u202e\n"
+    (runs / f"{evil}.a2run").write_bytes(b"A2T1")
+    assert a2pack("pack", "--input", runs, "--output", tmp_path / evil).code == 1
+    for name, code in ((tmp_path / evil, 0), (runs / f"{evil}.a2run", 2)):
+        done = a2pack("validate", "--packfile", name)
+        assert done.code == code
+        assert (done.out + done.err).replace("\n", "").isprintable()
 
 
 def test_the_entry_point(environment: dict[str, str], packfile: Path) -> None:
