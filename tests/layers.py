@@ -20,10 +20,10 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: The parts of each package, lowest layer first. A part imports from lower layers only.
 LAYERS = {
     "tape2048": [
-        "errors _version", "base jit", "io settings game", "formats training", "selection", "tape ntuple",
+        "errors _version", "base jit", "io settings game", "formats training players", "tape ntuple",
         "runs session",
-        "packs maintenance rows datasets", "conversion batches", "corpus mixture", "export critic", "torch",
-        "__init__ __main__",
+        "packs maintenance rows", "batches", "corpus mixture", "datasets", "conversion",
+        "export critic", "torch", "__init__ __main__",
     ],
     "tape2048_recorder": [
         "game ipc", "players", "config evaluation lanes models replay", "ntuple_training status",

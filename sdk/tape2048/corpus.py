@@ -21,25 +21,21 @@ from tape2048.batches.stages import even_shares, stage_firsts
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.formats.rows import unchecked_numbers
 from tape2048.formats.session import STEP_DTYPE
+from tape2048.players import name_players, player_label, players_of
+from tape2048.rows.base import View
 from tape2048.rows.buffers import CorpusLoad, find_sessions, gather_runs, open_sessions, open_store
-from tape2048.rows.view import ViewTables
-from tape2048.selection import (
-    ALL,
+from tape2048.rows.filters import (
     Filters,
-    Phase,
-    View,
     check_filters,
     check_some,
     choose_runs,
-    make_phase,
-    name_players,
     newest_sessions,
-    player_label,
-    players_of,
-    run_hash,
     session_columns,
     sql_values,
 )
+from tape2048.rows.phases import ALL, Phase, make_phase
+from tape2048.rows.splits import run_hash
+from tape2048.rows.view import ViewTables
 from tape2048.session import run_table
 from tape2048.session.remote import CACHE_MAX_MB
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, game_facts
@@ -55,7 +51,7 @@ if TYPE_CHECKING:
     from tape2048.batches.fields import LabelDtype
     from tape2048.batches.gatherer import Gatherer
     from tape2048.rows.buffers import Found, HeldLoad, RowBuffers
-    from tape2048.selection import Columns
+    from tape2048.rows.filters import Columns
     from tape2048.session.session import Rows, Session
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.batches.fields import check_options
+from tape2048.rows.splits import check_shares
 from tape2048.rows.view import tables_of
-from tape2048.selection import check_shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,8 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.critic.facts import check_embeddings, strangers
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
-from tape2048.selection import name_players, only_player, parts_of_hashes, player_names, players_of, run_hash
+from tape2048.players import name_players, only_player, player_names, players_of
+from tape2048.rows.splits import parts_of_hashes, run_hash
 from tape2048.training import METRICS, read_metrics
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player

@@ -17,7 +17,7 @@ from tape2048.base.resources import ram_available
 from tape2048.critic.ntuple.critic import Games, GameSource, split_games
 from tape2048.errors import ConfigError
 from tape2048.formats.session import TOP_TILE
-from tape2048.selection import PlayedBy, player_text
+from tape2048.players import PlayedBy, player_text
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds

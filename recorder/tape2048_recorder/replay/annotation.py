@@ -35,7 +35,7 @@ from tape2048.errors import ConfigError
 from tape2048.game.moves import last_boards, recover, spawn_between
 from tape2048.game.rules import EXPONENT_MAX, exps_to_boards, legal_masks, slide
 from tape2048.jit.compiler import kernel
-from tape2048.selection import player_text
+from tape2048.players import player_text
 from tape2048.session.column_draft import tokens_of
 from tape2048.session.columns import ColumnInfo
 from tape2048_recorder.game.player_api import NO_MOVE, rate

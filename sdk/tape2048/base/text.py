@@ -1,4 +1,4 @@
-r"""Text and numbers for people and files: counts, tables in HTML, JSON with file names, integer arguments.
+r"""Text and numbers for people and files: counts, times, HTML tables, JSON with file names, whole numbers.
 
 A file's name is bytes. Python's text for bytes that are not UTF-8 fits neither JSON nor Arrow, and is written
 with escapes instead: byte 0xff as ``\udcff``.
@@ -6,7 +6,9 @@ with escapes instead: byte 0xff as ``\udcff``.
 
 from __future__ import annotations
 
+import datetime as dt
 import html
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
@@ -67,6 +69,20 @@ def printable(value: object) -> str:
 def is_utf8(text: str) -> bool:
     """Check whether a text (a file's name) is valid Unicode."""
     return valid_text(text) == text
+
+
+def unix_s(text: Any) -> float:
+    """Return a time as :func:`iso_seconds` does, but NaN for other text and other types."""
+    try:
+        return iso_seconds(text)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def iso_seconds(text: str) -> float:
+    """Return a time in ISO 8601 in seconds since 1970, in UTC without an offset, or raise ValueError."""
+    found = dt.datetime.fromisoformat(text)
+    return (found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)).timestamp()
 
 
 _BAR = (

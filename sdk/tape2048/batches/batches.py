@@ -51,8 +51,8 @@ from tape2048.batches.fields import Batch, BatchLayout, BatchOptions, BatchPool,
 from tape2048.batches.gatherer import NO_CAP, Cap, Gatherer, PoolReader, check_weights
 from tape2048.batches.shuffle import Permutation
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
+from tape2048.players import player_label
 from tape2048.rows.view import tables_of
-from tape2048.selection import player_label
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, warn_of_constants
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from tape2048.base.intervals import chi_square_p
 from tape2048.conversion.session_runs import SAMPLED
 from tape2048.conversion.sources import SourceRun, kind_of, open_source
 from tape2048.errors import BookkeepingError, ReplayError, TapeError
-from tape2048.runs.run import check_rules, identity_of
+from tape2048.players import identity_of
+from tape2048.runs.run import check_rules
 from tape2048.session.session import sessions
 
 if TYPE_CHECKING:

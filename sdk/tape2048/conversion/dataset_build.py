@@ -59,7 +59,8 @@ from tape2048.io.durable import (
     write_file,
 )
 from tape2048.io.reading import crc32c_combine, crc32c_file
-from tape2048.runs.run import check_meta, split_seed
+from tape2048.players import split_seed
+from tape2048.runs.run import check_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

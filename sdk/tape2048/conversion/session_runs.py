@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from tape2048._version import __version__
+from tape2048.base.text import unix_s
 from tape2048.errors import FieldError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import finish_session
 from tape2048.formats.session import (
@@ -39,9 +40,9 @@ from tape2048.formats.session import (
 from tape2048.io.durable import Staging, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import crc32c, crc32c_combine
 from tape2048.maintenance.validation import check_draft, validate_session
+from tape2048.players import engine_text, identity_of
 from tape2048.runs.a2run2 import RunV2
-from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, engine_text, identity_of, until_win
-from tape2048.selection import unix_s
+from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, until_win
 from tape2048.session.session import Session
 from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter

@@ -57,16 +57,17 @@ from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTaken
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.formats.session import ROWS, TAPE
 from tape2048.io.durable import Staging, new_file, storage_errors, sweep_drafts, write_all
+from tape2048.players import identity_of
 from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.jsonl import U64, run_line
 from tape2048.runs.parquet import write_parquet
-from tape2048.runs.run import Run, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tape2048.conversion.session_runs import Replayer
+    from tape2048.runs.run import Run
 
 _NO_ENDING = "a final board that is uncertain"
 #: Branch values that the rows of these targets cannot hold.

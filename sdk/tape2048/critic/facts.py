@@ -12,7 +12,7 @@ import numpy as np
 
 from tape2048.base.text import printable
 from tape2048.errors import ColumnError, ConfigError, ModelError
-from tape2048.selection import PlayedBy, name_players, only_player, player_names, players_of
+from tape2048.players import PlayedBy, name_players, only_player, player_names, players_of
 
 if TYPE_CHECKING:
     import os

@@ -57,10 +57,10 @@ from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import check_crc, crc32c, map_path, open_regular, read_exactly
+from tape2048.rows.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX
 from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta, check_rules, read_engine
-from tape2048.selection import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

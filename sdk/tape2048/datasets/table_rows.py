@@ -17,8 +17,11 @@ import numpy as np
 from tape2048.base.guide import Guide, make_guide
 from tape2048.formats.rows import row_numbers, run_ordinal
 from tape2048.jit.mix import mix64
-from tape2048.runs.run import Run, identity_of, join_seed, player_of_engine
-from tape2048.selection import ALL, Columns, Phase, View, make_phase, player_key
+from tape2048.players import identity_of, join_seed, player_of_engine
+from tape2048.rows.base import View
+from tape2048.rows.phases import ALL, Phase, make_phase
+from tape2048.rows.splits import player_key
+from tape2048.runs.run import Run
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, run_labels
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048.datasets.run_table import RunTable
+    from tape2048.rows.filters import Columns
     from tape2048.session.session import Rows
 
 ROW_BYTES = 32

@@ -10,8 +10,8 @@ import numpy as np
 from tape2048.base.text import valid_text
 from tape2048.batches.fields import Batch
 from tape2048.errors import ColumnError
+from tape2048.players import player_label
 from tape2048.rows.view import tables_of
-from tape2048.selection import player_label
 from tape2048.session.columns import shared_columns
 from tape2048.session.run_table import check_thresholds
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _U64 = np.uint64
 
@@ -18,3 +21,10 @@ def mix64(value: Any) -> Any:
     value = (value ^ (value >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> _U64(27))) * _U64(0x94D049BB133111EB)
     return value ^ (value >> _U64(31))
+
+
+def shuffled(count: int, seed: int) -> NDArray[np.int64]:
+    """Permute [0, count) by a hash of seed and number, independent of NumPy's generators."""
+    # SplitMix64's sequence and finaliser (Steele, Lea, Flood 2014), a bijection: no two are equal.
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.argsort(mix64(z + np.uint64(seed & (2**64 - 1))))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 
 from tape2048.base.findings import Finding, Report
-from tape2048.base.text import counted
+from tape2048.base.text import counted, unix_s
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -42,7 +42,6 @@ from tape2048.formats.session import (
     anchor_count,
 )
 from tape2048.io.reading import crc32c, open_regular, read_exactly
-from tape2048.selection import unix_s
 from tape2048.session.columns import Columns, column_files, find_drafts
 from tape2048.session.directory import (
     PLAIN_NAME,

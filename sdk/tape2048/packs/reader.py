@@ -19,6 +19,7 @@ from tape2048.errors import BookkeepingError, FieldError, FormatError, NameTaken
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.reading import check_crc, map_path
+from tape2048.jit.mix import shuffled
 from tape2048.packs.a2pack import (
     COMPRESSIONS,
     HEADER_BYTES,
@@ -35,7 +36,6 @@ from tape2048.packs.a2pack import (
 from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX, parse_run
 from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX, RunV2
 from tape2048.runs.run import RunRows, check_rules
-from tape2048.selection import shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

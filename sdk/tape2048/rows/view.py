@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.rows.buffers import RowBuffers
-    from tape2048.selection import Phase
+    from tape2048.rows.phases import Phase
     from tape2048.session.session import Session
 
 _SCAN_ROWS = 1 << 20  # rows whose steps are read together: 4 MB

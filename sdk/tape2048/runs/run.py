@@ -2,22 +2,13 @@
 
 A run of ``n`` moves has ``n + 1`` boards (``states``): the first one, and the one after each move and its
 spawn.
-
-A session identifies its games by player and seed; run files have no fields for these. A run from a recorded
-session carries them in its engine's text ::
-
-    tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
-
-and :func:`tape2048.conversion.session_runs.write_session` reads them back, so that a game keeps its identity
-(which splits hash) through every format.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -27,61 +18,12 @@ from tape2048.base.text import counted, facts_table, is_utf8
 from tape2048.errors import BookkeepingError, FieldError, ReplayError
 from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
 from tape2048.formats.session import RULES_1, TOP_TILE
-from tape2048.selection import player_label
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
-
-
-_IDENTITY = re.compile(
-    r"(?P<engine>.*?) ?\bplayer_sha256=(?P<player>[0-9a-f]{64}) seed=(?P<seed>0|[1-9][0-9]{0,19})", re.DOTALL
-)
-
-
-class Identity(NamedTuple):
-    """A game's player and seed, and the rest of its engine's text."""
-
-    engine: str
-    player_sha256: str
-    seed: int
-
-
-def engine_text(engine: str, player_sha256: str, seed: int) -> str:
-    """Return an engine's text that carries a game's identity; :func:`identity_of` reads it."""
-    return f"{engine} player_sha256={player_sha256} seed={seed}".lstrip()
-
-
-def identity_of(engine: str | None) -> Identity | None:
-    """Return the identity that an engine's text carries, or None."""
-    match = _IDENTITY.fullmatch(engine) if engine is not None else None
-    if match is None or int(match["seed"]) >= 2**64:
-        return None
-    return Identity(match["engine"], match["player"], int(match["seed"]))
-
-
-def player_of_engine(engine: str | None) -> str:
-    """Return the player of an engine's text, with or without a seed, as :func:`player_label` does."""
-    identity = identity_of(engine) or identity_of(f"{engine} seed=0")
-    if identity is None:
-        return engine or ""
-    name = identity.engine.rpartition(" ")[2]
-    return player_label({"player": name, "player_sha256": identity.player_sha256})
-
-
-def split_seed(engine: str | None) -> tuple[str | None, int | None]:
-    """Split the seed off an engine's text; thousands of runs share the rest."""
-    if engine is None or identity_of(engine) is None:
-        return engine, None
-    text, _, seed = engine.rpartition(" seed=")
-    return text, int(seed)
-
-
-def join_seed(engine: str | None, seed: int | None) -> str | None:
-    """Undo :func:`split_seed`."""
-    return engine if seed is None else f"{engine} seed={seed}"
 
 
 #: The largest values that fit every run format's fields.

@@ -24,7 +24,7 @@ from tape2048.formats.session import (
     Manifest,
     step_dtype,
 )
-from tape2048.selection import player_label
+from tape2048.players import player_label
 from tape2048.session.columns import Column, Columns
 from tape2048.session.directory import check_directory, check_files, is_dataset, is_session, read_steps
 from tape2048.session.foreign import ForeignRows, step_layout

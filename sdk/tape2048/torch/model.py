@@ -28,7 +28,7 @@ from tape2048.torch.tower import (
 if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.critic.config import CriticConfig
-    from tape2048.selection import PlayedBy
+    from tape2048.players import PlayedBy
     from tape2048.session.columns import Column
     from tape2048.torch.ranks import Ranks
 

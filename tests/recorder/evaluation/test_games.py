@@ -22,7 +22,7 @@ from tape2048.critic import NTupleCritic
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
 from tape2048.critic.ntuple.critic import Games, GameSource, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
-from tape2048.selection import players_of
+from tape2048.players import players_of
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation import games as playing
 from tape2048_recorder.evaluation.games import (

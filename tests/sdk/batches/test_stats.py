@@ -10,7 +10,7 @@ import pytest
 
 from tape2048 import Corpus, Mixture
 from tape2048.batches import batches as module
-from tape2048.selection import player_label
+from tape2048.players import player_label
 
 from ..corpora import build
 

@@ -15,7 +15,7 @@ from tests import reference
 from tape2048 import Corpus, errors
 from tape2048.export import export
 from tape2048.jit.mix import mix64
-from tape2048.selection import parts_of_hashes, run_hash
+from tape2048.rows.splits import parts_of_hashes, run_hash
 from tape2048.session.run_table import positive_weights, prevalence
 
 from ..builders import NAME, Game, Spec, raising, write_foreign, write_ours
@@ -121,19 +121,19 @@ class TestSql:
         assert hint is None or (caught.value.hint is not None and hint in caught.value.hint)
 
     def test_more_work_than_a_condition_needs(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 1000)
-        monkeypatch.setattr("tape2048.selection.OPERATIONS_PER_RUN", 100)
+        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_PER_RUN", 100)
         monkeypatch.setattr("tape2048.io.sqlite._OPERATIONS_PER_CALLBACK", 100)
         # A base for next to nothing, and enough for each run: more runs, more work that is let through.
-        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 1)
+        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 1)
         assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)
-        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 1000)
-        monkeypatch.setattr("tape2048.selection.OPERATIONS_PER_RUN", 1)
+        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_PER_RUN", 1)
         with pytest.raises(errors.ConfigError, match="more work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
 
     def test_ctrl_c_is_no_refusal(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tape2048.selection.OPERATIONS_BASE", 10**12)
+        monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 10**12)
         before = signal.signal(signal.SIGALRM, raising(KeyboardInterrupt()))
         try:
             with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - nothing waits between the two

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tape2048.selection import player_label, player_name, player_names
+from tape2048.players import player_label, player_name, player_names
 
 
 @pytest.mark.parametrize(

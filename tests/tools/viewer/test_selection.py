@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048.selection import choose_runs, session_columns
+from tape2048.rows.filters import choose_runs, session_columns
 from tape2048_tools.viewer.collection import (
     ANNOTATED,
     COLUMNS,

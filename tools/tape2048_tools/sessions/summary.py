@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.intervals import wilson
+from tape2048.base.text import unix_s
 from tape2048.errors import NotASessionError, StorageError, TapeError
 from tape2048.formats.session import (
     FORMAT_VERSION,
@@ -24,7 +25,7 @@ from tape2048.formats.session import (
     Manifest,
 )
 from tape2048.io.reading import reading
-from tape2048.selection import player_label, player_name, player_names, player_text, unix_s
+from tape2048.players import player_label, player_name, player_names, player_text
 from tape2048.session.columns import Columns
 from tape2048.session.directory import MANIFEST_BYTES_MAX, refuse_dataset
 from tape2048.session.remote_session import RemoteSession

@@ -26,15 +26,8 @@ import numpy as np
 from tape2048.errors import ConfigError, MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
-from tape2048.selection import (
-    Filters,
-    check_filters,
-    choose_runs,
-    player_label,
-    player_names,
-    player_text,
-    session_columns,
-)
+from tape2048.players import player_label, player_names, player_text
+from tape2048.rows.filters import Filters, check_filters, choose_runs, session_columns
 from tape2048.session.session import Session, session_names
 from tape2048.tape.reader import game_pieces
 from tape2048.training import METRICS

@@ -13,7 +13,7 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.errors import MissingPathError, TapeError
-from tape2048.selection import player_name
+from tape2048.players import player_name
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.status.report import instances
 from tape2048_tools.sessions.summary import reach, scores

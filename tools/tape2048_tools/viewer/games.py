@@ -23,7 +23,7 @@ from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelErr
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
 from tape2048.ntuple.network import SHIPPED as NETWORKS
-from tape2048.selection import PlayedBy, player_name
+from tape2048.players import PlayedBy, player_name
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own

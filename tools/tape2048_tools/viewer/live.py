@@ -12,7 +12,7 @@ import numpy as np
 from tape2048.errors import TapeError
 from tape2048.game.moves import recover
 from tape2048.game.rules import exps_to_boards
-from tape2048.selection import player_label, player_name
+from tape2048.players import player_label, player_name
 from tape2048.training import METRICS, read_metrics
 from tape2048_recorder.recording.partial import (
     JOURNAL,

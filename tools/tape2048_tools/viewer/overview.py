@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.base.intervals import wilson
+from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
-from tape2048.selection import unix_s
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import quantiles
 from tape2048_tools.viewer.games import Judges, read_game, require_opinion

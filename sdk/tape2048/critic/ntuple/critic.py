@@ -75,7 +75,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
 from tape2048.ntuple.network import NetworkLayout, compressed, decode_tables, file_texts, stage_begins
-from tape2048.selection import PlayedBy, parts_of_seeds
+from tape2048.rows.splits import parts_of_seeds
 from tape2048.session.run_table import check_thresholds, constant_labels, exponents_of
 from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, TrainingView, check_same
 
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tape2048.corpus import Corpus
+    from tape2048.players import PlayedBy
 
     Progress = Callable[[int, int], object]
 

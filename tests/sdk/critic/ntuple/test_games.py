@@ -13,7 +13,8 @@ from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as t
 from tape2048.critic.ntuple.critic import Games, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
-from tape2048.selection import PlayedBy, parts_of_hashes, parts_of_seeds, players_of, run_hash
+from tape2048.players import PlayedBy, players_of
+from tape2048.rows.splits import parts_of_hashes, parts_of_seeds, run_hash
 
 from ...builders import Game, Spec, write_ours
 from ...corpora import IDS, OURS, PLAYERS, THEIRS, Built, build

@@ -51,7 +51,7 @@ def command(*, critic: Path, name: str, tower: str | None, device: str, **how: A
 @functools.lru_cache(1)
 def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
     from tape2048.critic.facts import embeddings_of, strangers
-    from tape2048.selection import PlayedBy, player_text
+    from tape2048.players import PlayedBy, player_text
     from tape2048.session.column_draft import tokens_of
     from tape2048.session.columns import ColumnInfo
     from tape2048_tools.options.critic import open_critic

@@ -177,8 +177,7 @@ def play(
 
 def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     from tape2048.critic.facts import strangers
-    from tape2048.runs.run import identity_of
-    from tape2048.selection import PlayedBy
+    from tape2048.players import PlayedBy, identity_of
     from tape2048_tools.viewer.games import Judges
     from tape2048_tools.views.screens import CriticView, view_of
 

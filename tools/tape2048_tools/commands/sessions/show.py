@@ -12,7 +12,7 @@ from tape2048.base.text import counted, printable
 from tape2048.errors import StorageError, TapeError
 from tape2048.formats.session import METADATA_DB
 from tape2048.io.reading import reading
-from tape2048.selection import player_label, player_name
+from tape2048.players import player_label, player_name
 from tape2048.session.remote_session import RemoteSession, open_remote
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session, session_names

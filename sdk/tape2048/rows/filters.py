@@ -1,0 +1,286 @@
+"""Filters of runs: named ones, masks, and conditions in SQL.
+
+SQLite evaluates a condition on a table in memory with copies of the columns that the condition names. An
+authorizer allows only reading that table and calling functions without side effects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import difflib
+import itertools
+import math
+import re
+import sqlite3
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+import numpy as np
+
+from tape2048.base.text import counted, iso_seconds, unix_s
+from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048.formats.session import SESSION_NAME
+from tape2048.io.sqlite import insert_rows, limited_work
+from tape2048.players import player_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.players import Named
+
+
+#: The values of each run by column name, made when a filter needs them. ``started`` is in seconds since 1970.
+Columns: TypeAlias = "Mapping[str, Callable[[], NDArray[Any]]]"
+
+#: Limits of SQLite that bound one step of a condition; :func:`limited_work` counts steps. The longest text is
+#: that of a foreign session's facts with room to spare; LIKE takes text times pattern.
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 10_000,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 100,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 500,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 16,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 8,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 1_000_000,
+}
+
+#: Operations of SQLite's virtual machine for a condition, and for each run. A condition of ten comparisons
+#: takes 40 a run. A condition with a subquery over all runs for each run would never end.
+OPERATIONS_BASE = 10_000_000
+OPERATIONS_PER_RUN = 10_000
+
+#: A name in double quotes; or a string, a name in other quotes, or a comment, which may contain double
+#: quotes.
+_QUOTED = re.compile(r"""
+    " (?P<name> (?: [^"] | "" )* ) "
+    | ' (?: [^'] | '' )* ' | ` (?: [^`] | `` )* ` | \[ [^]]* \] | -- [^\n]* | /\* .*? (?: \*/ | \Z )
+""", re.VERBOSE | re.DOTALL)  # fmt: skip
+
+_REFUSED_FUNCTIONS = frozenset({"load_extension", "writefile", "readfile", "printf", "format"})
+_ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
+
+
+class Filters(TypedDict, total=False):
+    """The named filters, which a run has to pass all; see ``Corpus.where``."""
+
+    min_score: int | np.integer[Any] | None
+    max_score: int | np.integer[Any] | None
+    min_steps: int | np.integer[Any] | None
+    max_steps: int | np.integer[Any] | None
+    min_tile: int | np.integer[Any] | None
+    max_tile: int | np.integer[Any] | None
+    model: str | Collection[str] | None
+    player: str | Collection[str] | None
+    since: str | dt.date | None
+    until: str | dt.date | None
+
+
+def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given filters, dates as text and names as a tuple; ValueError for other names or types."""
+    found: dict[str, Any] = {}
+    for name, value in filters.items():
+        if value is None and name in Filters.__annotations__:
+            continue
+        if name.startswith(("min_", "max_")):
+            valid = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            found[name] = value
+        elif name in {"model", "player"}:
+            several = np.iterable(value) and not isinstance(value, str)
+            found[name] = tuple(value) if several else (value,)
+            valid = all(isinstance(each, str) for each in found[name])
+        else:
+            found[name] = value.isoformat() if isinstance(value, dt.date) else value  # or a datetime
+            valid = isinstance(found[name], str)
+        if not valid or name not in Filters.__annotations__:
+            names = ", ".join(Filters.__annotations__)
+            raise ValueError(f"filters {filters!r}: found {name}={value!r}. The filters are {names}")
+    return found
+
+
+def number_columns(runs: NDArray[np.void]) -> dict[str, Callable[[], NDArray[Any]]]:
+    """Return the columns of a run table."""
+    names = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
+    return {name: partial(runs.__getitem__, name) for name in names}
+
+
+def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Columns:
+    """Return the columns of runs, and the facts of the sessions that ``runs["session"]`` indexes."""
+
+    def spread(fact: Callable[[Named], Any], dtype: Any = object) -> NDArray[Any]:
+        values: NDArray[Any] = np.array([fact(session) for session in sessions], dtype)[runs["session"]]
+        return values
+
+    return {
+        **number_columns(runs),
+        "session": lambda: spread(lambda session: session.name),
+        "model": lambda: spread(_session_tag),
+        "player": lambda: spread(lambda session: player_label(session.meta)),
+        "started": lambda: spread(_session_start, np.float64),
+    }
+
+
+def choose_runs(
+    where: str | NDArray[np.bool_] | None,
+    filters: Mapping[str, Any],
+    columns: Columns,
+    count: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> NDArray[np.bool_]:
+    """Select runs by a condition, or a mask ``bool[R]``, and all checked filters: ``bool[R]``.
+
+    ``stop`` is called now and then. A condition is refused once it returns true.
+    """
+    chosen = np.ones(count, np.bool_)
+    names = {"score": "max_score", "steps": "steps", "tile": "highest_tile"}
+    for name, value in filters.items():
+        bound, _, of = name.partition("_")
+        if name in {"model", "player"}:
+            texts, begins = columns[name](), tuple(f"{each}{mark}" for each in value for mark in "@:")
+            named = [each for each in set(texts.tolist()) if each in value or (each or "").startswith(begins)]
+            chosen &= np.isin(texts, np.array(named, object))
+        elif bound == "min":
+            chosen &= columns[names[of]]() >= value
+        elif bound == "max":
+            chosen &= columns[names[of]]() <= value
+        elif name == "since":
+            chosen &= columns["started"]() >= _instant(value, name)
+        else:
+            chosen &= columns["started"]() < _instant(value, name)
+    if isinstance(where, str):
+        chosen &= _by_sql(where, columns, count, stop)
+    elif where is not None:
+        mask = np.asarray(where)
+        if mask.dtype != np.bool_ or mask.shape != (count,):
+            raise ValueError(
+                f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({count},), "
+                "an entry for each run"
+            )
+        chosen &= mask
+    return chosen
+
+
+def _session_tag(session: Named) -> str:
+    """Return the model tag from the session's facts, or else from its name, or else an empty text."""
+    fact, match = session.meta.get("model_tag"), SESSION_NAME.fullmatch(session.name)
+    return fact if isinstance(fact, str) else match["tag"] if match else ""
+
+
+def newest_sessions(sessions: Sequence[Named], rows: NDArray[Any], rows_min: float) -> list[int]:
+    """Return the ordinals of the newest sessions that have ``rows_min`` of these ``rows`` together."""
+    starts = np.nan_to_num([_session_start(session) for session in sessions], nan=-np.inf)
+    newest = sorted(range(len(sessions)), key=lambda i: (starts[i], sessions[i].name), reverse=True)
+    return sorted(newest[: 1 + int(np.searchsorted(np.cumsum(rows[newest]), rows_min))])
+
+
+def _session_start(session: Named) -> float:
+    """Return the start from the session's facts, or else from its name; NaN if neither has it."""
+    match, told = SESSION_NAME.fullmatch(session.name), unix_s(session.meta.get("started_at"))
+    return unix_s(match["ts"]) if match and math.isnan(told) else told
+
+
+def _instant(value: str, name: str) -> float:
+    try:
+        return iso_seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}; expected a date as 2026-11-21 or 2026-11-21T06:00") from error
+
+
+def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], bool]) -> NDArray[np.bool_]:
+    read: set[str] = set()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(columns)})")
+        for limit, value in _LIMITS.items():
+            database.setlimit(limit, value)
+        # The newline ends a comment. The probe rejects a text that closes the brackets to leave the
+        # expression, such as "1) LIMIT (5".
+        expression = f"({_QUOTED.sub(_backquoted, condition)}\n)"
+        query = f"SELECT ordinal FROM runs WHERE {expression}"  # noqa: S608 - conditions are SQL
+        probe = f"SELECT CASE WHEN {expression} THEN 1 END FROM runs"  # noqa: S608
+        _only_reading(database, read)
+        try:
+            for statement in (query, probe):
+                database.execute(f"EXPLAIN {statement}").fetchall()
+            database.set_authorizer(None)
+            names = sorted(read & columns.keys())
+            values = zip(range(count), *(sql_values(columns[name]()) for name in names), strict=True)
+            chosen = np.zeros(count, np.bool_)
+            with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * count, stop):
+                database.execute("BEGIN")
+                insert_rows(database, "runs", ["ordinal", *names], itertools.chain.from_iterable(values))
+                database.execute("COMMIT")
+                _only_reading(database, read)
+                chosen[[row[0] for row in database.execute(query)]] = True
+        except (sqlite3.Error, sqlite3.Warning, ValueError, RecursionError) as error:
+            raise _refused(condition, error, list(columns)) from error
+    return chosen
+
+
+def sql_values(column: NDArray[Any], null: Any = None) -> list[Any]:
+    """Return a column as SQLite takes it: signed integers, as in metadata.db, and times as text or null."""
+    if column.dtype != np.float64:
+        found: list[Any] = (column if column.dtype == object else column.astype(np.int64)).tolist()
+        return found
+    moments, which = np.unique(column, return_inverse=True)
+    texts = [
+        null if math.isnan(each) else dt.datetime.fromtimestamp(each, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for each in moments.tolist()
+    ]
+    return [texts[each] for each in which.tolist()]
+
+
+def _backquoted(match: re.Match[str]) -> str:
+    """Put a name into backquotes: in double quotes, SQLite takes an unknown name for text."""
+    if match["name"] is None:
+        return match[0]
+    name = match["name"].replace('""', '"').replace("`", "``")
+    return f"`{name}`"
+
+
+def _only_reading(database: sqlite3.Connection, read: set[str]) -> None:
+    def authorize(
+        action: int, table: str | None, column: str | None, schema: str | None, _inner: str | None
+    ) -> int:
+        if action == sqlite3.SQLITE_READ:
+            if table != "runs" or schema not in {"main", None}:
+                return sqlite3.SQLITE_DENY
+            read.add(column or "")
+        # The precision of printf is a number of steps that no limit bounds.
+        if action == sqlite3.SQLITE_FUNCTION and column in _REFUSED_FUNCTIONS:
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK if action in _ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
+
+    database.set_authorizer(authorize)
+
+
+def _refused(condition: str, error: Exception, columns: list[str]) -> ConfigError:
+    message = str(error)
+    hint = f"columns: {', '.join(columns)}"
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    unknown = re.match(r"no such column: \"?(\w+)", message)
+    if unknown:
+        near = difflib.get_close_matches(unknown[1], columns, 1)
+        if near:
+            hint = f"did you mean {near[0]}? {hint}"
+        elif any((match["name"] or "").startswith(unknown[1]) for match in _QUOTED.finditer(condition)):
+            hint = f"put text in single quotes; {hint}"
+    elif code == sqlite3.SQLITE_AUTH:
+        hint = f"a condition can only compare columns of the run table; {hint}"
+    elif code == sqlite3.SQLITE_INTERRUPT:
+        message = "it takes more work than a condition on so many runs can need"
+    return ConfigError(f"the condition {condition[:200]!r} is refused: {message}", hint=hint)
+
+
+def check_some(
+    rows: NDArray[np.int64], chosen: NDArray[np.bool_], what: str, hint: str | None = None
+) -> None:
+    """Raise EmptyCorpusError if ``what`` leaves no row of runs with so many rows."""
+    if not rows[chosen].any():
+        raise EmptyCorpusError(
+            f"{what} leaves {np.count_nonzero(chosen):,} of {counted(len(rows), 'run')} and "
+            f"0 of {counted(int(rows.sum()), 'row')}",
+            hint=hint,
+        )

@@ -1,0 +1,71 @@
+"""Splits of runs into training and validation parts, by the identity of runs, from the run table alone.
+
+A run's identity is the SHA-256 of its player and its seed, wherever it is recorded, copied or merged. A hash
+of the identity decides its part, so no game is ever in two parts, and none moves when sessions are added::
+
+    key  = the first 8 bytes of SHA-256("tape2048 split 1" NUL salt NUL player_sha256), as a little-endian u64
+    u    = mix64(mix64(seed + key)) / 2**64
+    part = the first part with a cumulated share above u
+
+(sums modulo 2**64; ``mix64`` is SplitMix64's finalizer.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import numbers
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.jit.mix import mix64
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.players import Named
+
+
+#: Tolerance of the shares' sum: 0.7 + 0.2 + 0.1 is not 1 in floating point.
+_SHARES_TOLERANCE = 1e-6
+
+
+def check_shares(shares: Sequence[Any], shown: object) -> None:
+    """Raise TypeError or ValueError unless shares are positive numbers whose sum is 1."""
+    if not all(isinstance(share, numbers.Real) for share in shares):
+        raise TypeError(f"shares {shown}; expected numbers")
+    if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
+        raise ValueError(f"shares {shown}; expected positive shares with the sum 1")
+
+
+def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
+    """Hash the identity of each run with a salt: ``u64[R]``, uniform."""
+    players = [session.meta.get("player_sha256") for session in sessions]
+    keys = np.array([player_key(sha if isinstance(sha, str) else "", salt) for sha in players], np.uint64)
+    # Twice: seeds are often consecutive, and the keys of two salts may be close.
+    hashed: NDArray[np.uint64] = mix64(mix64(runs["seed"] + keys[runs["session"]]))
+    return hashed
+
+
+def parts_of_seeds(
+    seeds: NDArray[np.uint64], player_sha256: str, shares: Sequence[float], salt: str = ""
+) -> NDArray[np.int64]:
+    """Return the part of each game of one player once it is recorded: ``i64[R]``."""
+    return parts_of_hashes(mix64(mix64(seeds + np.uint64(player_key(player_sha256, salt)))), shares)
+
+
+def parts_of_hashes(hashes: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.int64]:
+    """Return the part of each hash, as an index into the shares."""
+    # A double holds the upper 53 bits exactly.
+    position = (hashes >> np.uint64(11)).astype(np.float64) / 2**53
+    ends = np.cumsum(np.asarray(shares, np.float64))
+    ends[-1] = 1.0
+    return np.searchsorted(ends, position, "right")
+
+
+def player_key(player_sha256: str, salt: str) -> int:
+    """Return the number that a player and a salt add to the seeds of the player's games."""
+    text = f"tape2048 split 1\0{salt}\0{player_sha256}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
