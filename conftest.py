@@ -104,7 +104,8 @@ def _run_console(example: Example) -> None:
 
 def _load_toml(example: Example) -> None:
     """Load a TOML block as a configuration of the recorder."""
-    from tape2048_recorder.config import load_config, load_retention
+    from tape2048_recorder.record_options import load_config
+    from tape2048_recorder.retention import load_retention
 
     file = Path("example.toml")
     file.write_text(example.parsed)

@@ -26,8 +26,8 @@ LAYERS = {
         "export critic", "torch", "__init__ __main__",
     ],
     "tape2048_recorder": [
-        "game ipc", "players", "config evaluation lanes models replay", "ntuple_training status",
-        "recording", "daemon workers", "recorder", "fleet", "__init__",
+        "game ipc", "players retention", "record_options evaluation lanes models replay",
+        "ntuple_training status", "recording", "daemon workers", "recorder", "fleet", "__init__",
     ],
     "tape2048_tools": [
         "terminal options machine sessions", "progress", "views card critic_report report viewer", "commands",

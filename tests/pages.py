@@ -15,9 +15,9 @@ import click
 
 from tape2048.critic.config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
-from tape2048_recorder.config import RetentionLimits
 from tape2048_recorder.ntuple_training.config import TrainingConfig
-from tape2048_recorder.players.registry import REGISTRY
+from tape2048_recorder.players.options import REGISTRY
+from tape2048_recorder.retention import RetentionLimits
 from tape2048_tools.cli import cli
 from tape2048_tools.commands.runs.a2pack import command as a2pack
 from tape2048_tools.options.recorder import settings_table

@@ -87,14 +87,14 @@ HEAVY = {
 #: What a module must not load, however it comes about, when it is imported in a fresh process.
 LOADS_WITHOUT = {
     "tape2048": ("numba", "obstore", "ray", "rich", "click", "scipy", "torch"),
-    "tape2048_recorder.config": ("numba", "rich", "click", "scipy", "torch"),
+    "tape2048_recorder.record_options": ("numba", "rich", "click", "scipy", "torch"),
     "tape2048_tools.cli": ("numba", "rich", "numpy", "msgspec", "tape2048", "scipy", "torch"),
     "tape2048_tools.commands.recorder.record": ("numba", "obstore", "ray", "rich", "scipy", "torch"),
     "tape2048_recorder.recorder": ("obstore", "ray", "rich", "click", "scipy", "torch"),
     "tape2048_tools.commands.players.player": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.players.bench": ("numba", "numpy", "rich", "scipy", "torch"),
     "tape2048_tools.commands.players.train": ("numba", "rich", "scipy", "torch"),
-    "tape2048_recorder.players.registry": ("numba", "rich", "click", "torch"),
+    "tape2048_recorder.players.options": ("numba", "rich", "click", "torch"),
     "tape2048_recorder.replay.replay": ("numba", "rich", "click", "torch"),
     "tape2048.conversion.targets": ("numba", "rich", "click", "torch"),
     "tape2048.ntuple.network": ("numba", "rich", "click", "torch"),

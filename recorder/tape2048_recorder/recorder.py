@@ -20,20 +20,28 @@ from tape2048.errors import DiskFullError, RecorderError, StartError, StorageErr
 from tape2048.formats.session import FORMAT_VERSION, RULES
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
-from tape2048_recorder.config import RecorderConfig, config_sha256, effective
 from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameState, Instance, Ledger, ProgressFile
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import LiveWeights, Playing
 from tape2048_recorder.players.batch import is_batched
-from tape2048_recorder.players.registry import check_player
+from tape2048_recorder.players.options import check_player
+from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.recording.partial import Facts, utc_text
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.metrics import Metrics
 from tape2048_recorder.status.notify import Manager
-from tape2048_recorder.status.report import Level, Process, Reporter, Snapshot, Status, StatusFile, Summary
+from tape2048_recorder.status.report import (
+    Level,
+    Process,
+    RecordingSummary,
+    Reporter,
+    Snapshot,
+    Status,
+    StatusFile,
+)
 from tape2048_recorder.status.signals import Signals
 
 #: Interval of writing the status file, without a change of state.
@@ -142,7 +150,7 @@ def run(
     load: Callable[[], RecorderConfig] | None = None,
     changed: Callable[[RecorderConfig], None] = lambda _: None,
     signals: Signals | None = None,
-) -> Summary:
+) -> RecordingSummary:
     """Record until a limit is met or a signal comes. Main thread only.
 
     Returns:
@@ -195,7 +203,7 @@ def _run(
     player_args: dict[str, int | float | str | bool],
     reload: Reload | None,
     world: World = REAL,
-) -> Summary:
+) -> RecordingSummary:
     seed = int.from_bytes(world.os.urandom(8)) if config.seed is None else config.seed
     fresh = GameState.new(seed, config.lease)
     state = fresh if config.seed is None else instance.load_state(seed, config.lease)
@@ -288,7 +296,7 @@ def _run(
     tally = daemon.tally
     if not tally.games and not daemon.stopped_by_signal:
         raise _nothing_recorded(daemon, out_dir)
-    return Summary(
+    return RecordingSummary(
         reason=daemon.reason,
         out_dir=str(out_dir),
         sessions=[str(out_dir / name) for name in daemon.sessions],

@@ -23,7 +23,7 @@ from tape2048.critic.ntuple.critic import learn, new_scratch, predict_all, table
 from tape2048.ntuple import load_network
 from tape2048_recorder.evaluation.games import play_games
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.registry import make_player
+from tape2048_recorder.players.options import make_player
 
 from .figures import Figure, machine, median_of, options, ratios, report
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tape2048_recorder.daemon.daemon import Daemon
-from tape2048_recorder.daemon.supervisor import Worker
+from tape2048_recorder.daemon.supervisor import WorkerPlace
 
 from .figures import CHECKOUT, ROUNDS_MIN, TREES, Figure, alternate, machine, median_of, report
 
@@ -121,10 +121,10 @@ def _child(what: str, **arguments: Any) -> subprocess.Popen[bytes]:
 def _play_child(player: str, index: int) -> None:
     import numpy as np
 
-    from tape2048_recorder.config import split_player
     from tape2048_recorder.game.loop import play_unrecorded
     from tape2048_recorder.game.rng import game_seeds
-    from tape2048_recorder.players.registry import make_player
+    from tape2048_recorder.players.options import make_player
+    from tape2048_recorder.record_options import split_player
 
     name, args = split_player(player)
     compiled = make_player(name, args or {})
@@ -152,7 +152,7 @@ class _Stamps:
         # Of the workers, the daemon's loop, its process, and in that the thread that deletes sessions.
         self.costs: list[tuple[float, float, float, float]] = []
 
-    def note(self, daemon: Daemon, worker: Worker, rows: int, deleting_s: float) -> None:
+    def note(self, daemon: Daemon, worker: WorkerPlace, rows: int, deleting_s: float) -> None:
         now = time.monotonic()
         self.blocks[worker.index].append((now, rows))
         pids = [w.process.pid for w in daemon.supervisor.workers if w.process is not None]
@@ -202,15 +202,15 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
     if "core" in how:
         os.sched_setaffinity(0, {how["core"]})
     os.nice(how.get("nice", 0))
-    from tape2048_recorder.config import RecorderConfig, split_player
     from tape2048_recorder.daemon.daemon import Daemon
+    from tape2048_recorder.record_options import RecorderConfig, split_player
     from tape2048_recorder.recorder import run
 
     stamps = _Stamps()
     deleting = Deleting(Path(out_dir), every_s=1e9 if how.get("keep") else 0.1)
     confirm = Daemon._confirm
 
-    def stamped(self: Daemon, worker: Worker) -> None:
+    def stamped(self: Daemon, worker: WorkerPlace) -> None:
         block = worker.unconfirmed
         confirm(self, worker)
         if block is not None and worker.unconfirmed is None and self._phase == "recording":

@@ -13,8 +13,8 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE
-from tape2048_recorder.game.rows_file import RowsFile
-from tape2048_recorder.ipc.protocol import Written
+from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.ipc.protocol import BlockWritten
 from tape2048_recorder.recording import publish as publishing
 from tape2048_recorder.recording.partial import Facts, PartialSession
 from tape2048_recorder.recording.world import at_once
@@ -42,16 +42,16 @@ class Prepared(NamedTuple):
         return len(self.data) // self.file.row_bytes
 
     @property
-    def file(self) -> RowsFile:
-        return RowsFile.of(self.storage, record_action=self.record_action)
+    def file(self) -> GamesFile:
+        return GamesFile.of(self.storage, record_action=self.record_action)
 
     @property
     def ids(self) -> list[int]:
         return [int(run_id) for run_id in self.runs["id"]]
 
-    def written(self, serial: int, first_row: int) -> Written:
+    def written(self, serial: int, first_row: int) -> BlockWritten:
         """What a worker says when the block stands at this row."""
-        return Written(serial, first_row, self.rows, crc32c(self.data), self.runs.tobytes())
+        return BlockWritten(serial, first_row, self.rows, crc32c(self.data), self.runs.tobytes())
 
     def put(self, session: PartialSession, first_row: int, *, size: int | None = None) -> None:
         """Write the block (or its first ``size`` bytes) as a worker does."""
@@ -76,7 +76,7 @@ def play_blocks(count: int, games_each: int, storage: str = "rows") -> Blocks:
     """Blocks of random games, played by the recorder's own loop."""
     from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
     from tape2048_recorder.game.rng import game_seeds
-    from tape2048_recorder.players.registry import make_player
+    from tape2048_recorder.players.options import make_player
 
     player = make_player("random", {})
     blocks = []
@@ -108,7 +108,7 @@ def load_blocks(path: Path) -> Blocks:
         data, rows, runs, counts = (file[name] for name in ("data", "rows", "runs", "counts"))
         storage = str(file["storage"])
     assert runs.dtype == RUN_DTYPE
-    row_bytes = RowsFile.of(storage, record_action=False).row_bytes
+    row_bytes = GamesFile.of(storage, record_action=False).row_bytes
     bytes_at = np.concatenate([[0], np.cumsum(rows)]) * row_bytes
     runs_at = np.concatenate([[0], np.cumsum(counts)])
     return [

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tape2048.errors import TapeError
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 from tape2048_recorder.status.report import Level, Status
 

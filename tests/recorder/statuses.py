@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.status.report import Process, Snapshot, Status
 
 

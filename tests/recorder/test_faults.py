@@ -333,7 +333,7 @@ blocks = 0
 def mad_send(channel, *messages):
     global blocks
     message = messages[0]
-    if isinstance(message, protocol.Written):
+    if isinstance(message, protocol.BlockWritten):
         blocks += 1
         if blocks == 3:
             try:
@@ -431,7 +431,7 @@ def once(name):
 
 def mortal_send(channel, *messages):
     global blocks
-    if isinstance(messages[0], protocol.Written):
+    if isinstance(messages[0], protocol.BlockWritten):
         blocks += 1
         if blocks == 3 and once("killed"):
             os.kill(os.getpid(), 9)

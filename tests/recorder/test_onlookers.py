@@ -19,7 +19,7 @@ from typing import Any, cast
 import pytest
 
 from tape2048.errors import StartError, StorageError
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import Service
 from tape2048_recorder.status.report import Level, Status, judge, read_snapshot, status_path
 from tape2048_recorder.status.signals import Signals

@@ -12,7 +12,7 @@ from tests.sdk.builders import raising
 
 from tape2048.errors import DiskFullError, RecorderError, StorageError
 from tape2048.session.session import sessions
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 
 from .checks import Listener, assert_all_published, meta_of, published_runs

@@ -22,7 +22,7 @@ from tests.sdk.builders import raising
 from tape2048 import errors
 from tape2048._version import __version__
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
 
 from ..pages import error_tree

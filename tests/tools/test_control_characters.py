@@ -10,9 +10,9 @@ import pytest
 
 from tape2048.io.objects import open_store
 from tape2048.runs import read_run, write_run
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.fleet.agent import Beat
 from tape2048_recorder.fleet.plan import create_fleet
+from tape2048_recorder.record_options import RecorderConfig
 
 from .conftest import GAMES, META, Tape, write_foreign_session, write_session
 

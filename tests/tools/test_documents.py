@@ -11,7 +11,7 @@ import pytest
 from tape2048 import __version__
 from tape2048.errors import TapeError
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import ROW_BYTES_MAX, RecorderConfig, load_config
+from tape2048_recorder.record_options import ROW_BYTES_MAX, RecorderConfig, load_config
 from tape2048_tools.cli import COMMANDS, cli
 from tape2048_tools.commands.runs.a2pack import command as a2pack
 

@@ -196,7 +196,7 @@ def expected_score(player: str) -> Baseline:
 
     from tape2048.critic.evaluation import score_so_far
     from tape2048_recorder.players.ntuple import move_values
-    from tape2048_recorder.players.registry import check_player, make_player
+    from tape2048_recorder.players.options import check_player, make_player
 
     name, args = parse_player(player)
     if name != "ntuple":

@@ -35,25 +35,25 @@ from tape2048.errors import (
 )
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import RecorderConfig, row_bytes
-from tape2048_recorder.daemon.supervisor import Supervisor, Watch, Worker
+from tape2048_recorder.daemon.supervisor import Supervisor, Watch, WorkerPlace
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
     HURRY,
     Ask,
+    BlockWritten,
     Bye,
     Confirmed,
     Crashed,
     FromWorker,
-    Games,
     NoMoreGames,
     NoRoom,
+    PlayGames,
     Ready,
     Reserve,
     Starts,
     WriteFailed,
-    Written,
 )
+from tape2048_recorder.record_options import RecorderConfig, row_bytes
 from tape2048_recorder.recording.recording import (
     DISK_FULL,
     DISK_SLOW,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.daemon.instance import Ledger, ProgressFile
     from tape2048_recorder.daemon.weights import Playing
-    from tape2048_recorder.recording.publish import Outcome
+    from tape2048_recorder.recording.publish import PublishOutcome
 
 #: Interval of pauses, restarts and deadlines.
 TICK_S = 0.05
@@ -165,7 +165,7 @@ class Rotations:
         if done != self.state.done:
             self.state = Rotation(self.state.asked, done, path, error)
 
-    def on_outcome(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: PublishOutcome) -> None:
         """Note the outcome of a try of the publisher."""
         if outcome.final:
             for serials in self._waiting:
@@ -325,7 +325,7 @@ class Daemon:
         if self._fatal is not None:
             raise self._fatal
 
-    def _listen(self, worker: Worker) -> None:
+    def _listen(self, worker: WorkerPlace) -> None:
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._on_worker(worker))
 
     def _on_signal(self) -> None:
@@ -353,13 +353,13 @@ class Daemon:
         self.supervisor.kill_all()
         self.recording.publisher.give_up()
 
-    def _on_worker(self, worker: Worker) -> bool:
+    def _on_worker(self, worker: WorkerPlace) -> bool:
         """Handle a worker's messages; return True if all are routine, which needs no tick."""
         routine = True
         try:
             messages, is_open = worker.channel.receive_ready()
             for message in messages:
-                routine = isinstance(message, Ask | Reserve | Written) and routine
+                routine = isinstance(message, Ask | Reserve | BlockWritten) and routine
                 self._on_message(worker, message)
         except (msgspec.MsgspecError, FormatError) as error:
             # Its state cannot be trusted; another worker plays its games again.
@@ -369,7 +369,7 @@ class Daemon:
             self._on_death(worker)
         return is_open and routine
 
-    def _on_message(self, worker: Worker, message: FromWorker) -> None:
+    def _on_message(self, worker: WorkerPlace, message: FromWorker) -> None:
         match message:
             case Starts(phase=phase):
                 self._on_phase(phase)
@@ -380,7 +380,7 @@ class Daemon:
             case Reserve(rows=rows, generation=generation):
                 worker.waiting_rows, worker.waiting_generation = rows, generation
                 self._answer_waiting(worker)
-            case Written():
+            case BlockWritten():
                 worker.unconfirmed = message
                 self._confirm(worker)
             case WriteFailed():
@@ -400,7 +400,7 @@ class Daemon:
             self._starting.append(phase)
             self.reporter.event("info", phase)
 
-    def _on_crash(self, worker: Worker, message: Crashed) -> None:
+    def _on_crash(self, worker: WorkerPlace, message: Crashed) -> None:
         worker.last_error = message.error
         first = message.starting and not worker.has_recorded
         error = error_of(message, first=first)
@@ -411,13 +411,13 @@ class Daemon:
             if self._phase == "recording":
                 self.stop(message.error)
 
-    def _on_ready(self, worker: Worker, message: Ready) -> None:
+    def _on_ready(self, worker: WorkerPlace, message: Ready) -> None:
         worker.ready = self._phase == "recording"  # a later one holds nothing, and is killed
         self._on_phase("playing the first games")
         self.recording.begin(message.generation)
         self._give_up(self.playing.on_ready(worker.index, message))
 
-    def _on_ask(self, worker: Worker, want: int) -> None:
+    def _on_ask(self, worker: WorkerPlace, want: int) -> None:
         games = None
         if self._phase == "recording" and self.supervisor.allow(worker, self._rows_left()):
             try:
@@ -425,7 +425,7 @@ class Daemon:
                 games = self.ledger.take(worker.index, want) if want else (0, 0)
             except StorageError as error:
                 self._give_up(error)
-        worker.answer(NoMoreGames() if games is None else Games(*games))
+        worker.answer(NoMoreGames() if games is None else PlayGames(*games))
 
     def _rows_left(self) -> int:
         """Return how many more rows may be finished before ``max_steps`` or ``max_disk_mb`` is met."""
@@ -433,7 +433,7 @@ class Daemon:
         steps = self.config.max_steps or NO_LIMIT
         return min(steps - self.tally.rows - rows, self.recording.rows_left(self.world.now, rows))
 
-    def _answer_waiting(self, worker: Worker) -> None:
+    def _answer_waiting(self, worker: WorkerPlace) -> None:
         assert worker.waiting_rows is not None
         why = self.recording.why_not(worker.waiting_rows)
         if why is None:
@@ -447,7 +447,7 @@ class Daemon:
                 return
         self._pause(why)
 
-    def _confirm(self, worker: Worker) -> None:
+    def _confirm(self, worker: WorkerPlace) -> None:
         assert worker.unconfirmed is not None
         block = self.recording.confirm(worker.unconfirmed)
         if block is None:  # the journal's disk is full; tried again with every tick
@@ -463,7 +463,7 @@ class Daemon:
         self.supervisor.note_progress(worker)
         worker.answer(Confirmed())
 
-    def _on_death(self, worker: Worker) -> None:
+    def _on_death(self, worker: WorkerPlace) -> None:
         assert worker.process is not None
         self._selector.unregister(worker.channel)
         if worker.range is not None:
@@ -486,7 +486,7 @@ class Daemon:
         what = f"(pid {pid}) ended: {how}" + (f"; its error: {error}" if error else "")
         self._restart_later(worker, what, f"; its {counted(back, 'unrecorded game')} will be played again")
 
-    def _restart_later(self, worker: Worker, what: str, then: str = "") -> None:
+    def _restart_later(self, worker: WorkerPlace, what: str, then: str = "") -> None:
         self.supervisor.schedule_restart(worker, self.world.now)
         if self.supervisor.is_hopeless:
             said = f"{self.supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
@@ -526,7 +526,7 @@ class Daemon:
             self._next_status = now + STATUS_INTERVAL_S
             self.reporter.status(self.status)
 
-    def _retry(self, worker: Worker, now: float) -> None:
+    def _retry(self, worker: WorkerPlace, now: float) -> None:
         """Retry what failed before: confirm a worker's block, place it, or start the worker again."""
         if worker.unconfirmed is not None:
             self._confirm(worker)
@@ -617,7 +617,7 @@ class Daemon:
             self._deadline = self.world.now + self.config.drain_timeout_s
             self.supervisor.kill_all()
 
-    def _on_outcome(self, outcome: Outcome) -> None:
+    def _on_outcome(self, outcome: PublishOutcome) -> None:
         self._rotations.on_outcome(outcome)
         self.counts.publish_s += outcome.seconds
         if (published := outcome.published) is not None:

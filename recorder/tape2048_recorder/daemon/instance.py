@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048.io.durable import storage_error, storage_errors
 from tape2048.session.locks import LOCKS_DIRECTORY
-from tape2048_recorder.config import NUMBER_BITS
+from tape2048_recorder.record_options import NUMBER_BITS
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.report import status_path
 

@@ -31,20 +31,20 @@ from tape2048_recorder.ipc.protocol import (
     LOADS,
     PLAY,
     WORKER_MODULE,
+    BlockWritten,
     Channel,
     FromDaemon,
     Range,
     Shared,
     Weights,
     WorkerSpec,
-    Written,
 )
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.record_options import RecorderConfig
 
 #: Back-off from a worker's death to its restart: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1
@@ -73,7 +73,7 @@ LOOK_S_MAX = 1.0
 
 
 @dataclasses.dataclass(eq=False)
-class Worker:
+class WorkerPlace:
     """A worker's place: its process, and the work that it holds."""
 
     index: int
@@ -94,7 +94,7 @@ class Worker:
     #: The rows of its slot that are in confirmed blocks, or were lost with a process.
     rows_counted: int = 0
     #: A written block, while the journal cannot take its record.
-    unconfirmed: Written | None = None
+    unconfirmed: BlockWritten | None = None
     #: The socket of its process, or of the last one.
     channel: Channel = dataclasses.field(init=False)
 
@@ -130,7 +130,7 @@ class Supervisor:
         #: Played by workers that start from now on; None for players without a ``model_dir``.
         self.weights: Weights | None = None
         self.shared = Shared.create(config.worker_count)
-        self.workers = [Worker(index) for index in range(config.worker_count)]
+        self.workers = [WorkerPlace(index) for index in range(config.worker_count)]
         self.deaths_in_a_row = 0
         self.pace(config)
 
@@ -151,7 +151,7 @@ class Supervisor:
         """Rows of finished games that are in no confirmed block."""
         return int(self.shared.slots["rows"].sum()) - sum(worker.rows_counted for worker in self.workers)
 
-    def allow(self, worker: Worker, rows: int) -> bool:
+    def allow(self, worker: WorkerPlace, rows: int) -> bool:
         """Let a worker finish its share of the rows left until a limit; return False without rows left.
 
         A game in progress is finished, so a worker exceeds its share by less than one game.
@@ -167,7 +167,7 @@ class Supervisor:
         """Announce newer weights to all workers. They see it within a slice of play."""
         self.shared.slots["weights"] = generation
 
-    def start(self, worker: Worker) -> None:
+    def start(self, worker: WorkerPlace) -> None:
         """Start a process in this place.
 
         Main thread only: when the thread that started a process ends, the kernel treats its parent as dead.
@@ -203,7 +203,7 @@ class Supervisor:
         worker.said_bye = False
         worker.last_error = None
 
-    def reap(self, worker: Worker) -> str:
+    def reap(self, worker: WorkerPlace) -> str:
         """Kill and reap a process whose socket has closed; return how it ended."""
         assert worker.process is not None
         if worker.said_bye:
@@ -218,7 +218,7 @@ class Supervisor:
         slot["rows_max"] = worker.rows_counted = int(slot["rows"])
         return exit_text(code)
 
-    def schedule_restart(self, worker: Worker, now: float) -> None:
+    def schedule_restart(self, worker: WorkerPlace, now: float) -> None:
         """Count a death, and set the time of the restart."""
         self.deaths_in_a_row += 1
         worker.start_at = now + worker.backoff_s
@@ -229,7 +229,7 @@ class Supervisor:
         """Whether there were too many deaths in a row for another restart."""
         return self.deaths_in_a_row >= max(DEATHS_MIN, DEATHS_PER_WORKER * len(self.workers))
 
-    def note_progress(self, worker: Worker) -> None:
+    def note_progress(self, worker: WorkerPlace) -> None:
         """Reset the count of deaths: a block of this worker was confirmed."""
         self.deaths_in_a_row = 0
         worker.has_recorded = True
@@ -288,7 +288,7 @@ class Watch:
                 self._look_at(worker, worker.process, now, silence_s)
 
     def _look_at(
-        self, worker: Worker, process: subprocess.Popen[bytes], now: float, silence_s: float
+        self, worker: WorkerPlace, process: subprocess.Popen[bytes], now: float, silence_s: float
     ) -> None:
         slot = self._supervisor.shared.slots[worker.index]
         heartbeat_ns, steps, busy = int(slot["heartbeat_ns"]), int(slot["steps"]), int(slot["busy"])

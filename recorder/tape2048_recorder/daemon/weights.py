@@ -40,7 +40,7 @@ from tape2048_recorder.ipc.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048_recorder.daemon.supervisor import Supervisor, Worker
+    from tape2048_recorder.daemon.supervisor import Supervisor, WorkerPlace
     from tape2048_recorder.recording.partial import Facts
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.report import Reporter
@@ -273,7 +273,7 @@ class Playing:
             "the player changed while the recorder ran"
         )
 
-    def on_message(self, worker: Worker, message: FromWorker) -> RecorderError | None:
+    def on_message(self, worker: WorkerPlace, message: FromWorker) -> RecorderError | None:
         """Answer a worker's message about weights; return an error as :meth:`on_ready`."""
         assert self._live is not None, "no weights were offered"
         if isinstance(message, WeightsTaken | WeightsRefused):

@@ -21,7 +21,7 @@ from tape2048.players import PlayedBy, player_text
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.registry import check_player, make_player, own, player_sha256
+from tape2048_recorder.players.options import check_player, make_player, own, player_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -210,7 +210,7 @@ def rollout_seeds(seed: int, positions: int, rollouts: int, first: int = 0) -> n
     return game_seeds(seed, numbers[:, None] | np.arange(rollouts, dtype=np.uint64) | np.uint64(_ROLLOUT_ID))
 
 
-class Evaluation(msgspec.Struct, frozen=True):
+class Strength(msgspec.Struct, frozen=True):
     """Results of the games of one player."""
 
     games: int
@@ -226,8 +226,8 @@ class Evaluation(msgspec.Struct, frozen=True):
 class Match(msgspec.Struct, frozen=True):
     """Results of two players in games of the same seeds."""
 
-    a: Evaluation
-    b: Evaluation
+    a: Strength
+    b: Strength
     difference: float  # mean score of a minus mean score of b
     difference_error: float  # half the width of its 95% interval, from the differences game by game
     a_ahead: Share  # of the games, where a scored more
@@ -241,11 +241,11 @@ def evaluate(
     threads: int,
     starts: npt.NDArray[np.uint64] | None = None,
     progress: Progress | None = None,
-) -> Evaluation:
+) -> Strength:
     """Play games and summarise them. The same seed gives the same games on any number of threads.
 
     Args:
-        player: from :func:`~tape2048_recorder.players.registry.make_player`.
+        player: from :func:`~tape2048_recorder.players.options.make_player`.
         games: at least 1.
         seed: seed of the games, 64 bits.
         threads: at least 1.
@@ -305,7 +305,7 @@ def _play(
     seed: int,
     threads: int,
     starts: npt.NDArray[np.uint64] | None,
-) -> tuple[npt.NDArray[np.uint64], Evaluation]:
+) -> tuple[npt.NDArray[np.uint64], Strength]:
     if games < 1 or threads < 1:
         raise ValueError(f"games={games}, threads={threads}; expected at least 1 of each")
     # Number, seed, score, highest tile, and as much again for temporaries.
@@ -314,7 +314,7 @@ def _play(
     begins = np.empty(0, np.uint64) if starts is None else np.resize(starts, games)
     played = _play_unrecorded(player, begins, seeds, threads, progress)
     tiles = 1 << played.highest.astype(np.int64)
-    return played.scores, Evaluation(
+    return played.scores, Strength(
         games=games,
         moves=played.moves,
         mean_score=float(played.scores.mean()),

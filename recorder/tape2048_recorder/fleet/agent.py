@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape2048.io.objects import Store
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.record_options import RecorderConfig
 
 #: Interval of heartbeats, and of checking whether the fleet drains.
 BEAT_S = 3.0

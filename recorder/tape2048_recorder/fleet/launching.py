@@ -27,7 +27,7 @@ from tape2048_recorder.status.report import Process, read_snapshot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.record_options import RecorderConfig
 
 #: Variables of an engine's workers; Ray allows its workers one thread of OpenMP.
 _OF_AN_ENGINE = ("RAY_", "OMP_NUM_THREADS")

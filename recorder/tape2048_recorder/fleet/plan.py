@@ -29,8 +29,8 @@ import msgspec
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError
-from tape2048_recorder.config import LEASE_MAX, Loaded, RecorderConfig, row_bytes
 from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.record_options import LEASE_MAX, Loaded, RecorderConfig, row_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +161,7 @@ def node_settings(plan: FleetPlan, given: Loaded, spool: Path, lease: int) -> di
 
 def sha256_of_player(config: RecorderConfig) -> str:
     """Return the SHA-256 of a built-in player; ConfigError for a batched player, whose code nothing pins."""
-    from tape2048_recorder.players.registry import make_player, player_sha256
+    from tape2048_recorder.players.options import make_player, player_sha256
 
     if is_batched(config.player):
         raise ConfigError(

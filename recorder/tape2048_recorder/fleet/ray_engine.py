@@ -25,11 +25,11 @@ from tape2048.base.text import counted
 from tape2048.errors import BusyError, FleetError, MissingPackageError, StoreError, TapeError
 from tape2048.io.objects import open_store
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import RecorderConfig, load_config, merge_sources
 from tape2048_recorder.fleet.agent import ENDED, RETRY_S_MAX, RETRY_S_MIN, read_beat
 from tape2048_recorder.fleet.launching import end_of, start_agent
 from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differences
 from tape2048_recorder.fleet.spool import AGENT_LOG, Spool, agent_at_work, read_member
+from tape2048_recorder.record_options import RecorderConfig, load_config, merge_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -32,8 +32,8 @@ from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.columns import column_files
 from tape2048.session.locks import RemovalLock, make_readers_lock
 from tape2048.session.remote import put_session
-from tape2048_recorder.config import NUMBER_BITS
 from tape2048_recorder.fleet.plan import FleetPlan, claim_lease, lease_label, read_plan
+from tape2048_recorder.record_options import NUMBER_BITS
 from tape2048_recorder.recording.recording import bytes_of
 from tape2048_recorder.status.report import Process
 

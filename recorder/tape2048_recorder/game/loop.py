@@ -30,9 +30,9 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, store64
+from tape2048_recorder.game.games_file import GamesFile
 from tape2048_recorder.game.player_api import NO_MOVE, choose
 from tape2048_recorder.game.rng import new_game, spawn, start
-from tape2048_recorder.game.rows_file import RowsFile
 
 U64 = np.uint64
 
@@ -234,7 +234,7 @@ class BlockBuffer:
     def __init__(
         self, *, rows_max: int, runs_max: int, record_action: bool, sample_rate: int, storage: str = "rows"
     ) -> None:
-        self.file = RowsFile.of(storage, record_action=record_action)
+        self.file = GamesFile.of(storage, record_action=record_action)
         self.dtype = self.file.dtype
         self.record_action = "action" in (self.dtype.names or ())
         self.sample_rate = sample_rate

@@ -15,7 +15,7 @@ A new player is one module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE without a legal move
 
-and one row in :data:`tape2048_recorder.players.registry.REGISTRY`. A player that compares values of moves
+and one row in :data:`tape2048_recorder.players.options.REGISTRY`. A player that compares values of moves
 also implements :func:`rate`, decorated with :func:`rates`.
 """
 

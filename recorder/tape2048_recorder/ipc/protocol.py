@@ -7,10 +7,10 @@ it sends its next message::
     worker                                   daemon
     Starts(phase)             ->             (nothing)
     Ready(player_sha256)      ->
-    Ask(want)                 ->             Games(first_id, count, seed) | NoMoreGames
+    Ask(want)                 ->             PlayGames(first_id, count) | NoMoreGames
     Reserve(rows)             ->             Range(session, path, first_row) | NoRoom
       ... pwrite ...
-    Written(range, crc, runs) ->             Confirmed
+    BlockWritten(range, crc, runs) ->        Confirmed
     WantWeights               ->             Weights(generation, path, sha256)
     WeightsTaken | WeightsRefused -> (nothing)
     WriteFailed(range, errno) ->             (nothing; the worker reserves again)
@@ -75,7 +75,7 @@ class Reserve(msgspec.Struct, tag=True):
     generation: int = 0
 
 
-class Written(msgspec.Struct, tag=True):
+class BlockWritten(msgspec.Struct, tag=True):
     """The rows are in the file; ``runs`` is ``RUN_DTYPE`` with ``first_row`` counted from the block."""
 
     session: int
@@ -130,7 +130,7 @@ class WeightsRefused(msgspec.Struct, tag=True):
 # From the daemon.
 
 
-class Games(msgspec.Struct, tag=True):
+class PlayGames(msgspec.Struct, tag=True):
     """The ids of the games to play."""
 
     first_id: int
@@ -185,7 +185,7 @@ FromWorker: TypeAlias = (
     | Ready
     | Ask
     | Reserve
-    | Written
+    | BlockWritten
     | WriteFailed
     | Bye
     | Crashed
@@ -193,7 +193,7 @@ FromWorker: TypeAlias = (
     | WeightsTaken
     | WeightsRefused
 )
-FromDaemon: TypeAlias = Games | NoMoreGames | Range | NoRoom | Confirmed | Weights
+FromDaemon: TypeAlias = PlayGames | NoMoreGames | Range | NoRoom | Confirmed | Weights
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode

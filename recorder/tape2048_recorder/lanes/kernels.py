@@ -102,7 +102,7 @@ class Waiting(NamedTuple):
     counts: Words  # u64[1]: how many of these have started since
 
 
-class Block(NamedTuple):
+class FinishedArrays(NamedTuple):
     """Rows and runs of finished games."""
 
     rows: npt.NDArray[np.uint8]  # u8[rows_max * row_bytes]

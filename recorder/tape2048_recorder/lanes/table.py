@@ -17,7 +17,7 @@ from tape2048.errors import BookkeepingError, PlayerError
 from tape2048_recorder.game.loop import PIECE_BYTES, BlockBuffer
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
-from tape2048_recorder.lanes.kernels import Block, Waiting, new_lanes, new_log
+from tape2048_recorder.lanes.kernels import FinishedArrays, Waiting, new_lanes, new_log
 from tape2048_recorder.players.batch import Caller, describe_place, make_batch_player
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Finished(BlockBuffer):
 
     def _allocate(self, rows_max: int) -> None:
         rows = np.empty(rows_max * self.dtype.itemsize, dtype=np.uint8)
-        self.arrays = Block(rows, self._runs, np.zeros(2, dtype=np.uint64))
+        self.arrays = FinishedArrays(rows, self._runs, np.zeros(2, dtype=np.uint64))
 
     @property
     def rows_finished(self) -> int:
@@ -84,7 +84,7 @@ class GameFeed(Protocol):
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
         """Return about ``want`` games as ids and seeds, or None where no more are to start."""
 
-    def flush(self, table: Table) -> None:
+    def flush(self, table: LaneTable) -> None:
         """Remove the games from ``table.finished``, which is full."""
 
 
@@ -113,7 +113,7 @@ class _Group:
         return self._views
 
 
-class Table:
+class LaneTable:
     """The lanes of one player."""
 
     def __init__(
@@ -295,7 +295,7 @@ class _Endless:
         self._next += want
         return ids, game_seeds(0, ids)
 
-    def flush(self, table: Table) -> None:
+    def flush(self, table: LaneTable) -> None:
         table.finished.drop_block()
 
 
@@ -314,8 +314,8 @@ def measure(
         player = Caller(make_batch_player(name, args), name)
     finished = Finished(rows_max=262_144, runs_max=16_384, record_action=False, sample_rate=1)
 
-    def new_table() -> Table:
-        return Table(player, lanes=lanes, sampling=sampling, finished=finished, feed=_Endless())
+    def new_table() -> LaneTable:
+        return LaneTable(player, lanes=lanes, sampling=sampling, finished=finished, feed=_Endless())
 
     new_table().warm_up()
     finished.drop_block()

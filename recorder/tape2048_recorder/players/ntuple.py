@@ -76,7 +76,7 @@ from tape2048.ntuple.network import Network, NetworkLayout, Places, places_for
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses, rates
-from tape2048_recorder.players.registry import OF_NETWORK, own, parse_mix, sha256_of
+from tape2048_recorder.players.options import OF_NETWORK, own, parse_mix, sha256_of
 
 U64 = np.uint64
 F32 = np.float32

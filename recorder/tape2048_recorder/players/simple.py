@@ -44,7 +44,7 @@ _CACHE_BITS = 15
 _HASH = U64(0x9E3779B97F4A7C15)
 
 
-class Weights(NamedTuple):
+class LineWeights(NamedTuple):
     """Parameters of the formula, in its order.
 
     Found by CMA-ES over the mean log score of depth 1 (about 900 evaluations of 250 games), then rounded:
@@ -62,7 +62,7 @@ class Weights(NamedTuple):
     power: float = 2.3
 
 
-WEIGHTS = Weights()
+WEIGHTS = LineWeights()
 
 
 class Expectimax(NamedTuple):
@@ -81,7 +81,7 @@ class Expectimax(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def line_tables(weights: Weights = WEIGHTS) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def line_tables(weights: LineWeights = WEIGHTS) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return the values of all lines: ``(outer, inner)``, both ``f32[65536]``."""
     lines = np.arange(1 << 16)
     e = np.stack([lines >> shift & 15 for shift in (12, 8, 4, 0)]).astype(np.float64)

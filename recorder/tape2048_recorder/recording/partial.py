@@ -62,13 +62,13 @@ from tape2048.base.text import counted
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
 from tape2048.io.durable import storage_errors
-from tape2048_recorder.game.rows_file import RowsFile
+from tape2048_recorder.game.games_file import GamesFile
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_recorder.ipc.protocol import Written
+    from tape2048_recorder.ipc.protocol import BlockWritten
 
 FACTS = "facts.json"
 STAGED = "session"
@@ -207,9 +207,9 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: int = 1  # of drafts without it
 
     @property
-    def file(self) -> RowsFile:
+    def file(self) -> GamesFile:
         """The file that holds the rows."""
-        return RowsFile.of(self.storage, record_action=self.record_action)
+        return GamesFile.of(self.storage, record_action=self.record_action)
 
     @property
     def name(self) -> str:
@@ -329,7 +329,7 @@ class PartialSession:
         self.rows_reserved += rows
         return first_row
 
-    def confirm(self, written: Written) -> Block:
+    def confirm(self, written: BlockWritten) -> Block:
         """Append a written block to the journal."""
         runs = np.frombuffer(written.runs, dtype=RUN_DTYPE).copy()
         reserved = self.writing.get(written.first_row)

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.game.rows_file import RowsFile
+    from tape2048_recorder.game.games_file import GamesFile
     from tape2048_recorder.status.report import Reporter
 
 #: Rows of a piece: boards that the second-level cache holds. A single game may have more.
@@ -268,7 +268,7 @@ def _in_doubt(world: World, partial: Path, stage: Path, flush: Callable[[], bool
     return False
 
 
-def _holds(world: World, fd: int, block: Block, file: RowsFile, copy: tuple[int, int] | None = None) -> bool:
+def _holds(world: World, fd: int, block: Block, file: GamesFile, copy: tuple[int, int] | None = None) -> bool:
     """Compare the rows of a block with its checksum, and copy them to a descriptor at an offset."""
     at = file.at(block.first_row)
     left = block.rows * file.row_bytes
@@ -284,7 +284,7 @@ def _holds(world: World, fd: int, block: Block, file: RowsFile, copy: tuple[int,
     return left == 0 and checksum == block.crc32c
 
 
-def _intact(world: World, session: Path, blocks: list[Block], file: RowsFile) -> list[Block]:
+def _intact(world: World, session: Path, blocks: list[Block], file: GamesFile) -> list[Block]:
     try:
         with world.files.open_fd(session / file.name, os.O_RDONLY) as fd:
             return [block for block in blocks if _holds(world, fd, block, file)]
@@ -293,7 +293,7 @@ def _intact(world: World, session: Path, blocks: list[Block], file: RowsFile) ->
 
 
 def _compact(
-    world: World, partial: Path, stage: Path, blocks: list[Block], file: RowsFile
+    world: World, partial: Path, stage: Path, blocks: list[Block], file: GamesFile
 ) -> Generator[float, None, tuple[Path, list[Block]]]:
     """Write the blocks again without holes, with their own journal, and make that the current stage."""
     draft = partial / COMPACTION_DRAFT
@@ -436,7 +436,7 @@ def _remove(world: World, partial: Path, out_dir: Path) -> None:
     world.files.fsync_dir(out_dir)
 
 
-class Outcome(NamedTuple):
+class PublishOutcome(NamedTuple):
     """The outcome of a try to publish, which took ``seconds``; without ``final``, another try follows."""
 
     session: PartialSession
@@ -457,7 +457,7 @@ class Publisher:
         self._out_dir = out_dir
         self._world = world
         self.queue: deque[PartialSession] = deque()  # sessions that are still to be published
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[PublishOutcome] = deque()
         self._gives_up = self._ends = False
         self.pending: list[PartialSession] = []  # closed sessions without a final outcome yet
         self._background = world.background("publisher", self._steps())
@@ -472,7 +472,7 @@ class Publisher:
         self.queue.append(session)
         self._background.wake()
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[PublishOutcome]:
         """Return the outcomes since the last call. A thread that has died fails every session."""
         alive = self._background.alive()
         done = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
@@ -480,7 +480,7 @@ class Publisher:
             self.pending.remove(outcome.session)
         if not alive:
             died = RecorderError("the thread that publishes sessions has died", hint="its error is above")
-            done += [Outcome(session, None, died, final=True) for session in self.pending]
+            done += [PublishOutcome(session, None, died, final=True) for session in self.pending]
             self.pending.clear()
         return done
 
@@ -528,7 +528,7 @@ class Publisher:
             except Exception as other:  # noqa: BLE001 - the thread's edge: the daemon must be told
                 error = TapeError(f"publishing failed: {other!r}", path=session.path)
             seconds = 0.0 if published is None else self._world.now - begin
-            self._outcomes.append(Outcome(session, published, error, final, seconds))
+            self._outcomes.append(PublishOutcome(session, published, error, final, seconds))
             if final:
                 return
             until = self._world.now + RETRY_S

@@ -17,11 +17,11 @@ from pathlib import Path
 from tape2048.errors import FormatError, StorageError
 from tape2048.formats.session import ANCHORS_NPY, METADATA_DB, SESSION_NAME, STEPS_NPY, TAPE_NPY
 from tape2048.io.durable import storage_error
-from tape2048_recorder.config import RecorderConfig, row_bytes
-from tape2048_recorder.game.rows_file import RowsFile
-from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
+from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.ipc.protocol import BlockWritten, Range, WriteFailed
+from tape2048_recorder.record_options import RecorderConfig, row_bytes
 from tape2048_recorder.recording.partial import Block, Facts, PartialSession, utc_text
-from tape2048_recorder.recording.publish import RETRY_S, Outcome, Publisher
+from tape2048_recorder.recording.publish import RETRY_S, Publisher, PublishOutcome
 from tape2048_recorder.recording.world import REAL, World
 
 #: Unpublished closed sessions from which on the disk counts as too slow, and workers pause.
@@ -64,7 +64,7 @@ class Recording:
     world: World = REAL
 
     def __post_init__(self) -> None:
-        self._file = RowsFile.of(self.config.storage, record_action=self.config.record_action)
+        self._file = GamesFile.of(self.config.storage, record_action=self.config.record_action)
         self._bytes_published = 0
         self._rows = self._runs = 0  # confirmed so far
         self._counted: set[str] = set()  # names of the sessions at the last measuring
@@ -137,7 +137,7 @@ class Recording:
             self._open[generation] = session
         return Range(session.serial, str(session.steps_path), session.reserve(rows))
 
-    def confirm(self, written: Written) -> Block | None:
+    def confirm(self, written: BlockWritten) -> Block | None:
         """Confirm a block; None if the journal could not be written, and it must be tried again."""
         session = self._session(written.session)
         if session is None:
@@ -214,7 +214,7 @@ class Recording:
             self._closing.remove(session)
             self.publisher.submit(session)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[PublishOutcome]:
         """Return the publisher's outcomes since the last call."""
         outcomes = self.publisher.outcomes()
         for outcome in outcomes:

@@ -39,7 +39,7 @@ from tape2048.players import player_text
 from tape2048.session.column_draft import tokens_of
 from tape2048.session.columns import ColumnInfo
 from tape2048_recorder.game.player_api import NO_MOVE, rate
-from tape2048_recorder.players.registry import check_player, make_player, own, player_sha256
+from tape2048_recorder.players.options import check_player, make_player, own, player_sha256
 from tape2048_recorder.replay.judging import downgrade_boards
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import downgraded
 from tape2048.players import plies_of
 from tape2048_recorder.players.ntuple import best_answers, move_values
-from tape2048_recorder.players.registry import check_player, make_player, player_sha256
+from tape2048_recorder.players.options import check_player, make_player, player_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

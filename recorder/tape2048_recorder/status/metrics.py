@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.status.report import Snapshot
 
 #: Between two writings of the textfile: Prometheus's usual interval.

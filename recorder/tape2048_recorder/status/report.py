@@ -159,7 +159,7 @@ class Status(msgspec.Struct, frozen=True):
         return sum(self.by_highest_tile.values())
 
 
-class Summary(msgspec.Struct, frozen=True):
+class RecordingSummary(msgspec.Struct, frozen=True):
     """The result of a run of the recorder."""
 
     reason: str

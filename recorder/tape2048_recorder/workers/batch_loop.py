@@ -19,13 +19,13 @@ from tape2048_recorder.ipc.protocol import (
     LOADS,
     Ask,
     Bye,
-    Games,
+    PlayGames,
     WantWeights,
     Weights,
     WeightsRefused,
     WeightsTaken,
 )
-from tape2048_recorder.lanes.table import Finished, Table
+from tape2048_recorder.lanes.table import Finished, LaneTable
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player, read_sampling
 from tape2048_recorder.workers.loop import RUNS_MAX, SLICE_S, Worker, unexpected
 
@@ -39,7 +39,7 @@ class BatchWorker(Worker):
     def _prepare(self) -> None:
         self._sampling = read_sampling(self._config.sampling)
         self._model_ns = 0  # of closed tables
-        self._tables: list[Table] = []
+        self._tables: list[LaneTable] = []
         self._requested = 0 if self._first_weights is None else self._first_weights.generation
         self.generation = self._requested
         self._finished_at: dict[int, float] = {}  # since when a table holds finished games, by generation
@@ -50,7 +50,7 @@ class BatchWorker(Worker):
         self._tables = [table]
         self._slot["oldest"] = self.generation
 
-    def _make_table(self, weights: Weights | None) -> tuple[Table, str]:
+    def _make_table(self, weights: Weights | None) -> tuple[LaneTable, str]:
         name, args = self._config.player, self._config.player_args
         player = make_batch_player(name, args if weights is None else {**args, "model": weights.path})
         caller = Caller(player, name, answered=self._note_progress)
@@ -61,9 +61,9 @@ class BatchWorker(Worker):
         caller.model_ns = caller.calls = 0
         return self._new_table(caller, generation, self), sha256
 
-    def _new_table(self, caller: Caller, generation: int, feed: Any) -> Table:
+    def _new_table(self, caller: Caller, generation: int, feed: Any) -> LaneTable:
         config, practice = self._config, isinstance(feed, _Practice)
-        return Table(
+        return LaneTable(
             caller,
             lanes=config.lanes,
             sampling=self._sampling,
@@ -86,13 +86,13 @@ class BatchWorker(Worker):
             return None
         self._note_finished()
         answer = self._answer_to(Ask(want))
-        if not isinstance(answer, Games):
+        if not isinstance(answer, PlayGames):
             self._more_games = False
             return None
         ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
         return ids, self._game_seeds(self._seed, ids)
 
-    def flush(self, table: Table) -> None:
+    def flush(self, table: LaneTable) -> None:
         """Write a table's finished games as one block."""
         self._note_finished()
         self._slot["games"] += np.uint64(len(table.finished.runs))
@@ -194,5 +194,5 @@ class _Practice:
         ids = np.arange(want, dtype=np.uint64)
         return ids, ids
 
-    def flush(self, table: Table) -> None:
+    def flush(self, table: LaneTable) -> None:
         table.finished.drop_block()

@@ -11,27 +11,27 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.io.durable import write_all
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
     HURRY,
     Ask,
+    BlockWritten,
     Bye,
     Channel,
     Confirmed,
     FromDaemon,
     FromWorker,
-    Games,
     NoMoreGames,
     NoRoom,
+    PlayGames,
     Range,
     Reserve,
     Shared,
     Starts,
     WorkerSpec,
     WriteFailed,
-    Written,
 )
+from tape2048_recorder.record_options import RecorderConfig
 
 #: Target duration of one call of the compiled loop, after which commands are read.
 SLICE_S = 0.05
@@ -80,10 +80,10 @@ class Worker:
         self._file: tuple[int, int] | None = None  # session, descriptor
 
     def _prepare(self) -> None:
-        from tape2048_recorder.players import registry
+        from tape2048_recorder.players import options
 
-        self._player: Any = registry.make_player(self._config.player, self._config.player_args)
-        self.player_sha256 = registry.player_sha256(self._config.player, self._player)
+        self._player: Any = options.make_player(self._config.player, self._config.player_args)
+        self.player_sha256 = options.player_sha256(self._config.player, self._player)
         self._buffer = self._new_buffer(self._block_rows)
 
     def _new_buffer(self, rows_max: int) -> Any:
@@ -130,7 +130,7 @@ class Worker:
         self._slot["heartbeat_ns"] = time.monotonic_ns()
 
     def _take(self, answer: FromDaemon) -> None:
-        if not isinstance(answer, Games):
+        if not isinstance(answer, PlayGames):
             self._more_games = False
             return
         ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
@@ -208,7 +208,7 @@ class Worker:
         self._finished_since = None
         self._note_progress()
 
-    def _write_block(self) -> Written | None:
+    def _write_block(self) -> BlockWritten | None:
         buffer = self._buffer
         rows = buffer.rows_finished
         while True:
@@ -227,7 +227,7 @@ class Worker:
             except OSError as error:
                 self._channel.send(WriteFailed(place.session, place.first_row, error.errno or 0))
             else:
-                return Written(place.session, place.first_row, rows, checksum, buffer.runs.tobytes())
+                return BlockWritten(place.session, place.first_row, rows, checksum, buffer.runs.tobytes())
 
     def _answer_to(self, message: FromWorker) -> FromDaemon:
         """Send a message and return its answer, after all outstanding answers."""
@@ -239,7 +239,7 @@ class Worker:
         """Wait for the answers to :meth:`_flush`, which may come in either order."""
         while self._written or self._asked:
             answer = self._channel.receive()
-            if self._asked and isinstance(answer, Games | NoMoreGames):
+            if self._asked and isinstance(answer, PlayGames | NoMoreGames):
                 self._asked = False
                 self._take(answer)
             elif self._written and isinstance(answer, Confirmed):

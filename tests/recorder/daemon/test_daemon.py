@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from tape2048 import errors
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon import daemon as module
 from tape2048_recorder.daemon.daemon import (
     FLOWING_S,
@@ -25,6 +24,7 @@ from tape2048_recorder.daemon.daemon import (
 )
 from tape2048_recorder.daemon.weights import Playing
 from tape2048_recorder.ipc.protocol import DRAIN, Crashed, NoRoom, Ready
+from tape2048_recorder.record_options import RecorderConfig
 
 LIMIT = "max_steps = 5 was reached (6 rows)"
 

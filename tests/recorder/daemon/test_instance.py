@@ -15,9 +15,9 @@ import pytest
 from tests.sdk.builders import raising
 
 from tape2048.errors import BusyError, ConfigError, StorageError
-from tape2048_recorder.config import LEASE_MAX
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
+from tape2048_recorder.record_options import LEASE_MAX
 
 from ..checks import descriptors
 from ..processes import environment

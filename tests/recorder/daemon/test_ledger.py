@@ -8,8 +8,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from numpy.typing import NDArray
 
-from tape2048_recorder.config import LEASE_MAX
 from tape2048_recorder.daemon.instance import GameState, Ledger
+from tape2048_recorder.record_options import LEASE_MAX
 
 WORKERS = 3
 worker_indexes = st.integers(0, WORKERS - 1)

@@ -16,8 +16,8 @@ from tests.sdk.builders import raising
 from tape2048.errors import ConfigError
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon.daemon import LIVE, RELOAD_S, Reload, merged
+from tape2048_recorder.record_options import RecorderConfig
 
 from ..checks import Listener, assert_sessions_valid, run_table
 from ..lanes import batched

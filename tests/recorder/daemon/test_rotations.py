@@ -10,7 +10,7 @@ import pytest
 from tape2048.errors import TapeError
 from tape2048_recorder.daemon.daemon import FLUSH_S, Rotations
 from tape2048_recorder.ipc.protocol import Shared
-from tape2048_recorder.recording.publish import Outcome, Published
+from tape2048_recorder.recording.publish import Published, PublishOutcome
 from tape2048_recorder.status.report import Rotation
 
 WORKERS = 3
@@ -50,7 +50,9 @@ class World:
         made = Published(Path(f"s{serial}"), 1, 1, 1, recovered=False, rows_lost=0) if error is None else None
         session: Any = SimpleNamespace(serial=serial)
         self.unpublished -= {serial} if final else set()
-        self.rotations.on_outcome(Outcome(session, made, None if error is None else TapeError(error), final))
+        self.rotations.on_outcome(
+            PublishOutcome(session, made, None if error is None else TapeError(error), final)
+        )
 
 
 @pytest.fixture

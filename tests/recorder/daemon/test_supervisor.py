@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from tests.sdk.builders import open_files
 
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Supervisor, exit_text
 from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Channel, Range, Weights
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
 
 Supervise = Callable[..., Supervisor]

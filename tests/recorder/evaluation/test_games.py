@@ -26,7 +26,7 @@ from tape2048.players import players_of
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation import games as playing
 from tape2048_recorder.evaluation.games import (
-    Evaluation,
+    Strength,
     evaluate,
     match,
     play_games,
@@ -36,7 +36,7 @@ from tape2048_recorder.evaluation.games import (
 )
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.registry import make_player
+from tape2048_recorder.players.options import make_player
 
 SEED, RECORDED = 11, 60
 TILES = np.array([8, 9])
@@ -237,7 +237,7 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
         rolled(positions(2), **{"rollouts": 1, **wrong})
 
 
-def facts(result: Evaluation) -> tuple[Any, ...]:
+def facts(result: Strength) -> tuple[Any, ...]:
     """The results that do not depend on the clock."""
     return (
         result.games, result.moves, result.mean_score, result.mean_score_error, result.score_max,
@@ -245,7 +245,7 @@ def facts(result: Evaluation) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def of_random(games: int, *, seed: int = 5, threads: int = 1) -> Evaluation:
+def of_random(games: int, *, seed: int = 5, threads: int = 1) -> Strength:
     return evaluate(make_player("random", {}), games=games, seed=seed, threads=threads)
 
 

@@ -15,7 +15,7 @@ from tape2048.errors import ConfigError, EmptyCorpusError, FieldError, NameTaken
 from tape2048_recorder.evaluation import positions
 from tape2048_recorder.evaluation.games import play_games
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players import registry
+from tape2048_recorder.players import options
 
 BOARDS = np.array([0x1100000000000000, 0xFE00000000000002, 0x1234123412341230], np.uint64)
 
@@ -162,7 +162,7 @@ def slow_fall(boards: list[list[int]]) -> tuple[float, ...]:
 
 def test_falls_are_the_largest_drops() -> None:
     seeds = game_seeds(3, np.arange(40, dtype=np.uint64))
-    games = play_games(registry.make_player("random", {}), seeds, stride=1, threads=2)
+    games = play_games(options.make_player("random", {}), seeds, stride=1, threads=2)
     expected: dict[int, list[tuple[float, ...]]] = {}
     for run in range(len(games)):
         boards = [reference.unpack(int(board)) for board in games.between(run, run + 1).boards]

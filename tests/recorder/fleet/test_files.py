@@ -22,9 +22,9 @@ from tape2048.errors import BusyError, ConfigError, FleetError, MissingPackageEr
 from tape2048.io.objects import Store, open_store
 from tape2048.session.remote import list_sessions
 from tape2048.session.session import sessions
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.fleet.plan import create_fleet
 from tape2048_recorder.fleet.spool import agent_at_work
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools.cli import cli
 
 EXAMPLES = CHECKOUT / "examples"

@@ -33,7 +33,6 @@ from tape2048.io.objects import Store, open_store
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_toml
-from tape2048_recorder.config import NUMBER_BITS, RecorderConfig, load_config
 from tape2048_recorder.fleet import agent as agents, launching, plan as plans
 from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper, read_beat
 from tape2048_recorder.fleet.plan import (
@@ -45,6 +44,7 @@ from tape2048_recorder.fleet.plan import (
     refuse_differences,
 )
 from tape2048_recorder.fleet.spool import Spool, agent_at_work
+from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig, load_config
 from tape2048_recorder.recorder import run
 from tape2048_recorder.status.report import read_snapshot
 

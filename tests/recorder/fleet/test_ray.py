@@ -26,10 +26,10 @@ from tape2048.errors import ConfigError, FleetError, MissingPackageError, TapeEr
 from tape2048.io.objects import Store, open_store
 from tape2048.session.remote import list_sessions
 from tape2048.session.session import Session, sessions
-from tape2048_recorder.config import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import ray_engine
 from tape2048_recorder.fleet.plan import create_fleet, read_plan
 from tape2048_recorder.fleet.spool import Spool as AgentSpool, agent_at_work, read_member
+from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.status.report import Snapshot, read_snapshot
 
 from .ray_cluster import Cluster, ray_cluster

@@ -39,11 +39,11 @@ from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.objects import Store
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import sessions
-from tape2048_recorder.config import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.fleet import agent as agents, plan, spool
 from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper
 from tape2048_recorder.fleet.plan import FleetPlan, create_fleet, read_plan
 from tape2048_recorder.fleet.spool import Spool
+from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 
 #: Nodes of a fleet.
 NODES = 1000 if os.environ.get("FULL_SWEEP") == "1" else 120

@@ -16,7 +16,7 @@ from tape2048.game import rules
 from tape2048.game.moves import recover
 from tape2048_recorder.game import loop, rng
 from tape2048_recorder.game.loop import BUFFER_FULL, GAMES_PLAYED, STEPS_PLAYED, Buffer, play_into
-from tape2048_recorder.players import registry
+from tape2048_recorder.players import options
 
 ENDLESS = 1 << 40
 
@@ -39,7 +39,7 @@ def seeds_of(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 @functools.cache
 def player(name: str) -> Any:
-    return registry.make_player(name, {})
+    return options.make_player(name, {})
 
 
 def make_buffer(games: int = 0, *, rows: int = 1 << 16, runs: int = 64, **how: Any) -> Buffer:

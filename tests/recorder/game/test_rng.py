@@ -13,7 +13,7 @@ from tests.recorder.choosing import outcomes
 
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game import rng
-from tape2048_recorder.players import registry
+from tape2048_recorder.players import options
 
 words = st.integers(0, 2**64 - 1)
 BOARDS_WITH_ROOM = st.lists(st.integers(0, 15), min_size=16, max_size=16).filter(lambda cells: 0 in cells)
@@ -258,7 +258,7 @@ def test_games_start_anywhere() -> None:
 def test_random_play_comes_to_what_is_published() -> None:
     games = 200_000
     seeds = rng.game_seeds(1, np.arange(games, dtype=np.uint64))
-    scores, highest, steps = outcomes(registry.make_player("random", {}), seeds)
+    scores, highest, steps = outcomes(options.make_player("random", {}), seeds)
     assert scores.mean() == pytest.approx(1_094, rel=0.01)
     assert steps / games == pytest.approx(118, rel=0.01)
     assert highest.max() <= 1024

@@ -12,20 +12,20 @@ import pytest
 from tape2048_recorder.ipc.protocol import (
     FRAME_BYTES_MAX,
     Ask,
+    BlockWritten,
     Bye,
     Channel,
     Confirmed,
     Crashed,
     FromDaemon,
     FromWorker,
-    Games,
     NoMoreGames,
     NoRoom,
+    PlayGames,
     Range,
     Ready,
     Reserve,
     WriteFailed,
-    Written,
 )
 
 from ..processes import PATIENCE_S, wait_until
@@ -34,13 +34,13 @@ FROM_WORKER: list[FromWorker] = [
     Ready("ab" * 32),
     Ask(8),
     Reserve(2**40),
-    Written(3, 2**63, 100, 2**32 - 1, bytes(range(256))),
+    BlockWritten(3, 2**63, 100, 2**32 - 1, bytes(range(256))),
     WriteFailed(3, 0, 28),
     Bye(1, 2),
     Crashed("Traceback ... é", starting=True),
 ]
 FROM_DAEMON: list[FromDaemon] = [
-    Games(2**63, 17), NoMoreGames(), Range(1, "/out/.partial/é", 5), NoRoom(), Confirmed(),
+    PlayGames(2**63, 17), NoMoreGames(), Range(1, "/out/.partial/é", 5), NoRoom(), Confirmed(),
 ]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def test_frames_that_arrive_together(pair: Pair) -> None:
 
 
 def test_a_block_with_as_many_runs_as_fit(pair: Pair) -> None:
-    written = Written(1, 0, 10**6, 0, bytes(16_384 * 40))
+    written = BlockWritten(1, 0, 10**6, 0, bytes(16_384 * 40))
     other = Channel(pair.other)
     thread = threading.Thread(target=other.send, args=(written,))
     thread.start()
@@ -157,9 +157,9 @@ def test_a_message_to_nobody_is_an_error(pair: Pair) -> None:
 
 
 def test_an_answer_to_a_question(pair: Pair) -> None:
-    pair.other.sendall(sent(Games(5, 3)))
+    pair.other.sendall(sent(PlayGames(5, 3)))
     pair.channel.send(Ask(3))
-    assert pair.channel.receive() == Games(5, 3)
+    assert pair.channel.receive() == PlayGames(5, 3)
     assert pair.other.recv(1 << 16) == sent(Ask(3))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.lanes.table import Finished, Table
+from tape2048_recorder.lanes.table import Finished, LaneTable
 from tape2048_recorder.players.batch import Caller, Sampling
 
 SEED = 7
@@ -38,7 +38,7 @@ class Games:
         self.given += want
         return ids, game_seeds(SEED, ids)
 
-    def flush(self, table: Table) -> None:
+    def flush(self, table: LaneTable) -> None:
         finished = table.finished
         for run in finished.runs:
             first, count = int(run["first_row"]), int(run["rows"])
@@ -50,15 +50,15 @@ class Games:
         finished.drop_block()
 
 
-def make_table(player: Any, games: Games, *, lanes: int = 64, **options: Any) -> Table:
+def make_table(player: Any, games: Games, *, lanes: int = 64, **options: Any) -> LaneTable:
     """A table of lanes; ``options`` of the buffer or the sampling."""
     block = {"rows_max": 4096, "runs_max": 64, "record_action": True, "sample_rate": 1, "storage": "rows"}
     finished = Finished(**{name: options.pop(name, value) for name, value in block.items()})
     caller = Caller(player, "python:here:player")
-    return Table(caller, lanes=lanes, sampling=Sampling(**options), finished=finished, feed=games)
+    return LaneTable(caller, lanes=lanes, sampling=Sampling(**options), finished=finished, feed=games)
 
 
-def play_out(table: Table) -> None:
+def play_out(table: LaneTable) -> None:
     """Play until no game is left."""
     while table.tick():
         pass

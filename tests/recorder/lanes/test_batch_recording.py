@@ -11,11 +11,11 @@ import pytest
 
 from tape2048.errors import PlayerError, ReplayError, StartError
 from tape2048.session.session import sessions
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ipc.protocol import HURRY, Confirmed, Shared
 from tape2048_recorder.lanes.kernels import new_lanes
 from tape2048_recorder.players.batch import read_sampling
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.replay.replay import replay_session
 from tape2048_recorder.workers.batch_loop import BatchWorker
 

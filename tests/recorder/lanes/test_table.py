@@ -16,7 +16,7 @@ from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
 from tape2048_recorder.lanes.table import Finished
 from tape2048_recorder.players.ntuple import move_values
-from tape2048_recorder.players.registry import make_player
+from tape2048_recorder.players.options import make_player
 
 from .batched import Overlapping, failing, hashed, lowest, overlapping, scores_of
 from .tables import SEED, Games, Kept, make_table, play, play_out

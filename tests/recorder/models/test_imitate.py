@@ -10,8 +10,8 @@ import torch
 from tests import reference
 
 from tape2048 import Corpus
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.models.torch_player import make
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 
 from ..checks import Listener

@@ -16,7 +16,6 @@ from tests.sdk.builders import raising
 from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048.jit.mix import mix64
-from tape2048_recorder.config import load_config
 from tape2048_recorder.lanes.kernels import Lanes, choose_moves, new_lanes, policy_of
 from tape2048_recorder.players.batch import (
     METHODS,
@@ -27,7 +26,8 @@ from tape2048_recorder.players.batch import (
     make_batch_player,
     read_sampling,
 )
-from tape2048_recorder.players.registry import check_player, make_player
+from tape2048_recorder.players.options import check_player, make_player
+from tape2048_recorder.record_options import load_config
 
 from ..lanes import batched
 

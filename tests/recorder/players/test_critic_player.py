@@ -18,7 +18,7 @@ from tape2048.ntuple import NetworkLayout
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players.critic import CriticPlayer
 from tape2048_recorder.players.ntuple import NTuple, make as make_ntuple, move_values
-from tape2048_recorder.players.registry import check_player, make_player, player_sha256
+from tape2048_recorder.players.options import check_player, make_player, player_sha256
 
 TILES = (64, 1024, 32768)
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_is_refused_by_name(path: Path, tmp_path: Path) -> None:
 
 def test_settings_are_checked_without_the_compiler(path: Path) -> None:
     code = (
-        "import sys; from tape2048_recorder.players.registry import check_player;"
+        "import sys; from tape2048_recorder.players.options import check_player;"
         f"check_player('critic', {{'critic': {str(path)!r}}}); assert 'numba' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -23,7 +23,7 @@ from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.network import Network, load_network, save_network
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE
-from tape2048_recorder.players import registry
+from tape2048_recorder.players import options
 from tape2048_recorder.players.ntuple import (
     NTuple,
     _each_answer,
@@ -36,7 +36,7 @@ from tape2048_recorder.players.ntuple import (
     move_values,
     of_network,
 )
-from tape2048_recorder.players.registry import parse_mix
+from tape2048_recorder.players.options import parse_mix
 
 #: Two stages as after training, and the shape of the network ``fast``, whose kernels other tests compile.
 DTYPES: dict[str, dict[str, Any]] = {"f32": {"stages": (64,)}, "i16": {"dtype": np.int16}}
@@ -317,9 +317,9 @@ def test_deep_search_games_follow_from_seeds() -> None:
 @pytest.mark.parametrize("args", [{"look_spawns": 4}, {"look_spawns": 3, "look_deeper_from": 2}])
 def test_a_search_without_an_end_is_refused(args: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="takes minutes for a move"):
-        registry.check_player("ntuple", args)
-    assert registry.check_player("ntuple", {**args, "look_chance": 0.001})["look_chance"] == 0.001
-    assert registry.check_player("ntuple", {"look_spawns": 3})["look_spawns"] == 3
+        options.check_player("ntuple", args)
+    assert options.check_player("ntuple", {**args, "look_chance": 0.001})["look_chance"] == 0.001
+    assert options.check_player("ntuple", {"look_spawns": 3})["look_spawns"] == 3
 
 
 def test_the_hash_of_a_player_from_before_stays() -> None:
@@ -518,7 +518,7 @@ def weights(tmp_path: Path) -> str:
 
 
 def test_it_is_made_from_a_file(weights: str) -> None:
-    player = registry.make_player("ntuple", {"weights": weights, "look_below": 0})
+    player = options.make_player("ntuple", {"weights": weights, "look_below": 0})
     assert np.array_equal(scores_of(player, seeds_of(20)), scores_of(make("i16", look_below=0), seeds_of(20)))
 
 
@@ -536,7 +536,7 @@ def test_a_network_names_its_downgrade_tile(
 ) -> None:
     facts = {} if training is None else {"training": training}
     save_network(dataclasses.replace(network("i16"), facts=facts), tmp_path / "a.ntuple", compress=False)
-    player = registry.make_player("ntuple", {"weights": str(tmp_path / "a.ntuple"), **asked})
+    player = options.make_player("ntuple", {"weights": str(tmp_path / "a.ntuple"), **asked})
     assert player.downgrade_exponent == exponent
 
 
@@ -549,12 +549,12 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         {"temperature": 5}, {"weights": str(tmp_path / "other.ntuple")},
     ]  # fmt: skip
     hashes = [
-        registry.player_sha256("ntuple", registry.make_player("ntuple", {"weights": weights, **args}))
+        options.player_sha256("ntuple", options.make_player("ntuple", {"weights": weights, **args}))
         for args in cases
     ]
     assert len(set(hashes)) == len(cases)
-    same = registry.make_player("ntuple", {"weights": str(tmp_path / "same.ntuple")})
-    assert registry.player_sha256("ntuple", same) == hashes[0], "where the file lies does not matter"
+    same = options.make_player("ntuple", {"weights": str(tmp_path / "same.ntuple")})
+    assert options.player_sha256("ntuple", same) == hashes[0], "where the file lies does not matter"
 
 
 @pytest.mark.parametrize(
@@ -577,7 +577,7 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
 def test_parameters_that_cannot_be_are_refused(
     weights: str, args: dict[str, Any], kind: type[ConfigError], said: str
 ) -> None:
-    for check in (registry.check_player, registry.make_player):
+    for check in (options.check_player, options.make_player):
         with pytest.raises(kind, match=said):
             check("ntuple", {"weights": weights, **args})
 
@@ -585,14 +585,14 @@ def test_parameters_that_cannot_be_are_refused(
 def test_a_file_that_is_no_network_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     args = {"weights": str(tmp_path / "other")}
-    assert registry.check_player("ntuple", args)["look_below"] == 3
+    assert options.check_player("ntuple", args)["look_below"] == 3
     with pytest.raises(ModelError):
-        registry.make_player("ntuple", args)
+        options.make_player("ntuple", args)
 
 
 def test_threads_share_tables_and_no_cache() -> None:
     player = make("i16")
-    assert registry.own(player).table is player.table
-    expectimax = registry.make_player("expectimax", {"depth": 2})
-    assert registry.own(expectimax).outer is expectimax.outer
-    assert not np.shares_memory(registry.own(expectimax).cache_keys, expectimax.cache_keys)
+    assert options.own(player).table is player.table
+    expectimax = options.make_player("expectimax", {"depth": 2})
+    assert options.own(expectimax).outer is expectimax.outer
+    assert not np.shares_memory(options.own(expectimax).cache_keys, expectimax.cache_keys)

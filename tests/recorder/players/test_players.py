@@ -27,7 +27,7 @@ from tape2048.errors import ConfigError
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, choose
-from tape2048_recorder.players import registry, simple
+from tape2048_recorder.players import options, simple
 
 Cells = tuple[int, ...]
 
@@ -63,7 +63,7 @@ def test_a_choice_is_legal_with_its_afterstate(
 
 @functools.cache
 def make(name: str, **args: int) -> Any:
-    return registry.make_player(name, args)
+    return options.make_player(name, args)
 
 
 @pytest.mark.parametrize(("name", "args"), ALL)
@@ -127,7 +127,7 @@ def test_equal_moves_are_drawn_equally_often(name: str, key: Callable[[list[int]
 def test_players_play_the_same_games(name: str, args: dict[str, int], scores: list[int]) -> None:
     """Sessions of earlier versions can be replayed."""
     seeds = rng.game_seeds(2048, np.arange(len(scores), dtype=np.uint64))
-    assert outcomes(registry.make_player(name, args), seeds).scores.tolist() == scores
+    assert outcomes(options.make_player(name, args), seeds).scores.tolist() == scores
 
 
 @functools.cache
@@ -232,13 +232,13 @@ def test_the_line_tables_are_the_formula() -> None:
 @pytest.mark.parametrize(("depth", "empty_max", "count"), [(2, 6, 100), (3, 2, 30)])
 def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, count: int) -> None:
     packed = np.array([u64(cells) for cells in positions(count, empty_max=empty_max, seed=depth)])
-    used = registry.make_player("expectimax", {"depth": depth})
+    used = options.make_player("expectimax", {"depth": depth})
     first, again = (np.empty(count, dtype=np.uint64) for _ in range(2))
     _choose_each(used, packed, first)
     assert np.count_nonzero(used.cache_keys) > count
     _choose_each(used, packed, again)
     assert np.array_equal(first, again)
-    fresh = registry.make_player("expectimax", {"depth": depth})
+    fresh = options.make_player("expectimax", {"depth": depth})
     for i in range(count):
         fresh.cache_keys[:] = 0
         assert int(choose_once(fresh, packed[i], np.uint64(0), GAMMA)[0]) == first[i]
@@ -247,12 +247,12 @@ def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, c
 def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
     weights = tmp_path / "weights"
     weights.touch()
-    for name, kind in registry.REGISTRY.items():
+    for name, kind in options.REGISTRY.items():
         assert kind.name == name
         assert kind.summary
         defaults = {key: parameter.default for key, parameter in kind.parameters.items()}
         needed = {"weights": str(weights)} if "weights" in defaults else {}
-        assert registry.check_player(name, needed) == defaults | needed
+        assert options.check_player(name, needed) == defaults | needed
         for key, parameter in kind.parameters.items():
             assert parameter.text
             if parameter.kind == "str":
@@ -261,7 +261,7 @@ def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
             # A deep search is refused by itself.
             more = {"look_chance": 0.001} if key == "look_spawns" else {}
             for value in (parameter.ge, parameter.le):
-                assert registry.check_player(name, {**needed, **more, key: value})[key] == value
+                assert options.check_player(name, {**needed, **more, key: value})[key] == value
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
 def test_what_is_unknown_is_refused_with_the_nearest(
     name: str, args: dict[str, int], said: str, hint: str
 ) -> None:
-    for function in (registry.check_player, registry.make_player):
+    for function in (options.check_player, options.make_player):
         with pytest.raises(ConfigError, match=said) as caught:
             function(name, args)
         assert hint in caught.value.hint
@@ -286,7 +286,7 @@ def test_what_is_unknown_is_refused_with_the_nearest(
 @pytest.mark.parametrize("value", [0, 4, -1, 2**70, "2", 2.5, True, None])
 def test_a_parameter_out_of_its_range_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="expected a whole number from 1 to 3"):
-        registry.check_player("expectimax", {"depth": value})
+        options.check_player("expectimax", {"depth": value})
 
 
 #: Raise a player's version, and nothing else, where these change: they stand in published sessions.
@@ -298,28 +298,28 @@ SHA256 = {
 
 @pytest.mark.parametrize("name", SHA256)
 def test_the_hash_of_a_player_stays(name: str) -> None:
-    assert registry.player_sha256(name, make(name)) == SHA256[name]
+    assert options.player_sha256(name, make(name)) == SHA256[name]
 
 
 def test_different_players_have_different_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashes = {registry.player_sha256(name, make(name, **args)) for name, args in ALL}
+    hashes = {options.player_sha256(name, make(name, **args)) for name, args in ALL}
     player = make("expectimax", depth=1)
-    hashes.add(registry.player_sha256("expectimax", player._replace(inner=player.outer)))
+    hashes.add(options.player_sha256("expectimax", player._replace(inner=player.outer)))
     other = simple.line_tables(simple.WEIGHTS._replace(merge=501.0))[1]
-    hashes.add(registry.player_sha256("expectimax", player._replace(inner=other)))
-    kind = registry.REGISTRY["random"]
-    monkeypatch.setitem(registry.REGISTRY, "random", kind._replace(version=kind.version + 1))
-    hashes.add(registry.player_sha256("random", make("random")))
+    hashes.add(options.player_sha256("expectimax", player._replace(inner=other)))
+    kind = options.REGISTRY["random"]
+    monkeypatch.setitem(options.REGISTRY, "random", kind._replace(version=kind.version + 1))
+    hashes.add(options.player_sha256("random", make("random")))
     assert len(hashes) == len(ALL) + 3
     assert all(len(value) == 64 for value in hashes)
 
 
 def test_a_cache_does_not_change_the_hash() -> None:
-    player = registry.make_player("expectimax", {"depth": 2})
-    before = registry.player_sha256("expectimax", player)
+    player = options.make_player("expectimax", {"depth": 2})
+    before = options.player_sha256("expectimax", player)
     choice(player, positions(1, empty_max=5, seed=8)[0])
     assert player.cache_keys.any()
-    assert registry.player_sha256("expectimax", player) == before
+    assert options.player_sha256("expectimax", player) == before
 
 
 def test_choose_is_for_compiled_code() -> None:

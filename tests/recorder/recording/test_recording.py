@@ -14,10 +14,10 @@ from crc32c import crc32c
 from tape2048 import Session, validate_session
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY
 from tape2048.session.session import sessions
-from tape2048_recorder.config import RecorderConfig
-from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
+from tape2048_recorder.ipc.protocol import BlockWritten, Range, WriteFailed
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recording.partial import Facts
-from tape2048_recorder.recording.publish import Outcome
+from tape2048_recorder.recording.publish import PublishOutcome
 from tape2048_recorder.recording.recording import (
     GAME_ROWS_MIN,
     RECOUNT_S,
@@ -59,7 +59,7 @@ class Blocks:
         self.recording = recording
         self.next_id = 0
 
-    def write(self, place: Range, games: int) -> Written:
+    def write(self, place: Range, games: int) -> BlockWritten:
         rows = np.zeros(games * GAME_ROWS, dtype=STEP_DTYPE)
         ids = np.arange(self.next_id, self.next_id + games)
         self.next_id += games
@@ -75,7 +75,7 @@ class Blocks:
         runs["first_row"] = np.arange(games) * GAME_ROWS
         runs["rows"] = runs["steps"] = GAME_ROWS
         runs["max_score"], runs["highest_tile"] = 4, 4
-        return Written(place.session, place.first_row, len(rows), crc32c(rows.tobytes()), runs.tobytes())
+        return BlockWritten(place.session, place.first_row, len(rows), crc32c(rows.tobytes()), runs.tobytes())
 
 
 Make = Callable[..., Recording]
@@ -97,7 +97,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def published_by(recording: Recording) -> list[Path]:
     """Wait until every closed session is published; return their paths."""
-    outcomes = list[Outcome]()
+    outcomes = list[PublishOutcome]()
 
     def idle() -> bool:
         outcomes.extend(recording.outcomes())

@@ -20,7 +20,7 @@ from tape2048.ntuple.network import save_network
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import Buffer, play_all
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.registry import make_player
+from tape2048_recorder.players.options import make_player
 from tape2048_recorder.replay import annotation
 from tape2048_recorder.replay.annotation import Annotator, moves_of
 

@@ -21,7 +21,7 @@ from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048_recorder.game import loop
 from tape2048_recorder.game.loop import Buffer, play_all
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.registry import make_player, player_sha256
+from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.replay.replay import replay_session, replayer
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from tape2048_recorder.config import LEASE_MAX
+from tape2048_recorder.record_options import LEASE_MAX
 
 from .disk import Disk
 from .life import Event, Life, Plan

@@ -21,11 +21,11 @@ from tape2048.formats import metadata
 from tape2048.formats.session import FileEntry
 from tape2048.io import durable
 from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
-from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.daemon.daemon import Reload
 from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.daemon.supervisor import WRITING_FACTOR
 from tape2048_recorder.ipc.protocol import WorkerSpec
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import _run
 from tape2048_recorder.recording.world import World
 
@@ -36,7 +36,7 @@ from .workers import FIRST_PID, Process, Socket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048_recorder.status.report import Status, Summary
+    from tape2048_recorder.status.report import RecordingSummary, Status
 
 #: Virtual seconds after which a life is asked to end, and after that request, the most that it may take: the
 #: drain's and the publishing's time, the graces of both, and stalls.
@@ -228,7 +228,7 @@ class Life:
         self._stalled_until = 0.0
         self._reloaded_at = -math.inf
         self.reload_late: str | None = None
-        self.summary: Summary | None = None
+        self.summary: RecordingSummary | None = None
         self.error: TapeError | None = None
         self.crashed: str | None = None
         self._power = False

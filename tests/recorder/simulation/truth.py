@@ -20,7 +20,7 @@ from tape2048.formats.session import (
     STEPS_NPY,
     Manifest,
 )
-from tape2048_recorder.config import NUMBER_BITS
+from tape2048_recorder.record_options import NUMBER_BITS
 from tape2048_recorder.recording.partial import Facts
 
 from .disk import OUT_DIR

@@ -24,21 +24,21 @@ from tape2048_recorder.ipc.protocol import (
     DRAIN,
     HURRY,
     Ask,
+    BlockWritten,
     Bye,
     Confirmed,
     Crashed,
     FromDaemon,
     FromWorker,
-    Games,
     NoMoreGames,
     NoRoom,
+    PlayGames,
     Range,
     Ready,
     Reserve,
     Starts,
     WorkerSpec,
     WriteFailed,
-    Written,
 )
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Process:
             (length,) = _LENGTH.unpack_from(received)
             message = _decode(bytes(received[_LENGTH.size : _LENGTH.size + length]))
             del received[: _LENGTH.size + length]
-            if isinstance(message, Games):
+            if isinstance(message, PlayGames):
                 self.life.truth.hand_out(self, message.first_id, message.count)
             elif isinstance(message, Confirmed):
                 self.life.truth.confirm(self.life, self.writing)
@@ -296,7 +296,7 @@ class Process:
     def _settle(self) -> Generator[float | None, None, None]:
         while self._announced or self._asked:
             answer = yield from self._receive()
-            if self._asked and isinstance(answer, Games | NoMoreGames):
+            if self._asked and isinstance(answer, PlayGames | NoMoreGames):
                 self._asked = False
                 self._take(answer)
             else:
@@ -311,7 +311,7 @@ class Process:
         return (yield from self._receive())
 
     def _take(self, answer: FromDaemon) -> None:
-        if isinstance(answer, Games):
+        if isinstance(answer, PlayGames):
             self._queue.extend(range(answer.first_id, answer.first_id + answer.count))
         else:
             assert isinstance(answer, NoMoreGames), answer
@@ -400,7 +400,7 @@ class Process:
             runs.append(run_of(game, self.seed + game, first))
             first += rows_of(game)
         yield from self._point()
-        message = Written(place.session, place.first_row, rows, crc32c(data), b"".join(runs))
+        message = BlockWritten(place.session, place.first_row, rows, crc32c(data), b"".join(runs))
         message = self._lied(message)
         seed = self.seed
         begin = STEPS_HEADER_BYTES + place.first_row * ROW_BYTES
@@ -413,7 +413,7 @@ class Process:
         yield from self._point()
         return 0
 
-    def _lied(self, message: Written) -> Written:
+    def _lied(self, message: BlockWritten) -> BlockWritten:
         mishap = self.mishap
         if mishap not in _LIES:
             return message

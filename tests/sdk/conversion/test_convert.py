@@ -36,7 +36,7 @@ from tape2048.runs.run import Run
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.registry import make_player, player_sha256
+from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.replay.replay import replayer
 
 from ..builders import change_database, raising, write_ours

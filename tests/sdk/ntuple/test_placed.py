@@ -15,7 +15,7 @@ from tests.recorder.processes import PATIENCE_S
 from tape2048.ntuple import placed
 from tape2048.ntuple.network import load_network, save_network
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
-from tape2048_recorder.players.registry import make_player, player_sha256
+from tape2048_recorder.players.options import make_player, player_sha256
 
 from ...recorder.ntuple_training import slow
 

@@ -22,7 +22,7 @@ from tape2048.errors import CorpusError, ReplayError
 from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
 from tape2048_recorder.evaluation.games import play_rollouts
-from tape2048_recorder.players.registry import make_player
+from tape2048_recorder.players.options import make_player
 from tape2048_tools.critic_report import estimate_text, rollouts_of
 
 from ..conftest import Tape

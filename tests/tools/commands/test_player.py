@@ -11,7 +11,7 @@ import pytest
 from tape2048 import Session, errors, sessions
 from tape2048.ntuple.network import Network, NetworkLayout, load_network, save_network
 from tape2048_recorder.evaluation import games as playing
-from tape2048_recorder.players.registry import check_player
+from tape2048_recorder.players.options import check_player
 
 from ..conftest import Process, Tape
 

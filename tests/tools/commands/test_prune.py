@@ -14,7 +14,7 @@ import pytest
 from tests.sdk.builders import raising
 
 from tape2048 import Session, errors
-from tape2048_recorder.config import Retention, RetentionLimits
+from tape2048_recorder.retention import Retention, RetentionLimits
 from tape2048_tools.sessions.pruning import Candidate, candidates, free_bytes, make_plan
 
 from ..conftest import META, Tape, write_foreign_session, write_session

@@ -20,8 +20,8 @@ from tests.sdk.builders import raising
 
 from tape2048 import Session, sessions
 from tape2048.errors import StartError, TooManyFilesError
-from tape2048_recorder.config import RecorderConfig
-from tape2048_recorder.status.report import Summary
+from tape2048_recorder.record_options import RecorderConfig
+from tape2048_recorder.status.report import RecordingSummary
 from tape2048_tools.progress.jobs import RecordingPanel, summary_parts
 from tape2048_tools.progress.panel import TerminalPanel
 from tape2048_tools.terminal.display import duration, rate, reach_words
@@ -228,7 +228,7 @@ def test_the_summary_names_the_highest_tile() -> None:
     assert reach_words({**reach, 32768: 0.25})[-2:] == ["16384 50%", "32768 25%"]
 
 
-NOTHING = Summary(
+NOTHING = RecordingSummary(
     reason="SIGTERM was received", out_dir="x", sessions=[], recovered=[], games=0, steps=0, rows=0,
     bytes=0, elapsed_s=1, mean_score=None, score_max=0, highest_tile=None, reach={}, games_dropped=0,
     first_step_s=None,

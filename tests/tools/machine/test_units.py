@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tape2048 import errors
-from tape2048_recorder.config import STOP_TIMEOUT_ENV, RecorderConfig, load_config
+from tape2048_recorder.record_options import STOP_TIMEOUT_ENV, RecorderConfig, load_config
 from tape2048_tools.machine.units import FINAL, MARKER, STOP_TIMEOUT_S, ServicePaths, Unit, drop_in, units
 
 CHECKOUT = Path(__file__).resolve().parents[3]

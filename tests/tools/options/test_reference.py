@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import RecorderConfig, Retention, RetentionLimits, load_config, load_retention
+from tape2048_recorder.record_options import RecorderConfig, load_config
+from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
 from tape2048_tools.options.critic import main
 from tape2048_tools.options.recorder import SAMPLE, sample_toml, settings_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tape2048_recorder.players.registry import REGISTRY
+from tape2048_recorder.players.options import REGISTRY
 
 #: CPU seconds that an answer may take.
 LIMIT_S = 0.8

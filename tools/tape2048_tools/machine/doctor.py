@@ -23,8 +23,14 @@ import msgspec
 from tape2048.base.resources import available_cores, own_groups, ram_available
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
-from tape2048_recorder.config import STOP_TIMEOUT_ENV, RecorderConfig, buffer_mb, load_config, row_bytes
 from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.record_options import (
+    STOP_TIMEOUT_ENV,
+    RecorderConfig,
+    buffer_mb,
+    load_config,
+    row_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

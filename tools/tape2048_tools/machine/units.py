@@ -19,7 +19,7 @@ import msgspec
 from tape2048.errors import ConfigError, MissingPackageError, StartError
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.record_options import RecorderConfig
 
 #: The first line of each file, by which ``service`` recognises its own files.
 MARKER = "# Written by `tape2048 service install`. It may be replaced. Changes belong into `systemctl edit`."

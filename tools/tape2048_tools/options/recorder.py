@@ -13,17 +13,16 @@ from click.shell_completion import CompletionItem
 from tape2048.errors import ConfigError, NameTakenError
 from tape2048.io.durable import refuse_special, replace_file, storage_error, write_file
 from tape2048.settings.fields import Setting, comment, sample_entry, settings_of
-from tape2048_recorder.config import (
+from tape2048_recorder.players.options import REGISTRY
+from tape2048_recorder.record_options import (
     CONFIG_ENV,
-    RETENTION,
     Loaded,
     RecorderConfig,
-    RetentionLimits,
     check_loaded_player,
     load_config,
     split_player,
 )
-from tape2048_recorder.players.registry import REGISTRY
+from tape2048_recorder.retention import RETENTION, RetentionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

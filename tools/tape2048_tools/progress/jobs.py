@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tape2048.critic.ntuple.critic import GameSource, TrainedNTuple
     from tape2048.torch.training import Trained
     from tape2048.training import TrainingProgress
-    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.ntuple_training.config import TrainingConfig
-    from tape2048_recorder.status.report import Level, Status, Summary
+    from tape2048_recorder.record_options import RecorderConfig
+    from tape2048_recorder.status.report import Level, RecordingSummary, Status
 
 _SESSIONS_SHOWN = 8
 
@@ -78,7 +78,7 @@ class RecordingPanel:
 
     def describe(self, status: Status) -> Progress:
         """Convert a status to the progress that panels show."""
-        from tape2048_recorder.config import row_bytes
+        from tape2048_recorder.record_options import row_bytes
 
         facts = {"games": [number(status.games)]}
         if status.mean_score is not None:
@@ -121,7 +121,7 @@ def dropped_words(games: int) -> str:
     )
 
 
-def summary_parts(summary: Summary) -> list[RenderableType]:
+def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
     """Return what was recorded, where, and the commands to try next, as text."""
     if not summary.games:
         recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.io.objects import Store
-    from tape2048_recorder.config import Retention, RetentionLimits
+    from tape2048_recorder.retention import Retention, RetentionLimits
 
 MEGABYTE = 10**6
 

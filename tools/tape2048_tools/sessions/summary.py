@@ -46,7 +46,7 @@ _EXPECTED = "name a session, or a directory of sessions"
 
 def default_root(config_path: Path | None = None) -> Path:
     """Return the directory into which ``tape2048 record`` would write."""
-    from tape2048_recorder.config import load_config
+    from tape2048_recorder.record_options import load_config
 
     return Path(load_config({}, os.environ, config_path).config.out_dir)
 

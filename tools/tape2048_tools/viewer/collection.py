@@ -75,7 +75,7 @@ def brief_player(facts: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _defaults(name: str) -> Mapping[str, Any]:
-    from tape2048_recorder.players.registry import check_player
+    from tape2048_recorder.players.options import check_player
 
     try:
         return check_player(name, {})

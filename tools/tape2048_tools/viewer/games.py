@@ -26,7 +26,7 @@ from tape2048.ntuple.network import SHIPPED as NETWORKS
 from tape2048.players import PlayedBy, player_name
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
-from tape2048_recorder.players.registry import REGISTRY, check_player, make_player, own
+from tape2048_recorder.players.options import REGISTRY, check_player, make_player, own
 from tape2048_recorder.replay.judging import Judge, Judged
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.critic import open_critic

@@ -35,8 +35,8 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     """
     os.environ.update(_THREADS)  # before the libraries that read them load
     from tape2048.settings.fields import settings_of
-    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.players.batch import read_sampling
+    from tape2048_recorder.record_options import RecorderConfig
     from tape2048_tools.options.recorder import parse_player
 
     sampling = read_sampling({"method": method})

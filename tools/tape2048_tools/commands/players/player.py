@@ -14,7 +14,7 @@ from tape2048.errors import NameTakenError
 from tape2048.io.reading import reading
 from tape2048.ntuple.network import SHIPPED, file_facts, load_network, save_network, tuple_text
 from tape2048.session.run_table import REACH_TILES
-from tape2048_recorder.players.registry import check_player, make_player
+from tape2048_recorder.players.options import check_player, make_player
 from tape2048_tools.options.recorder import complete_player, parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tape2048_recorder.evaluation.games import Evaluation
+    from tape2048_recorder.evaluation.games import Strength
     from tape2048_recorder.evaluation.positions import Falls
 
 
@@ -162,7 +162,7 @@ def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any)
     how, facts = _how(**playing)
     from tape2048_recorder.evaluation.games import evaluate
 
-    found: dict[str, Evaluation] = {}
+    found: dict[str, Strength] = {}
     for text, player in made.items():
         with progress_bar(text) as progress:
             found[text] = evaluate(player, **how, progress=progress)
@@ -271,7 +271,7 @@ def _falls_tables(found: dict[int, Falls]) -> list[Table]:
     return [all_of, by_empty]
 
 
-def _table(found: Iterable[tuple[str, Evaluation]]) -> Table:
+def _table(found: Iterable[tuple[str, Strength]]) -> Table:
     heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/s a core", ">moves/s")
     made = table("player", *heads)
     for text, result in found:

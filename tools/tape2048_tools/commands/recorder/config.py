@@ -12,7 +12,7 @@ import msgspec
 from tape2048.base.text import printable
 from tape2048.io.durable import storage_errors
 from tape2048.settings.fields import read_toml, settings_of
-from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_tools.options.recorder import (
     SAMPLE,
     load_from_command_line,

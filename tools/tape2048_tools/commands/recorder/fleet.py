@@ -18,7 +18,6 @@ from tape2048.errors import MaintenanceError
 from tape2048.io.objects import open_store
 from tape2048.session.remote import bury_session, sweep_sessions
 from tape2048.settings.fields import NonNegative, Settings, about, from_flags, read_given, settings_of
-from tape2048_recorder.config import RetentionLimits, load_retention, merge_sources
 from tape2048_recorder.fleet.agent import FAILED, Agent, Onlooker, Overview
 from tape2048_recorder.fleet.plan import (
     DEFAULTS,
@@ -32,6 +31,8 @@ from tape2048_recorder.fleet.plan import (
 )
 from tape2048_recorder.fleet.ray_engine import record_on_ray
 from tape2048_recorder.fleet.spool import Spool
+from tape2048_recorder.record_options import merge_sources
+from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of, load_from_command_line, some_setting_options
 from tape2048_tools.sessions.pruning import NO_LIMIT, make_plan, store_candidates
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group

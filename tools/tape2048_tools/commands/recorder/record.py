@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048_recorder.status.report import Level, Reporter, Summary
+    from tape2048_recorder.status.report import Level, RecordingSummary, Reporter
     from tape2048_recorder.status.signals import Signals
 
 
@@ -62,7 +62,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
         complain(f"tape2048: warning: the summary is lost: {error}")
 
 
-def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> Summary:
+def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> RecordingSummary:
     loaded = load_from_command_line(config_path, flags)
     from tape2048_recorder.recorder import run
     from tape2048_tools.progress.jobs import RecordingPanel

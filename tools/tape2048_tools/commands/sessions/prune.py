@@ -14,7 +14,8 @@ from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError, StorageError
 from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
 from tape2048.session.locks import LockProbe, RemovalLock
-from tape2048_recorder.config import CONFIG_ENV, RetentionLimits, load_retention
+from tape2048_recorder.record_options import CONFIG_ENV
+from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.pruning import (

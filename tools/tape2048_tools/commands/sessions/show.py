@@ -395,7 +395,7 @@ def _line(key: str, name: str, value: object) -> RenderableType:
 def _setting(name: str, value: object) -> str:
     """Return a setting's value as text; as JSON if it is not text, and its name is unknown or it is set."""
     from tape2048.settings.fields import settings_of
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.record_options import RecorderConfig
 
     setting = settings_of(RecorderConfig).get(name)
     if setting is not None and value is None:

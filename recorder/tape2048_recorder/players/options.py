@@ -1,4 +1,4 @@
-"""The registry of players: names, parameters and factories.
+"""The players and their options: names, parameters and factories.
 
 It does not load the compiler, so settings can be checked without it; :func:`make_player` loads a player's
 module and its tables. :mod:`tape2048_recorder.game.player_api` explains how to add a player.

@@ -20,8 +20,8 @@ from tape2048.formats.session import (
     step_dtype,
 )
 from tape2048.settings.fields import CONFIG_BYTES_MAX, Origin, read_toml, settings_of
-from tape2048_recorder import config as loading
-from tape2048_recorder.config import (
+from tape2048_recorder import record_options as loading
+from tape2048_recorder.record_options import (
     LEASE_MAX,
     STOP_TIMEOUT_ENV,
     RecorderConfig,

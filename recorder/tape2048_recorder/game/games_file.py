@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class RowsFile(NamedTuple):
+class GamesFile(NamedTuple):
     """``steps.npy``, or ``tape.npy`` whose rows are single bytes."""
 
     name: str
@@ -28,7 +28,7 @@ class RowsFile(NamedTuple):
     header_bytes: int
 
     @classmethod
-    def of(cls, storage: str, *, record_action: bool) -> RowsFile:
+    def of(cls, storage: str, *, record_action: bool) -> GamesFile:
         """Return the file of a session; ``storage`` is the setting, ``"rows"`` or ``"tape"``."""
         if storage == TAPE:
             return cls(TAPE_NPY, TAPE_DTYPE, TAPE_HEADER_BYTES)
