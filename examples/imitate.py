@@ -2,7 +2,7 @@
 
 From recordings to a model and back to recordings, on a CPU, in minutes::
 
-    tape2048 record --player ntuple --record-action --max-steps 20M --seed 1 --out-dir teacher
+    tape2048 record --player ntuple --record-action --max-steps 20M --seed 1 --out teacher
     python examples/imitate.py teacher --out policy.safetensors
     tape2048 record --config student.toml
 

@@ -34,7 +34,7 @@ USES = [
     "tape2048 record --max-games 1 --seed 1",
     "tape2048 list",
     "tape2048 validate selfplay --replay",
-    "tape2048 convert selfplay runs --to a2run2",
+    "tape2048 convert selfplay --out runs --to a2run2",
     "tape2048 critic ask '0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 1024 512 256 128'",
     "tape2048 examples",
     "tape2048 service print grafana > grafana.json",

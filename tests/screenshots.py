@@ -36,7 +36,7 @@ def environment() -> dict[str, str]:
 
 def record(root: Path, *flags: str) -> subprocess.Popen[bytes]:
     """Start a recorder."""
-    command = [*COMMAND, "record", "--out-dir", str(root), "--workers", "1", "--seed", "1", *flags]
+    command = [*COMMAND, "record", "--out", str(root), "--workers", "1", "--seed", "1", *flags]
     return subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -127,6 +127,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="in the working directory; `.gitignore` lists it",
             group="Recording",
             form="a path (~ is not expanded)",
+            flag="--out",
         ),
     ] = "selfplay"
     instance: Annotated[
@@ -391,7 +392,11 @@ def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Pat
     values: dict[str, Any] = {}
     origins = dict.fromkeys(settings_of(RecorderConfig), DEFAULT)
     # From the weakest source to the strongest: each overwrites the ones before.
-    for source in ([] if path is None else _from_file(path), _from_env(env), from_flags(flags)):
+    for source in (
+        [] if path is None else _from_file(path),
+        _from_env(env),
+        from_flags(RecorderConfig, flags),
+    ):
         given = read_given(RecorderConfig, source, also=[RETENTION])
         for name, (value, origin) in _with_player(given).items():
             values[name], origins[name] = value, origin

@@ -349,7 +349,7 @@ def _prepare(out_dir: Path, min_free_mb: int) -> Path:
             raise StorageError(
                 f"found {found}; expected a directory for sessions, outside of recordings",
                 path=directory,
-                hint=f"name another --out-dir: {directory.parent}, or a directory beside this one",
+                hint=f"name another --out: {directory.parent}, or a directory beside this one",
             )
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -362,14 +362,14 @@ def _prepare(out_dir: Path, min_free_mb: int) -> Path:
                 above = "" if part == out_dir else f" at {part}"
                 found = f"a symbolic link to nowhere{above} ({part.readlink()})"
                 break
-        hint = "name another --out-dir"
+        hint = "name another --out"
         raise StorageError(f"found {found}, expected a directory", path=out_dir, hint=hint) from error
     out_dir = out_dir.resolve()
     if not is_utf8(str(out_dir)):
         raise StorageError(
             "found a path with bytes that are no text, expected UTF-8",
             path=out_dir,
-            hint="it is recorded as text: rename the directory, or name another --out-dir",
+            hint="it is recorded as text: rename the directory, or name another --out",
         )
     stat = os.statvfs(out_dir)
     free = stat.f_bavail * stat.f_frsize

@@ -129,7 +129,8 @@ def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Ret
     for name, raw, origin in [] if path is None else from_file(path):
         if name == RETENTION:
             retention = read_retention(raw, origin)
-    given = {name: value for name, (value, _) in read_given(RetentionLimits, from_flags(flags)).items()}
+    source = from_flags(RetentionLimits, flags)
+    given = {name: value for name, (value, _) in read_given(RetentionLimits, source).items()}
     general = msgspec.structs.replace(retention.general, **given)
     last = {name: value for name, value in given.items() if name == "keep_last"}
     return Retention(

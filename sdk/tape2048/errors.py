@@ -238,7 +238,7 @@ class RecorderError(TapeError, exit_code=10):
 class NotRunningError(RecorderError, exit_code=3):
     """No recorder is running in this directory under this instance name."""
 
-    _advice = "look at --out-dir and --instance; `tape2048 status` shows what runs"
+    _advice = "look at --out and --instance; `tape2048 status` shows what runs"
 
 
 class StartError(RecorderError, exit_code=11):

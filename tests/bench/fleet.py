@@ -119,7 +119,7 @@ def overhead_figures(
             stack.enter_context(Deleting(place))
         ones, others, ratios = alternate(
             lambda: rate(joins, spools, seconds),
-            lambda: rate([[*plain, "--out-dir", str(out_dir)] for out_dir in alone], alone, seconds),
+            lambda: rate([[*plain, "--out", str(out_dir)] for out_dir in alone], alone, seconds),
             rounds,
         )
     group = f"fleet of {nodes}, `{player}`"

@@ -33,7 +33,7 @@ _HEADER_BYTES = 192
 def recorder_command(out_dir: Path, player: str, *settings: str) -> list[str]:
     """``tape2048 record``, as it is installed or not."""
     command = [sys.executable, "-m", "tape2048_tools.cli", "record"]
-    return [*command, "--player", player, "--out-dir", str(out_dir), *settings]
+    return [*command, "--player", player, "--out", str(out_dir), *settings]
 
 
 def recorder_env(**extra: str) -> dict[str, str]:

@@ -98,7 +98,7 @@ def viewing(root: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 def shared_corpus(root: Path, sessions: int, rows: int, player: str) -> None:
     """Sessions with the rows of one, each with seeds of its own."""
-    command = [*_COMMAND, "record", "--player", player, "--out-dir", str(root), "--record-action"]
+    command = [*_COMMAND, "record", "--player", player, "--out", str(root), "--record-action"]
     command += ["--max-steps", str(rows), "--rotate-steps", str(rows)]
     subprocess.run(command, env=recorder_env(), check=True, capture_output=True)
     first = min(path for path in root.iterdir() if path.name[0] != ".")
@@ -203,7 +203,7 @@ def of_games(context: Any, link: str, viewer: int, frames: int) -> list[Figure]:
 
 def of_live(root: Path, seconds: float) -> list[Figure]:
     """The age of a status when a listener gets it, and the viewer's share of a core meanwhile."""
-    command = [*_COMMAND, "record", "--player", "greedy", "--workers", "1", "--out-dir", str(root)]
+    command = [*_COMMAND, "record", "--player", "greedy", "--workers", "1", "--out", str(root)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     ages = []
     with subprocess.Popen(

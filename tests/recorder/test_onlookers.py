@@ -77,7 +77,7 @@ def assert_ended_well(root: Path, why: str) -> None:
 def command(root: Path, *args: str, **options: object) -> Iterator[subprocess.Popen[bytes]]:
     """`tape2048 record` that has recorded something."""
     process = subprocess.Popen(  # type: ignore[call-overload]
-        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out-dir", str(root), *args],
+        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out", str(root), *args],
         env=environment(TERM="xterm-256color"), stdin=subprocess.DEVNULL, **options,
     )  # fmt: skip
     try:
@@ -111,7 +111,7 @@ def test_an_error_that_nobody_reads_has_its_exit_code(root: Path, tmp_path: Path
     env = environment()
     env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
     done = subprocess.run(
-        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out-dir", str(root)],
+        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out", str(root)],
         env=env, stdin=subprocess.DEVNULL, stdout=write, stderr=write, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     os.close(write)

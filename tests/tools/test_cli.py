@@ -92,7 +92,7 @@ def test_options_of_record_are_grouped(tape: Tape) -> None:
         title: re.findall(r"^  (--[a-z-]+)", "\n".join(lines), re.MULTILINE) for title, lines in found.items()
     }
     assert {"--max-games", "--max-disk-mb", "--min-free-mb"} <= set(listed["Limits"])
-    assert {"--out-dir", "--rotate-steps", "--sample-rate", "--record-action"} <= set(listed["Recording"])
+    assert {"--out", "--rotate-steps", "--sample-rate", "--record-action"} <= set(listed["Recording"])
     assert {"--player", "--model-dir", "--lanes"} <= set(listed["Player and model"])
     assert {"--log-level", "--metrics-listen"} <= set(listed["Service and log"])
     assert listed["Options"] == ["--config", "--json"]
@@ -186,7 +186,7 @@ def test_version(tape: Tape) -> None:
     [
         ["nonsense"], ["list", "--nonsense"], ["show"], ["validate"], ["record", "stray"],
         ["player", "eval"], ["player", "info"], ["train-player"], ["config", "nonsense"],
-        ["config", "init", "a", "b"],
+        ["config", "init", "a"],
     ],
 )  # fmt: skip
 def test_wrong_usage_ends_with_2(tape: Tape, args: list[str]) -> None:
@@ -195,6 +195,39 @@ def test_wrong_usage_ends_with_2(tape: Tape, args: list[str]) -> None:
     assert done.out == ""
     assert "Usage: tape2048" in done.err
     assert "Traceback" not in done.err
+
+
+#: Command lines with a former name, and the present one.
+RENAMED_OPTIONS = """
+record --out-dir x | --out
+config show --out-dir=x | --out
+dataset build x --output y | --out
+dataset filter x --output y | --out
+export x --format csv --output y | --out
+audit x --workers 2 | --threads
+convert x --out y --workers 2 | --threads
+dataset append x y --workers 2 | --threads
+critic train --data x | DATA
+critic train --kind ntuple --data x | DATA
+critic eval x y --html z | --out
+annotate x --columns y | --out
+embed x --tower y:z --columns y | --out
+critic score default x --columns y | --out
+play --record x | --out
+""".strip().splitlines()
+
+
+def test_former_names_are_refused_with_the_present_ones(tape: Tape) -> None:
+    for line in RENAMED_OPTIONS:
+        command, _, new = line.partition(" | ")
+        done = tape(*command.split())
+        assert (done.code, f". It is now {new}.\n" in done.err) == (2, True), command
+    former = ["examples x", "config init x", "player quantise strong x", "convert . x", "player starts . x"]
+    for command in former:
+        done = tape(*command.split())
+        assert (done.code, "--out" in done.err) == (2, True), command
+    done = tape("list", ".", "--workers", "2")
+    assert "It is now" not in done.err, "no option of this command replaces it"
 
 
 @pytest.mark.parametrize("kind", list(error_tree()))
@@ -230,20 +263,20 @@ repack nope --storage tape
 play nope
 export nope --format parquet
 embed nope --tower nope
-critic train --data nope
+critic train nope
 critic eval nope nope
 critic score nope nope
 player info nope
-player quantise nope out
+player quantise nope --out x
 player eval random --from nope
 player match random random --from nope
-player starts nope out
-dataset build nope --output ds
+player starts nope --out x
+dataset build nope --out ds
 dataset append nope nope
 dataset stats nope
-dataset filter nope --output ds
+dataset filter nope --out ds
 dataset verify nope
-convert nope x
+convert nope --out x
 annotate nope
 embed . --tower nope
 embed . --tower a:b --checkpoint nope
@@ -495,8 +528,8 @@ def _on_a_terminal(*args: str, env: dict[str, str]) -> str:
     "words",
     [
         "list", "show", "validate", "prune", "recover", "status", "rotate", "stop", "visualize",
-        "dataset stats", "dataset verify", "dataset build --output ds", "export --format jsonl",
-        "player quantise fast", "player info",
+        "dataset stats", "dataset verify", "dataset build --out ds", "export --format jsonl",
+        "player quantise fast --out", "player info",
     ],
 )  # fmt: skip
 def test_an_impossible_path_is_an_error(tape: Tape, words: str) -> None:

@@ -1,8 +1,7 @@
 """No command prints the control characters of a file's name or of a value in a file."""
 
 import dataclasses
-import re
-import shutil
+import functools
 from pathlib import Path
 
 import msgspec
@@ -23,58 +22,58 @@ EVIL_FACTS = {
     "model_tag": EVIL, "instance": EVIL, "started_at": EVIL, "config": {EVIL: EVIL},
 }  # fmt: skip
 
+#: Command lines with their exit codes, run one after another in one directory.
 COMMANDS = """
-list root
-list root --json
-show root
-show root --json
-show SESSION
-show SESSION --json
-validate root
-validate root --json
-validate root --quarantine
-prune root --keep-last 1 --dry-run
-prune root --keep-last 1 --dry-run --json
-merge SESSION root/20260101T000000Z_model=x --out merged
-repack SESSION --to tape --out-dir EVIL
-export SESSION --runs --format jsonl --output EVIL
-export runs --runs --format csv --output EVIL
-convert runs EVIL
-convert root EVIL
-dataset build --input runs --output EVIL
-dataset stats --data RUN
-visualize RUN
-visualize RUN --json
-visualize SESSION
-critic score default SESSION --columns EVIL
-annotate SESSION --player greedy --columns EVIL
-critic train --kind ntuple --data root --out EVIL
-critic ask EVIL 0x1
-player show RUN
-report SESSION --output EVIL
-status root
-recover root
-rotate root
-stop root
-fleet status fleet
-fleet status fleet --json
-fleet drain fleet --timeout-s 0
-fleet prune fleet --keep-last 1
-fleet join fleet --spool root
-config show --config RUN
-doctor --config RUN
-doctor --out-dir SESSION
-embed root --tower EVIL
-play SESSION
-record --EVIL
-EVIL
+0 prune root --max-sessions 1 --dry-run
+0 prune root --max-sessions 1 --dry-run --json
+1 list root
+1 list root --json
+1 show root
+1 show root --json
+0 show SESSION
+0 show SESSION --json
+1 validate root
+1 validate root --json
+5 merge SESSION root/20260101T000000Z_model=x --out merged
+1 repack SESSION --storage tape --out EVIL
+0 export SESSION --runs --format jsonl --out EVIL
+1 export runs --runs --format csv --out EVIL
+1 convert runs --out EVIL --to pack
+4 convert root --out EVIL --to jsonl --lossy
+1 dataset build runs --out ds
+0 dataset stats ds
+0 dataset stats ds --json
+3 dataset stats RUN
+0 visualize RUN
+0 visualize RUN --json
+0 visualize SESSION
+0 critic score default SESSION --out EVIL
+0 annotate SESSION --player greedy --out EVIL
+4 critic train root --kind ntuple --out EVIL
+2 critic ask EVIL 0x1
+4 player info RUN
+0 report SESSION --out EVIL --games 1 --judge ntuple:weights=fast
+3 status root
+0 recover root
+3 rotate root
+3 stop root
+1 fleet status fleet
+1 fleet status fleet --json
+11 fleet join fleet --spool root
+0 fleet prune fleet --keep-last 1
+1 fleet drain fleet --timeout-s 0
+78 config show --config RUN
+78 doctor --config RUN
+3 embed root --tower EVIL
+2 play SESSION
+2 record --EVIL
+2 EVIL
+1 validate root --quarantine
 """.strip().splitlines()
 
 
-@pytest.fixture(scope="module")
-def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sessions, runs and a fleet with such names and values."""
-    home = tmp_path_factory.mktemp("evil")
+def write_evil(home: Path) -> None:
+    """Write sessions, runs and a fleet with such names and values."""
     write_session(home / f"root/{EVIL}", GAMES, EVIL_FACTS)
     write_session(home / "root/20260101T000000Z_model=x", GAMES[:2], EVIL_FACTS)
     broken = write_foreign_session(home / f"root/broken{EVIL}")
@@ -90,18 +89,21 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = dict.fromkeys(("agent", "host", "state", "why", "error"), EVIL)
     beat = Beat(lease=1, number=1, pid=1, written_at=1.0, **names)  # type: ignore[arg-type]
     (home / "fleet/agents/000001.json").write_bytes(msgspec.json.encode(beat))
-    return home
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_but_text(
-    command: str, evil: Path, tmp_path: Path, tape: Tape, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(evil, tmp_path / EVIL)
-    monkeypatch.chdir(tmp_path / EVIL)
-    words = {"EVIL": f"new{EVIL}", "SESSION": f"root/{EVIL}", "RUN": f"runs/{EVIL}.a2run"}
-    args = [re.sub("EVIL|SESSION|RUN", lambda match: words[match[0]], word) for word in command.split()]
-    done = tape(*args)
-    said = done.out + done.err
-    assert said
-    assert said.replace("\n", "").isprintable()
+def replaced(text: str, word: tuple[str, str]) -> str:
+    return text.replace(*word)
+
+
+def test_nothing_but_text(tmp_path: Path, tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_evil(home := tmp_path / EVIL)
+    monkeypatch.chdir(home)
+    problems = []
+    for number, line in enumerate(COMMANDS):
+        words = {"EVIL": f"new{number}{EVIL}", "SESSION": f"root/{EVIL}", "RUN": f"runs/{EVIL}.a2run"}
+        code, *args = [functools.reduce(replaced, words.items(), word) for word in line.split()]
+        done = tape(*args)
+        said = done.out + done.err
+        if done.code != int(code) or not said or not said.replace("\n", "").isprintable():
+            problems.append((line, done))
+    assert problems == []

@@ -85,7 +85,7 @@ class Instance:
                 raise BusyError(
                     f"the recorder with pid {holder} holds this directory as instance {name!r}",
                     path=out_dir,
-                    hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
+                    hint="stop that one, or give this one another name (--instance) or directory (--out)",
                 )
             world.os.ftruncate(self._fd, 0)
             world.files.write_all(self._fd, f"{os.getpid()}\n".encode(), 0)

@@ -140,7 +140,7 @@ def played_games(
 def _check_memory(
     games: int,
     needed: int,
-    hint: str = "fewer games, fewer of their rows (--stride), or games that are recorded first (--data)",
+    hint: str = "fewer games, fewer of their rows (--stride), or games that are recorded first",
 ) -> None:
     if needed > (free := ram_available()):
         raise ConfigError(

@@ -24,7 +24,8 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         about(
             "the tuples: cells as hexadecimal digits, row-major, 0 top left. Each counts in 8 symmetries",
             why="four 5-tuples: 67 MB a stage to learn, 8.4 MB to play",
-            form="groups of 4 to 6 digits, separated by a space",
+            form="groups of 4 to 6 digits, separated by commas or spaces",
+            many=True,
             pattern=r"^[0-9a-fA-F]{4,6}( [0-9a-fA-F]{4,6})*$",
         ),
     ] = "01234 45678 01245 45689"
@@ -33,7 +34,9 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         about(
             "the tiles, or sums of different tiles, at which a new stage, with its own tables, starts",
             why="only late games train the values of late boards",
-            form="tiles or sums in ascending order, separated by a space: 12288 starts with 8192 and 4096",
+            form="tiles or sums in ascending order, separated by commas or spaces: 12288 starts with 8192 "
+            "and 4096",
+            many=True,
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = "8192 16384"
@@ -99,6 +102,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             "with its large tiles halved",
             why="games that end by themselves teach what their scores are",
             form="as stages; empty: none",
+            many=True,
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = ""

@@ -21,6 +21,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def split_words(text: str) -> list[str]:
+    """Return the words of a list, which commas or white space separate."""
+    return text.replace(",", " ").split()
+
+
 def as_int(name: str, value: SupportsIndex) -> int:
     """Convert an integer argument (NumPy's and PyTorch's too) to a Python int, or raise a ValueError."""
     try:

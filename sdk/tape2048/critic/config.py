@@ -44,6 +44,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
             "the directory of sessions (or one session, or a store: s3://bucket/prefix) to learn from",
             why="where `record` leaves them",
             group="Data and output",
+            flag="DATA",
         ),
     ] = "selfplay"
     where: Annotated[
@@ -115,7 +116,8 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         about(
             "the tiles to predict, ascending",
             why="strong players reach them often, sometimes and rarely",
-            form="tiles in ascending order, separated by a space",
+            form="tiles in ascending order, separated by commas or spaces",
+            many=True,
             pattern=r"^[0-9]+( [0-9]+)*$",
         ),
     ] = "8192 16384 32768"
@@ -246,7 +248,8 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             "each threshold; written critics have its shift of the logits removed",
             why="it does not help ranking, and calibration needs none",
             group="Training",
-            form="none, dataset, or a number for each threshold, separated by a space",
+            form="none, dataset, or a number for each threshold, separated by commas or spaces",
+            many=True,
             pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
         ),
     ] = "none"
@@ -427,7 +430,8 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
             "the tuples: cells as hexadecimal digits, row-major, 0 top left. Each counts in 8 symmetries",
             why="four 5-tuples; with 6 cells, 15,000 games visit an entry too seldom",
             group="Model",
-            form="groups of 4 to 6 digits, separated by a space",
+            form="groups of 4 to 6 digits, separated by commas or spaces",
+            many=True,
             pattern=r"^[0-9a-fA-F]{4,6}( [0-9a-fA-F]{4,6})*$",
         ),
     ] = "01234 45678 01245 45689"
@@ -436,7 +440,9 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         about(
             "the tiles, or sums of different tiles, at which a new stage, with its own tables, starts",
             why="the same pattern means more where large tiles are there already",
-            form="tiles or sums in ascending order, separated by a space: 12288 starts with 8192 and 4096",
+            form="tiles or sums in ascending order, separated by commas or spaces: 12288 starts with 8192 "
+            "and 4096",
+            many=True,
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = "4096 8192 16384"

@@ -11,6 +11,7 @@ reference table and the sample file derive from it. :func:`read_value` parses an
   ``90``, ``90s``, ``1.5min``, ``2h`` or ``1d``; megabytes (10**6 bytes) ``500``, ``500MB`` or ``2GB``.
 * **native** (TOML): numbers are numbers. The only text instead of a number is the word for None (such as
   ``"off"``).
+* **lists**: words separated by commas or spaces, in a file also an array. Their value has single spaces.
 
 :func:`read_toml` adds the line numbers that the standard parser does not report. :func:`settings_toml` writes
 a file that explains every setting: purpose, values, and reason of the default.
@@ -36,7 +37,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeGuard, TypeVar
 import msgspec
 from msgspec import inspect
 
-from tape2048.base.text import is_utf8
+from tape2048.base.text import is_utf8, split_words
 from tape2048.errors import ConfigError
 
 S = TypeVar("S", bound="Settings")
@@ -104,16 +105,13 @@ class Setting(msgspec.Struct, frozen=True):
     pattern: str | None = None  # regular expression of the whole text
     form: str | None = None  # the pattern, in words
     group: str | None = None  # its heading in the help
+    many: bool = False  # whether it is a list of words
+    flag: str = ""  # the command line flag, or the name of an argument in capitals
 
     @property
     def env(self) -> str:
         """The environment variable."""
         return ENV_PREFIX + self.name.upper()
-
-    @property
-    def flag(self) -> str:
-        """The command line flag."""
-        return "--" + self.name.replace("_", "-")
 
     @property
     def has_text(self) -> bool:
@@ -172,13 +170,15 @@ def about(
     form: str | None = None,
     choices: Sequence[str] = (),
     group: str | None = None,
+    many: bool = False,
+    flag: str | None = None,
     **bounds: Any,
 ) -> msgspec.Meta:
-    """Declare a field, beside its type."""
+    """Declare a field, beside its type. ``flag`` replaces the flag that is derived from its name."""
     if choices:
         *some, last = choices
         form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
-    extra = {"why": why, "none": none, "form": form, "group": group}
+    extra = {"why": why, "none": none, "form": form, "group": group, "many": many, "flag": flag}
     if bounds.get("le", 0) >= 2**63 - 1:  # beyond msgspec's range
         extra["le"] = bounds.pop("le")
     return msgspec.Meta(description=text, extra=extra, **bounds)
@@ -211,10 +211,7 @@ def load_settings(
     """Load a configuration from a file, overridden by flags."""
     hint = f"Choose a different file with --config; `{listed_by}` prints a sample."
     file = [] if path is None else from_file(path, hint)
-    spaced = [
-        (name, " ".join(map(str, raw)) if _is_numbers(raw) else raw, origin) for name, raw, origin in file
-    ]
-    given = read_given(kind, [*spaced, *from_flags(flags or {})], listed_by=listed_by)
+    given = read_given(kind, [*file, *from_flags(kind, flags or {})], listed_by=listed_by)
     return _checked(kind, given, DEFAULT if path is None else Origin("file", str(path)))
 
 
@@ -223,10 +220,6 @@ def _checked(kind: type[S], given: Mapping[str, tuple[Any, Origin]], origin: Ori
     with located(origin):
         config.check()
     return config
-
-
-def _is_numbers(raw: object) -> TypeGuard[list[float]]:
-    return isinstance(raw, list) and bool(raw) and all(isinstance(item, int | float) for item in raw)
 
 
 def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) -> S:
@@ -248,13 +241,18 @@ def from_file(path: Path, hint: str | None = None) -> list[Given]:
     return [(name, raw, Origin("file", f"{path}:{lines[name]}")) for name, raw in values.items()]
 
 
-def from_flags(flags: Mapping[str, object]) -> list[Given]:
+def from_flags(kind: type[msgspec.Struct], flags: Mapping[str, object]) -> list[Given]:
     """Return the values of a command's flags, without None: these flags were not given."""
+    names = {name: setting.flag for name, setting in settings_of(kind).items()}
     return [
-        (name, raw, Origin("flag", "--" + name.replace("_", "-")))
+        (name, raw, Origin("flag", names.get(name) or _flag_of(name)))
         for name, raw in flags.items()
         if raw is not None
     ]
+
+
+def _flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def read_given(
@@ -298,6 +296,7 @@ def _setting(field: inspect.Field) -> Setting:
     kind = _KINDS.get(type(inner), "table")
     bounds = {name: getattr(inner, name, None) for name in ("gt", "ge", "le", "pattern")}
     default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    extra["flag"] = extra.get("flag") or _flag_of(field.name)
     return Setting(name=field.name, kind=kind, default=default, text=text, **{**bounds, **extra})
 
 
@@ -309,12 +308,7 @@ def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
         value = _BOOLS.get(raw.strip().lower()) if _is_text(raw, origin) else raw
         return value if isinstance(value, bool) else _refuse(setting, raw, origin)
     if setting.kind == "str":
-        if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
-            _refuse(setting, raw, origin)
-        if not is_utf8(raw):
-            hint = "it is recorded as text: choose a name in UTF-8"
-            refuse(f"found {raw!r}, expected UTF-8 text", setting.name, origin, hint=hint)
-        return raw
+        return _read_text(setting, _spaced(raw) if setting.many else raw, origin)
     if setting.kind != "table":
         return _read_number(setting, raw, origin)
     if not isinstance(raw, dict):
@@ -325,6 +319,22 @@ def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
         ):
             _refuse(setting, {key: value}, origin)
     return dict(raw)
+
+
+def _spaced(raw: object) -> object:
+    """Write a list of words, in text or in a file's array, with single spaces."""
+    if isinstance(raw, list) and all(isinstance(item, int | float | str) for item in raw):
+        raw = " ".join(map(str, raw))
+    return " ".join(split_words(raw)) if isinstance(raw, str) else raw
+
+
+def _read_text(setting: Setting, raw: object, origin: Origin) -> str:
+    if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
+        _refuse(setting, raw, origin)
+    if not is_utf8(raw):
+        hint = "it is recorded as text: choose a name in UTF-8"
+        refuse(f"found {raw!r}, expected UTF-8 text", setting.name, origin, hint=hint)
+    return raw
 
 
 def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:

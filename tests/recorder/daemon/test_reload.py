@@ -136,7 +136,7 @@ def recording(config: Path, root: Path, **more: str) -> Iterator[tuple[subproces
     log = config.with_name("log")
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tape2048_tools.cli", "record", "--config", config, "--out-dir", root],
+            [sys.executable, "-m", "tape2048_tools.cli", "record", "--config", config, "--out", root],
             env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
             start_new_session=True,
         )  # fmt: skip

@@ -51,7 +51,7 @@ class Service:
         self._socket.bind(str(directory / "notify"))
         self._log = (directory / "log").open("w+b")
         env = {"NOTIFY_SOCKET": str(directory / "notify"), "WATCHDOG_USEC": "60000000"}
-        arguments = ["record", "--config", str(self.config), "--out-dir", str(root)]
+        arguments = ["record", "--config", str(self.config), "--out", str(root)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tape2048_tools.cli", *arguments],
             env=environment(**env),

@@ -46,7 +46,7 @@ TILES = np.array([8, 9])
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A session of every fourth row of games, by several workers."""
     root = tmp_path_factory.mktemp("recorded")
-    flags = f"--player greedy --max-games {RECORDED} --seed {SEED} --sample-rate 4 --out-dir {root}"
+    flags = f"--player greedy --max-games {RECORDED} --seed {SEED} --sample-rate 4 --out {root}"
     command = [sys.executable, "-m", "tape2048_tools.cli", "record", *flags.split()]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return root

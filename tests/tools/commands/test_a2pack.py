@@ -93,11 +93,14 @@ class TestPack:
         assert lines.startswith(f"{tmp_path}/l: 1 run, ")
         assert "has 1 run\n" in a2pack("inspect", "--packfile", tmp_path / "y", "--index", "1").err
         ds = tmp_path / "ds"
-        built = tape("dataset", "build", tmp_path / "y", "--output", ds).out
+        built = tape("dataset", "build", tmp_path / "y", "--out", ds).out
         assert built == f"{ds}: 1 run, 10 rows added\n"
         assert "1 of 1 run, 10 of 10 rows\n" in tape("dataset", "filter", ds).out
         assert ": 10 rows, 1 run, " in tape("dataset", "verify", ds).out
-        assert tape("convert", ds, tmp_path / "one.a2pack").out == f"{tmp_path}/one.a2pack: 1 run (pack)\n"
+        assert (
+            tape("convert", ds, "--out", tmp_path / "one.a2pack").out
+            == f"{tmp_path}/one.a2pack: 1 run (pack)\n"
+        )
 
     def test_what_cannot_be(self, a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
         def pack(*flags: object) -> int:

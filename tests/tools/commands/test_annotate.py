@@ -21,10 +21,10 @@ def files(directory: Path) -> dict[str, bytes]:
 def test_shares_make_what_one_process_makes(tape: Tape, root: Path, tmp_path: Path) -> None:
     first = sessions(root)[0]
     before = files(first)
-    made = tape(*ANNOTATE, root, "--columns", tmp_path / "alone", "--json")
+    made = tape(*ANNOTATE, root, "--out", tmp_path / "alone", "--json")
     assert (made.code, made.json["columns"], len(made.json["sessions"])) == (0, NAMES, 2)
     for share, status in (("1/2", "waiting"), ("2/2", "made"), ("1/2", "there")):
-        how = ("--columns", tmp_path / "shared", "--chunk-rows", "30", "--json")
+        how = ("--out", tmp_path / "shared", "--chunk-rows", "30", "--json")
         done = tape(*ANNOTATE, root, "--shard", share, *how)
         assert {line["status"] for line in done.json["sessions"]} == {status}
     for session in sessions(root):
@@ -38,7 +38,7 @@ def test_shares_make_what_one_process_makes(tape: Tape, root: Path, tmp_path: Pa
 def test_an_overlay_refuses_two_sessions_of_one_name(tape: Tape, session: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / session.name
     shutil.copytree(session, other)
-    done = tape(*ANNOTATE, session, other, "--columns", tmp_path / "columns")
+    done = tape(*ANNOTATE, session, other, "--out", tmp_path / "columns")
     assert (done.code, f"has the name of {session}" in done.err) == (5, True)
     assert tape(*ANNOTATE, session, other).code == 0
 

@@ -108,11 +108,11 @@ def test_init_writes_a_sample_that_record_takes(tape: Tape, tmp_path: Path) -> N
 def test_init_replaces_nothing_unless_told_to(tape: Tape, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("workers = 1\n")
-    done = tape("config", "init", file)
+    done = tape("config", "init", "--out", file)
     assert done.code == errors.NameTakenError.exit_code
     assert "--force" in done.err
     assert file.read_text() == "workers = 1\n"
-    assert tape("config", "init", file, "--force").code == 0
+    assert tape("config", "init", "--out", file, "--force").code == 0
     assert file.read_text() == sample_toml()
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left beside it"
 
@@ -120,18 +120,18 @@ def test_init_replaces_nothing_unless_told_to(tape: Tape, tmp_path: Path) -> Non
 def test_init_replaces_nothing_but_a_file(tape: Tape, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        assert tape("config", "init", path, "--force").code == errors.NameTakenError.exit_code
+        assert tape("config", "init", "--out", path, "--force").code == errors.NameTakenError.exit_code
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_a_file_may_have_any_name(tape: Tape, tmp_path: Path) -> None:
-    assert "wrote [red]x.toml; " in tape("config", "init", "[red]x.toml").out
+    assert "wrote [red]x.toml; " in tape("config", "init", "--out", "[red]x.toml").out
     assert (tmp_path / "[red]x.toml").exists()
 
 
 def test_init_into_nowhere_is_an_error(tape: Tape, tmp_path: Path) -> None:
     for force in ([], ["--force"]):
-        done = tape("config", "init", tmp_path / "missing/r.toml", *force)
+        done = tape("config", "init", "--out", tmp_path / "missing/r.toml", *force)
         assert done.code == errors.StorageError.exit_code
         assert str(tmp_path / "missing/r.toml") in done.err
 

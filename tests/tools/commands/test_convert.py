@@ -16,7 +16,7 @@ from ..conftest import Tape
 def recorded(process: Any, tmp_path: Path) -> Path:
     """A session of 5 games, recorded with moves."""
     flags = ["--player", "greedy", "--max-games", "5", "--seed", "4", "--record-action", "--workers", "1"]
-    done = process("record", *flags, "--out-dir", str(tmp_path / "selfplay"))
+    done = process("record", *flags, "--out", str(tmp_path / "selfplay"))
     assert done.returncode == 0, done.stderr
     return sessions(tmp_path / "selfplay")[0]
 
@@ -26,16 +26,16 @@ def recorded(process: Any, tmp_path: Path) -> Path:
 def test_missing_facts_are_replayed(tape: Tape, process: Any, tmp_path: Path, flags: list[str]) -> None:
     """The rules leave two candidates for some of these games' ends."""
     games = ["--player", "greedy", "--max-games", "20", "--seed", "3", "--workers", "1"]
-    games += ["--out-dir", str(tmp_path / "games")]
+    games += ["--out", str(tmp_path / "games")]
     assert process("record", *games, *flags).returncode == 0
     games[-1] = str(tmp_path / "known")
     assert process("record", *games, "--record-action").returncode == 0
     for name, command in (
-        ("all", ["dataset", "build", tmp_path / "games", "--output", tmp_path / "all"]),
+        ("all", ["dataset", "build", tmp_path / "games", "--out", tmp_path / "all"]),
         ("all", ["dataset", "append", tmp_path / "all", tmp_path / "games"]),
-        ("all.a2pack", ["convert", tmp_path / "all", tmp_path / "all.a2pack"]),
-        ("direct.a2pack", ["convert", tmp_path / "games", tmp_path / "direct.a2pack"]),
-        ("known.a2pack", ["convert", tmp_path / "known", tmp_path / "known.a2pack"]),
+        ("all.a2pack", ["convert", tmp_path / "all", "--out", tmp_path / "all.a2pack"]),
+        ("direct.a2pack", ["convert", tmp_path / "games", "--out", tmp_path / "direct.a2pack"]),
+        ("known.a2pack", ["convert", tmp_path / "known", "--out", tmp_path / "known.a2pack"]),
     ):
         done = tape(*command)
         assert (done.code, done.err) == (0, ""), name
@@ -50,8 +50,8 @@ def test_missing_facts_are_replayed(tape: Tape, process: Any, tmp_path: Path, fl
 @pytest.mark.parametrize(
     "command",
     [
-        ["convert", "selfplay", "x.a2pack"],
-        ["dataset", "build", "selfplay", "--output", "x"],
+        ["convert", "selfplay", "--out", "x.a2pack"],
+        ["dataset", "build", "selfplay", "--out", "x"],
     ],
 )  # fmt: skip
 def test_games_that_cannot_be_played_again_are_refused(
@@ -78,11 +78,11 @@ def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: 
     ]  # fmt: skip
     flags += ["--max-games", "20"]
     for name, more in (("bare", []), ("moves", ["--record-action"])):
-        done = process("record", *flags, *more, "--out-dir", str(tmp_path / name))
+        done = process("record", *flags, *more, "--out", str(tmp_path / name))
         assert done.returncode == 0, done.stderr
     rows = {name: Session.open(sessions(tmp_path / name)[0]) for name in ("bare", "moves")}
-    assert tape("convert", tmp_path / "bare", tmp_path / "x.a2pack").code == 5
-    assert tape("convert", tmp_path / "moves", tmp_path / "x.a2pack").code == 5
+    assert tape("convert", tmp_path / "bare", "--out", tmp_path / "x.a2pack").code == 5
+    assert tape("convert", tmp_path / "moves", "--out", tmp_path / "x.a2pack").code == 5
     for name, lost in (
         ("bare", "lost: the last move and the final board, of 20 runs"),
         ("moves", "uncertain"),
@@ -95,7 +95,7 @@ def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: 
         ]
         assert set(short) == ({-1} if name == "bare" else {-1, 0})
         PackReader.open(tmp_path / f"{name}.a2pack").validate()
-    done = tape("convert", tmp_path / "moves", tmp_path / "pack.dat")
+    done = tape("convert", tmp_path / "moves", "--out", tmp_path / "pack.dat")
     assert (done.code, done.err) == (0, "")
 
 
@@ -103,18 +103,18 @@ def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: 
 def test_values_of_a_session_become_branch_values(tape: Tape, recorded: Path, tmp_path: Path) -> None:
     again, player = tmp_path / "20260101T000000Z_model=x", ("--player", "ntuple:weights=fast")
     assert tape("annotate", recorded, *player).code == 0
-    assert tape("convert", recorded, tmp_path / "x.a2pack").code == 0
-    done = tape("convert", tmp_path / "x.a2pack", tmp_path / "v1", "--to", "a2run")
+    assert tape("convert", recorded, "--out", tmp_path / "x.a2pack").code == 0
+    done = tape("convert", tmp_path / "x.a2pack", "--out", tmp_path / "v1", "--to", "a2run")
     assert (done.code, "branch values" in done.err, (tmp_path / "v1").exists()) == (5, True, False)
-    done = tape("convert", recorded, tmp_path / "v1", "--to", "a2run")
+    done = tape("convert", recorded, "--out", tmp_path / "v1", "--to", "a2run")
     assert (done.code, done.err) == (0, ""), "the session keeps its column"
-    assert tape("convert", recorded, tmp_path / "ds", "--to", "dataset", "--lossy").code == 0
+    assert tape("convert", recorded, "--out", tmp_path / "ds", "--to", "dataset", "--lossy").code == 0
     rows = np.load(tmp_path / "ds/steps.npy")
     assert (rows["ev_values"][np.arange(len(rows)), rows["move"]] == 1.0).all()
     assert tape("dataset", "verify", tmp_path / "ds").code == 0
-    assert tape("convert", tmp_path / "x.a2pack", again, "--to", "tape", "--lossy").code == 0
+    assert tape("convert", tmp_path / "x.a2pack", "--out", again, "--to", "tape", "--lossy").code == 0
     assert tape("annotate", again, *player).code == 0
-    assert tape("convert", again, tmp_path / "y.a2pack").code == 0
+    assert tape("convert", again, "--out", tmp_path / "y.a2pack").code == 0
     one, other = (list(PackReader.open(tmp_path / name)) for name in ("x.a2pack", "y.a2pack"))
     for a, b in zip(one, other, strict=True):
         assert a.states.tolist() == b.states.tolist()
@@ -124,21 +124,21 @@ def test_values_of_a_session_become_branch_values(tape: Tape, recorded: Path, tm
 
 def test_targets_have_to_be_said(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    assert tape("convert", tmp_path / "runs", tmp_path / "x.a2pack").code == 3
+    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "x.a2pack").code == 3
     (tmp_path / "x.jsonl").write_text('{"steps": 0, "states": [1], "moves": []}\n')
-    done = tape("convert", tmp_path / "x.jsonl", tmp_path / "x")
+    done = tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x")
     assert done.code == 4
     assert "--to" in done.err
-    assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x", "--to", "unknown").code == 2
-    missing = tape("convert", tmp_path / "none", tmp_path / "x")
+    assert tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x", "--to", "unknown").code == 2
+    missing = tape("convert", tmp_path / "none", "--out", tmp_path / "x")
     assert (missing.code, "none: no such file or directory" in missing.err) == (3, True)
-    assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x.a2pack").code == 0
+    assert tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x.a2pack").code == 0
 
 
 def test_boards_as_text_come_back(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(f'{{"steps": 0, "states": [{2**64 - 1}], "moves": []}}\n')
-    done = tape("convert", tmp_path / "x.jsonl", tmp_path / "text.jsonl", "--u64", "text")
+    done = tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "text.jsonl", "--u64", "text")
     assert done.code == 0
     assert f'"states":["{2**64 - 1}"]' in (tmp_path / "text.jsonl").read_text()
-    assert tape("convert", tmp_path / "text.jsonl", tmp_path / "x.a2pack").code == 0
+    assert tape("convert", tmp_path / "text.jsonl", "--out", tmp_path / "x.a2pack").code == 0
     assert PackReader.open(tmp_path / "x.a2pack").decode(0).states.tolist() == [2**64 - 1]

@@ -179,7 +179,7 @@ class Page(HTMLParser):
 
 def test_the_report_is_one_file_that_asks_for_nothing(tape: Tape, made: Made, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--json")
+    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--out", out, "--json")
     assert done.code == 0, done.err
     text = out.read_text()
     page = Page()
@@ -190,12 +190,12 @@ def test_the_report_is_one_file_that_asks_for_nothing(tape: Tape, made: Made, tm
     shown = json.loads(page.script)
     assert shown["examination"] == done.json
     assert shown["curves"] == {"train": [[20, 0.7], [40, 0.6]], "val": [[40, 0.65]], "best_step": 40}
-    again = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out)
+    again = tape("critic", "eval", made.critic, made.root, *QUICK, "--out", out)
     assert (again.code, "--force" in again.err) == (NameTakenError.exit_code, True)
-    assert tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--force").code == 0
+    assert tape("critic", "eval", made.critic, made.root, *QUICK, "--out", out, "--force").code == 0
     assert out.read_text() == text
     assert (
-        tape("critic", "eval", made.critic, made.root, "--html", tmp_path / "no/dir.html").code
+        tape("critic", "eval", made.critic, made.root, "--out", tmp_path / "no/dir.html").code
         == StorageError.exit_code
     )
 
@@ -228,7 +228,7 @@ def test_an_unreached_tile_has_words_for_figures(
 
 def test_the_report_shows_what_the_tables_do(tape: Tape, made: Made, browser: Any, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out)
+    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--out", out)
     assert done.code == 0, done.err
     page = browser.new_page(offline=True)
     page.goto(out.as_uri())
@@ -301,16 +301,16 @@ def test_wrong_parts_and_flags(tape: Tape, made: Made, tmp_path: Path) -> None:
 
 def test_scores_of_a_session(tape: Tape, made: Made, tmp_path: Path) -> None:
     session, out = made.corpus.sessions[0], tmp_path / "columns"
-    done = tape("critic", "score", made.critic, session.path, "--columns", out, "--device", "cpu", "--json")
+    done = tape("critic", "score", made.critic, session.path, "--out", out, "--device", "cpu", "--json")
     assert done.code == 0, done.err
     critic = TorchCritic.load(made.critic, "cpu")
     assert (done.json["critic_sha256"], done.json["sessions"][0]["rows"]) == (critic.sha256, len(session))
     found = Session.open(session.path, columns=out).column("scores").values
     np.testing.assert_allclose(found, critic(session.tokens(slice(None))), atol=1e-6)
-    probe = tape("critic", "score", made.probe, session.path, "--columns", out)
+    probe = tape("critic", "score", made.probe, session.path, "--out", out)
     assert (probe.code, "critic_sha256 is" in probe.err) == (ColumnError.exit_code, True)
-    assert tape("embed", session.path, "--tower", made.tower, "--columns", out, "--force").code == 0
-    assert tape("critic", "score", made.probe, session.path, "--columns", out, "--force").code == 0
+    assert tape("embed", session.path, "--tower", made.tower, "--out", out, "--force").code == 0
+    assert tape("critic", "score", made.probe, session.path, "--out", out, "--force").code == 0
     session = Session.open(session.path, columns=out)
     found = session.column("scores").values
     expected = TorchCritic.load(made.probe, "cpu").from_embeddings(session.column("embeddings").values)

@@ -44,14 +44,14 @@ class Made:
         self.root = directory / "greedy"
         self.random = directory / "random"
         for player, games in (("random", 20), ("greedy", 300)):
-            flags = f"--player {player} --max-games {games} --seed 11 --out-dir {directory / player}".split()
+            flags = f"--player {player} --max-games {games} --seed 11 --out {directory / player}".split()
             subprocess.run(
                 [*COMMAND, "record", "--workers", "1", *flags], check=True, capture_output=True, timeout=120
             )
         self.both = directory / "both"
         for player in (self.random, self.root):
             shutil.copytree(player, self.both, dirs_exist_ok=True)
-        assert run([*TRAIN, *SMALL, "--data", str(self.root), "--out", str(directory / "critic")]) == 0
+        assert run([*TRAIN, *SMALL, str(self.root), "--out", str(directory / "critic")]) == 0
         self.critic = directory / "critic/best.critic"
 
 
@@ -163,29 +163,27 @@ def test_the_shipped_preset_is_valid(tape: Tape) -> None:
 
 
 def test_games_of_several_players_need_a_flag(tape: Tape, made: Made) -> None:
-    done = tape(*TRAIN, *SMALL, "--data", made.both)
+    done = tape(*TRAIN, *SMALL, made.both)
     assert done.code == errors.ConfigError.exit_code
     assert "found games of 2 players: greedy (300 games); random (20 games)" in done.err
     assert '--player-name "greedy"' in done.err
     assert "--mixed-players" in done.err
-    one = tape(
-        *TRAIN, *SMALL, "--data", made.both, "--player-name", "greedy", "--epochs", "1", "--out", "one"
-    )
+    one = tape(*TRAIN, *SMALL, made.both, "--player-name", "greedy", "--epochs", "1", "--out", "one")
     assert one.code == 0, one.err
     assert [one.games for one in NTupleCritic.load("one/best.critic").info.players] == [300]
-    mixed = tape(*TRAIN, *SMALL, "--data", made.both, "--mixed-players", "--epochs", "1")
+    mixed = tape(*TRAIN, *SMALL, made.both, "--mixed-players", "--epochs", "1")
     assert mixed.code == 0, mixed.err
     assert [one.games for one in NTupleCritic.load("critic/best.critic").info.players] == [300, 20]
 
 
 def test_tiles_that_nobody_reached_are_said_or_refused(tape: Tape, made: Made) -> None:
-    done = tape(*TRAIN, *SMALL, "--data", made.root, "--thresholds", "8192 32768", "--out", "none")
+    done = tape(*TRAIN, *SMALL, made.root, "--thresholds", "8192 32768", "--out", "none")
     assert done.code == errors.TrainingError.exit_code
     assert re.search(
         r"8,192 was reached by none of \d+ games; 32,768 was reached by none of \d+ games", done.err
     )
     assert not Path("none").exists()
-    said = tape(*TRAIN, *SMALL, "--data", made.root, "--thresholds", "128 32768", "--epochs", "1")
+    said = tape(*TRAIN, *SMALL, made.root, "--thresholds", "128 32768", "--epochs", "1")
     assert said.code == 0
     assert re.search(r"info 32,768 was reached by none of \d+ games: its probability says no more", said.err)
 
@@ -302,7 +300,7 @@ def test_what_is_no_critic_is_refused(tape: Tape, made: Made) -> None:
 
 def test_it_is_examined_like_any_critic(tape: Tape, made: Made, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--json", "--html", report)
+    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--json", "--out", report)
     assert done.code == 0, done.err
     found = done.json
     assert (found["kind"], found["critic_sha256"]) == ("ntuple", NTupleCritic.load(made.critic).sha256)
@@ -323,13 +321,13 @@ def test_games_of_another_player_are_said(tape: Tape, made: Made) -> None:
     assert done.code == 0, done.err
     said = re.sub(r"\s+", " ", done.out)
     assert "The critic judges another player: these are games of random." in said
-    scored = tape("critic", "score", made.critic, made.random, "--columns", "scores")
+    scored = tape("critic", "score", made.critic, made.random, "--out", "scores")
     assert "the critic judges another player: these are games of random@" in scored.err
     assert scored.code == 0
 
 
 def test_every_row_is_scored(tape: Tape, made: Made) -> None:
-    done = tape("critic", "score", made.critic, made.root, "--columns", "scores", "--name", "mine", "--json")
+    done = tape("critic", "score", made.critic, made.root, "--out", "scores", "--name", "mine", "--json")
     assert done.code == 0, done.err
     assert "another player" not in done.err
     critic = NTupleCritic.load(made.critic)
@@ -342,10 +340,10 @@ def test_every_row_is_scored(tape: Tape, made: Made) -> None:
 
 def test_all_of_it_works_without_torch(made: Made, tmp_path: Path, environment: dict[str, str]) -> None:
     commands = [
-        [*TRAIN, *SMALL, "--data", str(made.root), "--epochs", "1"],
+        [*TRAIN, *SMALL, str(made.root), "--epochs", "1"],
         ["critic", "ask", "--critic", "critic/best.critic", "0x1"],
         ["critic", "eval", "critic/best.critic", str(made.root), *QUICK],
-        ["critic", "score", "critic/best.critic", str(made.root), "--columns", "scores"],
+        ["critic", "score", "critic/best.critic", str(made.root), "--out", "scores"],
         ["critic", "ask", "--critic", "nowhere", "0x1"],
         ["critic", "ask", "--critic", "critic", "0x1"],
     ]

@@ -40,7 +40,7 @@ class Made:
     def __init__(self, directory: Path) -> None:
         self.root = directory / "random"
         for player in ("random", "greedy"):
-            flags = f"--player {player} --max-games 80 --seed 11 --out-dir {directory / player}".split()
+            flags = f"--player {player} --max-games 80 --seed 11 --out {directory / player}".split()
             subprocess.run(
                 [*COMMAND, "record", "--workers", "1", *flags], check=True, capture_output=True, timeout=120
             )
@@ -108,7 +108,7 @@ def test_every_predictor_is_measured_against_rollouts(tape: Tape, made: Made, tm
 
 def test_tables_csv_and_the_report_show_them(tape: Tape, made: Made, browser: Any, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    done = tape("critic", "eval", made.critic, made.root, *ORACLE, "--html", out)
+    done = tape("critic", "eval", made.critic, made.root, *ORACLE, "--out", out)
     assert done.code == 0, done.err
     assert "rollouts   6 from each of 100 positions, by the player" in done.out
     assert "128: against rollouts (AUROC: against outcomes)" in done.out
@@ -129,7 +129,7 @@ def test_tables_csv_and_the_report_show_them(tape: Tape, made: Made, browser: An
     assert page.locator("caption:text('Against rollouts for 128')").count() == 1
     assert page.locator("caption:text('Means over the positions for 256')").count() == 1
     assert page.get_by_text("undecided: no R2, since rollouts of 100 positions differ").count() > 0
-    plain = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--force")
+    plain = tape("critic", "eval", made.critic, made.root, *QUICK, "--out", out, "--force")
     assert "rollouts" not in plain.out
     page.goto(out.as_uri())
     page.locator("#main[data-ready=yes]").wait_for()

@@ -33,7 +33,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def built(tape: Tape, runs: Path, tmp_path: Path) -> Path:
-    done = tape("dataset", "build", runs, "--output", tmp_path / "ds")
+    done = tape("dataset", "build", runs, "--out", tmp_path / "ds")
     assert (done.code, done.err) == (0, "")
     assert "3 runs, 6 rows" in done.out
     return tmp_path / "ds"
@@ -63,7 +63,7 @@ class TestBuildAndAppend:
         self, tape: Tape, runs: Path, tmp_path: Path
     ) -> None:
         (runs / "bad.a2run").write_bytes(b"A2T1")
-        done = tape("dataset", "build", runs, "--output", tmp_path / "ds", "--json")
+        done = tape("dataset", "build", runs, "--out", tmp_path / "ds", "--json")
         assert done.code == 1
         assert "bad.a2run: TruncatedError" in done.err
         assert (done.json["runs"], done.json["skipped"][0]["error"]) == (3, "TruncatedError")
@@ -74,7 +74,7 @@ class TestBuildAndAppend:
         for name, played in (("kept", kept), ("raw", raw)):
             (tmp_path / f"{name}.a2run2").write_bytes(run_builders.a2run2_bytes(played))
         ds = tmp_path / "ds"
-        done = tape("dataset", "build", tmp_path / "kept.a2run2", "--output", ds)
+        done = tape("dataset", "build", tmp_path / "kept.a2run2", "--out", ds)
         assert done.out == f"{ds}: 1 run, 9 rows added\n"
         done = tape("dataset", "append", ds, tmp_path / "raw.a2run2")
         note = "branch values outside 0 to 1, normalised, in 1 run"
@@ -84,15 +84,15 @@ class TestBuildAndAppend:
         assert [source.get("normalised", 0) for source in sources] == [0, 1, 1]
 
     def test_shards(self, tape: Tape, runs: Path, tmp_path: Path) -> None:
-        assert tape("dataset", "build", runs, "--output", tmp_path / "ds", "--shard-rows", "4").code == 0
+        assert tape("dataset", "build", runs, "--out", tmp_path / "ds", "--shard-rows", "4").code == 0
         assert sorted(os.listdir(tmp_path / "ds/shards")) == ["steps_00000.npy", "steps_00001.npy"]  # noqa: PTH208
 
     def test_names_that_are_taken_or_missing(
         self, tape: Tape, built: Path, runs: Path, tmp_path: Path
     ) -> None:
-        assert tape("dataset", "build", runs, "--output", built).code == 6
+        assert tape("dataset", "build", runs, "--out", built).code == 6
         assert tape("dataset", "append", tmp_path / "none", runs).code == 3
-        assert tape("dataset", "build", tmp_path / "none", "--output", tmp_path / "x").code == 3
+        assert tape("dataset", "build", tmp_path / "none", "--out", tmp_path / "x").code == 3
 
 
 class TestStatsAndFilter:
@@ -120,14 +120,14 @@ class TestStatsAndFilter:
         assert (found["runs"], found["rows"], found["of_runs"]) == (runs_left, 2 * runs_left, 3)
 
     def test_filter_writes(self, tape: Tape, built: Path, tmp_path: Path) -> None:
-        assert tape("dataset", "filter", built, "--min-score", "6", "--output", tmp_path / "part").code == 0
+        assert tape("dataset", "filter", built, "--min-score", "6", "--out", tmp_path / "part").code == 0
         assert np.load(tmp_path / "part/steps.npy")["run_id"].tolist() == [0, 0, 1, 1]
         assert tape("dataset", "verify", tmp_path / "part").code == 0
 
     def test_a_filter_that_leaves_nothing_writes_nothing(
         self, tape: Tape, built: Path, tmp_path: Path
     ) -> None:
-        done = tape("dataset", "filter", built, "--min-score", "9", "--output", tmp_path / "part")
+        done = tape("dataset", "filter", built, "--min-score", "9", "--out", tmp_path / "part")
         assert (done.code, done.out) == (3, "")
         assert "leaves 0 of 3 runs and 0 of 6 rows. Nothing was written" in done.err
         assert not (tmp_path / "part").exists()
@@ -159,7 +159,7 @@ def test_a_pack_dat_in_the_place_of_a_data_set(tape: Tape, tmp_path: Path) -> No
     dat.write_bytes(packdat_bytes())
     found = tape("dataset", "stats", dat, "--json").json
     assert (found["rows"], found["runs"], found["bytes"]) == (87, 3, dat.stat().st_size)
-    done = tape("dataset", "filter", dat, "--min-score", "164", "--output", tmp_path / "ds")
+    done = tape("dataset", "filter", dat, "--min-score", "164", "--out", tmp_path / "ds")
     assert done.out == f"2 of 3 runs, 75 of 87 rows, written to {tmp_path}/ds\n"
     done = tape("dataset", "verify", tmp_path / "ds", dat)
     assert (done.code, done.out.count("ok ")) == (0, 2)

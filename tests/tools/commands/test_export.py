@@ -45,7 +45,7 @@ def test_a_file_named_after_its_source(tape: Tape, root: Path, elsewhere: Path, 
 
 
 def test_runs_as_lines(tape: Tape, session: Path) -> None:
-    out = tape("export", session, "--runs", "--format", "jsonl", "--output", "-", "--labels", "8192").out
+    out = tape("export", session, "--runs", "--format", "jsonl", "--out", "-", "--labels", "8192").out
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["run_id"] for record in records] == [1, 2, 3, 4]
     assert records[1] == {
@@ -141,11 +141,11 @@ def test_where_chooses_runs(tape: Tape, session: Path) -> None:
 def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhere: Path) -> None:
     path = elsewhere / "rows.jsonl"
     path.write_text("mine")
-    outcome = tape("export", session, "--format", "jsonl", "--output", path)
+    outcome = tape("export", session, "--format", "jsonl", "--out", path)
     assert outcome.code == errors.NameTakenError.exit_code
     assert "--force" in outcome.err
     assert path.read_text() == "mine"
-    assert tape("export", session, "--format", "jsonl", "--output", path, "--force", "--quiet").out == ""
+    assert tape("export", session, "--format", "jsonl", "--out", path, "--force", "--quiet").out == ""
     assert len(path.read_text().splitlines()) == 200
 
 
@@ -156,7 +156,7 @@ def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhe
         ([], "--format"),
         (["--format", "jsonl", "--labels", "8192,9"], "powers of two"),
         (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles separated by commas"),
-        (["--format", "parquet", "--output", "-"], "only jsonl and csv can go to a pipe"),
+        (["--format", "parquet", "--out", "-"], "only jsonl and csv can go to a pipe"),
         (["--format", "csv", "--u64", "text"], "--u64 text: csv holds every integer"),
         (["--format", "jsonl", "--compression", "zstd"], "jsonl supports none"),
     ],
@@ -187,7 +187,7 @@ def test_a_closed_pipe_is_no_error(session: Path, environment: dict[str, str]) -
 def test_full_disk_behind_standard_output(
     process: Callable[..., subprocess.CompletedProcess[str]], session: Path
 ) -> None:
-    options = ["--runs", "--format", "jsonl", "--output", "-"]
+    options = ["--runs", "--format", "jsonl", "--out", "-"]
     with Path("/dev/full").open("wb") as full:
         done = process(
             "export", str(session), *options, capture_output=False, stdout=full, stderr=subprocess.PIPE

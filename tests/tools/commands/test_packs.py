@@ -18,7 +18,7 @@ def test_packs_are_listed_shown_checked_and_converted(tape: Tape, tmp_path: Path
     assert shown["best"]["score"] == max(game.score for game in played)
     assert [column["name"] for column in shown["columns"]][:2] == ["board_eval", "branch_evs"]
     assert tape("validate", path).code == 0
-    assert tape("convert", path, tmp_path / "copy", "--to", "session", "--lossy").code == 0
+    assert tape("convert", path, "--out", tmp_path / "copy", "--to", "session", "--lossy").code == 0
     copy = Session.open(tmp_path / "copy")
     assert copy.tokens(slice(None)).tolist() == session.tokens(slice(None)).tolist()
     assert copy.moves(slice(None)).tolist() == session.moves(slice(None)).tolist()
@@ -31,7 +31,7 @@ def test_games_as_json_lines_become_a_session(tape: Tape, tmp_path: Path) -> Non
     for number, game in enumerate(played):
         write_raw(tmp_path / "raw", number, game)
     write_raw(tmp_path / "raw", 99, played[0], num_moves=1)
-    done = tape("convert", tmp_path / "raw", tmp_path / "copy", "--to", "session", "--lossy")
+    done = tape("convert", tmp_path / "raw", "--out", tmp_path / "copy", "--to", "session", "--lossy")
     assert done.code == 1
     assert "game000099.meta.json" in done.err + done.out
     assert len(Session.open(tmp_path / "copy").runs) == len(played)

@@ -43,7 +43,7 @@ def check_game(run: Run, seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_person_plays_and_the_game_is_recorded(tmp_path: Path, environment: dict[str, str]) -> None:
-    with OnTerminal([*PLAY, "--seed", "7", "--record", "mine.a2run2"], tmp_path, env=environment) as terminal:
+    with OnTerminal([*PLAY, "--seed", "7", "--out", "mine.a2run2"], tmp_path, env=environment) as terminal:
         seen = terminal.wait_for("arrows move")
         for key in ("\x1b[D", "\x1b[A", "\x1b[C", "\x1b[B") * 5:
             terminal.send(key)
@@ -63,7 +63,7 @@ def test_a_person_plays_and_the_game_is_recorded(tmp_path: Path, environment: di
 
 @pytest.mark.slow
 def test_a_game_that_a_signal_ends_is_recorded(tmp_path: Path, environment: dict[str, str]) -> None:
-    with OnTerminal([*PLAY, "--seed", "8", "--record", "mine.a2run"], tmp_path, env=environment) as terminal:
+    with OnTerminal([*PLAY, "--seed", "8", "--out", "mine.a2run"], tmp_path, env=environment) as terminal:
         seen = terminal.wait_for("arrows move")
         for key in "asdw":
             terminal.send(key)
@@ -107,7 +107,7 @@ def test_flags_that_choose_from_a_run_need_one(tape: Tape, flags: list[str]) -> 
     assert "choose from a RUN" in done.err
 
 
-@pytest.mark.parametrize("flags", [["--record", "x.a2run"], ["--seed", "3"]])
+@pytest.mark.parametrize("flags", [["--out", "x.a2run"], ["--seed", "3"]])
 def test_flags_of_a_game_of_ones_own_go_with_no_run(tape: Tape, tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "a.a2run").write_bytes(build.a2t1_bytes(build.game(1)))
     done = tape("play", tmp_path / "a.a2run", *flags)
@@ -117,10 +117,10 @@ def test_flags_of_a_game_of_ones_own_go_with_no_run(tape: Tape, tmp_path: Path, 
 
 def test_unwritable_record_is_refused_first(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "there.a2run").write_bytes(b"")
-    assert tape("play", "--record", "there.a2run").code == errors.NameTakenError.exit_code
+    assert tape("play", "--out", "there.a2run").code == errors.NameTakenError.exit_code
     assert (tmp_path / "there.a2run").read_bytes() == b""
-    assert tape("play", "--record", "nowhere/x.a2run").code == errors.StorageError.exit_code
-    done = tape("play", "--record", "x.jsonl")
+    assert tape("play", "--out", "nowhere/x.a2run").code == errors.StorageError.exit_code
+    done = tape("play", "--out", "x.jsonl")
     assert done.code == 2
     assert "ends with .a2run" in done.err
 
@@ -238,9 +238,9 @@ def test_the_best_the_worst_and_the_longest_of_several(tape: Tape, tmp_path: Pat
     (tmp_path / "runs").mkdir()
     for number, payload in enumerate(payloads):
         (tmp_path / f"runs/{number}.a2run").write_bytes(payload)
-    assert tape("convert", tmp_path / "runs", tmp_path / "x.jsonl").code == 0
-    assert tape("convert", tmp_path / "runs", tmp_path / "ds", "--to", "dataset").code == 0
-    assert tape("convert", tmp_path / "runs", tmp_path / "s", "--to", "session", "--lossy").code == 0
+    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "x.jsonl").code == 0
+    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "ds", "--to", "dataset").code == 0
+    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "s", "--to", "session", "--lossy").code == 0
     for name in ("x.a2pack", "runs", "x.jsonl", "ds", "s"):
         shift = tape("visualize", tmp_path / name, "--longest", "--json").json["run"] - 1
         for flags, wanted in (([], 1), (["--best"], 1), (["--worst"], 2), (["--run", str(shift + 3)], 3)):
@@ -342,7 +342,7 @@ def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
     for number, game in enumerate(games):
         (tmp_path / f"runs/{number}.a2run").write_bytes(build.a2t1_bytes(game))
     session = tmp_path / "20260101T000000Z_model=a"
-    assert tape("convert", tmp_path / "runs", session, "--to", "session", "--lossy").code == 0
+    assert tape("convert", tmp_path / "runs", "--out", session, "--to", "session", "--lossy").code == 0
     rows = np.load(session / "steps.npy")
     rows["run_id"] += 68
     np.save(session / "steps.npy", rows)
@@ -355,13 +355,13 @@ def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
     assert best >= 68
     assert tape("visualize", session, "--json").json["run"] == best
     assert tape("visualize", session, "--run", str(best), "--json").json["max_score"] == games[1].max_score
-    exported = tape("export", session, "--runs", "--format", "jsonl", "--output", "-").out.splitlines()
+    exported = tape("export", session, "--runs", "--format", "jsonl", "--out", "-").out.splitlines()
     scores = {run["run_id"]: run["max_score"] for run in map(json.loads, exported)}
     assert scores[best] == games[1].max_score
-    assert tape("convert", session, tmp_path / "x.jsonl", "--lossy").code == 0
+    assert tape("convert", session, "--out", tmp_path / "x.jsonl", "--lossy").code == 0
     lines = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
     assert {run["run_idx"]: run["max_score"] for run in lines} == scores
-    assert tape("convert", session, tmp_path / "out", "--to", "a2run", "--lossy").code == 0
+    assert tape("convert", session, "--out", tmp_path / "out", "--to", "a2run", "--lossy").code == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         f"{id_:06d}.a2run" for id_ in scores
     ]

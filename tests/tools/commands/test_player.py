@@ -187,20 +187,20 @@ def test_a_match_shows_the_difference(tape: Tape) -> None:
 
 def test_starts_are_collected_from_sessions(tape: Tape, session: Path, tmp_path: Path) -> None:
     target = tmp_path / "starts.npy"
-    document = tape("player", "starts", session, target, "--tile", "8192", "--json").json
+    document = tape("player", "starts", session, "--out", target, "--tile", "8192", "--json").json
     assert document == {"path": str(target), "boards": 2, "tile": 8192}
     assert np.load(target)[:, 0].tolist() == [13, 14]
-    done = tape("player", "starts", session, target, "--tile", "8192")
+    done = tape("player", "starts", session, "--out", target, "--tile", "8192")
     assert done.code == errors.NameTakenError.exit_code
-    assert "2 boards" in tape("player", "starts", session, target, "--tile", "8192", "--force").out
-    assert tape("player", "starts", session, target, "--tile", "32768", "--force").code == 78
+    assert "2 boards" in tape("player", "starts", session, "--out", target, "--tile", "8192", "--force").out
+    assert tape("player", "starts", session, "--out", target, "--tile", "32768", "--force").code == 78
 
 
 def test_prune_writes_a_file_that_is_small_enough(
     tape: Tape, quantised: Path, exact: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "pruned.ntuple"
-    how = ("player", "prune", quantised, target, "--max-mb", "0.05", "--games", "10")
+    how = ("player", "prune", quantised, "--out", target, "--max-mb", "0.05", "--games", "10")
     before = np.count_nonzero(load_network(str(quantised)).table)
     document = tape(*how, "--json").json
     assert document["bytes"] == target.stat().st_size
@@ -213,7 +213,7 @@ def test_prune_writes_a_file_that_is_small_enough(
     assert again.code == errors.NameTakenError.exit_code
     assert "--force replaces it" in again.err
     assert f"entries used, of {before:,}" in tape(*how, "--force").out
-    plain = tape("player", "prune", exact, tmp_path / "x", "--max-mb", "1")
+    plain = tape("player", "prune", exact, "--out", tmp_path / "x", "--max-mb", "1")
     assert (plain.code, "player quantise" in plain.err) == (78, True)
 
 
@@ -246,7 +246,7 @@ def test_eval_makes_all_players_before_any_plays(
 
 def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network: Network) -> None:
     target = tmp_path / "small.ntuple"
-    done = tape("player", "quantise", exact, target, "--step", "0.5")
+    done = tape("player", "quantise", exact, "--out", target, "--step", "0.5")
     assert done.code == 0
     assert str(target) in done.out
     assert "int16 in steps of 0.5" in done.out
@@ -255,7 +255,7 @@ def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network:
     assert np.array_equal(written.table * np.float32(0.5), network.table)
     assert target.stat().st_size < exact.stat().st_size
     assert written.facts == {**network.facts, "quantised_step": 0.5}
-    done = tape("player", "quantise", exact, target, "--step", "0.5", "--force", "--json")
+    done = tape("player", "quantise", exact, "--out", target, "--step", "0.5", "--force", "--json")
     bytes_ = target.stat().st_size
     assert done.json == {"path": str(target), "bytes": bytes_, "step": 0.5, "step_max": 0.5}
 
@@ -263,33 +263,38 @@ def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network:
 def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, network: Network) -> None:
     network.table[5] = 1e6
     save_network(network, tmp_path / "wide", compress=False)
-    done = tape("player", "quantise", tmp_path / "wide", tmp_path / "out", "--step", "1")
+    done = tape("player", "quantise", tmp_path / "wide", "--out", tmp_path / "out", "--step", "1")
     assert "up to 30.5 for tables with a wide range" in done.out
     save_network(dataclasses.replace(network, table=network.table.clip(-99, 99)), tmp_path / "plain")
-    done = tape("player", "quantise", tmp_path / "plain", tmp_path / "other", "--step", "0.6")
+    done = tape("player", "quantise", tmp_path / "plain", "--out", tmp_path / "other", "--step", "0.6")
     assert (done.code, "up to" in done.out) == (0, False)
 
 
 def test_quantise_replaces_nothing_unasked(tape: Tape, exact: Path, tmp_path: Path) -> None:
     target = tmp_path / "taken"
     target.write_text("mine")
-    done = tape("player", "quantise", exact, target)
+    done = tape("player", "quantise", exact, "--out", target)
     assert done.code == errors.NameTakenError.exit_code
     assert target.read_text() == "mine"
-    assert tape("player", "quantise", exact, target, "--force").code == 0
+    assert tape("player", "quantise", exact, "--out", target, "--force").code == 0
     assert load_network(str(target)).table.dtype == np.int16
 
 
 def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
-    assert tape("player", "quantise", exact, small, "--step", "0").code == 78
-    assert tape("player", "quantise", exact, small, "--step", "nan").code == 78
-    assert tape("player", "quantise", exact, small, "--step", "1e39").code == 78
+    assert tape("player", "quantise", exact, "--out", small, "--step", "0").code == 78
+    assert tape("player", "quantise", exact, "--out", small, "--step", "nan").code == 78
+    assert tape("player", "quantise", exact, "--out", small, "--step", "1e39").code == 78
     assert not small.exists()
-    assert tape("player", "quantise", exact, tmp_path / "no/dir").code == errors.StorageError.exit_code
-    assert tape("player", "quantise", exact, tmp_path, "--force").code == errors.NameTakenError.exit_code
-    assert tape("player", "quantise", exact, small).code == 0
-    assert tape("player", "quantise", small, tmp_path / "twice").code == 78
+    assert (
+        tape("player", "quantise", exact, "--out", tmp_path / "no/dir").code == errors.StorageError.exit_code
+    )
+    assert (
+        tape("player", "quantise", exact, "--out", tmp_path, "--force").code
+        == errors.NameTakenError.exit_code
+    )
+    assert tape("player", "quantise", exact, "--out", small).code == 0
+    assert tape("player", "quantise", small, "--out", tmp_path / "twice").code == 78
 
 
 @pytest.mark.slow

@@ -95,8 +95,8 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
         (["--player", "random:depth=1"], 78, "found 'depth', which is not a setting"),
         (["--rotate-steps", "0"], 78, "--rotate-steps"),
         (["--no-such-flag"], 2, "No such option"),
-        (["--out-dir", "a_file"], 8, "expected a directory"),
-        (["--out-dir", "a_file/below"], 8, "a_file"),
+        (["--out", "a_file"], 8, "expected a directory"),
+        (["--out", "a_file/below"], 8, "a_file"),
         (["--min-free-mb", "1000000000"], 9, "min_free_mb"),
     ],
 )
@@ -132,11 +132,11 @@ def test_nothing_is_recorded_into_what_is_recorded(
     before = sorted(place.rglob("*"))
     (tmp_path / "link").symlink_to(place)
     for name in ("out", "link"):
-        done = tape("record", "--out-dir", f"{name}{below}", "--max-games", "1")
+        done = tape("record", "--out", f"{name}{below}", "--max-games", "1")
         assert done.code == 8, done.err
         named = {"data set": "a data set", "pack": "the directory of a pack"}.get(kind, "a session")
         assert f"error: {place}: found {named}" in done.err
-        assert f"hint: name another --out-dir: {tmp_path}, or" in done.err
+        assert f"hint: name another --out: {tmp_path}, or" in done.err
         assert sorted(place.rglob("*")) == before
 
 
@@ -145,7 +145,7 @@ def test_beside_packs_and_sessions_there_is_room(root: Path, tmp_path: Path) -> 
     for name in ("pack.dat", "some.a2pack"):
         (root / name).touch()
     for out_dir in (root, root / "more"):
-        done = record("--player", "random", "--max-games", "1", "--out-dir", str(out_dir), cwd=tmp_path)
+        done = record("--player", "random", "--max-games", "1", "--out", str(out_dir), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert len(sessions(root)) == 3
     assert len(sessions(root / "more")) == 1
@@ -441,7 +441,7 @@ def test_a_signal_during_loading_drains(
     tmp_path: Path, environment: dict[str, str], numbers: tuple[int, ...], said: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EARLY, "record", "--out-dir", str(tmp_path), "--json"],
+        [sys.executable, "-c", EARLY, "record", "--out", str(tmp_path), "--json"],
         check=False,
         env={**environment, "EARLY": " ".join(str(int(number)) for number in numbers)},
         capture_output=True,

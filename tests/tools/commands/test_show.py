@@ -260,7 +260,7 @@ def test_an_empty_directory_says_how_to_fill_it(tape: Tape, tmp_path: Path) -> N
     done = tape("list", tmp_path)
     assert done.code == 0
     assert f"no sessions in {tmp_path}" in done.out
-    assert f"tape2048 record --out-dir {tmp_path}" in done.out
+    assert f"tape2048 record --out {tmp_path}" in done.out
     assert tape("list", tmp_path, "--json").json["sessions"] == []
 
 

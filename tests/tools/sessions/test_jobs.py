@@ -33,10 +33,10 @@ OPERATIONS = {
     "repack": (["repack"], ["--storage", "tape", "--out"]),
     "validate": (["validate"], ["--out"]),
     "report": (["report"], ["--games", "1", "--judge", "ntuple:weights=fast", "--out"]),
-    "pack": (["convert"], ["--to", "pack"]),
-    "packdat": (["convert"], ["--to", "packdat"]),
-    "a2run2": (["convert"], ["--to", "a2run2"]),
-    "session": (["convert"], ["--to", "session", "--lossy"]),
+    "pack": (["convert"], ["--to", "pack", "--out"]),
+    "packdat": (["convert"], ["--to", "packdat", "--out"]),
+    "a2run2": (["convert"], ["--to", "a2run2", "--out"]),
+    "session": (["convert"], ["--to", "session", "--lossy", "--out"]),
 }
 
 
@@ -65,7 +65,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with some sessions of a recorder, each with a column."""
     root = tmp_path_factory.mktemp("many") / "selfplay"
     limits = ["--max-games", "60", "--rotate-steps", "1000", "--record-action", "--seed", "3"]
-    record = [*COMMAND, "record", "--player", "greedy", "--workers", "1", *limits, "--out-dir", str(root)]
+    record = [*COMMAND, "record", "--player", "greedy", "--workers", "1", *limits, "--out", str(root)]
     subprocess.run(record, check=True, capture_output=True, timeout=120)
     assert len(sessions(root)) > 4
     for session in map(Session.open, sessions(root)):
@@ -113,8 +113,8 @@ def test_a_data_set_of_parts_is_that_of_the_sessions(tape: Tape, many: Path, tmp
     for index in (1, 2):
         assert tape(*words("pack", many, tmp_path / "parts", "--shard", f"{index}/2")).code == 0
     parts = [tmp_path / "parts" / f"{session.name}.a2pack" for session in sessions(many)]
-    assert tape("dataset", "build", *parts, "--output", tmp_path / "of-parts").code == 0
-    assert tape("dataset", "build", many, "--output", tmp_path / "direct").code == 0
+    assert tape("dataset", "build", *parts, "--out", tmp_path / "of-parts").code == 0
+    assert tape("dataset", "build", many, "--out", tmp_path / "direct").code == 0
     for name in ("steps.npy", "metadata.db"):
         assert (tmp_path / "of-parts" / name).read_bytes() == (tmp_path / "direct" / name).read_bytes()
 
@@ -344,8 +344,8 @@ def test_what_stands_in_the_way_is_not_replaced(tape: Tape, many: Path, tmp_path
     [
         (["merge", "{root}", "--out", "new", "--shard", "1/2"], 5, "give each process some"),
         (["dataset", "build", "{root}", "--output", "new", "--engine", "ray"], 5, "--to pack"),
-        (["convert", "{root}", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to pack"),
-        (["convert", "{root}", "new.a2pack", "--shard", "1/2"], 2, "--to"),
+        (["convert", "{root}", "--out", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to pack"),
+        (["convert", "{root}", "--out", "new.a2pack", "--shard", "1/2"], 2, "--to"),
         ([*REPACK, "--shard", "1/2"], 2, "--out"),
         ([*REPACK, "--out", "{root}", "--shard", "1/2"], 5, "among the sessions"),
         ([*REPACK, "--out", "{session}", "--shard", "1/2"], 8, "found a session"),

@@ -36,7 +36,7 @@ def complete(line: str, directory: Path) -> list[str]:
         ("tape2048 record --rotate-st", ["plain,--rotate-steps"]),
         ("tape2048 record --storage ", ["plain,rows", "plain,tape"]),
         ("tape2048 record --log-format j", ["plain,json"]),
-        ("tape2048 record --out-dir x", ["file,x"]),
+        ("tape2048 record --out x", ["file,x"]),
         ("tape2048 record --player n", ["plain,ntuple"]),
         ("tape2048 player eval greedy r", ["plain,random"]),
         ("tape2048 annotate --player g", ["plain,greedy"]),

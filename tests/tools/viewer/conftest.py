@@ -32,7 +32,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("viewer") / "selfplay"
     for flags in (["--seed", "1", "--record-action"], ["--seed", "2"]):
         command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy"]
-        command += ["--workers", "1", "--max-games", "20", "--out-dir", str(root), *flags]
+        command += ["--workers", "1", "--max-games", "20", "--out", str(root), *flags]
         subprocess.run(command, env=_environment(), check=True, capture_output=True, timeout=120)
     return root
 

@@ -404,7 +404,7 @@ def test_a_critic_judges_in_probabilities(data: Data) -> None:
 
 def test_sampled_game_has_no_moves(data: Data, recorded: Path, process: Any, tmp_path: Path) -> None:
     flags = ["--player", "greedy", "--max-games", "2", "--sample-rate", "3", "--workers", "1"]
-    assert process("record", *flags, "--out-dir", "thin", cwd=tmp_path).returncode == 0
+    assert process("record", *flags, "--out", "thin", cwd=tmp_path).returncode == 0
     thin = Data(Collection([tmp_path / "thin"]), data.judges)
     thin.collection.whole()
     row = thin.games({})["rows"][0]

@@ -296,7 +296,7 @@ def test_two_games_of_one_seed_stand_side_by_side(
     more_of = {second_viewer.first: "", second_viewer.second: ",look_below=16,look_margin=0"}
     for root, more in more_of.items():
         flags = ["--player", f"ntuple:weights=fast{more}", "--max-games", "1", "--seed", "5"]
-        assert process("record", *flags, "--workers", "1", "--out-dir", str(root)).returncode == 0
+        assert process("record", *flags, "--workers", "1", "--out", str(root)).returncode == 0
     found = second_viewer.viewer
     time.sleep(1.1)  # until it lists the directories again
     session, run = found.best_game()
@@ -512,7 +512,7 @@ def test_live_shows_a_recorder_within_seconds(
     page = new_page(found, "#live")
     page.get_by_text("No recorder and no training").wait_for()
     command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy", "--workers", "1"]
-    command += ["--max-games", "1000000", "--out-dir", str(root)]
+    command += ["--max-games", "1000000", "--out", str(root)]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as recorder:
@@ -541,7 +541,7 @@ def test_recorder_that_dies_is_shown_as_dead(
 ) -> None:
     """The page stays, without an error, and shows the game to its end."""
     command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy", "--workers", "1"]
-    command += ["--max-games", "1000000", "--storage", "tape", "--out-dir", str(tmp_path)]
+    command += ["--max-games", "1000000", "--storage", "tape", "--out", str(tmp_path)]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as recorder:

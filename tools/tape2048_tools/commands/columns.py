@@ -12,11 +12,11 @@ import msgspec
 from tape2048.base.text import counted, printable
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
-    PATH,
     exit_on_findings,
     int_option,
     json_option,
     options,
+    out_option,
     quiet_option,
     shard,
 )
@@ -60,11 +60,8 @@ def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
     """Return the argument and the options of a command that makes columns."""
     return options(
         click.argument("sources", nargs=-1, required=True, type=EXISTING, metavar="SESSION|ROOT..."),
-        click.option(
-            "--columns",
-            type=PATH,
-            metavar="DIR",
-            help="Write into DIR/<session> instead of the sessions; read with columns=DIR.",
+        out_option(
+            "Write into DIR/<session> instead of the sessions; read with columns=DIR.", "DIR", required=False
         ),
         int_option(
             "--chunk-rows", "Rows between two writes: a kill loses no more.", default=chunk_rows, least=1
@@ -93,7 +90,7 @@ def make_columns(
     open_maker: Callable[[], Maker],
     *,
     sources: tuple[Path, ...],
-    columns: Path | None,
+    out: Path | None,
     share: tuple[int, int] | None,
     engine: Any,
     dry_run: bool,
@@ -114,8 +111,8 @@ def make_columns(
         raise click.UsageError("--shard shares every session, --engine ray does whole sessions: use only one")
     share = share or ((0, 1) if engine else launched_ranks())
     maker, found = open_maker(), _sessions_in(sources)
-    if columns:
-        columns = columns.absolute()
+    if out:
+        out = out.absolute()
         refuse_namesakes(found)
     facts = {**maker.facts, "columns": [column.name for column in maker.columns]}
     if dry_run:
@@ -128,7 +125,7 @@ def make_columns(
         )
         print_result(facts | plan, lambda: [maker.label, text], as_json=as_json)
         return
-    how |= {"columns": columns, "share": share, "quiet": quiet or engine is not None}
+    how |= {"columns": out, "share": share, "quiet": quiet or engine is not None}
     job = Job(operation, {}, functools.partial(_make_one, open_maker, **how), None, gpus=maker.gpus)
     outcomes = run_job(job, found, engine=engine)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
@@ -158,7 +155,7 @@ def _sessions_in(sources: tuple[Path, ...]) -> list[Path]:
         try:
             inside = [path.absolute() for path in expand_sources(source, may_be_empty=True)]
         except NotASessionError as error:
-            hint = f"Make a session of runs first: tape2048 convert {source} SESSION --to session"
+            hint = f"Make a session of runs first: tape2048 convert {source} --to session --out SESSION"
             raise NotASessionError(error.message, path=error.path, hint=hint) from error
         found += inside
         if not inside:

@@ -92,6 +92,8 @@ def flags_of(
 
 
 def _flag(setting: Setting) -> Callable[[Any], Any]:
+    if not setting.flag.startswith("--"):
+        return click.argument(setting.name, required=False, metavar=f"[{setting.flag}]")
     text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
     default = setting.show(setting.default) if setting.default != "" else "empty"
     units = f"; units: {setting.units}" if setting.units else ""

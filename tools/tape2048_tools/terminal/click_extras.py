@@ -80,7 +80,7 @@ def refuse_missing(path: Path, hint: str | None = None) -> None:
         pass
 
 
-_ROOT_HINT = "name the directory that `tape2048 record` writes to (--out-dir), or record"
+_ROOT_HINT = "name the directory that `tape2048 record` writes to (--out), or record"
 
 #: A path to write, or with a check in the command.
 PATH = _Path()
@@ -129,6 +129,18 @@ def shard(value: str) -> tuple[int, int]:
     return int(match[1]) - 1, int(match[2])
 
 
+#: Former names of options, and their present names: an option, or an argument in capitals. A command that has
+#: the present name refuses the former one with it.
+RENAMED = {
+    "--columns": "--out",
+    "--data": "DATA",
+    "--html": "--out",
+    "--out-dir": "--out",
+    "--output": "--out",
+    "--record": "--out",
+    "--workers": "--threads",
+}
+
 #: Exit code of a command that did its work and found something wrong.
 EXIT_FINDINGS = 1
 
@@ -170,6 +182,12 @@ def int_option(
     return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
 
 
+def out_option(text: str, metavar: str = "FILE", **attributes: Any) -> Callable[[Any], Any]:
+    """Return the option for what a command writes: ``--out``, required unless ``attributes`` differ."""
+    attributes = {"required": True, "type": PATH} | attributes
+    return click.option("--out", "-o", metavar=metavar, help=text, **attributes)
+
+
 COLUMNS = click.option(
     "--columns", "overlay", type=PATH, metavar="DIR", help="Read columns from DIR/<session>, too."
 )
@@ -183,7 +201,14 @@ CACHE = options(
     int_option("--cache-max-mb", "Bound of the cache; units: MB.", default=20_000),
 )
 
-WORKERS = int_option("--workers", "Number of threads.  [default: the number of cores]", least=1)
+#: Threads, which the functions of the SDK call workers.
+THREADS = click.option(
+    "--threads",
+    "workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of threads.  [default: the number of cores]",
+)
 
 
 def json_option(text: str = "Print one JSON document.") -> Callable[[Any], Any]:
@@ -255,6 +280,23 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments; refuse a former name with the present one."""
+        names = {name for one in self.params for name in one.opts} | {
+            str(one.name).upper() for one in self.params
+        }
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            new = RENAMED.get(error.option_name)
+            if new not in names:
+                raise
+            raise click.UsageError(f"No such option: {error.option_name}. It is now {new}.", ctx) from error
+        except click.UsageError as error:
+            if "--out" in names and "unexpected extra argument" in error.message:
+                error.message += ". --out names what is written."
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options below the headings that they name as ``group``, all others below the last one."""

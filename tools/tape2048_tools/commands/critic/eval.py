@@ -11,20 +11,20 @@ from tape2048_tools.terminal.click_extras import (
     CACHE,
     CRITIC_TOWER,
     DEVICE,
-    PATH,
     PLACE,
     critic_or_name,
     force_option,
     int_option,
     json_option,
     new_command,
+    out_option,
     quiet_option,
 )
 
 
 @new_command(
     "tape2048 critic eval critic/best selfplay",
-    "tape2048 critic eval critic/best selfplay --split val --html report.html",
+    "tape2048 critic eval critic/best selfplay --split val --out report.html",
     'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
     "tape2048 critic eval critic/best selfplay --oracle 48 --positions 3000",
     "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
@@ -65,13 +65,13 @@ from tape2048_tools.terminal.click_extras import (
 @CRITIC_TOWER
 @DEVICE
 @CACHE
-@click.option("--html", type=PATH, metavar="FILE", help="Write a report, too.")
+@out_option("Write a report in HTML, too.", required=False)
 @force_option("the report")
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line for each stage, tile and predictor.")
 @quiet_option()
 def command(
-    *, critic: Path, root: Path | str, as_json: bool, as_csv: bool, html: Path | None, force: bool, **how: Any
+    *, critic: Path, root: Path | str, as_json: bool, as_csv: bool, out: Path | None, force: bool, **how: Any
 ) -> None:
     """Examine CRITIC on games in ROOT that it did not learn from.
 
@@ -93,19 +93,19 @@ def command(
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     load_isotonic()  # it is needed after minutes, and may be missing
-    if html is not None:  # checked at once, not after minutes
-        if html.exists() and not force:
+    if out is not None:  # checked at once, not after minutes
+        if out.exists() and not force:
             hint = "--force replaces it"
-            raise NameTakenError("the report exists. Nothing was replaced", path=html, hint=hint)
-        if not html.absolute().parent.is_dir():
-            raise StorageError("no such directory", path=html.absolute().parent)
+            raise NameTakenError("the report exists. Nothing was replaced", path=out, hint=hint)
+        if not out.absolute().parent.is_dir():
+            raise StorageError("no such directory", path=out.absolute().parent)
     evaluation, about = examine(critic, [root], **how)
     found = document(evaluation, about)
-    if html is not None:
+    if out is not None:
         from tape2048_tools.viewer.report import one_file
 
         page = one_file(f"{critic}: examination", {"examination": found, "curves": read_curves(critic)})
-        with publishing_file(html, replace=force) as file:
+        with publishing_file(out, replace=force) as file:
             file.write(page)
     if as_json:
         print_json(found)

@@ -19,7 +19,7 @@ COMMANDS = {
     cls=LazyGroup,
     lazy=COMMANDS,
     examples=[
-        "tape2048 critic train --data selfplay --out critic",
+        "tape2048 critic train selfplay --out critic",
         "tape2048 critic eval critic/best selfplay",
         "tape2048 critic score critic/best selfplay",
     ],

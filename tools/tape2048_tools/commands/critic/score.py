@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @new_command(
     "tape2048 critic score default selfplay",
-    "tape2048 critic score critic/best selfplay --name mine --columns scores --json",
+    "tape2048 critic score critic/best selfplay --name mine --out scores --json",
     "tape2048 critic score critic/best /nfs/selfplay/sessions --shard 1/8",
 )
 @click.argument("critic", type=critic_or_name)
@@ -34,7 +34,7 @@ def command(*, critic: Path, name: str, tower: str | None, device: str, **how: A
 
     The column's JSON file names the tiles (thresholds) and the critic's SHA-256. A session's column appears
     when it is complete. After a kill, the same command resumes. For runs, packs and data sets, make a session
-    of them first: tape2048 convert SOURCE SESSION --to session.
+    of them first: tape2048 convert SOURCE --to session --out SESSION.
     """
     from tape2048.critic.facts import SHIPPED
     from tape2048.session.columns import check_column_name

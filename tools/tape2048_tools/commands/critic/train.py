@@ -48,11 +48,11 @@ _KIND = click.option(
 @click.command(
     cls=_ByKind,
     examples=(
-        "tape2048 critic train --data selfplay --out critic",
-        "tape2048 critic train --kind ntuple --data selfplay --out critic",
+        "tape2048 critic train selfplay --out critic",
+        "tape2048 critic train selfplay --kind ntuple --out critic",
         "tape2048 critic train --targets scores --weight mine --out taught",
         "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
-        "tape2048 critic train --data s3://bucket/selfplay --out critic",
+        "tape2048 critic train s3://bucket/selfplay --out critic",
         "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
         "tape2048 critic train --print-config > critic.toml",
     ),
@@ -64,6 +64,9 @@ _KIND = click.option(
 @json_option("Print one JSON document at the end.")
 def command(*, config_path: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
     """Train a critic, which predicts from a position whether the game will reach each tile.
+
+    DATA is a directory of sessions, a session, or a store (s3://bucket/prefix), by default selfplay. It
+    overrides the file's data.
 
     SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training, also after a
     SIGKILL. Processes of torchrun share each epoch.
@@ -91,9 +94,9 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     "train",
     cls=Command,
     examples=(
-        "tape2048 critic train --kind ntuple --data selfplay --out critic",
+        "tape2048 critic train selfplay --kind ntuple --out critic",
         "tape2048 critic train --kind ntuple --player ntuple --games 100k --out critic",
-        "tape2048 critic train --kind ntuple --thresholds '2048 4096' --player greedy --games 9k --out low",
+        "tape2048 critic train --kind ntuple --thresholds 2048,4096 --player greedy --games 9k --out low",
         "tape2048 critic train --kind ntuple --targets scores --out taught",
         "tape2048 critic train --kind ntuple --preset default --out runs/default-critic",
         "tape2048 critic train --kind ntuple --print-config > ntuple-critic.toml",
@@ -110,7 +113,9 @@ def _ntuple(
 ) -> None:
     """Train an n-tuple critic by temporal differences: minutes on a CPU, without PyTorch.
 
-    It learns from every few boards of whole games, so long games count as often as their positions occur.
+    DATA is a directory of sessions, a session, or a store (s3://bucket/prefix), by default selfplay. It
+    overrides the file's data. The critic learns from every few boards of whole games, so long games count as
+    often as their positions occur.
     SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training.
     """
     del flags["kind"]

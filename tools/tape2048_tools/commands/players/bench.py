@@ -7,6 +7,7 @@ import os
 
 import click
 
+from tape2048.base.text import split_words
 from tape2048_tools.terminal.click_extras import json_option, new_command
 from tape2048_tools.terminal.output import print_result, table
 
@@ -20,7 +21,7 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THRE
     "tape2048 bench-player python:players.py:make --method softmax --json",
 )
 @click.argument("player")
-@click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes, with commas.")
+@click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes.")
 @click.option("--seconds", default=2.0, show_default=True, help="Seconds of measurement for each.")
 @click.option(
     "--method", default="argmax", show_default=True, help="Sampling: argmax, softmax, top_k or top_p."
@@ -42,13 +43,11 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     sampling = read_sampling({"method": method})
     name, args = parse_player(player)
     try:
-        sizes = [int(word) for word in lanes.split(",")]
+        sizes = [int(word) for word in split_words(lanes)]
     except ValueError as error:
-        raise click.UsageError(
-            f"--lanes: found {lanes!r}, expected whole numbers with commas, as 64,1024"
-        ) from error
+        raise click.UsageError(f"--lanes: found {lanes!r}, expected whole numbers, as 64,1024") from error
     lanes_max = settings_of(RecorderConfig)["lanes"].le or math.inf
-    if min(sizes) < 1 or not 0 < seconds < math.inf:
+    if min(sizes, default=0) < 1 or not 0 < seconds < math.inf:
         raise click.UsageError("expected at least one lane, and --seconds above 0")
     if max(sizes) > lanes_max:
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as in a recorder")

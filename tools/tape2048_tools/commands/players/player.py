@@ -19,12 +19,12 @@ from tape2048_tools.options.recorder import complete_player, parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
-    PATH,
     force_option,
     int_option,
     json_option,
     new_group,
     options,
+    out_option,
     refuse_missing,
 )
 from tape2048_tools.terminal.display import duration, number, share, share_between, size
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "tape2048 player info strong",
     "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
     "tape2048 player match ntuple ntuple:look_below=16 --games 1000",
-    "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
+    "tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16",
 )
 def command() -> None:
     """Evaluate, compare and analyse players; show, quantise and prune their networks."""
@@ -203,13 +203,13 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     print_result(document, lambda: [_table([(a, found.a), (b, found.b)]), columns(shown)], as_json=as_json)
 
 
-@command.subcommand("tape2048 player starts selfplay starts.npy --tile 16384", name="starts")
+@command.subcommand("tape2048 player starts selfplay --out starts.npy --tile 16384", name="starts")
 @click.argument("sessions", type=EXISTING)
-@click.argument("target", type=PATH)
+@out_option("The new file, .npy or text.")
 @int_option("--tile", "Take the first board of each game with this tile.", default=16384)
-@force_option("TARGET")
+@force_option("the file")
 @json_option()
-def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_json: bool) -> None:
+def collect_starts(*, sessions: Path, out: Path, tile: int, force: bool, as_json: bool) -> None:
     """Write recorded games' first boards with a tile.
 
     The file is for --from of `eval` and `match`. SESSIONS is a session, or a directory of sessions.
@@ -217,10 +217,10 @@ def collect_starts(*, sessions: Path, target: Path, tile: int, force: bool, as_j
     from tape2048_recorder.evaluation.positions import first_boards, write_starts
 
     boards = first_boards(sessions, tile)
-    write_starts(target, boards, replace=force)
+    write_starts(out, boards, replace=force)
     print_result(
-        {"path": str(target), "boards": len(boards), "tile": tile},
-        lambda: [f"{target}: {number(len(boards))} boards, each a game's first with a {tile}"],
+        {"path": str(out), "boards": len(boards), "tile": tile},
+        lambda: [f"{out}: {number(len(boards))} boards, each a game's first with a {tile}"],
         as_json=as_json,
     )
 
@@ -293,38 +293,40 @@ def _check_free(target: Path, *, force: bool) -> None:
         raise NameTakenError("the file exists. Nothing was replaced", path=target, hint="--force replaces it")
 
 
-@command.subcommand("tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16")
+@command.subcommand("tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16")
 @click.argument("source", callback=_network)
-@click.argument("target", type=PATH)
+@out_option("The new file.")
 @click.option("--step", type=float, default=16.0, show_default=True, help="Points of score per int16 step.")
-@force_option("TARGET")
+@force_option("the file")
 @json_option()
-def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bool) -> None:
+def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
-    _check_free(target, force=force)
+    _check_free(out, force=force)
     network = load_network(source).quantised(step)
-    written = save_network(network, target)
+    written = save_network(network, out)
     largest = float(network.scales.max())
     coarser = f" (up to {largest:.3g} for tables with a wide range)" if largest > np.float32(step) else ""
     print_result(
-        {"path": str(target), "bytes": written, "step": step, "step_max": largest},
-        lambda: [f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}"],
+        {"path": str(out), "bytes": written, "step": step, "step_max": largest},
+        lambda: [f"{out}: {size(written)}, int16 in steps of {step:g}{coarser}"],
         as_json=as_json,
     )
 
 
-@command.subcommand("tape2048 player prune runs/mine/network.ntuple mine.ntuple --max-mb 8", name="prune")
+@command.subcommand(
+    "tape2048 player prune runs/mine/network.ntuple --out mine.ntuple --max-mb 8", name="prune"
+)
 @click.argument("source", callback=_network)
-@click.argument("target", type=PATH)
+@out_option("The new file.")
 @click.option(
     "--max-mb", type=click.FloatRange(min=0.01), required=True, help="The size of the file, in 10**6 bytes."
 )
 @int_option("--games", "Games in which look-ups are counted.", default=_GAMES, least=2)
 @_SEED
 @_THREADS
-@force_option("TARGET")
+@force_option("the file")
 @json_option()
-def prune(*, source: str, target: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:
+def prune(*, source: str, out: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:
     """Round a network's entries until its file is small enough.
 
     The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted.
@@ -333,17 +335,17 @@ def prune(*, source: str, target: Path, max_mb: float, force: bool, as_json: boo
     """
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
 
-    _check_free(target, force=force)
+    _check_free(out, force=force)
     network = load_network(source)
     check_prunable(network)
     with progress_bar("counting look-ups") as progress:
         counts = count_lookups(network, **playing, progress=progress)
     with progress_bar("compressing") as progress:
         found = pruned(network, counts, round(max_mb * 1e6), progress)
-    written = save_network(found, target)
+    written = save_network(found, out)
     used = [int((one.table != 0).sum()) for one in (network, found)]
     print_result(
-        {"path": str(target), "bytes": written, "entries_used": used[1], "entries_used_before": used[0]},
-        lambda: [f"{target}: {size(written)}, {number(used[1])} entries used, of {number(used[0])}"],
+        {"path": str(out), "bytes": written, "entries_used": used[1], "entries_used_before": used[0]},
+        lambda: [f"{out}: {size(written)}, {number(used[1])} entries used, of {number(used[0])}"],
         as_json=as_json,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command, out_option
 from tape2048_tools.terminal.output import print_human, print_result
 
 #: A signal this long after the first one counts as a second one: `timeout` sends two at once.
@@ -35,7 +35,7 @@ _SECOND_SIGNAL_S = 0.25
     metavar="WEIGHTS",
     help="Network to start from: a file or a shipped network. The configuration can add tuples and stages.",
 )
-@click.option("--out", type=PATH, help="Directory of the training. A stopped one is resumed.")
+@out_option("Directory of the training. A stopped one is resumed.", "DIR", required=False)
 @click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Learn on the processor or on a CUDA GPU.")
 @click.option("--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: all cores.")

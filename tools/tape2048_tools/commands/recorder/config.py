@@ -28,11 +28,12 @@ from tape2048_tools.terminal.click_extras import (
     json_option,
     new_command,
     new_group,
+    out_option,
 )
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_result, print_text, table
 
 
-@new_group("tape2048 config show --origin", "tape2048 config init recorder.toml")
+@new_group("tape2048 config show --origin", "tape2048 config init --out recorder.toml")
 def command() -> None:
     """Show the recorder's settings, or write a sample file."""
 
@@ -70,26 +71,23 @@ def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: boo
     print_human(shown)
 
 
-@command.subcommand("tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force")
-@click.argument("path", type=PATH, default="recorder.toml")
-@force_option("PATH")
-def init(*, path: Path, force: bool) -> None:
-    """Write a sample file with every setting, explained, at its default.
-
-    PATH is `recorder.toml` by default; - is standard output.
-    """
-    if str(path) == "-":
+@command.subcommand("tape2048 config init", "tape2048 config init --out /etc/tape2048/recorder.toml --force")
+@out_option("The file; - is standard output.", default="recorder.toml", show_default=True, required=False)
+@force_option("the file")
+def init(*, out: Path, force: bool) -> None:
+    """Write a sample file with every setting, explained, at its default."""
+    if str(out) == "-":
         print_text(sample_toml())
         return
-    for written in write_samples({path: sample_toml()}, force=force):
-        print_human(f"wrote {printable(written)}; use it with: tape2048 record --config {printable(path)}")
+    for written in write_samples({out: sample_toml()}, force=force):
+        print_human(f"wrote {printable(written)}; use it with: tape2048 record --config {printable(out)}")
 
 
-@new_command("tape2048 examples", "tape2048 examples /tmp/examples --force")
-@click.argument("directory", type=PATH, default="examples")
+@new_command("tape2048 examples", "tape2048 examples --out /tmp/examples --force")
+@out_option("The directory.", "DIR", default="examples", show_default=True, required=False)
 @force_option("a file")
-def examples(*, directory: Path, force: bool) -> None:
-    """Write example files into DIRECTORY (examples).
+def examples(*, out: Path, force: bool) -> None:
+    """Write example files into a directory.
 
     Configurations have every setting of the recorder and of each kind of critic. The script imitate.py trains
     a policy network on recorded games and lets it play. A custom training loop is in train_critic.py, and
@@ -105,9 +103,9 @@ def examples(*, directory: Path, force: bool) -> None:
     if not scripts.is_dir():  # an editable install: they are in the checkout
         scripts = package.parents[1] / "examples"
     texts |= {script.name: script.read_text() for script in sorted(scripts.iterdir()) if script.is_file()}
-    with storage_errors(directory, "making the directory"):
-        directory.mkdir(parents=True, exist_ok=True)
-    for path in write_samples({directory / name: text for name, text in texts.items()}, force=force):
+    with storage_errors(out, "making the directory"):
+        out.mkdir(parents=True, exist_ok=True)
+    for path in write_samples({out / name: text for name, text in texts.items()}, force=force):
         print_human(f"wrote {printable(path)}")
 
 

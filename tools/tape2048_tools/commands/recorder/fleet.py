@@ -319,7 +319,7 @@ def prune(
     the same limits or without limits. Only the fleet's owner removes anything.
     """
     retention = load_retention(limits)
-    given = read_given(_Removal, from_flags({"delay_s": delay_s}))
+    given = read_given(_Removal, from_flags(_Removal, {"delay_s": delay_s}))
     delay = given["delay_s"][0] if given else settings_of(_Removal)["delay_s"].default
     store = open_store(url)
     read_plan(store)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
-    Sessions appear in --out-dir when they are complete. The first SIGTERM or Ctrl-C finishes the games in
+    Sessions appear in --out when they are complete. The first SIGTERM or Ctrl-C finishes the games in
     progress and publishes them. The second publishes the committed rows at once. With --config and without a
     terminal (a service), SIGHUP reloads the settings. Otherwise, it acts as SIGTERM.
 

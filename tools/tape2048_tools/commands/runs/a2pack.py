@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tape2048.base.findings import Finding
-from tape2048.base.text import counted, printable
+from tape2048.base.text import counted, printable, split_words
 from tape2048.conversion.sources import kind_of, open_source
 from tape2048.conversion.targets import convert
 from tape2048.datasets.dataset import is_packdat
@@ -18,15 +18,17 @@ from tape2048.errors import FormatError
 from tape2048.formats.dataset_layout import SkippedRun
 from tape2048.packs.a2pack import pack_directory
 from tape2048.packs.reader import PackReader
-from tape2048_tools.commands.runs.convert import LOSSY, U64, WRITING, complain_missing, skipped_documents
+from tape2048_tools.commands.runs.convert import LOSSY, U64, complain_missing, skipped_documents
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     PATH,
     ROOT_SETTINGS,
     exit_on_findings,
+    int_option,
     json_option,
     new_group,
+    options,
     quiet_option,
 )
 from tape2048_tools.terminal.output import columns, complain, normalised_note, print_json, print_result
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 EXIT_INVALID = 2
 
+#: The flags of the design document: ``--workers`` are threads, and ``--output`` is what is written.
+_WORKERS = int_option("--workers", "Number of threads.  [default: the number of cores]", least=1)
+_WRITING = options(_WORKERS, json_option(), quiet_option())
 _PACKFILE = click.option("--packfile", type=EXISTING, required=True, metavar="FILE", help="The pack.")
 _ENGINES_SHOWN = 3
 #: More digits than any number of runs has; Python refuses to parse thousands of them.
@@ -89,7 +94,7 @@ def command() -> None:
 )
 @click.option("--entry-crc/--no-entry-crc", default=True, help="Store a checksum per entry.  [default: yes]")
 @LOSSY
-@WRITING
+@_WRITING
 def pack(
     *, source: Path, output: Path, lossy: bool, workers: int | None, as_json: bool, quiet: bool, **how: Any
 ) -> None:
@@ -208,7 +213,7 @@ def _shown(found: dict[str, Any]) -> dict[str, str]:
     "--steps/--runs-only", "by_step", default=False, help="Write a line a step, or a run (default)."
 )
 @U64
-@WRITING
+@_WRITING
 def to_jsonl(*, packfile: Path, output: Path, parallel: bool, as_json: bool, quiet: bool, **how: Any) -> None:
     """Write every run as JSON lines."""
     reader = PackReader.open(packfile)
@@ -242,7 +247,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
     "--input", "source", type=EXISTING, required=True, metavar="PATH", help="Source of the new runs."
 )
 @_output("The new pack.dat.")
-@WRITING
+@_WRITING
 def append(
     *, packfile: Path, source: Path, output: Path, workers: int | None, as_json: bool, quiet: bool
 ) -> None:
@@ -336,8 +341,7 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
 
 def _numbers(text: str, count: int) -> list[int]:
     numbers = []
-    for part in text.split(","):
-        word = part.strip()
+    for word in split_words(text):
         if not (word.isascii() and word.isdecimal() and len(word) <= _DIGITS_MAX and int(word) < count):
             raise click.BadParameter(
                 f"{word!r} is not a number of the {counted(count, 'run')} (from 0)",

@@ -12,13 +12,13 @@ from tape2048.base.text import counted, printable
 from tape2048.conversion.sources import FORMATS, RUN_FILES
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
-    PATH,
-    WORKERS,
+    THREADS,
     exit_on_findings,
     job_options,
     json_option,
     new_command,
     options,
+    out_option,
     quiet_option,
 )
 from tape2048_tools.terminal.output import complain, complain_left_out, print_result
@@ -44,27 +44,27 @@ U64 = click.option(
 )
 
 #: The last flags of commands that write runs.
-WRITING = options(WORKERS, json_option(), quiet_option())
+WRITING = options(THREADS, json_option(), quiet_option())
 
 
 @new_command(
-    "tape2048 convert runs/ runs.a2pack",
-    "tape2048 convert selfplay/ --to a2run2 runs2/",
-    "tape2048 convert runs.a2pack pack.dat --lossy",
-    "tape2048 convert ds/ runs.parquet",
-    "tape2048 convert /nfs/selfplay/sessions packs --to pack --shard 1/8",
+    "tape2048 convert runs/ --out runs.a2pack",
+    "tape2048 convert selfplay/ --to a2run2 --out runs2/",
+    "tape2048 convert runs.a2pack --out pack.dat --lossy",
+    "tape2048 convert ds/ --out runs.parquet",
+    "tape2048 convert /nfs/selfplay/sessions --out packs --to pack --shard 1/8",
 )
 @click.argument("source", type=EXISTING)
-@click.argument("target", type=PATH)
+@out_option("File or directory to write, as --to and its name say.", "TARGET")
 @U64
-@job_options("TARGET")
+@job_options("--out")
 @click.option("--to", type=click.Choice(list(FORMATS)), help="Format to write.  [default: by TARGET's name]")
 @LOSSY
 @WRITING
 def command(
     *,
     source: Path,
-    target: Path,
+    out: Path,
     shard: tuple[int, int] | None,
     engine: Engine | None,
     as_json: bool,
@@ -97,14 +97,14 @@ def command(
     With --shard or --engine, each session of SOURCE gets a separate file in the directory TARGET.
     """
     if shard or engine:
-        _as_job(source, target, shard=shard, engine=engine, as_json=as_json, quiet=quiet, **how)
+        _as_job(source, out, shard=shard, engine=engine, as_json=as_json, quiet=quiet, **how)
         return
     from tape2048.conversion.targets import convert
     from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar("converting", quiet=quiet) as progress:
-        converted = convert(source, target, progress=progress, replayer=replayer, **how)
+        converted = convert(source, out, progress=progress, replayer=replayer, **how)
     complain_missing(converted.lost, converted.skipped)
     text = f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})"
     print_result(msgspec.to_builtins(converted), lambda: [text], as_json=as_json)
@@ -112,7 +112,7 @@ def command(
 
 
 def _as_job(
-    source: Path, target: Path, *, to: str | None, lossy: bool, u64: str, workers: int | None, **run: Any
+    source: Path, out: Path, *, to: str | None, lossy: bool, u64: str, workers: int | None, **run: Any
 ) -> None:
     from tape2048.errors import MaintenanceError
     from tape2048.formats.dataset_layout import SkippedRun
@@ -124,9 +124,9 @@ def _as_job(
         raise click.UsageError("--shard and --engine need --to: TARGET is a directory")
     if to == "dataset":
         hint = "--to pack makes a part of each session, and `tape2048 dataset build` one data set of them"
-        raise MaintenanceError("a data set is made of all sessions, and knows when", path=target, hint=hint)
+        raise MaintenanceError("a data set is made of all sessions, and knows when", path=out, hint=hint)
     work = functools.partial(_convert_one, to=to, lossy=lossy, u64=u64, workers=workers)
-    job = Job("convert", {"to": to, "lossy": lossy, "u64": u64}, work, target)
+    job = Job("convert", {"to": to, "lossy": lossy, "u64": u64}, work, out)
 
     def show(result: dict[str, Any]) -> None:
         complain_missing(result["lost"], msgspec.convert(result["skipped"], tuple[SkippedRun, ...]))

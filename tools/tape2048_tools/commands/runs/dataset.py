@@ -19,13 +19,13 @@ from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.summary import distribution
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
-    PATH,
     exit_on_findings,
     int_option,
     json_option,
     new_group,
     no_job,
     options,
+    out_option,
     quiet_option,
 )
 from tape2048_tools.terminal.display import number, size
@@ -64,10 +64,10 @@ _BUILD_OPTIONS = options(
 
 
 @new_group(
-    "tape2048 dataset build runs/ more.a2pack --output ds",
+    "tape2048 dataset build runs/ more.a2pack --out ds",
     "tape2048 dataset append ds selfplay/",
     "tape2048 dataset stats ds",
-    "tape2048 dataset filter ds --min-score 50000 --output strong",
+    "tape2048 dataset filter ds --min-score 50000 --out strong",
     "tape2048 dataset verify ds",
 )
 def command() -> None:
@@ -79,20 +79,20 @@ def command() -> None:
 
 
 @command.subcommand(
-    "tape2048 dataset build runs/ --output ds",
-    "tape2048 dataset build selfplay/ old.a2pack --output ds --shard-rows 100000000 --workers 4",
+    "tape2048 dataset build runs/ --out ds",
+    "tape2048 dataset build selfplay/ old.a2pack --out ds --shard-rows 100000000 --threads 4",
 )
 @_SOURCES
-@click.option("--output", type=PATH, required=True, metavar="DIR", help="The new data set.")
+@out_option("The new data set.", "DIR")
 @_SHARD_ROWS
 @_BUILD_OPTIONS
-def build(*, output: Path, shard_rows: int | None, **how: Any) -> None:
+def build(*, out: Path, shard_rows: int | None, **how: Any) -> None:
     """Build a data set of every run in SOURCES.
 
     Runs that are unreadable or do not fit are left out and named on standard error. The exit code is then 1,
     or 3 if none is left. The data set appears when it is complete.
     """
-    _build("building", build_dataset, output, shard_rows=shard_rows, **how)
+    _build("building", build_dataset, out, shard_rows=shard_rows, **how)
 
 
 @command.subcommand("tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json")
@@ -152,7 +152,7 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 
 @command.subcommand(
     "tape2048 dataset filter ds --min-score 50000 --min-tile 4096",
-    "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --output recent",
+    "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --out recent",
     name="filter",
 )
 @_DATASET
@@ -165,16 +165,16 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 @click.option("--engine", "model", multiple=True, metavar="NAME", help="Runs of this engine (repeatable).")
 @click.option("--since", metavar="TIME", help="Runs that started at TIME or later (ISO 8601; UTC).")
 @click.option("--until", metavar="TIME", help="Runs that started before TIME.")
-@click.option("--output", type=PATH, metavar="DIR", help="Write the runs as a data set.")
+@out_option("Write the runs as a data set.", "DIR", required=False)
 @_SHARD_ROWS
 @json_option()
 @quiet_option()
 def filter_(
-    *, dataset: Path, output: Path | None, shard_rows: int | None, as_json: bool, quiet: bool, **filters: Any
+    *, dataset: Path, out: Path | None, shard_rows: int | None, as_json: bool, quiet: bool, **filters: Any
 ) -> None:
     """Count the selected runs, or write them as a data set.
 
-    A run has to meet all conditions. Bounds are inclusive, except --until. If no run is left, --output writes
+    A run has to meet all conditions. Bounds are inclusive, except --until. If no run is left, --out writes
     nothing and exits with 3.
     """
     whole = Dataset.open(dataset, load="mmap")
@@ -182,11 +182,11 @@ def filter_(
     try:
         chosen = whole.where(**{name: value for name, value in filters.items() if value not in {None, ()}})
         runs, rows = len(chosen.runs), len(chosen)
-        if output is not None:
+        if out is not None:
             with progress_bar("writing", quiet=quiet) as progress:
-                write_view(output, chosen, shard_rows=shard_rows, progress=progress)
+                write_view(out, chosen, shard_rows=shard_rows, progress=progress)
     except EmptyCorpusError as error:
-        if output is not None:
+        if out is not None:
             raise EmptyCorpusError(f"{error.message}. Nothing was written", path=whole.paths[0]) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -195,9 +195,9 @@ def filter_(
         "rows": rows,
         "of_runs": len(whole.runs),
         "of_rows": len(whole),
-        "output": None if output is None else str(output),
+        "output": None if out is None else str(out),
     }
-    where = "" if output is None else f", written to {printable(output)}"
+    where = "" if out is None else f", written to {printable(out)}"
     text = (
         f"{number(runs)} of {counted(len(whole.runs), 'run')}, "
         f"{number(rows)} of {counted(len(whole), 'row')}{where}"

@@ -15,7 +15,7 @@ from tape2048_tools.terminal.click_extras import new_command
 @new_command(
     "tape2048 annotate selfplay",
     "tape2048 annotate selfplay --player expectimax:depth=2 --dry-run",
-    "tape2048 annotate /nfs/selfplay/sessions --columns annotations --shard 1/8",
+    "tape2048 annotate /nfs/selfplay/sessions --out annotations --shard 1/8",
 )
 @click.option(
     "--player",

@@ -8,7 +8,7 @@ import click
 
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
-    WORKERS,
+    THREADS,
     exit_on_findings,
     int_option,
     json_option,
@@ -25,7 +25,7 @@ from tape2048_tools.terminal.output import cell, complain_left_out, print_result
 )
 @click.argument("path", type=EXISTING)
 @int_option("--max-moves", "Read no further game after N moves.  [default: read all]", least=1)
-@WORKERS
+@THREADS
 @json_option()
 @quiet_option()
 def command(*, path: Path, max_moves: int | None, workers: int | None, as_json: bool, quiet: bool) -> None:

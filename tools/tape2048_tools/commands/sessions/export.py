@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tape2048.base.text import split_words
 from tape2048.errors import NotASessionError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,
     EXISTING,
-    PATH,
     exit_on_findings,
     force_option,
     json_option,
     new_command,
+    out_option,
     quiet_option,
 )
 from tape2048_tools.terminal.display import size
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tape2048.formats.dataset_layout import SkippedRun
     from tape2048.runs.jsonl import U64
 
-#: The value of ``--output`` for standard output.
+#: The value of ``--out`` for standard output.
 _STDOUT = "-"
 #: Formats that can go to a pipe.
 _LINES = ("jsonl", "csv")
@@ -43,9 +44,9 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 
     if value is None:
         return ()
-    words = value.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise click.BadParameter(f"found {value!r}, expected tiles separated by commas, as 8192,16384")
+    words = split_words(value)
+    if not all(word.isdecimal() for word in words):
+        raise click.BadParameter(f"found {value!r}, expected tiles, as 8192,16384")
     try:
         return tuple(check_thresholds([int(word) for word in words]).tolist())
     except ValueError as error:
@@ -54,10 +55,10 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 
 @new_command(
     "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
-    'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
-    "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
+    'tape2048 export selfplay --runs --format jsonl --out - --where "max_score >= 100000" | jq .steps',
+    "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --out rows.arrow",
     "tape2048 export selfplay --format parquet --with loss,values --columns annotations",
-    "tape2048 export traces/ --runs --format csv --output traces.csv",
+    "tape2048 export traces/ --runs --format csv --out traces.csv",
 )
 @click.argument("sources", type=EXISTING, nargs=-1, required=True)
 @click.option(
@@ -68,11 +69,8 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
 )
 @click.option("--rows/--runs", default=True, help="Write one record a position (default), or a game.")
-@click.option(
-    "--output",
-    "-o",
-    type=PATH,
-    help="The file; - is standard output (jsonl, csv).  [default: <source>.<rows|runs>.<format>]",
+@out_option(
+    "The file; - is standard output (jsonl, csv).  [default: <source>.<rows|runs>.<format>]", required=False
 )
 @click.option("--labels", metavar="TILES", callback=_tiles, help="Add columns reached_<tile>, as 8192,16384.")
 @click.option("--with", "names", metavar="NAMES", help="Columns to add, as loss,values.  [default: all]")
@@ -95,7 +93,7 @@ def command(
     sources: Sequence[Path],
     format_: Format,
     rows: bool,
-    output: Path | None,
+    out: Path | None,
     labels: tuple[int, ...],
     names: str | None,
     overlay: Path | None,
@@ -124,9 +122,9 @@ def command(
         raise click.UsageError(
             f"--compression {compression}: {format_} supports {', '.join(COMPRESSIONS[format_])}"
         )
-    to_stdout = output is not None and str(output) == _STDOUT
+    to_stdout = out is not None and str(out) == _STDOUT
     if to_stdout and format_ not in _LINES:
-        raise click.UsageError(f"--output -: {format_} needs a file; only jsonl and csv can go to a pipe")
+        raise click.UsageError(f"--out -: {format_} needs a file; only jsonl and csv can go to a pipe")
     if u64 != "number" and format_ != "jsonl":
         raise click.UsageError(f"--u64 {u64}: {format_} holds every integer unchanged. --u64 is for jsonl")
     table: TableName = "rows" if rows else "runs"
@@ -138,7 +136,7 @@ def command(
             found, skipped = run_file_table(run_files, labels, progress)
     else:
         corpus = Corpus.open(sources, where, load="mmap", columns=overlay)
-        wanted = None if names is None else [name for name in names.split(",") if name]
+        wanted = None if names is None else split_words(names)
         found = make_table(corpus, table, labels, wanted)
     complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)
     if to_stdout:
@@ -149,7 +147,7 @@ def command(
             raise unwritten(error) from error
         exit_on_findings(skipped)
         return
-    path = default_path(sources[0], table, format_) if output is None else output
+    path = default_path(sources[0], table, format_) if out is None else out
     with progress_bar(f"writing {path.name}", quiet=quiet) as progress:
         records = write_table(
             found, path, format=format_, compression=compression, u64=u64, replace=force, progress=progress

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import CRITIC, EXISTING, PATH, int_option, json_option, new_command
+from tape2048_tools.terminal.click_extras import (
+    CRITIC,
+    EXISTING,
+    int_option,
+    json_option,
+    new_command,
+    out_option,
+)
 from tape2048_tools.terminal.display import board
 from tape2048_tools.terminal.output import cell, complain, print_result
 from tape2048_tools.terminal.screen import Screen
@@ -85,7 +92,7 @@ _SUFFIXES = (".a2run", ".a2run2")
 
 @new_command(
     "tape2048 play",
-    "tape2048 play --record mine.a2run2",
+    "tape2048 play --out mine.a2run2",
     "tape2048 play selfplay/20260101T000000Z_model=ntuple",
     "tape2048 play selfplay/20260101T000000Z_model=ntuple --run 68 --step 1200",
     "tape2048 play runs.a2pack --longest --judge ntuple:weights=fast",
@@ -105,9 +112,7 @@ _SUFFIXES = (".a2run", ".a2run2")
     "  [default: own, the network of the recorded player, 2-ply or 3-ply]",
 )
 @CRITIC
-@click.option(
-    "--record", type=PATH, metavar="FILE", help="Write your game to this new .a2run or .a2run2 file."
-)
+@out_option("Write your game to this new .a2run or .a2run2 file.", required=False)
 @int_option("--seed", "Seed of your game's spawns.  [default: a random one]", most=2**64 - 1)
 def play(
     *,
@@ -118,7 +123,7 @@ def play(
     fps: float,
     judge_text: str,
     critic: Path,
-    record: Path | None,
+    out: Path | None,
     seed: int | None,
 ) -> None:
     """Step through a recorded game, or without RUN play one yourself.
@@ -143,10 +148,10 @@ def play(
 
     if path is None and (run_id, which, step) != (None, None, None):
         raise click.UsageError("--run, --best, --worst, --longest and --step choose from a RUN: name one")
-    if path is not None and (record, seed) != (None, None):
-        raise click.UsageError("--record and --seed are for playing yourself, without RUN")
-    if record is not None:
-        _refuse_taken(record)
+    if path is not None and (out, seed) != (None, None):
+        raise click.UsageError("--out and --seed are for playing yourself, without RUN")
+    if out is not None:
+        _refuse_taken(out)
     screen = Screen()
     judges = Judges([judge_text], critic)
 
@@ -161,7 +166,7 @@ def play(
             complain(message)
     if path is None or found is None:
         game = PersonGame(secrets.randbits(64) if seed is None else seed)
-        _play(screen, PersonScreen(game, judge, lambda: Judges([], critic).all()), record)
+        _play(screen, PersonScreen(game, judge, lambda: Judges([], critic).all()), out)
         return
     number = f"run {found.facts['run']} of " if "run" in found.facts else ""
     shown = ReplayScreen(
@@ -194,7 +199,7 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     return CriticView(critic.thresholds, critic(boards), views, note)
 
 
-def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
+def _play(screen: Screen, shown: PersonScreen, out: Path | None) -> None:
     from tape2048._version import __version__
     from tape2048.runs.a2run import write_run
     from tape2048.runs.a2run2 import RunV2
@@ -208,7 +213,7 @@ def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
             show(screen, shown)
     finally:
         said = f"score {game.score:,}, {counted(len(game.moves), 'move')}"
-        if record is not None and game.moves:
+        if out is not None and game.moves:
             meta = RunMeta(
                 steps=len(game.moves),
                 start_unix_s=began_unix_s,
@@ -218,11 +223,11 @@ def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
                 engine=f"tape2048 {__version__} person",
             )
             run = Run(*game.arrays(), meta)
-            if record.suffix == ".a2run":
-                write_run(record, run)
+            if out.suffix == ".a2run":
+                write_run(out, run)
             else:
-                RunV2.from_run(run).save(record)
-            said += f", recorded in {record}"
+                RunV2.from_run(run).save(out)
+            said += f", recorded in {out}"
         complain(said)
 
 
@@ -231,9 +236,9 @@ def _refuse_taken(path: Path) -> None:
 
     if path.suffix not in _SUFFIXES:
         raise click.BadParameter(
-            f"found {path.name!r}, expected a name that ends with .a2run or .a2run2", param_hint="--record"
+            f"found {path.name!r}, expected a name that ends with .a2run or .a2run2", param_hint="--out"
         )
     if os.path.lexists(path):
         raise NameTakenError("the name is taken. Nothing was replaced", path=path)
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise StorageError("nothing can be written here", path=path.parent, hint="name another --record")
+        raise StorageError("nothing can be written here", path=path.parent, hint="choose a different --out")

@@ -15,12 +15,12 @@ from tape2048_tools.sessions.pruning import check_removable, kept_lines, not_rem
 from tape2048_tools.sessions.summary import expand_all, refuse_session
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
-    PATH,
     exit_on_findings,
     job_options,
     json_option,
     new_command,
     no_job,
+    out_option,
     quiet_option,
 )
 from tape2048_tools.terminal.display import size
@@ -39,13 +39,7 @@ if TYPE_CHECKING:
     "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
 )
 @click.argument("sessions", metavar="SESSION...", type=EXISTING, nargs=-1, required=True)
-@click.option(
-    "--out",
-    "out_dir",
-    type=PATH,
-    required=True,
-    help="Directory of the new session, which gets the name of the earliest one.",
-)
+@out_option("Directory of the new session, which gets the name of the earliest one.", "DIR")
 @click.option(
     "--remove", is_flag=True, help="Remove the originals after publishing, except those being read."
 )
@@ -54,7 +48,7 @@ if TYPE_CHECKING:
 )
 @json_option("Print one JSON document: the new session, the removed ones.")
 @quiet_option()
-def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: bool, quiet: bool) -> None:
+def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, quiet: bool) -> None:
     """Merge many small sessions into one: same games, same labels, same splits.
 
     All sessions must have the same player, settings of recording and storage. Rows are checked against their
@@ -67,7 +61,7 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
     for path in sessions if remove else ():
         check_removable(path, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
-        merged = merge_sessions(sessions, out_dir, all_columns=remove, progress=progress)
+        merged = merge_sessions(sessions, out, all_columns=remove, progress=progress)
     removed = remove_originals(sessions) if remove else []
     staying = not_removed(removed)
     document = {
@@ -99,9 +93,7 @@ def merge(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: boo
 @click.option(
     "--storage", type=click.Choice(["tape", "rows"]), required=True, help="Storage of the new sessions."
 )
-@click.option(
-    "--out", "out_dir", type=PATH, help="Directory of the new sessions.  [default: beside each original]"
-)
+@out_option("Directory of the new sessions.  [default: beside each original]", "DIR", required=False)
 @click.option(
     "--remove",
     is_flag=True,
@@ -115,7 +107,7 @@ def repack(
     *,
     sessions: Sequence[Path],
     storage: Storage,
-    out_dir: Path | None,
+    out: Path | None,
     remove: bool,
     lossy: bool,
     shard: tuple[int, int] | None,
@@ -140,16 +132,16 @@ def repack(
     originals, and sessions that are in --out already are skipped.
     """
     if shard or engine:
-        if out_dir is None or remove:
+        if out is None or remove:
             raise click.UsageError("--shard and --engine need --out, and keep the originals (no --remove)")
         from tape2048_tools.commands.jobs import do_job
 
         work = functools.partial(_repack_one, storage=storage, lossy=lossy)
-        job = Job("repack", {"storage": storage, "lossy": lossy}, work, out_dir)
+        job = Job("repack", {"storage": storage, "lossy": lossy}, work, out)
         do_job(job, expand_all(sessions), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
         return
-    if out_dir is not None:
-        refuse_session(out_dir, "name a directory for the new sessions, as its parent")
+    if out is not None:
+        refuse_session(out, "name a directory for the new sessions, as its parent")
     done: dict[str, list[Any]] = {"sessions": [], "failed": [], "removed": [], "not_removed": []}
     originals = list(dict.fromkeys(path.absolute() for path in sessions))
     for count, path in enumerate(originals, start=1):
@@ -158,7 +150,7 @@ def repack(
             if remove:
                 check_removable(path, "repack")
             with progress_bar(f"{count}/{len(originals)} repacking", unit="rows", quiet=quiet) as progress:
-                made = _repack(path, out_dir or path.parent, storage, lossy=lossy, progress=progress)
+                made = _repack(path, out or path.parent, storage, lossy=lossy, progress=progress)
         except TapeError as error:
             failure = {"error": type(error).__name__, "message": str(error), "hint": error.advice}
             done["failed"].append({"path": str(path), **failure})

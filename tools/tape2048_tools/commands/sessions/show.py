@@ -118,7 +118,7 @@ def list_sessions(
             )
             scores, quarantined = with_scores, len(list_quarantine(place))
         except StorageError as error:
-            error.hint = error.hint or f"name another directory, or record: tape2048 record --out-dir {place}"
+            error.hint = error.hint or f"name another directory, or record: tape2048 record --out {place}"
             raise
     good = [one for _, one in found if not isinstance(one, TapeError)]
     broken = [(where, one) for where, one in found if isinstance(one, TapeError)]
@@ -142,7 +142,7 @@ def list_sessions(
         elif found:
             print_human(*([_table(good)] if good else []), *findings)
         else:
-            print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out-dir {place}")
+            print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out {place}")
         if quarantined:
             print_human(cell(f"{quarantined} in {place}/.quarantine, each with a file that has the reason"))
     exit_on_findings(broken)

@@ -33,6 +33,7 @@ from tape2048_tools.terminal.click_extras import (
     job_options,
     json_option,
     new_command,
+    out_option,
     quiet_option,
     refuse_missing,
 )
@@ -104,9 +105,7 @@ class Checked(msgspec.Struct, frozen=True):
     help="Move a session with findings, and the reason, to .quarantine beside it, unless it is being read.",
 )
 @COLUMNS
-@click.option(
-    "--out", type=PATH, help="Keep the result of each session without findings in DIR.", metavar="DIR"
-)
+@out_option("Keep the result of each session without findings in DIR.", "DIR", required=False)
 @job_options("--out")
 @json_option("Print one JSON document: each session with its findings.")
 @quiet_option("Print findings only, and show no progress bar.")

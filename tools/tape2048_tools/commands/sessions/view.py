@@ -15,7 +15,6 @@ from tape2048.errors import NameTakenError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
-    PATH,
     ROOT,
     force_option,
     int_option,
@@ -23,6 +22,7 @@ from tape2048_tools.terminal.click_extras import (
     json_option,
     new_command,
     options,
+    out_option,
     quiet_option,
 )
 from tape2048_tools.terminal.display import size
@@ -135,14 +135,7 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     "tape2048 report /nfs/selfplay/sessions -o reports --shard 1/8",
 )
 @click.argument("roots", nargs=-1, required=True, type=ROOT, metavar="ROOT...")
-@click.option(
-    "-o",
-    "--out",
-    type=PATH,
-    required=True,
-    metavar="FILE",
-    help="The file to write; of a job, the directory.",
-)
+@out_option("The file to write; of a job, the directory.")
 @int_option("--games", "Number of games to replay, at most.", default=50, most=50)
 @judge_options
 @force_option("the report")
