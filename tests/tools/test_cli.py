@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import itertools
+import json
 import os
 import pty
 import re
@@ -21,9 +22,11 @@ from tests.sdk.builders import raising
 
 from tape2048 import errors
 from tape2048._version import __version__
+from tape2048.critic.config import NTupleCriticConfig
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
+from tape2048_tools.options.critic import load_critic_config
 
 from ..pages import error_tree
 from .conftest import Process, Tape
@@ -230,6 +233,18 @@ def test_former_names_are_refused_with_the_present_ones(tape: Tape) -> None:
     assert "It is now" not in done.err, "no option of this command replaces it"
 
 
+def test_lists_take_commas_and_spaces(tape: Tape, session: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text('tuples = ["01234", "45678"]\nthresholds = [2048, 4096]\n')
+    config = load_critic_config(NTupleCriticConfig, tmp_path / "x.toml")
+    assert (config.tuples, config.tiles) == ("01234 45678", (2048, 4096))
+    for text in ("2048,4096", "2048 4096", " 2048, 4096 "):
+        flags = {"thresholds": text, "stages": text}
+        config = load_critic_config(NTupleCriticConfig, None, flags)
+        assert (config.tiles, config.stages) == ((2048, 4096), "2048 4096")
+        line = tape("export", session, "--runs", "--format", "jsonl", "--out", "-", "--labels", text).out
+        assert {"reached_2048", "reached_4096"} <= set(json.loads(line.splitlines()[0]))
+
+
 @pytest.mark.parametrize("kind", list(error_tree()))
 def test_errors_end_with_their_code_and_a_hint(
     tape: Tape, monkeypatch: pytest.MonkeyPatch, kind: type[errors.TapeError]
@@ -371,6 +386,7 @@ _SIGNALLED = """
 import signal, sys, time, weakref
 from tape2048.io.durable import new_file
 from tape2048_tools import cli
+from tape2048_tools.options.critic import load_critic_config
 
 def send(*_):
     for name in sys.argv[2:]:

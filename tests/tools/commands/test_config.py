@@ -149,5 +149,5 @@ def test_the_uncommented_sample_is_the_defaults(tmp_path: Path) -> None:
 
 
 def test_the_sample_goes_to_standard_output(tape: Tape, tmp_path: Path) -> None:
-    assert tape("config", "init", "-").out == sample_toml()
+    assert tape("config", "init", "--out", "-").out == sample_toml()
     assert not (tmp_path / "-").exists()

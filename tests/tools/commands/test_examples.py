@@ -10,7 +10,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 def test_files_are_those_of_the_checkout(tape: Tape, tmp_path: Path) -> None:
-    done = tape("examples", str(tmp_path / "new"))
+    done = tape("examples", "--out", str(tmp_path / "new"))
     assert done.code == 0, done.err
     expected = [
         *(path for path in (CHECKOUT / "examples").iterdir() if path.is_file()),
@@ -25,9 +25,9 @@ def test_files_are_those_of_the_checkout(tape: Tape, tmp_path: Path) -> None:
 def test_nothing_is_replaced_unasked(tape: Tape, tmp_path: Path) -> None:
     mine = tmp_path / "imitate.py"
     mine.write_text("mine")
-    refused = tape("examples", str(tmp_path))
+    refused = tape("examples", "--out", str(tmp_path))
     assert refused.code == errors.NameTakenError.exit_code
     assert "imitate.py: the file exists" in refused.err
     assert mine.read_text() == "mine"
-    assert tape("examples", str(tmp_path), "--force").code == 0
+    assert tape("examples", "--out", str(tmp_path), "--force").code == 0
     assert mine.read_text() != "mine"

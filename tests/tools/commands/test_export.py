@@ -155,7 +155,7 @@ def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhe
         (["--format", "xlsx"], "'xlsx' is not one of"),
         ([], "--format"),
         (["--format", "jsonl", "--labels", "8192,9"], "powers of two"),
-        (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles separated by commas"),
+        (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles, as 8192,16384"),
         (["--format", "parquet", "--out", "-"], "only jsonl and csv can go to a pipe"),
         (["--format", "csv", "--u64", "text"], "--u64 text: csv holds every integer"),
         (["--format", "jsonl", "--compression", "zstd"], "jsonl supports none"),
