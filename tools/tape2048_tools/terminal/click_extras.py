@@ -184,7 +184,7 @@ def int_option(
 
 def out_option(text: str, metavar: str = "FILE", **attributes: Any) -> Callable[[Any], Any]:
     """Return the option for what a command writes: ``--out``, required unless ``attributes`` differ."""
-    attributes = {"required": True, "type": PATH} | attributes
+    attributes = {"required": True, "type": PATH, **attributes}
     return click.option("--out", "-o", metavar=metavar, help=text, **attributes)
 
 
@@ -295,7 +295,7 @@ class Command(click.Command):
             raise click.UsageError(f"No such option: {error.option_name}. It is now {new}.", ctx) from error
         except click.UsageError as error:
             if "--out" in names and "unexpected extra argument" in error.message:
-                error.message += ". --out names what is written."
+                raise click.UsageError(f"{error.message}. --out names what is written.", ctx) from error
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
