@@ -1,15 +1,32 @@
-"""Planted defects: the product's code with one line changed, to show that a test would notice.
+"""Planted defects: the product's code with a line changed, to show that a test notices.
 
-A Python function gets the code of its changed source; a compiled kernel is compiled anew from it, and stands
-in the module until the block is left.
+:func:`planted` changes a function in this process, for tests that search for defects themselves.
+
+``python -m tests.mutants [NUMBER...]`` plants forty defects in a copy of the checkout, one by one, and runs
+the tests that have to find each. It exits with 1 if a defect is not found, or if its text no longer exists.
+Run it before and after tests are removed or merged. It takes an hour.
 """
 
 import contextlib
 import importlib
 import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import textwrap
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
+
+CHECKOUT = Path(__file__).parents[1]
+PACKAGES = ("sdk", "recorder", "tools")
+
+#: Limit of the tests of a defect. Changed kernels are compiled again, which takes a minute or more.
+TESTS_S = 600
 
 
 class Mutant(NamedTuple):
@@ -55,3 +72,96 @@ def planted(mutant: Mutant) -> Iterator[None]:
         yield
     finally:
         function.__code__ = before
+
+
+#: Forty defects: what a defect breaks, the old text, the new text, and the tests that have to find it.
+FORTY = CHECKOUT / "tests/mutants.txt"
+
+
+class Defect(NamedTuple):
+    """A defect of :data:`FORTY`."""
+
+    about: str
+    old: str
+    new: str
+    tests: list[str]
+
+    def place(self, root: Path) -> tuple[Path, str]:
+        """Return the only file of the product that has the old text, and its content."""
+        paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
+        found = [(path, text) for path in paths if self.old in (text := path.read_text())]
+        if len(found) != 1 or found[0][1].count(self.old) != 1:
+            raise LookupError(f"the old text is in {len(found)} files; expected it once in one file")
+        return found[0]
+
+
+def forty() -> list[Defect]:
+    """Read :data:`FORTY`."""
+    text = FORTY.read_text()
+    found = re.findall(r"^# (.*)\n- ((?:.|\n)*?)\n\+ ?((?:.|\n)*?)\n\? (.*)$", text, re.MULTILINE)
+    return [Defect(about, old, new, tests.split()) for about, old, new, tests in found]
+
+
+def copy_checkout(root: Path) -> None:
+    """Copy the checkout, for which the environment names the cache of machine code."""
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(CHECKOUT, root, ignore=shutil.ignore_patterns(".*", "__pycache__", "_build"))
+    compiler = root / "sdk/tape2048/jit/compiler.py"
+    named = compiler.read_text().replace("digest.hexdigest()[:16]", 'os.environ["KERNELS"]')
+    compiler.write_text(named)
+
+
+def find(defect: Defect, root: Path) -> str | None:
+    """Plant a defect in a copy and run its tests; return the test that failed, or None.
+
+    Only the compiled functions of the changed file are compiled again. Functions of other files stay as they
+    are, even if they inline the change. Otherwise, each defect in a kernel would take minutes.
+    """
+    path, text = defect.place(root)
+    before, compiled = path.stat(), re.search("register_jitable|@kernel|@chooses", text)
+    cache = Path(f"{root}.kernels")
+    sound, planted = (cache / f"tape2048/kernels-{name}" for name in ("sound", "planted"))
+    if compiled and sound.exists():
+        shutil.copytree(sound, planted)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(str(root / package) for package in PACKAGES),
+        "NUMBA_CACHE_DIR": str(cache),
+        "KERNELS": "planted" if compiled else "sound",
+        "OMP_NUM_THREADS": "1",
+    }
+    limit = ["timeout", "-k", "5", str(TESTS_S)]
+    command = [*limit, sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *defect.tests]
+    path.write_text(text.replace(defect.old, defect.new))
+    try:
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        path.write_text(text)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # which machine code is compared with
+        shutil.rmtree(planted, ignore_errors=True)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if failed is None and done.returncode not in {0, 124}:
+        raise LookupError(f"pytest: {done.stdout[-200:]}{done.stderr[-200:]}")
+    return failed[1] if failed else None
+
+
+def main(numbers: list[int]) -> int:
+    """Plant the defects with these numbers, from 1, or all; return the exit code."""
+    defects = forty()
+    root = Path(tempfile.gettempdir(), "tape2048-mutants")  # the same one again, for its machine code
+    copy_checkout(root)
+    missed = 0
+    for number in numbers or range(1, len(defects) + 1):
+        defect, begin = defects[number - 1], time.monotonic()
+        try:
+            result = find(defect, root) or "NOT FOUND"
+        except LookupError as error:
+            result = f"NOT FOUND: {error}"
+        missed += result.startswith("NOT FOUND")
+        sys.stdout.write(f"{number:2} {time.monotonic() - begin:4.0f} s  {defect.about}: {result}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{missed or 'no'} defects were not found\n")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main([int(text) for text in sys.argv[1:]]))
