@@ -29,7 +29,7 @@ dropped. An epoch of the mixture is as many batches as the rows of all sources f
 large share is served several times in it. The ranks take batches in turns. A state has each source's place,
 so any number of ranks, with any batch size, continues where the saved ones stopped.
 
-**Pools.** ``pool_rows`` suits rows on a slow disk that do not fit the memory; see ``pool``.
+**Pools.** ``pool_rows`` suits rows on a slow disk that do not fit the memory; see ``gatherer.PoolReader``.
 """
 
 from __future__ import annotations
