@@ -17,17 +17,16 @@ import msgspec
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
-from tape2048.formats.session import FORMAT_VERSION, RULES
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.daemon.daemon import Daemon, Reload
-from tape2048_recorder.daemon.instance import GameState, Instance, Ledger, ProgressFile
+from tape2048_recorder.daemon.instance import GameProgress, Instance, Ledger
 from tape2048_recorder.daemon.supervisor import Supervisor
-from tape2048_recorder.daemon.weights import LiveWeights, Playing
+from tape2048_recorder.daemon.weights import Playing
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
-from tape2048_recorder.recording.partial import Facts, utc_text
+from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
 from tape2048_recorder.recording.world import REAL, World
@@ -169,6 +168,7 @@ def run(
         player_args = check_player(config.player, config.player_args)
         out_dir = _prepare(Path(config.out_dir), config.min_free_mb)
         instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))
+        progress = GameProgress(instance, config)
         service = stack.enter_context(
             Service(reporter, config, instance.status_path, os.environ, instance.lost)
         )
@@ -180,86 +180,34 @@ def run(
                 changed(now)
 
             reload = Reload(load, service, around=service.manager.reloading, changed=apply)
-        return _run(
-            config,
-            service,
-            begun=begun,
-            out_dir=out_dir,
-            instance=instance,
-            signals=signals,
-            player_args=player_args,
-            reload=reload,
-        )
+        played = msgspec.structs.replace(config, seed=progress.state.seed, player_args=player_args)
+        return record(config, played, service, progress, begun=begun, signals=signals, reload=reload)
 
 
-def _run(
+def record(
     config: RecorderConfig,
-    reporter: Service,
+    played: RecorderConfig,
+    service: Service,
+    progress: GameProgress,
     *,
     begun: float,
-    out_dir: Path,
-    instance: Instance,
     signals: Signals,
-    player_args: dict[str, int | float | str | bool],
     reload: Reload | None,
     world: World = REAL,
 ) -> RecordingSummary:
-    seed = int.from_bytes(world.os.urandom(8)) if config.seed is None else config.seed
-    fresh = GameState.new(seed, config.lease)
-    state = fresh if config.seed is None else instance.load_state(seed, config.lease)
-    progress = ProgressFile(instance, config.seed, config.lease)
-    #: The settings as workers receive them.
-    played = msgspec.structs.replace(config, seed=seed, player_args=player_args)
+    """Record as :func:`run` does, with the instance's lock held.
 
-    def make_facts(started_at: str, generation: int) -> Facts:
-        assert playing.player_sha256 is not None  # a block comes from a worker that was ready
-        facts = Facts(
-            format_version=FORMAT_VERSION,
-            engine=f"tape2048/{__version__}",
-            player=played.player,
-            player_args=dict(player_args),
-            player_sha256=playing.player_sha256,
-            seed=seed,
-            sample_rate=played.sample_rate,
-            record_action=played.record_action,
-            storage=played.storage,
-            model_tag=played.tag,
-            host=platform.node(),
-            instance=played.instance,
-            started_at=started_at,
-            config=effective(daemon.config),
-            config_sha256=config_sha256(daemon.config),
-            rules=RULES,
-        )
-        return facts if live is None else live.facts(facts, generation)
-
-    with contextlib.ExitStack() as stack:
-        with _resource_errors("no memory to share with workers could be made", "open files"):
-            supervisor = Supervisor(played, world)
-        stack.callback(supervisor.close)
-        live = None
-        if config.model_dir is not None:
-            keep_dir = out_dir / f".{config.instance}.weights"
-            live = LiveWeights(
-                Path(config.model_dir), config.model_files, keep_dir, reporter, supervisor.offer_weights
-            )
-        playing = stack.enter_context(contextlib.closing(Playing(supervisor, live)))
-        with _resource_errors("no process or thread could be started", "tasks"):
-            for worker in supervisor.workers:  # they compile during the recovery
-                supervisor.start(worker)
-            reporter.manager.starting("publishing what the last recorder left, if it was killed")
-            recovered = recover_all(out_dir, config.instance, reporter, world)
-            progress.cover(state.next_id)
-            recording = Recording(out_dir, config, make_facts, world)
-        stack.pop_all()  # from here on the daemon ends the workers
-
+    ``played`` is the configuration with the seed in effect and every parameter of the player.
+    """
+    out_dir = progress.instance.out_dir
+    playing, recording, recovered = _start(config, played, service, progress, world)
     daemon = Daemon(
         config=config,
-        reporter=reporter,
-        supervisor=supervisor,
+        reporter=service,
+        supervisor=playing.supervisor,
         recording=recording,
         ledger=Ledger(
-            state,
+            progress.state,
             games_max=config.max_games,
             workers=config.worker_count,
             in_order=not is_batched(config.player),
@@ -272,20 +220,48 @@ def _run(
         world=world,
     )
     lease = f", lease {config.lease}" if config.lease else ""
-    reporter.event(
+    service.event(
         "info",
         f"recording {config.player} with {counted(config.worker_count, 'worker')} into {out_dir} "
-        f"(seed {seed}{lease}, instance {config.instance})",
+        f"(seed {played.seed}{lease}, instance {config.instance})",
     )
     try:
         daemon.run()
     finally:
         playing.close()
-        if instance.lost() is None:  # else that is the error it ends with
+        if progress.instance.lost() is None:  # else that is the error it ends with
             try:
                 progress.settle(daemon.ledger.state())
             except StorageError as error:  # nothing that is recorded is lost
-                reporter.event("warning", f"{error}. The next start with this seed skips some games")
+                service.event("warning", f"{error}. The next start with this seed skips some games")
+    return _summary(daemon, out_dir, recovered)
+
+
+def _start(
+    config: RecorderConfig, played: RecorderConfig, service: Service, progress: GameProgress, world: World
+) -> tuple[Playing, Recording, list[Path]]:
+    """Start the workers, which compile during the recovery; return the recovered sessions too."""
+    instance = progress.instance
+    with contextlib.ExitStack() as stack:
+        with _resource_errors("no memory to share with workers could be made", "open files"):
+            supervisor = Supervisor(played, world)
+        stack.callback(supervisor.close)
+        playing = stack.enter_context(
+            contextlib.closing(Playing(played, instance.out_dir, supervisor, service))
+        )
+        with _resource_errors("no process or thread could be started", "tasks"):
+            for worker in supervisor.workers:
+                supervisor.start(worker)
+            service.manager.starting("publishing what the last recorder left, if it was killed")
+            recovered = recover_all(instance.out_dir, played.instance, service, world)
+            progress.cover(progress.state.next_id)
+            recording = Recording(instance.out_dir, config, playing.facts, world)
+        stack.pop_all()  # from here on the daemon ends the workers
+    return playing, recording, recovered
+
+
+def _summary(daemon: Daemon, out_dir: Path, recovered: list[Path]) -> RecordingSummary:
+    """Summarise a life that has ended; an error if it lost finished games or recorded none."""
     if daemon.finished_games_lost:
         raise DiskFullError(
             f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
@@ -305,7 +281,7 @@ def _run(
         steps=tally.steps,
         rows=tally.rows,
         bytes=daemon.counts.session_bytes,
-        elapsed_s=world.now - begun,
+        elapsed_s=daemon.world.now - daemon.begun,
         mean_score=tally.mean_score,
         score_max=tally.score_max,
         highest_tile=tally.highest_tile,

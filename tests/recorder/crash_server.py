@@ -25,7 +25,8 @@ from materials import SEED, Prepared, load_blocks, make_facts, publish
 from tests.mutants import Mutant, planted
 
 from tape2048.errors import TapeError
-from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
+from tape2048_recorder.daemon.instance import GameProgress, GameState, Instance
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recording.partial import PartialSession
 from tape2048_recorder.recording.publish import recover_all
 
@@ -80,7 +81,7 @@ class Scene:
         """Two sessions with one name: one with a hole, closed while the other one is being written."""
         instance = Instance(self.root, "default")
         recover_all(self.root, "default", Silent())
-        ProgressFile(instance, SEED).cover(0)
+        GameProgress(instance, RecorderConfig(seed=SEED)).cover(0)
         first = self._begin(1)
         if first is not None:
             # Four workers get ranges. They finish in another order, and one dies in the middle of its write.
@@ -102,7 +103,7 @@ class Scene:
             self._write_back()
             self._publish(second)
         with self._storage_errors():
-            ProgressFile(instance, SEED).settle(GameState(SEED, 100))
+            GameProgress(instance, RecorderConfig(seed=SEED)).settle(GameState(SEED, 100))
         instance.close()
 
     def recovery(self) -> None:

@@ -69,7 +69,7 @@ from tape2048_recorder.status.signals import ROTATE, STOP_NOW, Signals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tape2048_recorder.daemon.instance import Ledger, ProgressFile
+    from tape2048_recorder.daemon.instance import GameProgress, Ledger
     from tape2048_recorder.daemon.weights import Playing
     from tape2048_recorder.recording.publish import PublishOutcome
 
@@ -268,7 +268,7 @@ class Daemon:
     supervisor: Supervisor
     recording: Recording
     ledger: Ledger
-    progress: ProgressFile
+    progress: GameProgress
     playing: Playing
     signals: Signals
     begun: float

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048.io.durable import storage_error, storage_errors
 from tape2048.session.locks import LOCKS_DIRECTORY
-from tape2048_recorder.record_options import NUMBER_BITS
+from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.report import status_path
 
@@ -71,7 +71,7 @@ class Instance:
         directory = out_dir / LOCKS_DIRECTORY
         self.state_path = directory / f"{name}.json"
         self.status_path = status_path(out_dir, name)
-        self._out_dir = out_dir
+        self.out_dir = out_dir
         self._lock_path = directory / f"{name}.lock"
         self._known: list[GameState] | None = None  # the file's content; None: not read yet
         with storage_errors(out_dir, "preparing the output directory"):
@@ -107,7 +107,7 @@ class Instance:
                 if os.path.samestat(held, self._lock_path.lstat()):
                     return None
             except (FileNotFoundError, NotADirectoryError):
-                if held.st_nlink and not self._world.files.path_exists(self._out_dir):
+                if held.st_nlink and not self._world.files.path_exists(self.out_dir):
                     return None
                 found = "is gone"
         except OSError:  # the device does not tell; asked again with the next tick
@@ -159,25 +159,29 @@ class Instance:
         self._world.os.close(self._fd)
 
 
-class ProgressFile:
-    """The progress of an instance's games, on disk.
+class GameProgress:
+    """The progress of a recorder's games: ``state`` is that at its start. Later progress is saved ahead.
 
-    It is always ahead of the games, so that a crash skips ids and repeats none. Only a configured seed is
-    remembered. A random one (None) is never used again.
+    The file is always ahead of the games, so that a crash skips ids and repeats none. Only a configured seed
+    is remembered. A random one is drawn at each start, and never used again.
     """
 
-    def __init__(self, instance: Instance, seed: int | None, lease: int = 0) -> None:
+    def __init__(self, instance: Instance, config: RecorderConfig, world: World = REAL) -> None:
         self.instance = instance
-        self._seed = seed
-        self._lease = lease
+        self._saves = config.seed is not None
+        if config.seed is None:
+            self.state = GameState.new(int.from_bytes(world.os.urandom(8)), config.lease)
+        else:
+            self.state = instance.load_state(config.seed, config.lease)
         self._covered = 0
 
     def cover(self, next_id: int) -> None:
         """Save ahead, before ids up to ``next_id`` are handed out; writes when half of the lead is used."""
-        if self._seed is None or next_id + IDS_AHEAD // 2 <= self._covered:
+        if not self._saves or next_id + IDS_AHEAD // 2 <= self._covered:
             return
+        ahead = GameState(self.state.seed, next_id + IDS_AHEAD, lease=self.state.lease)
         try:
-            self.instance.save_state(GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease))
+            self.instance.save_state(ahead)
         except OSError as error:
             if next_id > self._covered:
                 raise storage_error(error, self.instance.state_path, _SAVING) from error
@@ -186,7 +190,7 @@ class ProgressFile:
 
     def settle(self, state: GameState) -> None:
         """Save the exact progress, at the end of a life."""
-        if self._seed is not None:
+        if self._saves:
             with storage_errors(self.instance.state_path, _SAVING):
                 self.instance.save_state(state)
 

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import platform
 import re
 import shutil
 import stat
@@ -25,7 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from tape2048._version import __version__
 from tape2048.errors import PlayerError, RecorderError
+from tape2048.formats.session import FORMAT_VERSION, RULES
 from tape2048.io.durable import storage_error
 from tape2048_recorder.ipc.protocol import (
     LOADS,
@@ -36,12 +39,14 @@ from tape2048_recorder.ipc.protocol import (
     WeightsRefused,
     WeightsTaken,
 )
+from tape2048_recorder.record_options import config_sha256, effective
+from tape2048_recorder.recording.partial import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tape2048_recorder.daemon.supervisor import Supervisor, WorkerPlace
-    from tape2048_recorder.recording.partial import Facts
+    from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.report import Reporter
 
@@ -252,14 +257,52 @@ class LiveWeights:
 class Playing:
     """The player of all workers, and its weights where they change during recording."""
 
-    def __init__(self, supervisor: Supervisor, live: LiveWeights | None) -> None:
-        self._supervisor = supervisor
-        self._live = live
+    def __init__(
+        self, played: RecorderConfig, out_dir: Path, supervisor: Supervisor, reporter: Reporter
+    ) -> None:
+        self._played = played
+        self.supervisor = supervisor
+        self._live: LiveWeights | None = None
         self._offered: dict[int, int] = {}  # the last generation, by worker
         self._died: Counter[int] = Counter()  # workers that ended while loading, by generation
         self.player_sha256: str | None = None
-        if live is not None:
-            supervisor.weights = live.proven
+        if played.model_dir is not None:
+            self._live = LiveWeights(
+                Path(played.model_dir),
+                played.model_files,
+                out_dir / f".{played.instance}.weights",
+                reporter,
+                supervisor.offer_weights,
+            )
+            supervisor.weights = self._live.proven
+
+    def facts(self, config: RecorderConfig, started_at: str, generation: int) -> Facts:
+        """Return the facts of a session of games that a generation of the weights plays.
+
+        ``config`` is the configuration in effect: a reload may have changed it since the start.
+        """
+        assert self.player_sha256 is not None  # a block comes from a worker that was ready
+        played = self._played
+        assert played.seed is not None
+        facts = Facts(
+            format_version=FORMAT_VERSION,
+            engine=f"tape2048/{__version__}",
+            player=played.player,
+            player_args=dict(played.player_args),
+            player_sha256=self.player_sha256,
+            seed=played.seed,
+            sample_rate=played.sample_rate,
+            record_action=played.record_action,
+            storage=played.storage,
+            model_tag=played.tag,
+            host=platform.node(),
+            instance=played.instance,
+            started_at=started_at,
+            config=effective(config),
+            config_sha256=config_sha256(config),
+            rules=RULES,
+        )
+        return facts if self._live is None else self._live.facts(facts, generation)
 
     def on_ready(self, index: int, message: Ready) -> RecorderError | None:
         """Note a worker's player; return an error where it differs from the others'."""
@@ -287,11 +330,11 @@ class Playing:
         """Close the sessions of weights that no worker plays any more; ``look`` for newer weights."""
         if self._live is None:
             return
-        oldest = int(self._supervisor.shared.slots["oldest"].min())
+        oldest = int(self.supervisor.shared.slots["oldest"].min())
         recording.retire(oldest)
         if look:
-            busy = self._supervisor.shared.slots["busy"]
-            for worker in self._supervisor.workers:
+            busy = self.supervisor.shared.slots["busy"]
+            for worker in self.supervisor.workers:
                 if not worker.alive and busy[worker.index] == LOADS:
                     busy[worker.index] = 0
                     generation = self._offered[worker.index]
@@ -300,7 +343,7 @@ class Playing:
                         why = f"{LOADERS_MAX} workers ended while they loaded it"
                         self._live.on_message(WeightsRefused(generation, why))
             self._live.tick(now, oldest)
-            self._supervisor.weights = self._live.proven
+            self.supervisor.weights = self._live.proven
 
     def close(self) -> None:
         """Remove the copies of the weights, after the workers' end."""

@@ -59,8 +59,8 @@ class Recording:
 
     out_dir: Path
     config: RecorderConfig
-    #: Makes a session's facts from its start (UTC, RFC 3339) and the generation of weights that plays.
-    make_facts: Callable[[str, int], Facts]
+    #: Makes a session's facts: of the configuration, its start (UTC, RFC 3339), and the weights' generation.
+    make_facts: Callable[[RecorderConfig, str, int], Facts]
     world: World = REAL
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Recording:
             try:
                 session = PartialSession(
                     self.out_dir,
-                    self.make_facts(self._began[generation][1], generation),
+                    self.make_facts(self.config, self._began[generation][1], generation),
                     self._serial,
                     self.world,
                 )

@@ -220,7 +220,7 @@ def test_resident_memory_sums_live_processes() -> None:
 def test_a_changed_player_ends_it_for_a_restart() -> None:
     """Its file was replaced while the recorder ran, and then a worker was."""
     nobody: Any = None
-    playing = Playing(nobody, None)
+    playing = Playing(RecorderConfig(), Path(), nobody, nobody)
     assert playing.on_ready(0, Ready("a" * 64)) is None
     assert playing.on_ready(1, Ready("a" * 64)) is None
     error = playing.on_ready(0, Ready("b" * 64))

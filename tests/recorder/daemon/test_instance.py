@@ -16,8 +16,8 @@ from tests.sdk.builders import raising
 
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048_recorder.daemon import instance
-from tape2048_recorder.daemon.instance import GameState, Instance, ProgressFile
-from tape2048_recorder.record_options import LEASE_MAX
+from tape2048_recorder.daemon.instance import GameProgress, GameState, Instance
+from tape2048_recorder.record_options import LEASE_MAX, RecorderConfig
 
 from ..checks import descriptors
 from ..processes import environment
@@ -119,7 +119,7 @@ def test_a_seed_goes_on_after_another_was_used(root: Path) -> None:
         held = Instance(root, "default")
         state = held.load_state(seed)
         begins.append(state.next_id)
-        memory = ProgressFile(held, seed)
+        memory = GameProgress(held, RecorderConfig(seed=seed))
         memory.cover(state.next_id)
         memory.settle(GameState(seed, state.next_id + 10 * seed, ((4, 5),)))
         held.close()
@@ -130,7 +130,7 @@ def test_each_lease_of_a_seed_goes_on_where_it_was(root: Path, mine: Instance) -
     leases = (0, 1, LEASE_MAX)
     for lease in leases:
         assert mine.load_state(7, lease) == GameState(7, lease << 40, lease=lease)
-        memory = ProgressFile(mine, 7, lease)
+        memory = GameProgress(mine, RecorderConfig(seed=7, lease=lease))
         memory.cover(lease << 40)
         assert mine.load_state(7, lease).next_id == (lease << 40) + instance.IDS_AHEAD
         memory.settle(GameState(7, (lease << 40) + lease + 1, lease=lease))
@@ -193,19 +193,19 @@ def test_an_unreadable_progress_file_is_an_error(root: Path, mine: Instance) -> 
     assert caught.value.path == str(state_file(root))
 
 
-class TestProgressFile:
+class TestGameProgress:
     @pytest.fixture(autouse=True)
     def _near(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(instance, "IDS_AHEAD", 100)
 
     def test_it_is_always_ahead_of_what_is_handed_out(self, mine: Instance) -> None:
-        memory = ProgressFile(mine, 7)
+        memory = GameProgress(mine, RecorderConfig(seed=7))
         for next_id in [*range(0, 1000, 7), 5000, 5001, 10**9]:
             memory.cover(next_id)
             assert mine.load_state(7).next_id >= next_id
 
     def test_it_is_written_now_and_then(self, root: Path, mine: Instance) -> None:
-        memory = ProgressFile(mine, 7)
+        memory = GameProgress(mine, RecorderConfig(seed=7))
         files = set()
         for next_id in range(1000):
             memory.cover(next_id)
@@ -213,13 +213,13 @@ class TestProgressFile:
         assert len({next_id for _, next_id in files}) <= 1 + 1000 // 50
 
     def test_a_random_seed_is_not_remembered(self, root: Path, mine: Instance) -> None:
-        memory = ProgressFile(mine, None)
+        memory = GameProgress(mine, RecorderConfig())
         memory.cover(10**9)
         memory.settle(GameState(7, 10**9))
         assert not state_file(root).exists()
 
     def test_a_failed_save_matters_when_the_lead_is_used(self, root: Path, mine: Instance) -> None:
-        memory = ProgressFile(mine, 7)
+        memory = GameProgress(mine, RecorderConfig(seed=7))
         memory.cover(0)
         state_file(root).unlink()
         state_file(root).mkdir()

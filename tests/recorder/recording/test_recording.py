@@ -33,7 +33,7 @@ from ..processes import wait_until
 GAME_ROWS = 10
 
 
-def facts(started_at: str, _generation: int = 0) -> Facts:
+def facts(_config: RecorderConfig, started_at: str, _generation: int = 0) -> Facts:
     return Facts(
         format_version=1,
         engine="test",  # no game of ours: its boards do not follow one another
@@ -304,8 +304,8 @@ def test_a_tape_counts_with_its_future_anchors(
 ) -> None:
     config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=0, storage="tape", max_disk_mb=1000)
 
-    def on_tape(started_at: str, _generation: int) -> Facts:
-        return msgspec.structs.replace(facts(started_at), storage="tape")
+    def on_tape(config: RecorderConfig, started_at: str, _generation: int) -> Facts:
+        return msgspec.structs.replace(facts(config, started_at), storage="tape")
 
     recording = Recording(tmp_path, config, on_tape)
     block = tape_blocks[0]

@@ -22,11 +22,11 @@ from tape2048.formats.session import FileEntry
 from tape2048.io import durable
 from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
 from tape2048_recorder.daemon.daemon import Reload
-from tape2048_recorder.daemon.instance import Instance
+from tape2048_recorder.daemon.instance import GameProgress, Instance
 from tape2048_recorder.daemon.supervisor import WRITING_FACTOR
 from tape2048_recorder.ipc.protocol import WorkerSpec
 from tape2048_recorder.record_options import RecorderConfig
-from tape2048_recorder.recorder import _run
+from tape2048_recorder.recorder import record
 from tape2048_recorder.recording.world import World
 
 from .disk import OUT_DIR, ROOMY, Crash, Disk, File, SimulatedPath, System, remove_tree
@@ -546,14 +546,14 @@ class Life:
         reporter: Any = SimpleNamespace(event=self.event, status=self._status, manager=self.manager)
         try:
             with contextlib.closing(Instance(self.out_dir, "default", self.world)) as instance:
-                self.summary = _run(
+                progress = GameProgress(instance, self.config, self.world)
+                self.summary = record(
                     self.config,
+                    msgspec.structs.replace(self.config, seed=progress.state.seed),
                     reporter,
+                    progress,
                     begun=self.now,
-                    out_dir=self.out_dir,
-                    instance=instance,
                     signals=self.signals,  # type: ignore[arg-type]
-                    player_args={},
                     reload=Reload(self._load, reporter, changed=self._changed),
                     world=self.world,
                 )

@@ -57,9 +57,9 @@ MUTANTS = {
         "self._held.get(worker, deque())",
     ),
     "ids repeated after a crash": Mutant(
-        f"{_DAEMON}.instance:ProgressFile.cover",
-        "GameState(self._seed, next_id + IDS_AHEAD, lease=self._lease)",
-        "GameState(self._seed, next_id, lease=self._lease)",
+        f"{_DAEMON}.instance:GameProgress.cover",
+        "GameState(self.state.seed, next_id + IDS_AHEAD, lease=self.state.lease)",
+        "GameState(self.state.seed, next_id, lease=self.state.lease)",
     ),
     "a full disk ends publishing": Mutant(
         f"{_RECORDING}.publish:Publisher._publish", "final, error = self._gives_up, full", "error = full"
