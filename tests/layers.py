@@ -56,6 +56,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
 def imports(source: str) -> list[Import]:
     """Every import of a source text."""
     found: list[Import] = []
@@ -66,12 +67,12 @@ def imports(source: str) -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             found.extend(Import(module, alias.name, node.lineno, at_load) for alias in node.names)
-        children = list(ast.iter_child_nodes(node))
+        children = [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr)]
         if isinstance(node, ast.If) and re.fullmatch(r"(typing\.)?TYPE_CHECKING", ast.unparse(node.test)):
             for child in node.body:
                 visit(child, at_load=False)
             children = list(node.orelse)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             at_load = False
         for child in children:
             visit(child, at_load=at_load)

@@ -247,15 +247,23 @@ def test_the_picture_shows_the_sources() -> None:
     )
 
 
-@pytest.mark.parametrize(("module", "forbidden"), LOADS_WITHOUT.items(), ids=list(LOADS_WITHOUT))
-def test_a_module_loads_without(module: str, forbidden: tuple[str, ...]) -> None:
-    code = f"import sys, {module}; print(*[name for name in {forbidden!r} if name in sys.modules])"
+@pytest.mark.parametrize("package", sorted({name for names in LOADS_WITHOUT.values() for name in names}))
+def test_a_module_loads_without(package: str) -> None:
+    """The modules are imported one after the other; the first one that loads the package is named."""
+    those = [module for module, names in LOADS_WITHOUT.items() if package in names]
+    code = f"""
+import importlib, sys
+for module in {those!r}:
+    importlib.import_module(module)
+    if {package!r} in sys.modules:
+        sys.exit(f"{{module}} loads {package}")
+"""
     packages = os.pathsep.join(str(CHECKOUT / subpackage) for subpackage in ROOTS.values())
     done = subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": packages},
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": packages},
     )  # fmt: skip
-    assert done.stdout.split() == []
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_the_source_distribution_is_complete() -> None:
@@ -280,6 +288,5 @@ def test_exit_codes_group_the_errors() -> None:
 
 def test_every_error_is_defined_in_one_place() -> None:
     for path in modules().values():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and re.match(r"[A-Z].*Error$", node.name):
-                assert path.name == "errors.py", f"{path}: {node.name}"
+        found = re.findall(r"^ *class ([A-Z]\w*Error)\b", path.read_text(), re.MULTILINE)
+        assert path.name == "errors.py" or not found, f"{path}: {found}"
