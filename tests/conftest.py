@@ -38,8 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
         time.sleep(2 * int(name.removeprefix("gw")))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take long first; the order within a file stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files that take long first if several processes share the files; else the order stays."""
+    if not hasattr(config, "workerinput"):
+        return
     here = Path(__file__).parent
     place = {here / name: place for place, name in enumerate(_LONG_FILES)}
     items.sort(key=lambda item: place.get(item.path, len(place)))

@@ -111,37 +111,44 @@ def copy_checkout(root: Path) -> None:
     compiler.write_text(named)
 
 
+def first_failure(root: Path, tests: list[str], kernels: str) -> str | None:
+    """Run tests in a copy, with a cache of machine code; return the first that fails, or None."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(str(root / package) for package in PACKAGES),
+        "NUMBA_CACHE_DIR": f"{root}.kernels",
+        "KERNELS": kernels,
+        "OMP_NUM_THREADS": "1",
+    }
+    limit = ["timeout", "-k", "5", str(TESTS_S)]
+    command = [*limit, sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if failed is None and done.returncode not in {0, 124}:
+        raise LookupError(f"pytest: {done.stdout[-200:]}{done.stderr[-200:]}")
+    return failed[1] if failed else None
+
+
 def find(defect: Defect, root: Path) -> str | None:
-    """Plant a defect in a copy and run its tests; return the test that failed, or None.
+    """Plant a defect in a copy and run its tests; return the test that fails, and passes without it, or None.
 
     Only the compiled functions of the changed file are compiled again. Functions of other files stay as they
     are, even if they inline the change. Otherwise, each defect in a kernel would take minutes.
     """
     path, text = defect.place(root)
     before, compiled = path.stat(), re.search("register_jitable|@kernel|@chooses", text)
-    cache = Path(f"{root}.kernels")
-    sound, planted = (cache / f"tape2048/kernels-{name}" for name in ("sound", "planted"))
+    sound, planted = (Path(f"{root}.kernels/tape2048/kernels-{name}") for name in ("sound", "planted"))
     if compiled and sound.exists():
         shutil.copytree(sound, planted)
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(str(root / package) for package in PACKAGES),
-        "NUMBA_CACHE_DIR": str(cache),
-        "KERNELS": "planted" if compiled else "sound",
-        "OMP_NUM_THREADS": "1",
-    }
-    limit = ["timeout", "-k", "5", str(TESTS_S)]
-    command = [*limit, sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *defect.tests]
     path.write_text(text.replace(defect.old, defect.new))
     try:
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        failed = first_failure(root, defect.tests, "planted" if compiled else "sound")
     finally:
         path.write_text(text)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # which machine code is compared with
         shutil.rmtree(planted, ignore_errors=True)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    if failed is None and done.returncode not in {0, 124}:
-        raise LookupError(f"pytest: {done.stdout[-200:]}{done.stderr[-200:]}")
-    return failed[1] if failed else None
+    if failed and first_failure(root, [failed.split("[")[0]], "sound"):
+        raise LookupError(f"without the defect, {failed} fails as well")
+    return failed
 
 
 def main(numbers: list[int]) -> int:
