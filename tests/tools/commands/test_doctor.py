@@ -98,6 +98,14 @@ def test_a_compiler_that_is_switched_off(tmp_path: Path, monkeypatch: pytest.Mon
     assert (check.status, check.hint) == ("fail", "unset NUMBA_DISABLE_JIT")
 
 
+def test_a_worker_for_each_core_needs_files(tmp_path: Path) -> None:
+    config, limit = (
+        CONFIG.replace("workers = 2", "workers = 0"),
+        {resource.RLIMIT_NOFILE: doctor.FILES_OF_DAEMON},
+    )
+    assert found(tmp_path, config, limit=limit)["open files"].status == "fail"
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_what_is_wrong_is_said(tmp_path: Path, name: str) -> None:
     answers, check, status, said = ANSWERS[name]
