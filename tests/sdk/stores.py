@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tape2048.io.durable import Staging, write_file
+from tape2048.io.durable import Draft, write_file
 from tape2048.io.objects import Store
 from tape2048.session.remote import download, read_manifest
 
@@ -104,8 +104,8 @@ def fetch_session(store: Store, name: str, root: Path) -> Path:
     if not target.is_dir():
         manifest, text = read_manifest(store, name)
         root.mkdir(parents=True, exist_ok=True)
-        with Staging(target) as staging:
-            download(store, name, manifest, staging.path)
-            write_file(staging.path / "manifest.json", text)
-            staging.publish()
+        with Draft(target) as draft:
+            download(store, name, manifest, draft.path)
+            write_file(draft.path / "manifest.json", text)
+            draft.publish()
     return target

@@ -50,7 +50,7 @@ from tape2048.formats.metadata import flush_entry
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import FileEntry
 from tape2048.io.durable import (
-    Staging,
+    Draft,
     fsync_dir,
     fsync_path,
     hold_lock,
@@ -269,13 +269,13 @@ def _new_dataset(target: Path, shard_rows: int | None, old: Opened | None = None
     """Give the writer of a draft; publish it, instead of ``old``, when the block ends without an error."""
     with (
         storage_errors(target, "writing it"),
-        Staging(target) as staging,
-        closing(DatasetWriter(staging.path, shard_rows, old)) as writer,
+        Draft(target) as draft,
+        closing(DatasetWriter(draft.path, shard_rows, old)) as writer,
     ):
         writer.copy_old()
         yield writer
         writer.finish()
-        staging.publish(exchange=old is not None)
+        draft.publish(exchange=old is not None)
 
 
 def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list[RunSource]:

@@ -37,7 +37,7 @@ from tape2048.formats.session import (
     session_header,
     step_dtype,
 )
-from tape2048.io.durable import Staging, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
+from tape2048.io.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import crc32c, crc32c_combine
 from tape2048.maintenance.validation import check_draft, validate_session
 from tape2048.players import engine_text, identity_of
@@ -273,9 +273,9 @@ def write_session(
         1
     """
     target = Path(os.path.abspath(directory))
-    with storage_errors(target, "writing it"), Staging(target) as staging:
-        count = (_write_tape if storage == TAPE else _write_files)(staging.path, runs, facts or {})
-        staging.publish()
+    with storage_errors(target, "writing it"), Draft(target) as draft:
+        count = (_write_tape if storage == TAPE else _write_files)(draft.path, runs, facts or {})
+        draft.publish()
     return count
 
 
@@ -431,8 +431,8 @@ def repack_session(
     with storage_errors(root, "writing the session"):
         root.mkdir(parents=True, exist_ok=True)
         target = root / session.name
-        with Staging(target) as staging:
-            draft = staging.path / "session"
+        with Draft(target) as hidden:
+            draft = hidden.path / "session"
             draft.mkdir()
             if storage == TAPE:
                 size = _rows_onto_tape(draft, session, replayer, advance, lossy=lossy)

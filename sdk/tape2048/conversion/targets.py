@@ -56,7 +56,7 @@ from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.formats.session import ROWS, TAPE
-from tape2048.io.durable import Staging, new_file, storage_errors, sweep_drafts, write_all
+from tape2048.io.durable import Draft, new_file, storage_errors, sweep_drafts, write_all
 from tape2048.players import identity_of
 from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2
@@ -359,11 +359,11 @@ def _write_run_files(flow: _Flow) -> None:
             write(flow.target, run)
         return
     taken: set[str] = set()
-    with storage_errors(flow.target, "writing it"), Staging(flow.target) as staging:
+    with storage_errors(flow.target, "writing it"), Draft(flow.target) as draft:
         for name, number, run in flow.named():
             stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
             while stem in taken:
                 stem = f"{stem}-{flow.count - 1:06d}"
             taken.add(stem)
-            write(staging.path / f"{stem}{FORMATS[flow.kind].suffix}", run)
-        staging.publish()
+            write(draft.path / f"{stem}{FORMATS[flow.kind].suffix}", run)
+        draft.publish()

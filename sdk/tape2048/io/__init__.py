@@ -1,1 +1,1 @@
-"""Files: durable writes, untrusted reads, staging directories, SQLite, checksums, bulk reads."""
+"""Files: durable writes, untrusted reads, drafts, SQLite, checksums, bulk reads."""

@@ -5,8 +5,18 @@ replace (a plain ``rename`` silently replaces an empty directory), and a failed 
 same file (the second one reports success for pages that the kernel has dropped). Unless they name another
 class, functions raise the OSError of the operating system.
 
-A staging directory is written under a draft name and locked. The lock (``flock``) ends with its process,
-however that ends, so a staging directory without a lock was left by a dead process, and can be removed.
+A draft is a hidden file or directory beside its target (:func:`new_file`, :class:`Draft`):
+
+=========  ================================================================================================
+name       ``.<16 hexadecimal digits>.tmp`` for a file, ``.<target>.<16 hexadecimal digits>.tmp`` for a
+           directory. Readers skip hidden names.
+lock       ``flock``. It ends with the draft's process, however that ends.
+publish    fsync, rename, fsync of the parent directory.
+sweep      :func:`sweep_drafts` removes drafts without a lock: their processes are dead.
+=========  ================================================================================================
+
+Two more kinds of hidden names are never swept by the name alone. ``.<name>.partial`` is work that the next
+process continues (columns, recordings). ``.<name>.removed`` is deleted once its new name is flushed.
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from tape2048.errors import DiskFullError, NameTakenError, StorageError, TooManyFilesError
+from tape2048.errors import BusyError, DiskFullError, NameTakenError, StorageError, TooManyFilesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,22 +242,24 @@ def refuse_special(path: Path) -> None:
 def sweep_drafts(directory: Path) -> list[Path]:
     """Remove drafts of files and directories that killed processes left in a directory; return their paths.
 
-    A live draft has a lock, which ends with its process. Drafts that cannot be removed stay.
+    Drafts that cannot be removed stay.
     """
-    removed = []
     with contextlib.suppress(OSError):
-        for path in directory.iterdir():
-            if (match := _DRAFT.fullmatch(path.name)) is None:
-                continue
-            is_kind, remove = (stat.S_ISDIR, shutil.rmtree) if match[1] else (stat.S_ISREG, type(path).unlink)
-            with (
-                contextlib.suppress(OSError),  # the others can still go
-                open_fd(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd,
-            ):
-                if is_kind(os.fstat(fd).st_mode) and try_lock(fd):
-                    remove(path)
-                    removed.append(path)
-    return removed
+        return [path for path in directory.iterdir() if _DRAFT.fullmatch(path.name) and remove_draft(path)]
+    return []
+
+
+def remove_draft(path: Path) -> bool:
+    """Remove a draft of a dead process; return whether it is gone. A draft with a lock is a live one."""
+    with (
+        contextlib.suppress(OSError),
+        open_fd(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd,
+    ):
+        mode = os.fstat(fd).st_mode
+        if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and try_lock(fd):
+            shutil.rmtree(path) if stat.S_ISDIR(mode) else path.unlink()
+            return True
+    return False
 
 
 @contextlib.contextmanager
@@ -335,26 +347,49 @@ def lock_directory(path: Path) -> int | None:
                 return fd
 
 
-class Staging:
+class Draft:
     """A new, locked directory beside a target; removed at the end of the block, unless published.
 
-    Drafts that dead processes left in the same directory are removed first (:func:`sweep_drafts`).
+    Drafts that dead processes left beside the target are removed first (:func:`sweep_drafts`).
     """
 
-    def __init__(self, target: Path) -> None:
-        self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-        self._target = target
-        self._fd: int | None = None
+    def __init__(self, target: Path, *, alone: bool = False) -> None:
+        """Name the draft. ``alone`` excludes other drafts of this target: BusyError while there is one."""
+        token = "0" * 16 if alone else secrets.token_hex(8)
+        self.path = target.with_name(f".{target.name}.{token}.tmp")
+        self._target, self._alone = target, alone
+        self._fd = -1
         self._published = False
 
     def __enter__(self) -> Self:
-        sweep_drafts(self._target.parent)
-        while self._fd is None:
-            self.path.mkdir()
-            # Another process's sweep may remove it before it is locked.
+        if not self._alone:
+            sweep_drafts(self._target.parent)
+        while self._fd < 0:
+            self.path.mkdir(exist_ok=True)
+            # Another process may sweep or publish it before it is locked.
             with contextlib.suppress(FileNotFoundError):
-                self._fd = lock_directory(self.path)
+                self._fd = self._lock()
+        if self._alone:  # a dead process may have left files
+            for left in self.path.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         return self
+
+    def _lock(self) -> int:
+        """Open and lock the draft; return its descriptor, or -1 if another process has it."""
+        with contextlib.ExitStack() as stack:
+            flags = os.O_RDONLY | os.O_DIRECTORY
+            fd = open_owned(self.path, flags) if self._alone else os.open(self.path, flags | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            try:
+                locked = try_lock(fd)
+            except OSError:  # NFS has no locks of directories. There, no sweep removes a draft
+                locked = not self._alone
+            if not locked and self._alone:
+                raise BusyError("another process writes it", path=self._target, hint="wait for it")
+            if locked and os.path.samestat(os.fstat(fd), self.path.stat()):
+                stack.pop_all()
+                return fd
+        return -1
 
     def publish(self, *, exchange: bool = False) -> None:
         """Flush the directory, rename it to the target, and flush the parent directory.
@@ -363,18 +398,14 @@ class Staging:
         existing target is a NameTakenError.
         """
         fsync_dir(self.path)
-        if exchange:
-            rename_exchange(self.path, self._target)
-        else:
-            rename_noreplace(self.path, self._target)
-            self._published = True
+        (rename_exchange if exchange else rename_noreplace)(self.path, self._target)
+        self._published = not exchange
         fsync_dir(self._target.parent)
 
     def __exit__(self, *_: object) -> None:
         if not self._published:
             shutil.rmtree(self.path, ignore_errors=True)
-        if self._fd is not None:
-            os.close(self._fd)
+        os.close(self._fd)
 
 
 def hold_lock(path: Path, stack: contextlib.ExitStack) -> None:

@@ -4,19 +4,17 @@ Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and
 conditional, because some servers ignore conditions: derive a unique key from its content. Listings are never
 cached.
 
-A directory of files appears atomically: upload its files below :meth:`Store.stage`, and put the last file
-with :meth:`Store.commit`. On S3, readers look for the last key. In a directory, the staged files have a
-hidden name until a rename. obstore's local store neither flushes nor stages, so directories do not use it.
+A directory of files appears atomically: upload its files in a block of :meth:`Store.publishing`. On S3,
+readers look for the last key. In a directory, the files are in a draft until a rename. obstore's local store
+neither flushes nor has drafts, so directories do not use it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import re
-import secrets
 import shutil
 import stat
 from abc import ABC, abstractmethod
@@ -26,16 +24,15 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, StoreError, TapeError
-from tape2048.io.durable import (
-    fsync_dir,
-    new_file,
-    open_fd,
-    rename_noreplace,
-    replace_file,
-    write_all,
-    write_file,
+from tape2048.errors import (
+    ConfigError,
+    MissingPackageError,
+    MissingPathError,
+    NameTakenError,
+    StoreError,
+    TapeError,
 )
+from tape2048.io.durable import Draft, fsync_dir, new_file, open_fd, replace_file, write_all, write_file
 from tape2048.io.reading import open_regular
 
 if TYPE_CHECKING:
@@ -81,12 +78,13 @@ class Store(ABC):
         with self._reached(key, "removing") as path, contextlib.suppress(FileNotFoundError):
             self._remove(path)
 
-    def stage(self, directory: str) -> str:
-        """Return the place for the files of a directory that is not visible yet; leftovers are removed."""
-        return directory
+    @contextlib.contextmanager
+    def publishing(self, directory: str, name: str, data: bytes) -> Iterator[str]:
+        """Yield the place for the files of a directory that is not visible before the end of the block.
 
-    def commit(self, directory: str, name: str, data: bytes) -> None:
-        """Put the last file of a staged directory, which makes it visible. A visible one stays."""
+        A last file, of this name and content, then makes it visible. A visible directory stays.
+        """
+        yield directory
         self.put(f"{directory}/{name}", data)
 
     def retract(self, directory: str, name: str) -> None:
@@ -146,8 +144,6 @@ class DirectoryStore(Store):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
-        #: Two agents may put one directory at a time (of a copied spool): neither has the other's files.
-        self._token = secrets.token_hex(4)
 
     @contextlib.contextmanager
     def _reached(self, key: str, doing: str) -> Iterator[Path]:
@@ -199,30 +195,21 @@ class DirectoryStore(Store):
         path.unlink()
         fsync_dir(path.parent)
 
-    def stage(self, directory: str) -> str:
-        """Return the draft of a directory that is not visible yet. Old remains are removed."""
-        staged = self._staged(directory)
-        with self._reached(staged, "removing what was left there") as left:
-            shutil.rmtree(left, ignore_errors=not left.exists())
-        return staged
-
-    def commit(self, directory: str, name: str, data: bytes) -> None:
-        """Put the last file of a staged directory, which makes it visible. A visible one stays."""
-        staged = self.root / self._staged(directory)
+    @contextlib.contextmanager
+    def publishing(self, directory: str, name: str, data: bytes) -> Iterator[str]:
+        """Yield the place for the files of a directory that is not visible before the end of the block."""
         with self._reached(directory, "publishing") as target:
-            if target.exists():
-                shutil.rmtree(staged, ignore_errors=True)
-                return
-            write_file(staged / name, data)
-            fsync_dir(staged)
-            rename_noreplace(staged, target)
-            fsync_dir(target.parent)
-            for left in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
-                shutil.rmtree(left, ignore_errors=True)  # of killed processes. A living one finds the target
-
-    def _staged(self, directory: str) -> str:
-        path = Path(directory)
-        return path.with_name(f".{path.name}.{self._token}.partial").as_posix()
+            self._make_directory(target.parent)
+            with Draft(target) as draft:
+                yield draft.path.relative_to(self.root).as_posix()
+                write_file(draft.path / name, data)
+                with contextlib.suppress(NameTakenError):  # of another agent, with a copied spool
+                    draft.publish()
+            # Of killed processes (without locks, or of earlier releases). A living one finds the target.
+            remains = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]+\.(tmp|partial)")
+            for left in target.parent.iterdir():
+                if remains.fullmatch(left.name):
+                    shutil.rmtree(left, ignore_errors=True)
 
     def retract(self, directory: str, name: str) -> None:  # noqa: ARG002 - the rename hides all files at once
         """Remove a directory, its last file first."""

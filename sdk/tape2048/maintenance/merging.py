@@ -33,7 +33,7 @@ from tape2048.formats.session import (
     FileEntry,
     session_header,
 )
-from tape2048.io.durable import Staging, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
+from tape2048.io.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import crc32c, crc32c_combine, open_regular, read_exactly
 from tape2048.maintenance.validation import BlockSums, check_draft
 from tape2048.session.columns import shared_columns
@@ -135,8 +135,8 @@ def merge_sessions(
     with storage_errors(root, "writing the merged session"):
         root.mkdir(parents=True, exist_ok=True)
         target = root / _name(facts)
-        with Staging(target) as staging:
-            draft = staging.path / "session"
+        with Draft(target) as hidden:
+            draft = hidden.path / "session"
             draft.mkdir()
             size = write(draft, parts, tables, facts, report, renumbered=renumbered)
             merged = Session.open(draft)

@@ -99,28 +99,33 @@ class ReadLock:
 
 
 def lock_for_reading(directory: Path) -> ReadLock | None:
-    """Keep a session from being removed; return None if there are no locks, or the directory's is taken."""
+    """Keep a session from being removed; return None if there are no locks, or the directory's is taken.
+
+    Raises:
+        MissingPathError: the session is gone, or is being removed.
+    """
     # Of links, only one instead of the directory itself matters: its target has other neighbours.
     root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
+    lock, locked = None, 0
     with _mutex:
         _unlock_released()
-        try:
-            file = _open(root) or _open(root)
-            if file is None:
-                return None  # locked as a whole, and not by a remover: that one's lock file would be there
-            byte = 0 if file.whole else _byte_of(directory.stat())
-            if file.counts.get(byte, 0) == 0 and not file.whole and not _lock(file.fd, fcntl.F_RDLCK, byte):
-                raise MissingPathError("no such file or directory (it is being removed)", path=directory)
-            file.counts[byte] = file.counts.get(byte, 0) + 1
-            lock = ReadLock(file, byte)
-        except OSError:
-            return None
-    # It may have been removed between stat() and the lock; from now on it cannot be.
+        # No locks, or locked as a whole, and not by a remover: that one's lock file would be there.
+        with contextlib.suppress(OSError):
+            if (file := _open(root) or _open(root)) is not None:
+                byte = 0 if file.whole else _byte_of(directory.stat())
+                held = file.counts.get(byte, 0)
+                if held == 0 and not file.whole and not _lock(file.fd, fcntl.F_RDLCK, byte):
+                    raise MissingPathError("no such file or directory (it is being removed)", path=directory)
+                file.counts[byte] = held + 1
+                lock, locked = ReadLock(file, byte), byte
+    # It may have been removed before the lock was taken; from now on it cannot be.
     try:
-        found = byte if file.whole else _byte_of(directory.stat())
-    except OSError:
-        found = -1
-    if found != byte:
+        is_it = locked in {0, _byte_of(directory.stat())}
+    except (FileNotFoundError, NotADirectoryError):
+        is_it = False
+    except OSError:  # the caller cannot read it either
+        is_it = locked == 0
+    if not is_it:
         raise MissingPathError("no such file or directory (it was removed just now)", path=directory)
     return lock
 

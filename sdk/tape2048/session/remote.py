@@ -14,13 +14,13 @@ The cache of a store's sessions is bounded, and shared by any number of processe
     <cache>/
         <name>/              a copy of a whole session; every byte was compared with its checksum
         .tables/<name>/      its metadata.db and manifest.json: the run table, without the rows
-        .<name>.fetching/    a download, locked by the process that makes it
+        .<name>.<0...>.tmp/  a download: a draft (``durable``), of one process at a time
         .recorder/           locks
 
 Nothing in it is ever out of date. A download takes its room before it begins: its files have their sizes at
-once, and sessions that no process holds go, the least recently used first. It appears by a rename. The
-remains of a killed process are removed when room is needed, or when the session is fetched again. Sessions in
-use are locked as in any directory (``locks``).
+once, and sessions that no process holds go, the least recently used first. It appears by a rename. Hidden
+directories without a lock are the remains of killed processes (also of earlier releases, with other names).
+They are removed when room is needed. Sessions in use are locked as in any directory (``locks``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -47,7 +47,6 @@ from tape2048.errors import (
     FormatError,
     ManifestError,
     MissingPathError,
-    NameTakenError,
     StoreError,
     TruncatedError,
 )
@@ -61,11 +60,10 @@ from tape2048.formats.session import (
     parse_manifest,
 )
 from tape2048.io.durable import (
-    Staging,
-    lock_directory,
+    Draft,
     open_fd,
     open_owned,
-    rename_exchange,
+    remove_draft,
     rename_noreplace,
     storage_errors,
     write_all,
@@ -79,6 +77,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from tape2048.io.objects import Store
+
+T = TypeVar("T")
 
 SESSIONS, _REMOVED = "sessions", "removed"
 _DIGEST_LENGTH = 16
@@ -132,11 +132,10 @@ def put_session(store: Store, session: Path, label: str) -> str:
                 store.retract(directory, MANIFEST)
             else:
                 return name
-    staged = store.stage(directory)
-    for file, entry in files.items():
-        store.upload(f"{staged}/{file}", session / file)
-        compare_file(store, f"{staged}/{file}", entry)
-    store.commit(directory, MANIFEST, text)
+    with store.publishing(directory, MANIFEST, text) as draft:
+        for file, entry in files.items():
+            store.upload(f"{draft}/{file}", session / file)
+            compare_file(store, f"{draft}/{file}", entry)
     _verify_manifest(store, directory, text)
     if MANIFEST not in store.names(directory):
         raise StoreError("it was put, and is not in the listing", path=store.path(directory))
@@ -339,9 +338,9 @@ class SessionCache:
             return
         with contextlib.ExitStack() as stack:
             stack.enter_context(storage_errors(self.directory, "making room"))
-            staging = stack.enter_context(Staging(self.directory / _TABLES / "room"))
+            draft = stack.enter_context(Draft(self.directory / _TABLES / "room"))
             with self._room(size, what):
-                fd = stack.enter_context(open_fd(staging.path / "room", os.O_WRONLY | os.O_CREAT))
+                fd = stack.enter_context(open_fd(draft.path / "room", os.O_WRONLY | os.O_CREAT))
                 os.ftruncate(fd, size)
 
             def took(part: int) -> None:
@@ -357,80 +356,67 @@ class SessionCache:
     ) -> tuple[Manifest, Metadata]:
         """Return a session's manifest and run table, which are fetched if they are missing or damaged."""
         target = self.directory / _TABLES / name
-        # Not there; or another process needs its room; or a power cut has left a part of it.
-        with contextlib.suppress(MissingPathError, FormatError):
-            text = read_path(target / MANIFEST).tobytes()
-            manifest = parse_named(name, text, target / MANIFEST)
-            check_local(target / METADATA_DB, manifest.files[METADATA_DB])
-            metadata = read_metadata(target / METADATA_DB)
-            _touch(target)
-            return manifest, metadata
-        manifest, text = read_manifest(store, name)
-        if METADATA_DB not in manifest.files:
-            raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
-        size = manifest.files[METADATA_DB].bytes + len(text)
-        with contextlib.ExitStack() as stack:
-            if took is None:
-                took = stack.enter_context(self.room(size, f"the run table of {name}"))
-            stack.enter_context(storage_errors(target, "writing it"))
-            metadata = self._fetch_table(store, name, manifest, text, target)
-            took(size)
-        return manifest, metadata
 
-    def _fetch_table(
-        self, store: Store, name: str, manifest: Manifest, text: bytes, target: Path
-    ) -> Metadata:
-        draft = target.with_name(f".{name}.{secrets.token_hex(8)}")
-        draft.mkdir()
-        with contextlib.ExitStack() as stack:
-            stack.callback(shutil.rmtree, draft, ignore_errors=True)
-            fd = lock_directory(draft)
-            if fd is not None:
-                stack.callback(os.close, fd)
-            download(store, name, manifest, draft, [METADATA_DB])
-            metadata = read_metadata(draft / METADATA_DB)
-            (draft / MANIFEST).write_bytes(text)
-            if target.exists():
-                rename_exchange(draft, target)
-            else:
-                with contextlib.suppress(NameTakenError):  # another process was faster
-                    rename_noreplace(draft, target)
-        return metadata
+        def find() -> tuple[Manifest, Metadata] | None:
+            # Not there; or another process needs its room; or a power cut has left a part of it.
+            with contextlib.suppress(MissingPathError, FormatError):
+                text = read_path(target / MANIFEST).tobytes()
+                manifest = parse_named(name, text, target / MANIFEST)
+                check_local(target / METADATA_DB, manifest.files[METADATA_DB])
+                metadata = read_metadata(target / METADATA_DB)
+                _touch(target)
+                return manifest, metadata
+            return None
+
+        def fetch(draft: Draft) -> tuple[Manifest, Metadata]:
+            manifest, text = read_manifest(store, name)
+            if METADATA_DB not in manifest.files:
+                raise ManifestError(f"{METADATA_DB} is not listed", path=target / MANIFEST)
+            size = manifest.files[METADATA_DB].bytes + len(text)
+            with contextlib.ExitStack() as stack:
+                tell = took or stack.enter_context(self.room(size, f"the run table of {name}"))
+                download(store, name, manifest, draft.path, [METADATA_DB])
+                metadata = read_metadata(draft.path / METADATA_DB)
+                (draft.path / MANIFEST).write_bytes(text)
+                if target.exists():
+                    _discard(target)
+                rename_noreplace(draft.path, target)
+                tell(size)
+            return manifest, metadata
+
+        return self._found(target, find, fetch)
 
     def take(self, store: Store, name: str, manifest: Manifest) -> Held:
         """Return a whole session, which is fetched if it is missing, and keep it in the cache."""
         target = self.directory / name
-        draft = target.with_name(f".{name}.fetching")
-        while (held := _hold(target)) is None:
-            with storage_errors(draft, "writing it"), contextlib.ExitStack() as stack:
-                with contextlib.suppress(FileExistsError):  # another process may rename it
-                    draft.mkdir()
+        return self._found(
+            target, lambda: _hold(target), lambda draft: self._fetch(store, name, manifest, draft)
+        )
+
+    def _found(self, target: Path, find: Callable[[], T | None], fetch: Callable[[Draft], T]) -> T:
+        """Find something in the cache; otherwise fetch it, unless another process or thread does."""
+        while (found := find()) is None:
+            with storage_errors(target, "writing it"), contextlib.ExitStack() as stack:
                 try:
-                    os.close(open_owned(draft, os.O_RDONLY | os.O_DIRECTORY))
-                    fd = lock_directory(draft)
-                except FileNotFoundError:
-                    continue
-                if fd is None:  # another process, or thread, is at it
+                    draft = stack.enter_context(Draft(target, alone=True))
+                except BusyError:
                     time.sleep(_LOOK_S)
                     continue
-                stack.callback(os.close, fd)
-                try:
-                    if (held := _hold(target)) is not None:
-                        shutil.rmtree(draft, ignore_errors=True)
-                        return held
-                    return self._fetch(store, name, manifest, draft)
-                except BaseException:
-                    shutil.rmtree(draft, ignore_errors=True)
-                    raise
-        return held
+                found = find()
+                return fetch(draft) if found is None else found
+        return found
 
-    def _fetch(self, store: Store, name: str, manifest: Manifest, draft: Path) -> Held:
-        for path in draft.iterdir():  # of a killed process
-            path.unlink()
+    def _fetch(self, store: Store, name: str, manifest: Manifest, draft: Draft) -> Held:
+        remove_draft(self.directory / f".{name}.fetching")  # of an earlier release
         try:
             _, text = read_manifest(store, name)
-            self._reserve(draft, manifest, text)
-            download(store, name, manifest, draft)
+            size = sum(entry.bytes for entry in manifest.files.values()) + len(text)
+            with self._room(size, f"the session {name}"):
+                write_file(draft.path / MANIFEST, text)
+                for file, entry in manifest.files.items():
+                    with open_fd(draft.path / file, os.O_WRONLY | os.O_CREAT) as fd:
+                        os.ftruncate(fd, entry.bytes)  # takes the room
+            download(store, name, manifest, draft.path)
         except MissingPathError as error:
             raise CorpusError(
                 "the session, or a file of it, is no longer in the store",
@@ -438,19 +424,10 @@ class SessionCache:
                 hint="open the corpus again: the store's owner has removed sessions",
             ) from error
         with self._changing():  # no process makes room between the rename and the lock
-            rename_noreplace(draft, self.directory / name)
+            rename_noreplace(draft.path, self.directory / name)
             held = _hold(self.directory / name)
         assert held is not None
         return held
-
-    def _reserve(self, draft: Path, manifest: Manifest, text: bytes) -> None:
-        """Make room for a session, and take it: by files of its sizes, and the manifest."""
-        sizes = {file: entry.bytes for file, entry in manifest.files.items()}
-        with self._room(sum(sizes.values()) + len(text), f"the session {draft.name}"):
-            write_file(draft / MANIFEST, text)
-            for file, size in sizes.items():
-                with open_fd(draft / file, os.O_WRONLY | os.O_CREAT) as fd:
-                    os.ftruncate(fd, size)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -527,23 +504,24 @@ def _hold(path: Path) -> Held | None:
     return Held(path, lock)
 
 
+def _discard(path: Path) -> None:
+    hidden = path.rename(path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp"))
+    with contextlib.suppress(FileNotFoundError):  # another process sweeps
+        shutil.rmtree(hidden)
+
+
 def _remove(entry: _Entry, removal: RemovalLock) -> bool:
-    path = entry.path
-    with contextlib.ExitStack() as stack:
+    if entry.path.name.startswith("."):
+        return remove_draft(entry.path)
+    try:
+        locked = None if entry.is_table else removal.try_lock(entry.path)
+        if locked is None and not entry.is_table:
+            return False
         try:
-            if path.name.startswith("."):
-                fd = lock_directory(path)
-                if fd is None:
-                    return False
-                stack.callback(os.close, fd)
-            else:
-                byte = None if entry.is_table else removal.try_lock(path)
-                if byte is not None:
-                    stack.callback(removal.unlock, byte)
-                elif not entry.is_table:
-                    return False
-                path = path.rename(path.with_name(f".{path.name}.removed"))
-            shutil.rmtree(path)
-        except OSError:
-            return not path.exists()
+            _discard(entry.path)
+        finally:
+            if locked is not None:
+                removal.unlock(locked)
+    except OSError:
+        return not entry.path.exists()
     return True

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError, NameTakenError
-from tape2048.io.durable import Staging, fsync_path, storage_errors, write_file
+from tape2048.io.durable import Draft, fsync_path, storage_errors, write_file
 from tape2048.io.reading import map_path, read_path
 from tape2048.io.safetensors import check_length
 
@@ -410,14 +410,14 @@ def publish_directory(
         if there and not (replace and target.is_dir()):
             raise NameTakenError("the name is taken. Nothing was replaced", path=target)
         others = _others(target, set(files)) if there else []
-        with Staging(target) as staging:
+        with Draft(target) as draft:
             for name, content in files.items():
-                write_file(staging.path / name, content)
+                write_file(draft.path / name, content)
             for other in others:
                 with contextlib.suppress(FileNotFoundError):  # removed in the meantime
-                    shutil.copy2(other, staging.path / other.name, follow_symlinks=False)
-                    fsync_path(staging.path / other.name)
-            staging.publish(exchange=there)
+                    shutil.copy2(other, draft.path / other.name, follow_symlinks=False)
+                    fsync_path(draft.path / other.name)
+            draft.publish(exchange=there)
 
 
 def _others(directory: Path, names: set[str]) -> list[Path]:

@@ -467,8 +467,9 @@ MUTANTS = {
     "the manifest first": (
         Mutant(
             "tape2048.session.remote:put_session",
-            "    staged = store.stage(directory)\n",
-            "    store.commit(directory, MANIFEST, text)\n    staged = store.stage(directory)\n",
+            "    with store.publishing(directory, MANIFEST, text) as draft:\n",
+            '    store.put(f"{directory}/{MANIFEST}", text)\n'
+            "    with store.publishing(directory, MANIFEST, text) as draft:\n",
         ),
         "no such object",
     ),

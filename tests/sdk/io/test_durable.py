@@ -18,7 +18,7 @@ import pytest
 from tape2048 import errors
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.io import durable
-from tape2048.io.durable import new_file, sweep_drafts, write_all
+from tape2048.io.durable import Draft, new_file, sweep_drafts, write_all
 
 from ..builders import names, open_files, raising
 
@@ -134,15 +134,17 @@ class TestNewFile:
         assert names(tmp_path) == ["x" * 255]
 
     def test_a_sweep_removes_only_dead_drafts(self, tmp_path: Path) -> None:
-        dead = ".0123456789abcdef.tmp"
+        dead, dead_directory = ".0123456789abcdef.tmp", f".x.{'1' * 16}.tmp"
         for name in (dead, ".0123456789abcdeF.tmp", ".lock", dead[1:], f"{dead}.x"):
             (tmp_path / name).write_bytes(b"x")
-        (tmp_path / f".{'1' * 16}.tmp").mkdir()
+        (tmp_path / dead_directory).mkdir()
         (tmp_path / f".{'2' * 16}.tmp").symlink_to(tmp_path / ".lock")
         os.mkfifo(tmp_path / f".{'3' * 16}.tmp")
-        with new_file(tmp_path / "alive") as fd:
+        with new_file(tmp_path / "alive") as fd, Draft(tmp_path / "living"):
+            (tmp_path / dead).write_bytes(b"x")
             before, opened = names(tmp_path), open_files()
-            assert sweep_drafts(tmp_path) == [tmp_path / dead]
+            (tmp_path / dead_directory).mkdir()
+            assert sorted(sweep_drafts(tmp_path)) == [tmp_path / dead, tmp_path / dead_directory]
             assert names(tmp_path) == [name for name in before if name != dead]
             assert open_files() == opened
             write_all(fd, b"whole")
@@ -151,7 +153,7 @@ class TestNewFile:
 
     def test_killed_halfway_it_leaves_no_file_that_is_read(self, tmp_path: Path) -> None:
         code = (
-            "import os, sys\nfrom tape2048.io.durable import new_file, write_all\n"
+            "import os, sys\nfrom tape2048.io.durable import Draft, new_file, write_all\n"
             "with new_file(sys.argv[1]) as fd:\n    write_all(fd, b'half')\n    os.kill(os.getpid(), 9)\n"
         )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -5,7 +5,7 @@ A job is an operation with its parameters, and a list of sessions. It writes int
     <session>...                  the outputs of a session, renamed into place when they are complete
     .job/job.json                 the operation and its parameters; others are refused
     .job/done/<session>.json      written last: the session is done, with a summary of the result
-    .job/done/.<session>.*.partial/   outputs that are being written; of a dead process, they are removed
+    .job/done/.<session>.*.tmp/   outputs that are being written; of a dead process, they are removed
 
 A process that is killed loses the current session only, and the next process makes it again. An output
 without a record is compared with the new output: equal outputs are kept, different outputs are an error. Two
@@ -33,7 +33,7 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import MaintenanceError, MissingPathError, NameTakenError, TapeError
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import (
-    Staging,
+    Draft,
     fsync_dir,
     new_file,
     rename_noreplace,
@@ -164,12 +164,12 @@ class Job:
             return self.work(session, session)
         manifest = _manifest(session)
         with storage_errors(self.out, "writing outputs"):
-            with Staging(self.out / _DONE / session.name) as staging:
-                result = self.work(session, staging.path)
+            with Draft(self.out / _DONE / session.name) as draft:
+                result = self.work(session, draft.path)
                 if not result.get("ok", True):
                     return result
                 # A description of another file comes after it.
-                for path in sorted(staging.path.iterdir(), key=lambda path: (path.suffix == ".json", path)):
+                for path in sorted(draft.path.iterdir(), key=lambda path: (path.suffix == ".json", path)):
                     try:
                         rename_noreplace(path, self.out / path.name)
                     except NameTakenError as error:
