@@ -1,4 +1,9 @@
-"""The directory of a training: a lock, a checkpoint, and metrics that a resumed training truncates.
+"""Trainings: their loop, and a directory with a lock, a checkpoint, and metrics.
+
+:class:`Training` is the loop of every training here: of players, of n-tuple critics and of PyTorch critics. A
+:class:`Learner` learns, and states where its state can be saved. The loop shows its progress, writes its
+checkpoints and metrics, resumes it, stops it, and waits for space on a full disk. A resumed training drops
+the metrics that the checkpoint does not contain, and repeats them.
 
 ::
 
@@ -12,13 +17,16 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from tape2048.errors import BusyError, StorageError, TapeError
+from tape2048.errors import BusyError, DiskFullError, FormatError, StateError, StorageError
 from tape2048.io.durable import (
     lock_directory,
     open_fd,
@@ -29,9 +37,20 @@ from tape2048.io.durable import (
     sweep_drafts,
     write_all,
 )
+from tape2048.io.reading import map_path
+from tape2048.io.safetensors import decode, encode
+
+S = TypeVar("S")
+L = TypeVar("L", bound="Learner")
 
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
+
+#: Interval between attempts at a checkpoint on a full disk: each may write gigabytes before it fails.
+FULL_RETRY_S = 60.0
+
+_HINT = "resume with the settings and data it was made with, or start over with another --out"
+_DAMAGED = "start over with another --out, or restore the file from a copy"
 
 
 class TrainingProgress(NamedTuple):
@@ -72,7 +91,7 @@ class TrainingDirectory:
         self.path = path
         self.checkpoint = path / CHECKPOINT
         self.metrics = path / METRICS
-        self._counter = counter
+        self.counter = counter
         self._fails = False  # whether a failure to write has been reported
 
     @contextlib.contextmanager
@@ -100,26 +119,24 @@ class TrainingDirectory:
                 with contextlib.suppress(OSError):
                     self.path.rmdir()
 
-    def has_checkpoint(self) -> bool:
-        """Check for a checkpoint; StorageError if the operating system cannot tell."""
+    def read_checkpoint(self) -> memoryview | None:
+        """Map the checkpoint; None without one. StorageError if the operating system cannot tell."""
         with storage_errors(self.checkpoint, "looking for a checkpoint"):
-            return path_exists(self.checkpoint)
+            found = path_exists(self.checkpoint)
+        return map_path(self.checkpoint).data if found else None
 
-    def cut_metrics(self, steps: int) -> float:
+    def cut_metrics(self, steps: int) -> None:
         """Drop malformed lines, and the lines of steps after a checkpoint, which will be repeated."""
         with storage_errors(self.metrics, "reading metrics"):
-            if not path_exists(self.metrics):
-                return 0
-            lines = self.metrics.read_bytes().splitlines(keepends=True)
+            lines = self.metrics.read_bytes().splitlines(keepends=True) if path_exists(self.metrics) else []
         kept = [line for line in lines if line.endswith(b"\n") and self._count(line) <= steps]
         if kept != lines:
             with publishing_file(self.metrics, replace=True) as file:
                 file.writelines(kept)
-        return self._count(kept[-1]) if kept else 0
 
     def _count(self, line: bytes) -> float:
         try:
-            count = msgspec.json.decode(line.decode(), type=dict[str, Any]).get(self._counter)
+            count = msgspec.json.decode(line.decode(), type=dict[str, Any]).get(self.counter)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return math.inf
         return count if isinstance(count, int) else math.inf
@@ -147,9 +164,149 @@ class TrainingDirectory:
         return not self._fails
 
 
-def check_same(
-    found: Mapping[str, Any], expected: Mapping[str, Any], path: Path, error: type[TapeError], hint: str
+class Learner(Protocol):
+    """Something that learns, and whose state can be saved from time to time."""
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is learned."""
+
+    def progress(self) -> TrainingProgress:
+        """Return how far it is. Its figures contain the counter of the metrics."""
+
+    def train(self, training: Training, /) -> Iterator[None]:
+        """Learn until it is done or stopped, and yield where :meth:`save` must be called.
+
+        It has to call :meth:`Training.pause` often, and to yield soon after this returned true.
+        """
+
+    def save(self, path: Path, /) -> None:
+        """Write a checkpoint, instead of an earlier one."""
+
+
+class Training:
+    """The loop of a training.
+
+    Args:
+        files: its directory.
+        view: shows progress and events.
+        stopped: asked several times a second; true ends the training after a checkpoint.
+        checkpoint_s: seconds from one checkpoint to the next; by default, the learner alone decides.
+    """
+
+    def __init__(
+        self,
+        files: TrainingDirectory,
+        view: TrainingView,
+        stopped: Callable[[], bool],
+        checkpoint_s: float = math.inf,
+    ) -> None:
+        self.files = files
+        self.event = view.event
+        self.stopped = stopped
+        self._show = view.progress
+        self._checkpoint_s = checkpoint_s
+        self._due = math.inf
+
+    def pause(self, progress: TrainingProgress) -> bool:
+        """Show the progress; return whether the learner should stop where it can be saved."""
+        self._show(progress)
+        return self.stopped() or time.monotonic() >= self._due
+
+    def note(self, line: Mapping[str, Any]) -> bool:
+        """Append a line of metrics; return whether it could be written."""
+        return self.files.append_metrics(line, self.event)
+
+    def run(self, make: Callable[[memoryview | None], L]) -> L:
+        """Train, and return the learner.
+
+        A disk that is full during the training is reported once, and the next checkpoint is written when
+        there is space. At the end of the training it is an error.
+
+        Args:
+            make: makes the learner of a checkpoint's content, or of None at the start of a training.
+        """
+        content = self.files.read_checkpoint()
+        learner = make(content)
+        start = learner.progress()
+        if content is not None:
+            self.event(f"continuing from {start.done:,} {start.unit} ({self.files.checkpoint})")
+        self.files.cut_metrics(start.figures[self.files.counter])
+        self._due = time.monotonic() + self._checkpoint_s
+        full = False  # whether the last checkpoint found no space
+        for _ in learner.train(self):
+            try:
+                learner.save(self.files.checkpoint)
+            except DiskFullError as error:
+                if learner.done or self.stopped():
+                    raise
+                if not full:
+                    self.event(f"{error}: learning continues, and a checkpoint is written when there is room")
+                full = True
+            else:
+                full = False
+                if math.isfinite(self._checkpoint_s):
+                    self.event(f"checkpoint at {learner.progress().done:,} {start.unit}")
+            wait_s = min(self._checkpoint_s, FULL_RETRY_S) if full else self._checkpoint_s
+            self._due = time.monotonic() + wait_s
+        return learner
+
+
+def write_checkpoint(
+    path: Path, form: str, config: object, arrays: Mapping[str, npt.NDArray[Any]], **texts: str
 ) -> None:
+    """Write a checkpoint of arrays, instead of an earlier one."""
+    texts = {"format": form, "config": msgspec.json.encode(config).decode(), **texts}
+    with publishing_file(path, replace=True) as file:
+        file.writelines(encode(arrays, texts))
+
+
+class ArrayCheckpoint(NamedTuple):
+    """The content of a checkpoint of arrays."""
+
+    arrays: dict[str, npt.NDArray[Any]]
+    config: dict[str, Any]  # the settings that it was made with
+    texts: dict[str, str]
+
+    @classmethod
+    def of(cls, content: memoryview, path: Path, form: str) -> ArrayCheckpoint:
+        """Decode a checkpoint; StateError if it is damaged or of another format."""
+        try:
+            arrays, texts = decode(content, str(path))
+        except FormatError as error:
+            raise StateError(error.message, path=path, offset=error.offset, hint=_DAMAGED) from error
+        if texts.get("format") != form:
+            raise StateError(
+                f"found the format {texts.get('format')!r:.60}, expected {form!r}",
+                path=path,
+                hint="continue with the release that wrote it, or train into another directory",
+            )
+        config = decode_state(texts.get("config", ""), path, dict[str, Any])
+        return cls(arrays, config, texts)
+
+
+def decode_state(text: str | bytes, path: Path, kind: type[S]) -> S:
+    """Decode a part of a checkpoint that is JSON; StateError if it is not."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StateError(f"not a checkpoint of a training: {error}", path=path, hint=_DAMAGED) from error
+
+
+def check_array(
+    arrays: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int, ...], dtype: Any, path: Path
+) -> npt.NDArray[Any]:
+    """Return an array of a checkpoint; StateError unless it has this shape and type."""
+    array = arrays.get(name)
+    if array is None or array.shape != shape or array.dtype != dtype:
+        found = "nothing" if array is None else f"{array.dtype} {array.shape}"
+        raise StateError(
+            f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=_DAMAGED
+        )
+    return array
+
+
+def check_same(found: Mapping[str, Any], expected: Mapping[str, Any], path: Path, hint: str = _HINT) -> None:
     """Refuse the checkpoint of another training."""
     differing = [
         f"{name} = {found.get(name)!r}, not {expected.get(name)!r}"
@@ -157,7 +314,7 @@ def check_same(
         if found.get(name) != expected.get(name)
     ]
     if differing:
-        raise error(f"the training in this directory has {'; '.join(differing)}", path=path, hint=hint)
+        raise StateError(f"the training in this directory has {'; '.join(differing)}", path=path, hint=hint)
 
 
 def read_metrics(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:

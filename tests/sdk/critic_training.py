@@ -1,19 +1,17 @@
-"""A training of a critic in a process of its own, to be killed or to be one of several ranks.
+"""A training of a critic by several ranks.
 
 ::
 
-    python -m tests.sdk.critic_training CONFIG.json STEP
-    python -m tests.sdk.critic_training --ranks DIRECTORY RANKS PORT
+    python -m tests.sdk.critic_training DIRECTORY RANKS PORT
 
-The process kills itself after a step. ``--ranks``: a child for each rank trains as ``DIRECTORY/rankN.json``
-says, with a cache of its own. The exit code and seconds of each.
+A child for each rank trains as ``DIRECTORY/rankN.json`` says, with a cache of its own. The exit code and the
+seconds of each are printed.
 """
 
 import gc
 import importlib
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -26,29 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 from tape2048.critic.config import CriticConfig
 from tape2048.jit.compiler import cache_dir
 from tape2048.torch.training import train_critic
-from tape2048.training import TrainingProgress
-
-from .critics import CrashError, Seen
-
-
-class Killed(Seen):
-    """Ends the process by SIGKILL in place of an error."""
-
-    def progress(self, progress: TrainingProgress) -> None:
-        try:
-            super().progress(progress)
-        except CrashError:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def no_models_left() -> None:
     """Leave the group of ranks, in which no wrapped model may be alive any more."""
     assert not any(type(each) is DistributedDataParallel for each in gc.get_objects())
     leave()
-
-
-def train(path: Path, view: Killed | None = None) -> None:
-    train_critic(msgspec.json.decode(path.read_bytes(), type=CriticConfig), view)
 
 
 def train_as_rank(directory: Path, rank: int, ranks: str, port: str) -> int:
@@ -61,7 +42,8 @@ def train_as_rank(directory: Path, rank: int, ranks: str, port: str) -> int:
     with (directory / f"rank{rank}.stderr").open("w") as errors:
         os.dup2(errors.fileno(), 2)
         try:
-            train(directory / f"rank{rank}.json")
+            settings = (directory / f"rank{rank}.json").read_bytes()
+            train_critic(msgspec.json.decode(settings, type=CriticConfig))
             code = 0
         except Exception:  # noqa: BLE001 - the test looks for it
             traceback.print_exc()
@@ -84,7 +66,4 @@ def train_as_ranks(directory: Path, ranks: str, port: str) -> None:
 
 if __name__ == "__main__":
     leave, dist.destroy_process_group = dist.destroy_process_group, no_models_left
-    if sys.argv[1] == "--ranks":
-        train_as_ranks(Path(sys.argv[2]), *sys.argv[3:])
-    else:
-        train(Path(sys.argv[1]), Killed(int(sys.argv[2])))
+    train_as_ranks(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,16 +1,29 @@
-"""The directory that a training shares with nobody and goes on in."""
+"""The loop of all trainings, and their directory."""
 
+import dataclasses
 import errno
+import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.recorder.disks import unsaid
 
-from tape2048.errors import BusyError, ConfigError, StorageError
+from tape2048 import training as training_module
+from tape2048.errors import BusyError, DiskFullError, StateError, StorageError
 from tape2048.io.durable import write_all
-from tape2048.training import CHECKPOINT, METRICS, TrainingDirectory, check_same
+from tape2048.training import (
+    CHECKPOINT,
+    METRICS,
+    Training,
+    TrainingDirectory,
+    TrainingProgress,
+    check_same,
+)
 
 from .builders import open_files
+from .critics import Seen
 
 LINES = [b'{"step":%d,"loss":0.5}\n' % step for step in (1, 2, 2, 3)]
 
@@ -50,33 +63,25 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path: Path, name: str) -> Non
         pass
 
 
-@pytest.mark.parametrize(
-    ("there", "steps", "kept", "last"),
-    [
-        (LINES, 3, LINES, 3),
-        (LINES, 2, LINES[:3], 2),
-        (LINES, 0, [], 0),
-        ([*LINES[:2], LINES[2][:-1]], 3, LINES[:2], 2),
-        ([*LINES[:2], b"\0" * 30], 3, LINES[:2], 2),
-        ([b'{"step": 1, "x": "\xff"}\n', *LINES], 3, LINES, 3),
-        ([b'{"x": ' + b"[" * 100_000 + b"\n", *LINES], 3, LINES, 3),
-        ([b"nonsense\n", b"[1]\n", b'{"loss":1}\n', b'{"step":"1"}\n', *LINES], 3, LINES, 3),
-    ],
-    ids=["all", "steps to come", "anew", "cut off", "zeros", "not UTF-8", "deep", "no lines"],
-)
-def test_resuming_keeps_the_lines_up_to_the_checkpoint(
-    tmp_path: Path, there: list[bytes], steps: int, kept: list[bytes], last: int
-) -> None:
+def test_resuming_keeps_the_lines_up_to_the_checkpoint(tmp_path: Path) -> None:
     training = directory(tmp_path)
-    training.metrics.write_bytes(b"".join(there))
-    assert training.cut_metrics(steps) == last
-    assert training.metrics.read_bytes() == b"".join(kept)
-
-
-def test_metrics_that_are_not_there_or_cannot_be_read(tmp_path: Path) -> None:
-    training = directory(tmp_path)
-    assert training.cut_metrics(5) == 0
+    training.cut_metrics(5)
     assert not training.metrics.exists()
+    cases: list[tuple[list[bytes], int, list[bytes]]] = [
+        (LINES, 3, LINES),
+        (LINES, 2, LINES[:3]),
+        (LINES, 0, []),
+        ([*LINES[:2], LINES[2][:-1]], 3, LINES[:2]),
+        ([*LINES[:2], b"\0" * 30], 3, LINES[:2]),
+        ([b'{"step": 1, "x": "\xff"}\n', *LINES], 3, LINES),
+        ([b'{"x": ' + b"[" * 100_000 + b"\n", *LINES], 3, LINES),
+        ([b"nonsense\n", b"[1]\n", b'{"loss":1}\n', b'{"step":"1"}\n', *LINES], 3, LINES),
+    ]
+    for there, steps, kept in cases:
+        training.metrics.write_bytes(b"".join(there))
+        training.cut_metrics(steps)
+        assert training.metrics.read_bytes() == b"".join(kept), there
+    training.metrics.unlink()
     training.metrics.mkdir()
     with pytest.raises(StorageError, match="reading metrics"):
         training.cut_metrics(5)
@@ -109,9 +114,105 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
 
 def test_another_training_names_all_differences(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
-    check_same({"a": 1, "b": None}, {"a": 1}, path, ConfigError, "hint")
+    check_same({"a": 1, "b": None}, {"a": 1}, path)
     with pytest.raises(
-        ConfigError, match="directory has b = 2, not 3; c = None, not 4; a = 1, not None"
+        StateError, match="directory has b = 2, not 3; c = None, not 4; a = 1, not None"
     ) as caught:
-        check_same({"a": 1, "b": 2}, {"b": 3, "c": 4}, path, ConfigError, "hint")
+        check_same({"a": 1, "b": 2}, {"b": 3, "c": 4}, path, "hint")
     assert (caught.value.path, caught.value.hint) == (str(path), "hint")
+
+
+@dataclasses.dataclass
+class Clock:
+    now: float = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Counter:
+    """A learner that counts, a step every ten seconds."""
+
+    def __init__(self, content: memoryview | None, clock: Clock, to: int = 60) -> None:
+        self.step, self.to, self.clock = 0 if content is None else int(bytes(content)), to, clock
+        self.refusals: dict[int, Exception] = {}  # by step
+        self.saved: list[int] = []
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.to
+
+    def progress(self) -> TrainingProgress:
+        return TrainingProgress("steps", self.step, self.to, 0.0, 0.0, {"step": self.step})
+
+    def train(self, training: Training) -> Iterator[None]:
+        while not self.done and not training.stopped():
+            self.step += 1
+            self.clock.now += 10
+            training.note({"step": self.step})
+            if training.pause(self.progress()) or self.done:
+                yield
+
+    def save(self, path: Path) -> None:
+        self.saved.append(self.step)
+        if self.step in self.refusals:
+            raise self.refusals[self.step]
+        path.write_bytes(str(self.step).encode())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(training_module, "time", found)
+    return found
+
+
+def steps(path: Path) -> list[int]:
+    return [line["step"] for line in training_module.read_metrics(path / METRICS)]
+
+
+def test_a_training_resumes_from_its_checkpoint(tmp_path: Path, clock: Clock) -> None:
+    def train(stop_at: int | None) -> tuple[Counter, list[str]]:
+        view = Seen()
+        stop = lambda: bool(view.seen) and view.seen[-1].done == stop_at  # noqa: E731
+        training = Training(directory(tmp_path), view, stop)
+        return training.run(lambda content: Counter(content, clock)), view.events
+
+    learner, events = train(stop_at=6)
+    assert (learner.step, learner.saved, events) == (6, [6], [])
+    (tmp_path / CHECKPOINT).write_bytes(b"4")  # as a kill leaves it: with later lines of metrics
+    learner, events = train(stop_at=None)
+    assert (learner.saved, steps(tmp_path)) == ([60], list(range(1, 61)))
+    assert events == [f"continuing from 4 steps ({tmp_path / CHECKPOINT})"]
+    learner, _ = train(stop_at=None)
+    assert (learner.saved, steps(tmp_path)) == ([], list(range(1, 61)))
+
+
+def test_a_full_disk_delays_checkpoints(tmp_path: Path, clock: Clock) -> None:
+    """A checkpoint is due every 100 s, and 60 s after one that found no space. At the end it is an error."""
+    view, full = Seen(), DiskFullError("no space", path=tmp_path)
+    learner = Counter(None, clock)
+    learner.refusals = dict.fromkeys((20, 26, 42), full)
+    training = Training(directory(tmp_path), view, lambda: False, checkpoint_s=100.0)
+    assert training.run(lambda _: learner) is learner
+    assert learner.saved == [10, 20, 26, 32, 42, 48, 58, 60]
+    continued = f"{full}: learning continues, and a checkpoint is written when there is room"
+    written = {step: f"checkpoint at {step} steps" for step in learner.saved}
+    assert view.events == [
+        written[10], continued, written[32], continued, written[48], written[58], written[60]
+    ]  # fmt: skip
+    for step in (5, 60):
+        last = Counter(None, clock)
+        last.refusals = {step: full}
+        (tmp_path / CHECKPOINT).unlink(missing_ok=True)
+        stopped = functools.partial(lambda last, step: last.step == step == 5, last, step)
+        with pytest.raises(DiskFullError, match="no space"):
+            Training(directory(tmp_path), Seen(), stopped).run(functools.partial(lambda last, _: last, last))
+
+
+def test_a_checkpoint_that_cannot_be_seen_is_kept(tmp_path: Path, clock: Clock) -> None:
+    training = Training(directory(tmp_path), Seen(), lambda: False)
+    training.run(lambda content: Counter(content, clock))
+    with unsaid(tmp_path / CHECKPOINT), pytest.raises(StorageError, match="looking for a checkpoint"):
+        training.run(lambda content: Counter(content, clock))
+    assert (tmp_path / CHECKPOINT).read_bytes() == b"60"

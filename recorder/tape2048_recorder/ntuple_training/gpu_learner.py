@@ -16,7 +16,7 @@ games are guided to the end of a training. Where the guidance ended after 42G mo
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba.cuda
 import numpy as np
@@ -24,11 +24,14 @@ import numpy.typing as npt
 from numba import float32, int64, uint32, uint64
 
 from tape2048.errors import ConfigError
+from tape2048.game import rules
 from tape2048.game.rules import MERGE_SCORE, SLIDE, boards_to_exps
+from tape2048.jit.mix import mix64
+from tape2048.ntuple import lookup
 from tape2048_recorder.ntuple_training.learning import BEGINS_MAX, BEGUN, ENTERED, LEARNED, WEIGHT, A, E
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tape2048.ntuple.network import NetworkLayout
 
@@ -52,35 +55,60 @@ _WIN = float32(65536)  # the least score of a move that ends a game by the rules
 # Words of a game. A board of 0 is a game that has not started. The flags: its first board was new; it is
 # guided; it has reached its goal, and the next board is its last.
 _BOARD, _RANDOM, _SCORE, _STAGE, _REACHED, _FLAGS = range(6)
+_GAMMA = uint64(0x9E3779B97F4A7C15)
 _IS_NEW, _IS_GUIDED, _IS_OVER = uint64(1), uint64(2), uint64(4)
 
 
 def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
     """Return the kernel that plays and learns with networks of this layout."""
-    tuples, stages, stage_size = len(layout.tuples), layout.stage_count, layout.stage_size
-    width, rounds = max(map(len, layout.tuples)), -(-tuples // _GROUPS)
-    # The shift of each cell's nibble. A shorter tuple starts with cells that are always empty.
-    shifts = np.array(
-        [[64] * (width - len(cells)) + [60 - 4 * cell for cell in cells] for cells in layout.tuples], np.int32
-    )
-    offsets = np.array(layout.offsets, np.int64)
-    device: Callable[[Any], Any] = cuda.jit(device=True, inline="always")
-    kernel: Callable[[Any], Any] = cuda.jit
+    boards = _board_functions()
+    entries = _entry_functions(layout)
+    start = _start_function(layout, boards)
+    choose = _choice_function(boards, entries)
+    play = _play_function(segment_moves, boards, start, choose)
+    learn = _learn_function(layout, segment_moves, boards, entries)
 
-    @device
-    def mix(x: Any) -> Any:
-        x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-        return x ^ (x >> uint64(31))
+    @cuda.jit  # type: ignore[untyped-decorator]
+    def kernel(
+        weights: Any, rates: Any, slide: Any, merge: Any, begins: Any, goals: Any, guides: Any,
+        goal_reward: Any, games: Any, afterstates: Any, rewards: Any, tails: Any, pools: Any, tallies: Any,
+        results: Any, counts: Any, errors: Any, beta: Any, decay: Any, coherent: Any, pooling: Any,
+    ) -> None:  # fmt: skip
+        game = cuda.grid(1) // _WARP
+        if game < games.shape[0]:
+            play(
+                game, weights, slide, merge, begins, goals, guides, goal_reward, games, afterstates, rewards,
+                tails, pools, tallies, results, counts, pooling,
+            )  # fmt: skip
+            cuda.syncwarp()
+            learn(
+                game, weights, rates, begins, afterstates, rewards, tails, tallies, errors, beta, decay,
+                coherent,
+            )  # fmt: skip
 
-    @device
-    def transpose(board: Any) -> Any:
-        swap = (board ^ (board >> uint64(12))) & uint64(0x0000F0F00000F0F0)
-        board = board ^ swap ^ (swap << uint64(12))
-        swap = (board ^ (board >> uint64(24))) & uint64(0x00000000FF00FF00)
-        return board ^ swap ^ (swap << uint64(24))
+    return kernel
 
-    @device
+
+def _device(function: Any) -> Any:
+    """Compile a function for the device. It may be the Python source of a function of the processor."""
+    return cuda.jit(device=True, inline="always")(getattr(function, "py_func", function))
+
+
+class _Boards(NamedTuple):
+    """Functions of boards on the device. Those of the first line are compiled from the processor's source."""
+
+    mix: Any
+    transpose: Any
+    downgraded: Any
+    image: Any  # the k-th of the 8 images of a board
+    stage_of: Any  # the number of sums that a board's different tiles add up to at least
+    spawned: Any  # a board with one more tile, drawn by 64 random bits; all threads of a warp take part
+
+
+def _board_functions() -> _Boards:
+    transpose = _device(rules.transpose)
+
+    @_device
     def image(board: Any, k: Any) -> Any:
         if k & 1:
             low = uint64(0x0F0F0F0F0F0F0F0F)
@@ -95,47 +123,19 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
             board = transpose(board)
         return board
 
-    @device
-    def total_of(board: Any) -> Any:
-        present = uint64(0)
-        for i in range(_CELLS):
-            present |= uint64(1) << ((board >> uint64(4 * i)) & uint64(15))
-        return present
-
-    @device
+    @_device
     def stage_of(sums: Any, board: Any) -> Any:
-        total, stage = total_of(board), 0
+        total, stage = uint64(0), 0
+        for i in range(_CELLS):
+            total |= uint64(1) << ((board >> uint64(4 * i)) & uint64(15))
         for i in range(sums.shape[0]):
             if total >= sums[i]:
                 stage += 1
         return stage
 
-    @device
-    def downgraded(board: Any) -> Any:
-        present = total_of(board)
-        missing = uint64(63 - cuda.clz(present))
-        while missing > uint64(0) and (present >> missing) & uint64(1) != uint64(0):
-            missing -= uint64(1)
-        halved = uint64(0)
-        for i in range(_CELLS):
-            exponent = (board >> uint64(4 * i)) & uint64(15)
-            if missing > uint64(0) and exponent > missing:
-                exponent -= uint64(1)
-            halved |= exponent << uint64(4 * i)
-        return halved
-
-    @device
-    def place_of(shift: Any, offset: Any, pattern: Any, t: Any, stage: Any) -> Any:
-        index = uint64(0)
-        for i in range(width):
-            digit = uint64(0)
-            if shift[t, i] < 64:
-                digit = (pattern >> uint64(shift[t, i])) & uint64(15)
-            index = (index << uint64(4)) | digit
-        return int64(stage) * int64(stage_size) + offset[t] + int64(index)
-
-    @device
-    def spawned(board: Any, bits: Any, thread: Any) -> Any:
+    @_device
+    def spawned(board: Any, bits: Any) -> Any:
+        thread = cuda.laneid
         is_empty = thread < _CELLS and (board >> uint64(4 * (thread & 15))) & uint64(15) == uint64(0)
         holes = uint32(cuda.ballot_sync(_ALL, is_empty))
         draw = ((bits >> uint64(32)) * uint64(10 * cuda.popc(holes))) >> uint64(32)
@@ -145,78 +145,152 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
         exponent = uint64(2) if draw == cell * uint64(10) else uint64(1)
         return board | (exponent << uint64(4 * (cuda.ffs(chosen) - 1)))
 
-    @kernel
-    def learn(
-        weights: Any, rates: Any, slide: Any, merge: Any, begins: Any, goals: Any, guides: Any,
+    return _Boards(_device(mix64), transpose, _device(lookup.downgraded), image, stage_of, spawned)
+
+
+class _Entries(NamedTuple):
+    """Functions of the network's entries on the device."""
+
+    place_of: Any  # the place of a tuple's entry for an image of a board
+    value_of: Any  # the sum of entries of every so many tuples, from one on
+
+
+def _entry_functions(layout: NetworkLayout) -> _Entries:
+    tuples, stage_size = len(layout.tuples), layout.stage_size
+    width = max(map(len, layout.tuples))
+    # The shift of each cell's nibble. A shorter tuple starts with cells that are always empty.
+    shifts = np.array(
+        [[64] * (width - len(cells)) + [60 - 4 * cell for cell in cells] for cells in layout.tuples], np.int32
+    )
+    offsets = np.array(layout.offsets, np.int64)
+
+    @_device
+    def place_of(pattern: Any, t: Any, stage: Any) -> Any:
+        shift, offset = cuda.const.array_like(shifts), cuda.const.array_like(offsets)
+        index = uint64(0)
+        for i in range(width):
+            digit = uint64(0)
+            if shift[t, i] < 64:
+                digit = (pattern >> uint64(shift[t, i])) & uint64(15)
+            index = (index << uint64(4)) | digit
+        return int64(stage) * int64(stage_size) + offset[t] + int64(index)
+
+    @_device
+    def value_of(weights: Any, pattern: Any, stage: Any, first: Any, step: Any) -> Any:
+        value = float32(0)
+        for t in range(first, tuples, step):
+            value += weights[place_of(pattern, t, stage)]
+        return value
+
+    return _Entries(place_of, value_of)
+
+
+def _start_function(layout: NetworkLayout, boards: _Boards) -> Any:
+    """Return the function that starts a game: ``(board, random, flags)``."""
+    mix, spawned, stages = boards.mix, boards.spawned, layout.stage_count
+
+    @_device
+    def start(random: Any, pools: Any, tallies: Any, pooling: Any) -> Any:
+        random += _GAMMA
+        bits = mix(random)
+        board = uint64(0)
+        if pooling and cuda.laneid == 0:
+            stage = 0
+            for other in range(1, stages):
+                if (
+                    tallies[BEGUN, other] < BEGINS_MAX * tallies[ENTERED, other]
+                    and tallies[LEARNED, other] < tallies[LEARNED, stage]
+                ):
+                    stage = other
+            if stage > 0:
+                cuda.atomic.add(tallies, (BEGUN, stage), 1)
+                room = min(tallies[ENTERED, stage], pools.shape[1])
+                board = pools[stage, int64((bits >> uint64(1)) % uint64(room))]
+        board = uint64(cuda.shfl_sync(_ALL, int64(board), 0))
+        flags = uint64(0)
+        if board == uint64(0):
+            flags |= _IS_NEW
+            for _ in range(2):
+                random += _GAMMA
+                board = spawned(board, mix(random))
+        if bits & uint64(1) != uint64(0):
+            flags |= _IS_GUIDED
+        return board, random, flags
+
+    return start
+
+
+def _choice_function(boards: _Boards, entries: _Entries) -> Any:
+    """Return the function that chooses a move: ``(value, afterstate, reward, whether it is a goal)``.
+
+    The value is minus infinity where no move is legal.
+    """
+    transpose, downgraded, image, stage_of = (
+        boards.transpose, boards.downgraded, boards.image, boards.stage_of,
+    )  # fmt: skip
+    value_of = entries.value_of
+
+    @_device
+    def choose(
+        board: Any, flags: Any, reached: Any, weights: Any, slide: Any, merge: Any, begins: Any, goals: Any,
+        guides: Any, goal_reward: Any,
+    ) -> Any:  # fmt: skip
+        k, group = cuda.laneid & 7, cuda.laneid >> 3
+        # The group's afterstate, turned so that the move is along the rows: its value is the same.
+        source = transpose(board) if group < 2 else board
+        after, points = uint64(0), uint64(0)
+        for i in range(4):
+            row = int64((source >> uint64(16 * i)) & uint64(0xFFFF))
+            after |= uint64(slide[row + ((group & 1) << 16)]) << uint64(16 * i)
+            points += uint64(merge[row])
+        reward = float32(points)
+        at_goal = 0
+        if reward >= _WIN or (reward >= goal_reward and stage_of(goals, after) > reached):
+            at_goal = 1
+        seen = after
+        if at_goal == 1 or (flags & _IS_GUIDED != uint64(0) and stage_of(guides, board) > 0):
+            seen = downgraded(after)
+        value = value_of(weights, image(seen, k), stage_of(begins, seen), 0, 1)
+        for step in (1, 2, 4):
+            value += cuda.shfl_xor_sync(_ALL, value, step)
+        best, value = group, reward + value if after != source else float32(-math.inf)
+        for step in (8, 16):
+            other_value = cuda.shfl_xor_sync(_ALL, value, step)
+            other = cuda.shfl_xor_sync(_ALL, best, step)
+            if other_value > value or (other_value == value and other < best):
+                best, value = other, other_value
+        first = best * _IMAGES
+        at_goal = cuda.shfl_sync(_ALL, at_goal, first)
+        after = uint64(cuda.shfl_sync(_ALL, int64(after), first))
+        reward = cuda.shfl_sync(_ALL, reward, first)
+        return value, transpose(after) if best < 2 else after, reward, at_goal
+
+    return choose
+
+
+def _play_function(segment_moves: int, boards: _Boards, start: Any, choose: Any) -> Any:
+    """Return the function that plays the moves of a segment."""
+    mix, stage_of, spawned = boards.mix, boards.stage_of, boards.spawned
+
+    @_device
+    def play(
+        game: Any, weights: Any, slide: Any, merge: Any, begins: Any, goals: Any, guides: Any,
         goal_reward: Any, games: Any, afterstates: Any, rewards: Any, tails: Any, pools: Any, tallies: Any,
-        results: Any, counts: Any, errors: Any, beta: Any, decay: Any, coherent: Any, pooling: Any,
+        results: Any, counts: Any, pooling: Any,
     ) -> None:  # fmt: skip
-        shift = cuda.const.array_like(shifts)
-        offset = cuda.const.array_like(offsets)
-        thread, game = cuda.laneid, cuda.grid(1) // _WARP
-        if game >= games.shape[0]:
-            return
-        k, group = thread & 7, thread >> 3
-        gamma = uint64(0x9E3779B97F4A7C15)
+        thread = cuda.laneid
         board, random, score = games[game, _BOARD], games[game, _RANDOM], games[game, _SCORE]
         entered, reached = int64(games[game, _STAGE]), int64(games[game, _REACHED])
         flags = games[game, _FLAGS]
         length, own = 0, 0  # moves of the segment, and of its current game
         while True:
             if board == uint64(0):
-                random += gamma
-                bits = mix(random)
-                if pooling and thread == 0:
-                    stage = 0
-                    for other in range(1, stages):
-                        if (
-                            tallies[BEGUN, other] < BEGINS_MAX * tallies[ENTERED, other]
-                            and tallies[LEARNED, other] < tallies[LEARNED, stage]
-                        ):
-                            stage = other
-                    if stage > 0:
-                        cuda.atomic.add(tallies, (BEGUN, stage), 1)
-                        room = min(tallies[ENTERED, stage], pools.shape[1])
-                        board = pools[stage, int64((bits >> uint64(1)) % uint64(room))]
-                board = uint64(cuda.shfl_sync(_ALL, int64(board), 0))
-                flags = uint64(0)
-                if board == uint64(0):
-                    flags |= _IS_NEW
-                    for _ in range(2):
-                        random += gamma
-                        board = spawned(board, mix(random), thread)
-                if bits & uint64(1) != uint64(0):
-                    flags |= _IS_GUIDED
+                board, random, flags = start(random, pools, tallies, pooling)
                 score, own = uint64(0), 0
                 entered, reached = int64(stage_of(begins, board)), int64(stage_of(goals, board))
-
-            # The group's afterstate, turned so that the move is along the rows: its value is the same.
-            source = transpose(board) if group < 2 else board
-            after, points = uint64(0), uint64(0)
-            for i in range(4):
-                row = int64((source >> uint64(16 * i)) & uint64(0xFFFF))
-                after |= uint64(slide[row + ((group & 1) << 16)]) << uint64(16 * i)
-                points += uint64(merge[row])
-            reward = float32(points)
-            at_goal = 0
-            if reward >= _WIN or (reward >= goal_reward and stage_of(goals, after) > reached):
-                at_goal = 1
-            seen = after
-            if at_goal == 1 or (flags & _IS_GUIDED != uint64(0) and stage_of(guides, board) > 0):
-                seen = downgraded(after)
-            stage, pattern = stage_of(begins, seen), image(seen, k)
-            value = float32(0)
-            for t in range(tuples):
-                value += weights[place_of(shift, offset, pattern, t, stage)]
-            for step in (1, 2, 4):
-                value += cuda.shfl_xor_sync(_ALL, value, step)
-            best, value = group, reward + value if after != source else float32(-math.inf)
-            for step in (8, 16):
-                other_value = cuda.shfl_xor_sync(_ALL, value, step)
-                other = cuda.shfl_xor_sync(_ALL, best, step)
-                if other_value > value or (other_value == value and other < best):
-                    best, value = other, other_value
-
+            value, after, reward, at_goal = choose(
+                board, flags, reached, weights, slide, merge, begins, goals, guides, goal_reward
+            )
             is_dead = value == float32(-math.inf)
             if pooling and not is_dead:
                 stage = stage_of(begins, board)
@@ -237,12 +311,6 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
                 if thread == 0 and own > 0:
                     tails[length - 1, game] = value
                 break
-            first = best * _IMAGES
-            at_goal = cuda.shfl_sync(_ALL, at_goal, first)
-            after = uint64(cuda.shfl_sync(_ALL, int64(after), first))
-            reward = cuda.shfl_sync(_ALL, reward, first)
-            if best < 2:
-                after = transpose(after)
             score += uint64(reward)
             if at_goal == 1:
                 flags |= _IS_OVER
@@ -256,15 +324,30 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
                     tails[length, game] = float32(math.nan)
                 length += 1
                 own += 1
-            random += gamma
-            board = spawned(after, mix(random), thread)
-
+            random += _GAMMA
+            board = spawned(after, mix(random))
         if thread == 0:
             games[game, _BOARD], games[game, _RANDOM], games[game, _SCORE] = board, random, score
             games[game, _STAGE], games[game, _REACHED] = uint64(entered), uint64(reached)
             games[game, _FLAGS] = flags
-        cuda.syncwarp()
 
+    return play
+
+
+def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, entries: _Entries) -> Any:
+    """Return the function that learns from the moves of a segment, backwards."""
+    tuples, stages = len(layout.tuples), layout.stage_count
+    rounds = -(-tuples // _GROUPS)
+    image, stage_of = boards.image, boards.stage_of
+    place_of, value_of = entries.place_of, entries.value_of
+
+    @_device
+    def learn(
+        game: Any, weights: Any, rates: Any, begins: Any, afterstates: Any, rewards: Any, tails: Any,
+        tallies: Any, errors: Any, beta: Any, decay: Any, coherent: Any,
+    ) -> None:  # fmt: skip
+        thread = cuda.laneid
+        k, group = thread & 7, thread >> 3
         rate = beta / float32(_IMAGES * tuples)
         target, following, error, learned = float32(0), float32(0), float32(0), 0
         for back in range(segment_moves):
@@ -278,9 +361,7 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
             stage, pattern = stage_of(begins, after), image(after, k)
             if stage == thread:
                 learned += 1
-            value = float32(0)
-            for t in range(group, tuples, _GROUPS):
-                value += weights[place_of(shift, offset, pattern, t, stage)]
+            value = value_of(weights, pattern, stage, group, _GROUPS)
             for step in (1, 2, 4, 8, 16):
                 value += cuda.shfl_xor_sync(_ALL, value, step)
             delta = target - value
@@ -290,7 +371,7 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
                 t = group + _GROUPS * i
                 place, e, a, weight = int64(0), float32(0), float32(0), float32(0)
                 if t < tuples:
-                    place = place_of(shift, offset, pattern, t, stage)
+                    place = place_of(pattern, t, stage)
                     e, a, weight = rates[place, 0], rates[place, 1], weights[place]
                 cuda.syncwarp()  # images that look the same have one entry: it moves once
                 if t < tuples:

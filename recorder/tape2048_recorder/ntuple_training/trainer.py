@@ -47,11 +47,8 @@ import numpy.typing as npt
 
 from tape2048.base import resources
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, DiskFullError, ModelError
+from tape2048.errors import ConfigError, StateError
 from tape2048.io.bulk_read import allocate
-from tape2048.io.durable import publishing_file
-from tape2048.io.reading import map_path
-from tape2048.io.safetensors import decode, encode
 from tape2048.ntuple.lookup import SYMMETRIES
 from tape2048.ntuple.network import (
     Network,
@@ -63,7 +60,17 @@ from tape2048.ntuple.network import (
     tuple_text,
 )
 from tape2048.session.run_table import REACH_TILES
-from tape2048.training import TrainingDirectory, TrainingProgress, TrainingView, check_same
+from tape2048.training import (
+    ArrayCheckpoint,
+    Training,
+    TrainingDirectory,
+    TrainingProgress,
+    TrainingView,
+    check_array,
+    check_same,
+    decode_state,
+    write_checkpoint,
+)
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.learning import (
     BEGUN,
@@ -84,7 +91,7 @@ from tape2048_recorder.ntuple_training.learning import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tape2048_recorder.ntuple_training.config import TrainingConfig
@@ -96,9 +103,6 @@ NETWORK = "network.ntuple"
 NETWORK_F32 = "network.safetensors"
 
 METRICS_INTERVAL_S = 10.0
-
-#: Interval between attempts at a checkpoint on a full disk: each may write gigabytes before it fails.
-ROOM_RETRY_S = 60.0
 
 CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 4"
 
@@ -391,38 +395,51 @@ class Trainer:
                 entries[known[source, t] != 0, E] = _START_ERRORS * _KNOWN_RATE
         self._counts.parted, self._counts.start = True, start
 
-    def save_checkpoint(self, path: Path) -> None:
-        """Write a checkpoint, instead of an earlier one."""
+    def train(self, training: Training) -> Iterator[None]:
+        """Learn all configured moves; see :class:`tape2048.training.Learner`."""
+        pause = threading.Event()
+        noted, due = self.moves, time.monotonic() + METRICS_INTERVAL_S
+
+        def note() -> None:  # unless nothing has changed since the last line
+            nonlocal noted, due
+            progress, due = self.progress(), time.monotonic() + METRICS_INTERVAL_S
+            if progress.done != noted and training.note(progress.figures):
+                noted = progress.done
+
+        def tick() -> None:
+            if time.monotonic() >= due:
+                note()
+            if training.pause(self.progress()):
+                pause.set()
+
+        while not self.done and not training.stopped():
+            pause.clear()
+            self.learn(self.config.moves, stop=pause, tick=tick)
+            if self.moves:  # else it was stopped, or a checkpoint was due, during compilation
+                note()
+                yield
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint, and the network beside it, instead of earlier ones."""
         counts = msgspec.structs.replace(self._counts, elapsed_s=self.elapsed_s)
-        texts = {
-            "format": CHECKPOINT_FORMAT,
-            "config": msgspec.json.encode(self.config).decode(),
-            "counts": msgspec.json.encode(counts).decode(),
-        }
         arrays: dict[str, npt.NDArray[Any]] = {
             "entries": self._entries,
             "lanes": np.stack([lane.state for lane in self._lanes]),
             "pools": np.stack([lane.pools.ravel() for lane in self._lanes]),
             "tallies": np.stack([lane.tallies.ravel() for lane in self._lanes]).view(U64),
         }
-        with publishing_file(path, replace=True) as file:
-            file.writelines(encode(arrays, texts))
+        # The network first: a kill between the two repeats what both lack.
+        save_network(self.network(), path.with_name(NETWORK_F32), compress=False)
+        text = msgspec.json.encode(counts).decode()
+        write_checkpoint(path, CHECKPOINT_FORMAT, self.config, arrays, counts=text)
 
     @classmethod
-    def resume(cls, path: Path, config: TrainingConfig, start: str | None = None) -> Trainer:
+    def resume(
+        cls, content: memoryview, path: Path, config: TrainingConfig, start: str | None = None
+    ) -> Trainer:
         """Return a trainer that resumes from a checkpoint. The training must have started from ``start``."""
-        arrays, texts = decode(map_path(path).data, str(path))
-        if texts.get("format") != CHECKPOINT_FORMAT:
-            raise ModelError(
-                f"found the format {texts.get('format')!r}, expected {CHECKPOINT_FORMAT!r}",
-                path=path,
-                hint="continue with the release that wrote it, or train into another directory",
-            )
-        try:
-            counts = msgspec.json.decode(texts.get("counts", ""), type=_Counts)
-            saved: dict[str, Any] = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise ModelError(f"its table does not describe a checkpoint: {error}", path=path) from error
+        arrays, saved, texts = ArrayCheckpoint.of(content, path, CHECKPOINT_FORMAT)
+        counts = decode_state(texts.get("counts", ""), path, _Counts)
         expected = {name: getattr(config, name) for name in ("tuples", "initial_value", "seed")}
         found = {name: saved.get(name) for name in expected}
         try:
@@ -433,38 +450,28 @@ class Trainer:
             expected["stages"], found["stages"] = config.stages, saved.get("stages")
         if start is not None:
             expected["from"], found["from"] = file_facts(start)["sha256"], counts.start
-        hint = "resume with the configuration it was made with, or train into another directory"
-        check_same(found, expected, path, ConfigError, hint)
+        check_same(found, expected, path)
         trainer = cls(config)
         trainer._restore(arrays, counts, stages, path)
         return trainer
 
     def _restore(self, arrays: dict[str, Any], counts: _Counts, stages: tuple[int, ...], path: Path) -> None:
-        lanes = len(self._lanes)
-        pools = arrays.get("pools")
-        boards = 0 if pools is None else pools.size // lanes  # another number may be configured now
-        entries = (len(stages) + 1) * self.layout.stage_size
-        expected: dict[str, tuple[tuple[int, ...], Any]] = {
-            "entries": ((entries, self._entries.shape[1]), np.float32),
-            "lanes": ((lanes, LANE_WORDS), U64),
-            "pools": ((lanes, boards), U64),
-            "tallies": ((lanes, 3 * (len(stages) + 1)), U64),
+        lanes, saved = len(self._lanes), arrays.get("lanes")
+        if saved is not None and saved.ndim == 2 and len(saved) != lanes:
+            raise StateError(
+                f"found the lanes of {counted(len(saved), 'thread')}, expected {lanes}",
+                path=path,
+                hint=f"resume with --threads {len(saved)}",
+            )
+        boards = arrays["pools"].size // lanes if "pools" in arrays else 0  # another number may be configured
+        shapes = {
+            "entries": ((len(stages) + 1) * self.layout.stage_size, self._entries.shape[1]),
+            "lanes": (lanes, LANE_WORDS),
+            "pools": (lanes, boards),
+            "tallies": (lanes, 3 * (len(stages) + 1)),
         }
-        for name, (shape, dtype) in expected.items():
-            array = arrays.get(name)
-            if array is None or array.shape != shape or array.dtype != dtype:
-                found = "nothing" if array is None else f"{array.dtype} {array.shape}"
-                hint = (
-                    "the checkpoint is incomplete: resume from a copy of it, or train into another directory"
-                )
-                if name == "lanes" and array is not None and array.shape[1:] == shape[1:]:
-                    hint = (
-                        f"the checkpoint was made with {counted(len(array), 'thread')}; "
-                        "resume with as many (--threads)"
-                    )
-                raise ModelError(
-                    f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=hint
-                )
+        for name, shape in shapes.items():
+            check_array(arrays, name, shape, np.float32 if name == "entries" else U64, path)
         self._fill_stages(arrays["entries"], stages)
         for lane, state in zip(self._lanes, arrays["lanes"], strict=True):
             lane.state[:] = state
@@ -475,7 +482,7 @@ class Trainer:
         self._counts = counts
 
 
-def run_training(
+def train_player(
     config: TrainingConfig,
     directory: Path,
     view: TrainingView,
@@ -488,42 +495,23 @@ def run_training(
 
     It resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
     ``start``, or from nothing. It ends with a checkpoint and a network unless it learned nothing (``moves``
-    of the trainer is 0). It reports a disk that is full during training once, and writes the next checkpoint
-    when there is room. A disk that is full at the end is an error. It reports metrics that cannot be written
-    once, and drops their lines.
+    of the trainer is 0). See :class:`tape2048.training.Training` for full disks.
 
     ``hurry`` is called while the network is compressed at the end; True cancels that.
     """
+
+    def make(content: memoryview | None) -> Trainer:
+        if content is not None:
+            return Trainer.resume(content, files.checkpoint, config, start)
+        trainer = Trainer(config)
+        if start is not None:
+            trainer.start_from(start)
+            view.event(f"starting from the network {start}")
+        return trainer
+
     files = TrainingDirectory(directory, "moves")
     with files.locked():
-        if files.has_checkpoint():
-            trainer = Trainer.resume(files.checkpoint, config, start)
-            view.event(f"continuing from {trainer.moves:,} moves ({files.checkpoint})")
-        else:
-            trainer = Trainer(config)
-            if start is not None:
-                trainer.start_from(start)
-                view.event(f"starting from the network {start}")
-        metrics = _Metrics(trainer, files, view)
-        full = False  # whether the last checkpoint found no room
-        while not trainer.done and not stop.is_set():
-            wait_s = min(config.checkpoint_s, ROOM_RETRY_S) if full else config.checkpoint_s
-            _learn_until(trainer, time.monotonic() + wait_s, stop, metrics)
-            if not trainer.moves:
-                continue  # stopped, or a checkpoint fell due, during compilation
-            metrics.note()
-            try:
-                trainer.save_checkpoint(files.checkpoint)
-                save_network(trainer.network(), directory / NETWORK_F32, compress=False)
-            except DiskFullError as error:
-                if trainer.done or stop.is_set():
-                    raise
-                if not full:
-                    view.event(f"{error}: learning continues, and a checkpoint is written when there is room")
-                full = True
-            else:
-                full = False
-                view.event(f"checkpoint at {trainer.moves:,} moves")
+        trainer = Training(files, view, stop.is_set, config.checkpoint_s).run(make)
         if not trainer.moves:
             view.event("stopped before the first moves: nothing is learned, and no network is written")
             return trainer
@@ -531,36 +519,3 @@ def run_training(
         network, step = trainer.network(), config.quantise_step
         save_network(network.quantised(step) if step else network, directory / NETWORK, interrupted=hurry)
     return trainer
-
-
-def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _Metrics) -> None:
-    pause = threading.Event()
-
-    def tick() -> None:
-        metrics.tick()
-        if stop.is_set() or time.monotonic() >= due:
-            pause.set()
-
-    trainer.learn(trainer.config.moves, stop=pause, tick=tick)
-
-
-class _Metrics:
-    def __init__(self, trainer: Trainer, files: TrainingDirectory, view: TrainingView) -> None:
-        self._trainer, self._files, self._view = trainer, files, view
-        self._next = time.monotonic() + METRICS_INTERVAL_S
-        self._noted = files.cut_metrics(trainer.moves)  # the moves of the last line
-
-    def tick(self) -> None:
-        """Show progress, and write a line if one is due."""
-        self._view.progress(self._trainer.progress())
-        if time.monotonic() >= self._next:
-            self.note()
-
-    def note(self) -> None:
-        """Write a line, unless nothing has changed since the last."""
-        self._next = time.monotonic() + METRICS_INTERVAL_S
-        if self._trainer.moves == self._noted:
-            return
-        progress = self._trainer.progress()
-        if self._files.append_metrics(progress.figures, self._view.event):
-            self._noted = progress.done

@@ -20,6 +20,7 @@ from tape2048.io.objects import is_url
 from tape2048.ntuple.network import NetworkLayout
 from tape2048.session.run_table import check_thresholds
 from tape2048.settings.fields import Count, Positive, Settings, Share, about
+from tape2048.training import check_same
 
 #: Settings that do not decide what a training learns: they may change when it is resumed.
 FREE = frozenset(
@@ -174,6 +175,22 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     def deciding(self) -> dict[str, Any]:
         """Return the settings that decide the result of a training. The others may change."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in FREE}
+
+    def check_resumed(
+        self, saved: dict[str, Any], saved_data: dict[str, Any], data: dict[str, Any], path: Path
+    ) -> None:
+        """Raise a StateError unless a checkpoint is of these settings and of this data.
+
+        A setting that an earlier version did not have counts as its default.
+        """
+        found = {name: value for name, value in saved.items() if name not in FREE}
+        defaults, expected = type(self)().deciding(), {**self.deciding(), **data}
+        hint = "resume with its settings and data, or start over with another --out"
+        if saved_data.get("corpus") == data["corpus"]:  # another condition may select the same rows
+            expected["where"] = found.get("where", "")
+        else:
+            hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out later sessions"
+        check_same({**defaults, **found, **saved_data}, expected, path, hint)
 
 
 class CriticConfig(LearningConfig, frozen=True, kw_only=True):

@@ -16,8 +16,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from tape2048.torch.critic import CriticHead as CriticHead, TorchCritic as TorchCritic
+    from tape2048.torch.critic import TorchCritic as TorchCritic
     from tape2048.torch.embedding import embed_session as embed_session
+    from tape2048.torch.heads import CriticHead as CriticHead
     from tape2048.torch.loader import (
         CriticDataset as CriticDataset,
         CriticLoader as CriticLoader,

@@ -12,7 +12,8 @@ from torch import nn
 
 from tape2048.critic.facts import check_columns, open_parts
 from tape2048.errors import ColumnError, ConfigError, EmptyCorpusError, TapeError
-from tape2048.torch.critic import CriticHead, CriticInfo, TowerInfo
+from tape2048.torch.critic import CriticInfo, TowerInfo
+from tape2048.torch.heads import CriticHead
 from tape2048.torch.loader import CriticLoader
 from tape2048.torch.tower import (
     CRITIC_JSON,

@@ -1,4 +1,4 @@
-"""The ranks of a training under ``torchrun``: their messages, and the check of their data and settings."""
+"""The ranks of a training under ``torchrun``: messages, the check of data and settings, the directory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from tape2048.batches.batches import launched_ranks
 from tape2048.errors import ConfigError, TapeError
 from tape2048.torch.tower import local_device
+from tape2048.training import TrainingDirectory
 
 T = TypeVar("T")
 
@@ -131,3 +133,42 @@ def joined(device: str) -> Iterator[Ranks]:
     finally:
         if mine:
             dist.destroy_process_group()
+
+
+class RanksDirectory(TrainingDirectory):
+    """The directory of a training by several ranks: rank 0 writes, and the others get its checkpoint."""
+
+    def __init__(self, path: Path, counter: str, ranks: Ranks) -> None:
+        super().__init__(path, counter)
+        self._ranks = ranks
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the directory on rank 0."""
+        lock = super().locked()
+        with contextlib.ExitStack() as stack:
+            self._ranks.from_first(lambda: stack.enter_context(lock))
+            yield
+
+    def read_checkpoint(self) -> memoryview | None:
+        """Return rank 0's checkpoint. The other ranks may be on nodes without it."""
+        read = super().read_checkpoint
+        if self._ranks.world_size == 1:
+            return read()
+        content = self._ranks.from_first(lambda: None if (found := read()) is None else bytes(found))
+        if self._ranks.any(content is None and self.checkpoint.exists()):
+            raise ConfigError(
+                "another rank's node has a checkpoint in out, and rank 0's has none",
+                path=self.checkpoint,
+                hint="name a directory that all nodes reach, or another one",
+            )
+        return None if content is None else memoryview(content)
+
+    def cut_metrics(self, steps: int) -> None:
+        """Drop the lines after a checkpoint, on rank 0."""
+        if self._ranks.first:
+            super().cut_metrics(steps)
+
+    def append_metrics(self, line: Mapping[str, Any], report: Callable[[str], None]) -> bool:
+        """Append a line on rank 0."""
+        return not self._ranks.first or super().append_metrics(line, report)

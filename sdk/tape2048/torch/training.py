@@ -53,14 +53,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.critic.facts import doubts, training_facts
 from tape2048.critic.metrics import ranking
-from tape2048.errors import ConfigError, ModelError, StateError, TrainingError
+from tape2048.errors import ModelError, StateError, TrainingError
 from tape2048.io.durable import publishing_file
-from tape2048.io.reading import read_path
 from tape2048.torch import model as models
-from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
-from tape2048.torch.ranks import Ranks, joined
+from tape2048.torch.critic import CriticInfo, save_critic
+from tape2048.torch.ranks import Ranks, RanksDirectory, joined
 from tape2048.torch.tower import by_prefix, content_sha256, parse_tensors, require, tensor_bytes
-from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, TrainingView, check_same
+from tape2048.training import SilentView, Training, TrainingProgress, TrainingView, decode_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -114,8 +113,9 @@ def write_checkpoint(
 
 
 def load_checkpoint(  # noqa: PLR0917
-    content: bytes,
+    content: memoryview,
     path: Path,
+    config: CriticConfig,
     expected: TrainingState,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -123,7 +123,7 @@ def load_checkpoint(  # noqa: PLR0917
 ) -> TrainingState:
     """Load a checkpoint into model, optimizer and this rank's generators; return the rest of its state."""
     try:
-        tensors = parse_tensors(content, path)
+        tensors = parse_tensors(bytes(content), path)
     except ModelError as error:
         raise StateError(error.message, path=path, hint="start over with another --out") from error
     written = tensors.pop("sha256", None)
@@ -132,11 +132,10 @@ def load_checkpoint(  # noqa: PLR0917
             "the file is damaged: its SHA-256 differs from the recorded SHA-256", path=path,
             hint="start over with another --out, or restore the file from a copy",
         )  # fmt: skip
-    try:
-        state = msgspec.json.decode(tensors.pop("state").numpy().tobytes(), type=TrainingState)
-    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StateError(f"not a checkpoint of a training: {error}", path=path) from error
-    _check_same(state, expected, path)
+    text = tensors.pop("state", torch.empty(0)).numpy().tobytes()
+    state = decode_state(text, path, TrainingState)
+    known, data = ({"corpus": one.corpus, "version": one.version} for one in (state, expected))
+    config.check_resumed(state.config, known, {**expected.config, **data}, path)
     state.world_size = expected.world_size
     parts = by_prefix(tensors)
     kept = {int(number): values for number, values in by_prefix(parts["optimizer"]).items()}
@@ -156,17 +155,6 @@ def load_checkpoint(  # noqa: PLR0917
 
 def _sha256_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.tensor(list(bytes.fromhex(content_sha256(b"", tensors))), dtype=torch.uint8)
-
-
-def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
-    theirs = {**state.config, "corpus": state.corpus, "version": state.version}
-    mine = {**expected.config, "corpus": expected.corpus, "version": VERSION}
-    hint = "resume with its settings and sessions, or start over with another --out"
-    if theirs["corpus"] == mine["corpus"]:  # another condition that selects the same rows is no difference
-        mine["where"] = theirs.get("where")
-    else:
-        hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out later sessions"
-    check_same(theirs, mine, path, StateError, hint)
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
@@ -365,26 +353,28 @@ def train_critic(
         'all steps are made'
     """
     config.check()
-    directory = TrainingDirectory(Path(os.path.abspath(config.out)), "step")
+    shown = view or SilentView()
     with joined(config.device) as ranks, contextlib.ExitStack() as stack:
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         # The step of a head takes a millisecond: several threads cost more than they gain, and while they
         # spin they take the cores on which batches are made.
         torch.set_num_threads(config.threads or (1 if config.use_embeddings else threads))
-        ranks.from_first(lambda: stack.enter_context(directory.locked()))
+        directory = RanksDirectory(Path(os.path.abspath(config.out)), "step", ranks)
+        stack.enter_context(directory.locked())
+        training = Training(directory, shown if ranks.first else SilentView(), stop)
         # Bound to no name: a wrapped model uses the process group, and must be freed before it.
-        return _Trainer(config, directory, ranks, view or SilentView()).run(stop)
+        return training.run(lambda content: _TorchLearner(config, ranks, training, content)).result()
 
 
-class _Trainer:
+class _TorchLearner:
     def __init__(
-        self, config: CriticConfig, directory: TrainingDirectory, ranks: Ranks, view: TrainingView
+        self, config: CriticConfig, ranks: Ranks, training: Training, content: memoryview | None
     ) -> None:
         self.config = config
-        self.directory = directory
+        self.training = training
+        self.directory = training.files.path
         self.ranks = ranks
-        self.view = view if ranks.first else SilentView()
         self.data: models.TrainingData = models.open_alike(config, ranks)
         # All ranks draw the same parameters, and different dropout.
         torch.manual_seed(config.seed)
@@ -402,7 +392,10 @@ class _Trainer:
             world_size=ranks.world_size,
         )
         self.steps_per_epoch = len(self.data.train)
-        self._resume()
+        if content is not None:
+            path = training.files.checkpoint
+            self.state = load_checkpoint(content, path, config, self.state, self.model, self.optimizer, ranks)
+            self.data.train.load_state_dict({**self.state.loader, "rank": ranks.rank})
         loader = self.data.train.batches
         left = self.steps_per_epoch * (config.epochs - loader.epoch - 1) + len(loader) - loader.position
         self.steps = self.state.step + left
@@ -418,10 +411,10 @@ class _Trainer:
                 self.model, device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None
             )
         for remark in filter(None, [*doubts(self.data.players), models.split_of_tower(config)]):
-            self.view.event(remark)
+            training.event(remark)
         rows, runs = self.data.counts["train"]
         parameters = sum(p.numel() for p in self.model.parameters())
-        self.view.event(
+        training.event(
             f"learning from {runs:,} games ({rows:,} rows an epoch), {parameters:,} parameters on "
             f"{ranks.device}. The first step waits for compilers"
         )
@@ -436,73 +429,56 @@ class _Trainer:
         self._clock = _Clock(config.batch_rows * ranks.world_size, self.state.elapsed_s)
         self._val: Validation | None = None
         self._loss = math.nan
+        self._stopped = False
 
-    def _resume(self) -> None:
-        """Resume from rank 0's checkpoint, if it exists. The other ranks may be on nodes without it."""
-        path = self.directory.checkpoint
-        content = self.ranks.from_first(
-            lambda: read_path(path).tobytes() if self.directory.has_checkpoint() else None
-        )
-        if self.ranks.any(content is None and self.directory.has_checkpoint()):
-            raise ConfigError(
-                "another rank's node has a checkpoint in out, and rank 0's has none", path=path,
-                hint="name a directory that all nodes reach, or another one",
-            )  # fmt: skip
-        if content is not None:
-            self.state = load_checkpoint(content, path, self.state, self.model, self.optimizer, self.ranks)
-            self.data.train.load_state_dict({**self.state.loader, "rank": self.ranks.rank})
-            self.view.event(f"continuing from step {self.state.step:,} ({path})")
+    @property
+    def done(self) -> bool:
+        """Whether all steps are made, or later ones would not be better."""
+        return self.state.ended is not None
 
-    def run(self, stop: Callable[[], bool]) -> Trained:
-        """Train until the end, or a stop."""
+    def train(self, training: Training) -> Iterator[None]:
+        """Learn in all epochs; see :class:`tape2048.training.Learner`."""
         with contextlib.ExitStack() as stack:
             if self.ranks.first:
-                self._track = stack.enter_context(_trackers(self.config, self.directory.path))
-                self.directory.cut_metrics(self.state.step)
-            while self.state.ended is None and self.state.step < self.steps:
-                if self._epoch(stop):
-                    break
-            if self.state.ended is None and self.state.step >= self.steps:
-                self.state.ended = "all steps are made"
-                self._checkpoint()
-        return Trained(
-            ended=self.state.ended,
-            progress=self._progress(),
-            best=self.directory.path / "best" if self.state.best_loss is not None else None,
-            best_metrics=self.state.best_metrics,
-            counts=self.data.counts,
-        )
+                self._track = stack.enter_context(_trackers(self.config, self.directory))
+            while not self.done:
+                if self.state.step >= self.steps:
+                    self.state.ended = "all steps are made"
+                    yield
+                elif self._stopped:
+                    return
+                else:
+                    yield from self._epoch(training)
 
-    def _epoch(self, stop: Callable[[], bool]) -> bool:
+    def _epoch(self, training: Training) -> Iterator[None]:
         self.parallel.train()
         loader = self.data.train.batches
         with contextlib.closing(self._clock.timed(iter(self.data.train))) as batches:
             for batch in batches:
                 self._step(batch, loader.epoch, loader.position - 1)
                 self.state.loader = loader.state_dict()
-                stopped = self._after_step(stop)
-                if stopped or self.state.ended is not None or self.state.step >= self.steps:
-                    return stopped
-        return False
+                if self._after_step(training):
+                    self._flush()  # raises an error for losses that are not finite
+                    yield
+                if self.done or self._stopped or self.state.step >= self.steps:
+                    return
 
-    def _after_step(self, stop: Callable[[], bool]) -> bool:
+    def _after_step(self, training: Training) -> bool:
+        """Do what is due after a step; return whether a checkpoint is due."""
         step = self.state.step
         at_log = step % self.config.log_steps == 0
         if at_log or self.ranks.device.type == "cpu":
             self._flush()
         if at_log:
             self._note()
-        self.view.progress(self._progress())
+        asked = training.pause(self.progress())
         validated = step % self.eval_steps == 0 or step == self.steps
         if validated:
             with self._clock.paused():
                 self._validate()
         # Ranks agree on a stop, only every log_steps, since that needs communication.
-        stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(stop())
-        if validated or stopped or step % self.config.checkpoint_steps == 0:
-            self._flush()
-            self._checkpoint()
-        return stopped
+        self._stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(asked)
+        return validated or self._stopped or step % self.config.checkpoint_steps == 0
 
     def _rate_of(self, step: int) -> float:
         ahead = 0 if self._limited else self._ahead
@@ -551,14 +527,14 @@ class _Trainer:
         self.state.loss_sum, self.state.loss_steps = 0.0, 0
         self._clock.lap()
         digits = {"epoch": 6, "rows_per_s": 1, "data_wait": 5, "elapsed_s": 3}
-        found = self._progress().figures
+        found = self.progress().figures
         rounded = {name: round(found[name], count) for name, count in digits.items()}
         kept = {name: found[name] for name in ("steps", "loss", "learning_rate")}
         self._write("train", {**kept, **rounded})
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
+        self.training.note({"kind": kind, "step": self.state.step, **values})
         if self.ranks.first:
-            self.directory.append_metrics({"kind": kind, "step": self.state.step, **values}, self.view.event)
             self._track(kind, self.state.step, values)
 
     def _validate(self) -> None:
@@ -586,7 +562,7 @@ class _Trainer:
             state.best_metrics, state.worse = metrics, 0
             self._export("best", metrics)
         self._write("val", {"loss": found.loss, "auroc": found.auroc, "rows": found.rows, "best": better})
-        self.view.event(
+        self.training.event(
             f"step {state.step:,}: validation loss {found.loss:.5f}"
             + (" (best so far)" if better else f" (best: {state.best_loss:.5f} at step {state.best_step:,})")
         )
@@ -595,7 +571,7 @@ class _Trainer:
 
     def _diverged(self, message: str) -> TrainingError:
         hint = "checkpoint and critics are older; lower learning_rate, or check these rows"
-        return TrainingError(message, path=self.directory.path, hint=hint)
+        return TrainingError(message, path=self.directory, hint=hint)
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
         if not self.ranks.first:
@@ -607,22 +583,23 @@ class _Trainer:
         info = CriticInfo(
             kind="embeddings" if config.use_embeddings else "tokens",
             tower=models.tower_info(config, self.data, self.model),
-            head=HeadInfo(in_dim=head.in_dim, hidden=head.hidden, dropout=head.dropout, ordered=head.ordered),
+            head=head.info,
             training=msgspec.structs.asdict(config),
             **training_facts(config, data.corpus.identity, data.players, self.state.step, metrics),
         )
-        save_critic(self.directory.path / name, info, head, self.model.tower, replace=True)
+        save_critic(self.directory / name, info, head, self.model.tower, replace=True)
 
-    def _checkpoint(self) -> None:
-        """Write a checkpoint. The caller has checked that the losses are finite."""
+    def save(self, path: Path) -> None:
+        """Write a checkpoint. All ranks have to call this."""
         generators = rng_states(self.ranks)
         # A checkpoint has one sum for all ranks, so each continues with it, as it would from the file.
         self.state.loss_sum = self.ranks.mean(self.state.loss_sum)
         if self.ranks.first:
             self.state.elapsed_s = self._clock.elapsed_s
-            write_checkpoint(self.directory.checkpoint, self.state, self.model, self.optimizer, generators)
+            write_checkpoint(path, self.state, self.model, self.optimizer, generators)
 
-    def _progress(self) -> TrainingProgress:
+    def progress(self) -> TrainingProgress:
+        """Return the state of the training."""
         state, elapsed_s = self.state, self._clock.elapsed_s  # over all starts
         rows_per_s, data_wait = self._clock.rates
         figures = {
@@ -640,3 +617,13 @@ class _Trainer:
         }
         per_s = rows_per_s / (self.config.batch_rows * self.ranks.world_size)
         return TrainingProgress("steps", state.step, self.steps, per_s, elapsed_s, figures)
+
+    def result(self) -> Trained:
+        """Return the end of the training."""
+        return Trained(
+            ended=self.state.ended,
+            progress=self.progress(),
+            best=self.directory / "best" if self.state.best_loss is not None else None,
+            best_metrics=self.state.best_metrics,
+            counts=self.data.counts,
+        )

@@ -242,8 +242,9 @@ def test_trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert figures["stages"][1].entered > 0
     assert figures["goals"] > 0
     assert figures["mean_error"] > 0
-    trainer.save_checkpoint(tmp_path / "checkpoint")
-    again = Trainer.resume(tmp_path / "checkpoint", config)
+    path = tmp_path / "checkpoint"
+    trainer.save(path)
+    again = Trainer.resume(memoryview(path.read_bytes()), path, config)
     assert np.array_equal(again.network().table, trainer.network().table)
     again.learn(10**9)
     assert again.done

@@ -14,8 +14,9 @@ from tape2048.critic.facts import SplitInfo
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import fsync_path
 from tape2048.torch import TorchCritic
-from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
+from tape2048.torch.critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.embedding import bf16_bits
+from tape2048.torch.heads import CriticHead, HeadInfo
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, tower_sha256
 
 from ..critics import save_tower

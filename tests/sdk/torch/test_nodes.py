@@ -42,7 +42,7 @@ def run_ranks(
     """
     for rank, each in enumerate(configs):
         (tmp_path / f"rank{rank}.json").write_bytes(msgspec.json.encode(each))
-    command = ["tests.sdk.critic_training", "--ranks", str(tmp_path), str(len(configs)), str(free_port())]
+    command = ["tests.sdk.critic_training", str(tmp_path), str(len(configs)), str(free_port())]
     with subprocess.Popen(
         [sys.executable, "-m", *command], cwd=CHECKOUT, stdout=subprocess.PIPE, start_new_session=True
     ) as process:

@@ -2,8 +2,6 @@
 
 import math
 import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +18,9 @@ from tape2048.critic.facts import SplitInfo
 from tape2048.io.durable import replace_file
 from tape2048.session.session import Session
 from tape2048.torch import TorchCritic, training
-from tape2048.torch.critic import CriticHead, CriticInfo, HeadInfo, TowerInfo, save_critic
+from tape2048.torch.critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.embedding import embed_session
+from tape2048.torch.heads import CriticHead, HeadInfo
 from tape2048.torch.model import learning_rate, split_of_tower
 from tape2048.torch.ranks import Ranks
 from tape2048.torch.tower import (
@@ -33,9 +32,9 @@ from tape2048.torch.tower import (
     tower_sha256,
 )
 from tape2048.torch.training import Validation, auroc, train_critic
-from tape2048.training import CHECKPOINT, TrainingProgress
+from tape2048.training import CHECKPOINT
 
-from ..critics import TILES, CrashError, Seen, config, lines, make_games, make_uneven, save_tower
+from ..critics import TILES, Seen, config, lines, make_games, make_uneven, save_tower
 from .test_nodes import run_ranks
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -105,13 +104,6 @@ def test_weights_leave_probabilities_calibrated(games: Path, tmp_path: Path, *, 
     np.testing.assert_allclose(found, truth, atol=0.06)
     weighted = [p * w / (p * w + 1 - p) for p, w in zip(truth, (0.5, 2, 6), strict=True)]
     assert np.abs(np.subtract(weighted, truth)).max() > 0.2, "without folding it would be this far off"
-
-
-def test_weights_of_the_data(games: Path, tmp_path: Path) -> None:
-    train_critic(config(games, tmp_path / "critic", pos_weight="dataset", steps_max=30, epochs=9))
-    fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
-    found = TorchCritic.load(tmp_path / "critic/last", "cpu")(fetched["tokens"])
-    np.testing.assert_allclose(found.mean(axis=0), fetched["labels"].mean(axis=0), atol=0.08)
 
 
 @pytest.fixture(scope="module")
@@ -194,36 +186,12 @@ def test_the_probe_of_embeddings(games: Path, trained: Path, tmp_path: Path) -> 
         assert found > end_to_end[tile] - 0.05
 
 
-@pytest.mark.parametrize("step", [1, 5, 13, 18, 20, 36])
-def test_ended_anywhere_it_goes_on_to_the_last_digit(
-    games: Path, trained: Path, tmp_path: Path, step: int
-) -> None:
-    """Checkpoints stand at steps 5, 7, 10, 14, 15, ...; an epoch has 18; what came after one comes again."""
-    out = tmp_path / "critic"
-    with pytest.raises(CrashError):
-        train_critic(whole(games, out), Seen(step))
-    train_critic(whole(games, out))
-    check_same(out, trained)
-
-
 def test_stopped_it_goes_on_to_the_last_digit(games: Path, trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "critic"
     asked = iter([False] * 10 + [True])
     first = train_critic(whole(games, out), stop=lambda: next(asked))
     assert (first.ended, first.progress.done) == (None, 11)
     train_critic(whole(games, out, checkpoint_steps=1, loader_threads=0))
-    check_same(out, trained)
-
-
-@pytest.mark.slow
-def test_killed_it_goes_on_to_the_last_digit(games: Path, trained: Path, tmp_path: Path) -> None:
-    out = tmp_path / "critic"
-    settings = tmp_path / "config.json"
-    settings.write_bytes(msgspec.json.encode(whole(games, out)))
-    command = [sys.executable, "-m", "tests.sdk.critic_training", str(settings), "23"]
-    assert subprocess.run(command, cwd=CHECKOUT, timeout=120, check=False).returncode == -signal.SIGKILL
-    assert lines(out)[-1]["step"] >= 21
-    train_critic(whole(games, out))
     check_same(out, trained)
 
 
@@ -242,7 +210,7 @@ def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_p
         with pytest.raises(errors.StateError):
             train_critic(whole(games, tmp_path / "critic"))
     header = int.from_bytes(content[:8], "little")
-    for at in np.linspace(8 + header, len(content) - 1, 40, dtype=np.int64).tolist():
+    for at in np.linspace(8 + header, len(content) - 1, 8, dtype=np.int64).tolist():
         replace_file(path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         with pytest.raises(errors.StateError, match="the file is damaged: its SHA-256"):
             train_critic(whole(games, tmp_path / "critic"))
@@ -253,20 +221,6 @@ def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_p
         replace_file(path, tensor_bytes({"state": torch.tensor(list(state), dtype=torch.uint8)}))
         with pytest.raises(errors.StateError, match="not a checkpoint of a training"):
             train_critic(whole(games, tmp_path / "critic"))
-
-
-def test_one_training_to_a_directory(games: Path, tmp_path: Path) -> None:
-    class Second:
-        def event(self, message: str) -> None:
-            pass
-
-        def progress(self, progress: TrainingProgress) -> None:
-            with pytest.raises(errors.BusyError):
-                train_critic(config(games, tmp_path / "critic"))
-            raise CrashError
-
-    with pytest.raises(CrashError):
-        train_critic(config(games, tmp_path / "critic"), Second())
 
 
 @pytest.mark.slow
@@ -354,31 +308,29 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
     assert again.ended == done.ended
 
 
-@pytest.mark.parametrize(
-    ("changes", "kind", "said"),
-    [
-        ({"where": "max_score > 1e9"}, errors.EmptyCorpusError, "filter"),
-        ({"where": "id = 1 AND max_score > 0", "val_share": 0.001}, errors.EmptyCorpusError, "part val"),
-        ({"batch_rows": 65_536}, errors.EmptyCorpusError, "smaller batch_rows|training part"),
-        ({"use_embeddings": True}, errors.ColumnError, "no embeddings"),
-        ({"device": "cuda:99"}, errors.ConfigError, "cuda:99"),
-        ({"thresholds": "8192 4096"}, errors.ConfigError, "ascending"),
-        ({"thresholds": "100"}, errors.ConfigError, "powers of two"),
-        ({"val_share": 0.0}, errors.ConfigError, "val_share"),
-        ({"val_share": 0.5, "test_share": 0.5}, errors.ConfigError, "val_share"),
-        ({"pos_weight": "1 2"}, errors.ConfigError, "each of 3 thresholds"),
-        ({"learning_rate": 1e38}, errors.ConfigError, "at most 1e\\+30"),
-        ({"tower_heads": 3}, errors.ConfigError, "multiple of tower_heads"),
-        ({"tower": "/nowhere"}, errors.MissingPathError, "no such file"),
-        ({"tower": "nowhere_at_all:f"}, errors.ConfigError, "no module"),
-    ],
-)
-def test_what_cannot_be_is_refused(
-    games: Path, tmp_path: Path, changes: dict[str, Any], kind: type, said: str
-) -> None:
-    with pytest.raises(kind, match=said):
-        train_critic(config(games, tmp_path / "critic", **changes))
-    assert not (tmp_path / "critic").exists()
+REFUSED: list[tuple[dict[str, Any], type[errors.TapeError], str]] = [
+    ({"where": "max_score > 1e9"}, errors.EmptyCorpusError, "filter"),
+    ({"where": "id = 1 AND max_score > 0", "val_share": 0.001}, errors.EmptyCorpusError, "part val"),
+    ({"batch_rows": 65_536}, errors.EmptyCorpusError, "smaller batch_rows|training part"),
+    ({"use_embeddings": True}, errors.ColumnError, "no embeddings"),
+    ({"device": "cuda:99"}, errors.ConfigError, "cuda:99"),
+    ({"thresholds": "8192 4096"}, errors.ConfigError, "ascending"),
+    ({"thresholds": "100"}, errors.ConfigError, "powers of two"),
+    ({"val_share": 0.0}, errors.ConfigError, "val_share"),
+    ({"val_share": 0.5, "test_share": 0.5}, errors.ConfigError, "val_share"),
+    ({"pos_weight": "1 2"}, errors.ConfigError, "each of 3 thresholds"),
+    ({"learning_rate": 1e38}, errors.ConfigError, "at most 1e\\+30"),
+    ({"tower_heads": 3}, errors.ConfigError, "multiple of tower_heads"),
+    ({"tower": "/nowhere"}, errors.MissingPathError, "no such file"),
+    ({"tower": "nowhere_at_all:f"}, errors.ConfigError, "no module"),
+]
+
+
+def test_invalid_settings_are_refused(games: Path, tmp_path: Path) -> None:
+    for changes, kind, said in REFUSED:
+        with pytest.raises(kind, match=said):
+            train_critic(config(games, tmp_path / "critic", **changes))
+        assert not (tmp_path / "critic").exists(), changes
 
 
 def test_embeddings_of_another_tower_are_refused(games: Path, trained: Path, tmp_path: Path) -> None:

@@ -3,13 +3,10 @@
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +18,6 @@ from tape2048.critic.config import PRESETS, CriticConfig
 from tape2048.critic.facts import SHIPPED
 from tape2048.critic.ntuple import NTupleCriticConfig
 from tape2048.game.rules import exps_to_boards
-from tape2048.io.safetensors import decode
 from tape2048_tools.cli import run
 from tape2048_tools.options.critic import example_toml
 
@@ -186,57 +182,6 @@ def test_tiles_that_nobody_reached_are_said_or_refused(tape: Tape, made: Made) -
     said = tape(*TRAIN, *SMALL, made.root, "--thresholds", "128 32768", "--epochs", "1")
     assert said.code == 0
     assert re.search(r"info 32,768 was reached by none of \d+ games: its probability says no more", said.err)
-
-
-def checkpoint_state(out: Path) -> dict[str, Any]:
-    try:
-        data = (out / "checkpoint.safetensors").read_bytes()
-    except FileNotFoundError:
-        return {"games": 0, "epoch": 0}
-    return msgspec.json.decode(decode(data, "checkpoint")[1]["state"], type=dict[str, Any])
-
-
-@pytest.mark.slow
-def test_killed_and_stopped_trainings_resume_exactly(
-    tape: Tape, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = [
-        *TRAIN, *SMALL, "--player", "greedy", "--games", "1500", "--stride", "1", "--epochs", "8",
-        "--checkpoint-s", "0.05",
-    ]  # fmt: skip
-    for name in ("whole", "stopped"):
-        (tmp_path / name).mkdir()
-    out = tmp_path / "stopped/critic"
-    before = 0
-    for number in (signal.SIGKILL, signal.SIGTERM):
-        with subprocess.Popen(
-            [*COMMAND, *command], cwd=out.parent, env=environment, stdout=subprocess.PIPE, text=True
-        ) as process:
-            deadline = time.monotonic() + 120
-            while checkpoint_state(out)["games"] == before:
-                assert time.monotonic() < deadline
-                assert process.poll() is None
-                time.sleep(0.005)
-            process.send_signal(number)
-            text = process.communicate(timeout=120)[0]
-        state = checkpoint_state(out)
-        assert before < state["games"] < 8 * 1100
-        before = state["games"]
-    assert process.returncode == 0
-    assert "stopped. The same command resumes it" in text
-    for directory in ("stopped", "whole"):
-        monkeypatch.chdir(tmp_path / directory)
-        assert tape(*command).code == 0
-    found, expected = (
-        [
-            (tmp_path / name / "critic" / file).read_bytes()
-            for file in ("best.critic", "checkpoint.safetensors")
-        ]
-        for name in ("stopped", "whole")
-    )
-    assert found == expected
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines] == list(range(1, 9))
 
 
 BOARD = [0, 2, 0, 0, 0, 4, 2, 0, 8, 16, 4, 2, 64, 32, 16, 128]

@@ -61,29 +61,38 @@ from numba.extending import register_jitable
 
 from tape2048.base.drawing import DrawsBoards
 from tape2048.base.resources import ram_available
-from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
-from tape2048.critic.config import FREE, NTupleCriticConfig
 from tape2048.critic.facts import CriticFacts, check_columns, critic_path, doubts, open_parts, training_facts
 from tape2048.errors import ConfigError, EmptyCorpusError, FormatError, ModelError, StateError, TrainingError
 from tape2048.formats.session import TOP_TILE
 from tape2048.game.rules import exps_to_boards, max_exponent
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
-from tape2048.io.safetensors import decode, encode
+from tape2048.io.safetensors import encode
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
 from tape2048.ntuple.network import NetworkLayout, compressed, decode_tables, file_texts, stage_begins
 from tape2048.rows.splits import parts_of_seeds
 from tape2048.session.run_table import check_thresholds, constant_labels, exponents_of
-from tape2048.training import SilentView, TrainingDirectory, TrainingProgress, TrainingView, check_same
+from tape2048.training import (
+    ArrayCheckpoint,
+    SilentView,
+    Training,
+    TrainingDirectory,
+    TrainingProgress,
+    TrainingView,
+    check_array,
+    decode_state,
+    write_checkpoint,
+)
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
     from tape2048.corpus import Corpus
+    from tape2048.critic.config import NTupleCriticConfig
     from tape2048.players import PlayedBy
 
     Progress = Callable[[int, int], object]
@@ -510,7 +519,7 @@ class TrainedNTuple(NamedTuple):
     early: bool = False  # whether it ended since validations no longer improved
 
 
-class _State(msgspec.Struct):
+class _NTupleState(msgspec.Struct):
     epoch: int = 0
     chunk: int = 0  # piece of the games within the epoch
     position: int = 0  # games of the piece that are done
@@ -521,7 +530,7 @@ class _State(msgspec.Struct):
     best_epoch: int = 0
 
 
-class _Trainer:
+class _NTupleLearner:
     def __init__(self, config: NTupleCriticConfig, source: GameSource) -> None:
         self.config = config
         self.source = source
@@ -536,7 +545,7 @@ class _Trainer:
         self.records = np.zeros((self.layout.entries, 2 * width), np.float32)
         self.tables = tables_of(self.layout, list(config.tiles), self.records)
         self.scratches = [new_scratch(self.tables) for _ in range(config.thread_count)]
-        self.state = _State()
+        self.state = _NTupleState()
         self.begun, self.learned_s, self.rows_before = time.monotonic(), 0.0, 0
 
     @property
@@ -559,9 +568,9 @@ class _Trainer:
             "best_loss": state.best_loss,
         }
         per_s = rows_per_s * state.games / max(state.rows, 1)
-        unit = f"games, {counted(self.config.epochs, 'epoch')} of {self.source.train_games:,}"
-        return TrainingProgress(unit, state.games, of, per_s, elapsed_s, figures)
+        return TrainingProgress("games", state.games, of, per_s, elapsed_s, figures)
 
+    @property
     def done(self) -> bool:
         """Whether all passes are made, or later ones would not be better."""
         return self.state.epoch >= self.config.epochs or self.stalled
@@ -572,8 +581,35 @@ class _Trainer:
         patience = self.config.patience
         return patience is not None and self.state.epoch - self.state.best_epoch >= patience
 
-    def learn_epoch(self, tick: Callable[[], bool]) -> bool:
-        """Continue to the end of the pass. Return False if ``tick``, called every round, asked to stop."""
+    def train(self, training: Training) -> Iterator[None]:
+        """Learn in all passes; see :class:`tape2048.training.Learner`."""
+        while not self.done:
+            for _ in self._pass():
+                if training.pause(self.progress()):
+                    yield
+                if training.stopped():
+                    return
+            self._end_pass(training)
+            yield
+
+    def _end_pass(self, training: Training) -> None:
+        """Validate, and write the critic if it is the best so far."""
+        state, best = self.state, training.files.path / BEST
+        state.loss = self._validate()
+        improved = state.best_loss is None or state.loss < state.best_loss
+        if improved:
+            state.best_loss, state.best_epoch = state.loss, state.epoch
+        if improved or self.config.patience is None:
+            self._critic().save(best, preset=0)
+        if self.done:
+            training.event("compressing the critic")
+            NTupleCritic.load(best).save(best)
+        progress = self.progress()
+        training.note(progress.figures)
+        training.pause(progress)
+
+    def _pass(self) -> Iterator[None]:
+        """Continue to the end of the pass over the games, and yield after every round but the last."""
         state, config = self.state, self.config
         in_all = config.epochs * self.source.train_games
         size = _ROUND_GAMES * config.thread_count
@@ -592,13 +628,12 @@ class _Trainer:
                     self.learned_s += time.monotonic() - begin
                     state.position += len(chosen)
                     state.games += len(chosen)
-                    if not tick() and state.position < len(games):
-                        return False
+                    if state.position < len(games):
+                        yield
                 state.chunk, state.position = number + 1, 0
         state.epoch, state.chunk = state.epoch + 1, 0
-        return True
 
-    def validate(self) -> float:
+    def _validate(self) -> float:
         """Return the mean log loss over the rows of the validation part and the tiles."""
         games, tiles = self.source.val, len(self.config.tiles)
         found = predict_all(self.tables, 1.0, games.boards, tiles, self.config.thread_count).astype(float)
@@ -607,7 +642,7 @@ class _Trainer:
         losses = -np.log(np.maximum(p, 1e-7)).mean(axis=1)
         return float(np.average(losses, weights=games.weights if len(games.weights) else None))
 
-    def critic(self) -> NTupleCritic:
+    def _critic(self) -> NTupleCritic:
         """Return the critic so far, in its stored precision."""
         config, width = self.config, self.width
         limit = np.iinfo(np.int16).max
@@ -629,47 +664,24 @@ class _Trainer:
     def save(self, path: Path) -> None:
         """Write a checkpoint: the records that have learned, and their places."""
         used = np.flatnonzero(self.records[:, self.width :].any(axis=1))
-        texts = {
-            "format": CHECKPOINT_FORMAT,
-            "config": msgspec.json.encode(self.config).decode(),
-            "corpus": self.source.identity,
-            "columns_sha256": self.source.columns_sha256 or "",
-            "state": msgspec.json.encode(self.state).decode(),
-        }
-        with publishing_file(path, replace=True) as file:
-            file.writelines(encode({"places": used.astype(np.uint64), "records": self.records[used]}, texts))
+        arrays: dict[str, npt.NDArray[Any]] = {"places": used.astype(U64), "records": self.records[used]}
+        state = msgspec.json.encode(self.state).decode()
+        write_checkpoint(path, CHECKPOINT_FORMAT, self.config, arrays, **self._data, state=state)
 
-    def restore(self, path: Path) -> None:
+    @property
+    def _data(self) -> dict[str, str]:
+        return {"corpus": self.source.identity, "columns_sha256": self.source.columns_sha256 or ""}
+
+    def restore(self, content: memoryview, path: Path) -> None:
         """Resume from a checkpoint. StateError for a checkpoint of another training."""
-        try:
-            arrays, texts = decode(map_path(path).data, str(path))
-        except FormatError as error:
-            hint = "start over with another --out, or restore the file from a copy"
-            raise StateError(error.message, path=path, offset=error.offset, hint=hint) from error
-        if texts.get("format") != CHECKPOINT_FORMAT:
-            raise StateError(
-                f"found the format {texts.get('format')!r:.60}, expected {CHECKPOINT_FORMAT!r}", path=path
-            )
-        try:
-            saved = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
-            self.state = msgspec.json.decode(texts.get("state", ""), type=_State)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise StateError(f"its table does not describe a checkpoint: {error}", path=path) from error
-        names, source = ("corpus", "columns_sha256"), self.source
-        found = {k: v for k, v in saved.items() if k not in FREE} | {name: texts.get(name) for name in names}
-        ours = zip(names, (source.identity, source.columns_sha256 or ""), strict=True)
-        expected = {**self.config.deciding(), **dict(ours)}
-        hint = "resume with its settings and games, or start over with another --out"
-        check_same(found, expected, path, StateError, hint)
-        places, records = arrays.get("places"), arrays.get("records")
-        if (
-            places is None
-            or records is None
-            or records.dtype != np.float32
-            or records.shape != (len(places), 2 * self.width)
-            or (len(places) and places.max() >= len(self.records))
-        ):
-            raise StateError("its records are missing, or of another shape", path=path)
+        arrays, saved, texts = ArrayCheckpoint.of(content, path, CHECKPOINT_FORMAT)
+        self.state = decode_state(texts.get("state", ""), path, _NTupleState)
+        self.config.check_resumed(saved, {name: texts.get(name, "") for name in self._data}, self._data, path)
+        count = len(arrays.get("places", ()))
+        places = check_array(arrays, "places", (count,), U64, path)
+        records = check_array(arrays, "records", (count, 2 * self.width), F32, path)
+        if count and places.max() >= len(self.records):
+            raise StateError(f"found a record at {places.max()} of {len(self.records)}", path=path)
         self.records[places] = records
         self.rows_before = self.state.rows
 
@@ -715,37 +727,16 @@ def train_ntuple_critic(
     for one in told:
         view.event(f"{one}: its probability says no more than that")
     files = TrainingDirectory(directory, "epoch")
+
+    def make(content: memoryview | None) -> _NTupleLearner:
+        learner = _NTupleLearner(config, source)
+        if content is not None:
+            learner.restore(content, files.checkpoint)
+        return learner
+
     with files.locked():
-        trainer = _Trainer(config, source)
-        if files.has_checkpoint():
-            trainer.restore(files.checkpoint)
-            view.event(f"continuing from {trainer.state.games:,} games ({files.checkpoint})")
-        files.cut_metrics(trainer.state.epoch)
-        due = time.monotonic() + config.checkpoint_s
-        state, best = trainer.state, directory / BEST
-
-        def tick() -> bool:
-            nonlocal due
-            view.progress(trainer.progress())
-            if time.monotonic() >= due:
-                trainer.save(files.checkpoint)
-                due = time.monotonic() + config.checkpoint_s
-            return not stop()
-
-        while not trainer.done():
-            if not trainer.learn_epoch(tick):
-                trainer.save(files.checkpoint)
-                return TrainedNTuple(trainer.progress(), best if best.exists() else None)
-            state.loss = trainer.validate()
-            improved = state.best_loss is None or state.loss < state.best_loss
-            if improved:
-                state.best_loss, state.best_epoch = state.loss, state.epoch
-            if improved or config.patience is None:
-                trainer.critic().save(best, preset=0)
-            if trainer.done():
-                view.event("compressing the critic")
-                NTupleCritic.load(best).save(best)
-            files.append_metrics(trainer.progress().figures, view.event)
-            view.progress(trainer.progress())
-            trainer.save(files.checkpoint)
-    return TrainedNTuple(trainer.progress(), best, early=trainer.stalled, done=True)
+        learner = Training(files, view, stop, config.checkpoint_s).run(make)
+    best = directory / BEST
+    return TrainedNTuple(
+        learner.progress(), best if best.exists() else None, done=learner.done, early=learner.stalled
+    )

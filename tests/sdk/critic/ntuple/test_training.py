@@ -1,6 +1,8 @@
 """The training: resumption to the last bit, its files, and what it says or refuses."""
 
+import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,11 @@ from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training, train_ntuple_critic
 from tape2048.critic.ntuple.critic import Games, GameSource, TrainedNTuple
-from tape2048.errors import BusyError, ConfigError, StateError, StorageError, TrainingError
+from tape2048.errors import ConfigError, StateError, TrainingError
 from tape2048.io.safetensors import decode, encode
-from tape2048.training import TrainingDirectory
 
 from ...builders import Game, Spec, write_ours
-from ...critics import CrashError, Seen, lines
+from ...critics import Seen, lines
 
 SETTINGS = {
     "thresholds": "4096 8192", "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 3, "threads": 1,
@@ -123,62 +124,6 @@ def test_the_loss_is_of_held_out_games(source: GameSource, whole: tuple[Path, Tr
     assert loss < 0.8 * guessed
 
 
-@pytest.mark.parametrize("stops", [(1,), (3,), (6,), (7,), (13,), (20,), (2, 9, 1, 5), (1,) * 30])
-def test_a_stopped_training_goes_on_to_the_last_bit(
-    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path,
-    stops: tuple[int, ...],
-) -> None:  # fmt: skip
-    out = tmp_path / "critic"
-    for count in stops:
-        trained = train_ntuple_critic(config(root), source, out, stop=after(count))
-    view = Seen()
-    if not trained.done:
-        assert (out / "checkpoint.safetensors").exists()
-        trained = train_ntuple_critic(config(root), source, out, view)
-        assert f"continuing from {view.seen[0].done - 16:,} games" in view.events[0]
-    assert trained.done
-    assert files(out) == files(whole[0])
-
-
-@pytest.mark.parametrize("crash_at", [2, 6, 7, 8, 14, 20])
-def test_a_killed_training_resumes_exactly(
-    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path, crash_at: int
-) -> None:
-    """Whether the checkpoint is from within an epoch or from its end."""
-    for number, seconds in enumerate((1e-9, 1e9)):
-        out = tmp_path / str(number)
-        settings = config(root, checkpoint_s=seconds)
-        with pytest.raises(CrashError):
-            train_ntuple_critic(settings, source, out, Seen(crash_at))
-        train_ntuple_critic(config(root), source, out)
-        found, expected = files(out), files(whole[0])
-        assert found[1:] == expected[1:]
-        assert (
-            NTupleCritic.load(out / "best.critic").weights
-            == NTupleCritic.load(whole[0] / "best.critic").weights
-        ).all()
-
-
-def test_a_kill_repeats_no_line_of_metrics(
-    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    append = TrainingDirectory.append_metrics
-
-    def killed(self: TrainingDirectory, *args: Any) -> bool:
-        append(self, *args)
-        raise CrashError
-
-    settings = config(root, checkpoint_s=1e-9)
-    for _ in range(2):
-        monkeypatch.setattr(TrainingDirectory, "append_metrics", killed)
-        with pytest.raises(CrashError):
-            train_ntuple_critic(settings, source, tmp_path)
-    monkeypatch.setattr(TrainingDirectory, "append_metrics", append)
-    train_ntuple_critic(settings, source, tmp_path)
-    assert lines(tmp_path) == lines(whole[0])
-
-
 def test_free_memory_does_not_change_the_critic(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,79 +169,73 @@ def test_what_does_not_decide_the_result_may_change(
     assert critic.step == 0.5
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"decay": 0.5}, "decay = 0.9, not 0.5"),
-        ({"seed": 2, "stride": 4}, "seed = 1, not 2; stride = 1, not 4"),
-        ({"tuples": "0123 4567"}, "tuples = '0123 0145', not '0123 4567'"),
-        ({"epochs": 4}, "epochs = 3, not 4"),
-        ({"thresholds": "4096 16384"}, "thresholds = '4096 8192', not '4096 16384'"),
-    ],
-)
-def test_another_configuration_is_refused_by_name(
-    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], changes: dict[str, Any],
-    said: str,
-) -> None:  # fmt: skip
-    before = files(whole[0])
-    with pytest.raises(StateError) as caught:
-        train_ntuple_critic(config(root, **changes), source, whole[0])
-    assert said in caught.value.message
-    assert "another --out" in (caught.value.hint or "")
-    assert files(whole[0]) == before
-
-
-def test_other_games_are_refused_by_name(
+def test_another_training_is_refused_by_name(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
 ) -> None:
+    before = files(whole[0])
+    cases: dict[str, dict[str, Any]] = {
+        "decay = 0.9, not 0.5": {"decay": 0.5},
+        "seed = 1, not 2; stride = 1, not 4": {"seed": 2, "stride": 4},
+        "tuples = '0123 0145', not '0123 4567'": {"tuples": "0123 4567"},
+        "epochs = 3, not 4": {"epochs": 4},
+        "thresholds = '4096 8192', not '4096 16384'": {"thresholds": "4096 16384"},
+    }
+    for said, changes in cases.items():
+        with pytest.raises(StateError) as caught:
+            train_ntuple_critic(config(root, **changes), source, whole[0])
+        assert said in caught.value.message
+        assert "another --out" in (caught.value.hint or "")
+    assert files(whole[0]) == before
     other = source._replace(identity="f" * 64)
     with pytest.raises(StateError, match=f"corpus = '{source.identity}', not '{'f' * 64}'"):
         train_ntuple_critic(config(root), other, whole[0])
 
 
-def test_two_trainings_in_one_directory_are_refused(root: Path, source: GameSource, tmp_path: Path) -> None:
-    with TrainingDirectory(tmp_path, "epoch").locked(), pytest.raises(BusyError):
-        train_ntuple_critic(config(root), source, tmp_path)
-
-
-def damage(data: bytes, how: str) -> bytes:
-    arrays, texts = decode(data, "checkpoint")
-    texts = dict(texts)
-    if how == "cut":
-        return data[:-9]
-    if how == "empty":
-        return b""
-    if how == "flip":
-        return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
-    if how == "format":
-        texts["format"] = "tape2048 n-tuple checkpoint 1"
-    if how == "table":
-        texts["state"] = "[" * 100_000
-    if how == "no records":
-        arrays = {"places": arrays["places"]}
-    if how == "place":
-        arrays = {**arrays, "places": arrays["places"] + np.uint64(2**40)}
-    if how == "shape":
-        arrays = {**arrays, "records": np.ascontiguousarray(arrays["records"][:, :2])}
-    return b"".join(encode(arrays, texts))
-
-
-@pytest.mark.parametrize("how", ["cut", "empty", "flip", "format", "table", "no records", "place", "shape"])
 def test_a_damaged_checkpoint_is_refused(
-    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path, how: str
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path
 ) -> None:
     path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(damage((whole[0] / path.name).read_bytes(), how))
-    with pytest.raises(StateError) as caught:
-        train_ntuple_critic(config(root), source, tmp_path)
-    assert caught.value.path == str(path)
+    data = (whole[0] / path.name).read_bytes()
+    arrays, texts = decode(data, "checkpoint")
+    narrow = np.ascontiguousarray(arrays["records"][:, :2])
+    damaged = [
+        data[:-9],
+        b"",
+        data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+        b"".join(encode(arrays, {**texts, "format": "tape2048 n-tuple checkpoint 1"})),
+        b"".join(encode(arrays, {**texts, "state": "[" * 100_000})),
+        b"".join(encode({"places": arrays["places"]}, texts)),
+        b"".join(encode({**arrays, "places": arrays["places"] + np.uint64(2**40)}, texts)),
+        b"".join(encode({**arrays, "records": narrow}, texts)),
+    ]
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(StateError) as caught:
+            train_ntuple_critic(config(root), source, tmp_path)
+        assert caught.value.path == str(path)
+
+
+def test_settings_that_a_checkpoint_lacks_are_their_defaults(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path
+) -> None:
+    """An earlier version did not have them."""
+    path = tmp_path / "checkpoint.safetensors"
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    arrays, texts = decode(path.read_bytes(), "checkpoint")
+    settings = json.loads(texts["config"])
+    for name in ("weight", "targets", "where", "mixed_players"):
+        del settings[name]
+    path.write_bytes(b"".join(encode(arrays, {**texts, "config": json.dumps(settings)})))
+    assert train_ntuple_critic(config(root), source, tmp_path).done
+    with pytest.raises(StateError, match="mixed_players = False, not True"):
+        train_ntuple_critic(config(root, mixed_players=True), source, tmp_path)
 
 
 def test_patience_ends_a_training(
     root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = [0.5, 0.4, 0.45, 0.41, 0.3]
-    monkeypatch.setattr(training._Trainer, "validate", lambda self: losses[self.state.epoch - 1])
+    monkeypatch.setattr(training._NTupleLearner, "_validate", lambda self: losses[self.state.epoch - 1])
     settings = config(root, epochs=5, patience=2)
     trained = train_ntuple_critic(settings, source, tmp_path)
     assert (trained.done, trained.early, trained.progress.figures["epoch"]) == (True, True, 4)
@@ -310,7 +249,7 @@ def test_without_patience_the_last_pass_counts(
     root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = [0.4, 0.3, 0.5]
-    monkeypatch.setattr(training._Trainer, "validate", lambda self: losses[self.state.epoch - 1])
+    monkeypatch.setattr(training._NTupleLearner, "_validate", lambda self: losses[self.state.epoch - 1])
     trained = train_ntuple_critic(config(root), source, tmp_path)
     assert (trained.early, trained.progress.figures["best_loss"], trained.progress.figures["loss"]) == (
         False,
@@ -397,9 +336,3 @@ def test_tables_that_do_not_fit_are_refused(
         train_ntuple_critic(config(root), source, tmp_path / "critic")
     assert "fewer stages" in (caught.value.hint or "")
     assert not (tmp_path / "critic").exists()
-
-
-def test_a_disk_that_refuses_ends_it_by_name(root: Path, source: GameSource, tmp_path: Path) -> None:
-    (tmp_path / "best.critic").mkdir()
-    with pytest.raises(StorageError):
-        train_ntuple_critic(config(root), source, tmp_path)

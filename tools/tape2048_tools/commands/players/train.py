@@ -72,12 +72,12 @@ def command(
     if out is None:
         raise click.UsageError("give the directory of the network: --out DIR")
 
-    from tape2048_recorder.ntuple_training.trainer import NETWORK, run_training
+    from tape2048_recorder.ntuple_training.trainer import NETWORK, train_player
     from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
 
     stop = threading.Event()
     with _stopped_by_signals(stop) as hurry, player_panel(config, str(out)) as view:
-        trainer = run_training(config, out, view, stop, hurry, start=start)
+        trainer = train_player(config, out, view, stop, hurry, start=start)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
     progress, done = trainer.progress(), trainer.done
