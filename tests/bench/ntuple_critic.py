@@ -28,19 +28,19 @@ from tape2048_recorder.players.options import make_player
 from .figures import Figure, machine, median_of, options, ratios, report
 
 if TYPE_CHECKING:
-    from tape2048.critic.ntuple.critic import CriticTables, Games
+    from tape2048.critic.ntuple.critic import CriticTables, GameBoards
 
 LEARNED_TARGET, JUDGED_TARGET = 2e6, 3e6
 _JUDGED = 1_000_000
 
 
-def _games(count: int) -> Games:
+def _games(count: int) -> GameBoards:
     seeds = game_seeds(1, np.arange(count, dtype=np.uint64))
     player = make_player("ntuple", {"look_below": 0})
     return play_games(player, seeds, stride=NTupleCriticConfig().stride, threads=available_cores())
 
 
-def _learned_per_s(games: Games, threads: int) -> tuple[float, CriticTables]:
+def _learned_per_s(games: GameBoards, threads: int) -> tuple[float, CriticTables]:
     config = NTupleCriticConfig()
     tiles = list(config.tiles)
     records = np.zeros((config.layout.entries, 2 * width_of(tiles)), np.float32)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tape2048.base.intervals import Z95, Share, wilson
 from tape2048.base.resources import ram_available
-from tape2048.critic.ntuple.critic import Games, GameSource, split_games
+from tape2048.critic.ntuple.critic import GameBoards, GameSource, split_games
 from tape2048.errors import ConfigError
 from tape2048.formats.session import TOP_TILE
 from tape2048.players import PlayedBy, player_text
@@ -96,7 +96,7 @@ def part_of(progress: Progress | None, before: int, games: int) -> Progress:
 
 def play_games(
     player: Any, seeds: npt.NDArray[np.uint64], *, stride: int, threads: int, progress: Progress | None = None
-) -> Games:
+) -> GameBoards:
     """Play a game from each seed, and keep every ``stride``-th board."""
     parts: dict[int, tuple[Any, Any]] = {}
     held = 0
@@ -115,7 +115,7 @@ def play_games(
     play_in_threads(player, len(seeds), threads, play, progress)
     boards, runs = (np.concatenate(some) for some in zip(*(parts[at] for at in sorted(parts)), strict=True))
     starts = np.append(0, np.cumsum(runs["rows"].astype(np.int64)))
-    return Games(boards, starts, exponents_of(runs["highest_tile"]))
+    return GameBoards(boards, starts, exponents_of(runs["highest_tile"]))
 
 
 def played_games(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tape2048.critic.ntuple.critic import Games
+from tape2048.critic.ntuple.critic import GameBoards
 from tape2048.errors import ConfigError, EmptyCorpusError, FieldError, NpyError
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
@@ -138,7 +138,7 @@ class Falls(msgspec.Struct, frozen=True):
     at_empty: dict[int, int]
 
 
-def analyse(games: Games, values: Values) -> dict[int, Falls]:
+def analyse(games: GameBoards, values: Values) -> dict[int, Falls]:
     """Find the falls of games, by the highest tile at the end, ascending."""
     played = np.flatnonzero(np.diff(games.starts))
     facts = np.array([_fall(games.between(run, run + 1).boards, values) for run in played.tolist()])
@@ -173,7 +173,7 @@ def _summary(facts: npt.NDArray[np.float64]) -> Falls:
     )
 
 
-def recorded_games(root: Path, games_max: int) -> Games:
+def recorded_games(root: Path, games_max: int) -> GameBoards:
     """Return the first games of a session, or of a directory of sessions, with every board."""
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
@@ -189,4 +189,4 @@ def recorded_games(root: Path, games_max: int) -> Games:
     if not boards:
         raise EmptyCorpusError("no games here", path=root)
     starts = np.append(0, np.cumsum([len(one) for one in boards]))
-    return Games(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))
+    return GameBoards(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))

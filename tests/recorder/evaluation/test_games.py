@@ -20,7 +20,7 @@ from tests.sdk.builders import raising
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
-from tape2048.critic.ntuple.critic import Games, GameSource, read_games
+from tape2048.critic.ntuple.critic import GameBoards, GameSource, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.players import players_of
 from tape2048.session.run_table import REACH_TILES
@@ -56,11 +56,11 @@ def seeds(count: int) -> Any:
     return game_seeds(SEED, np.arange(count, dtype=np.uint64))
 
 
-def played(count: int, **how: Any) -> Games:
+def played(count: int, **how: Any) -> GameBoards:
     return play_games(make_player("greedy", {}), seeds(count), **{"stride": 4, "threads": 2, **how})
 
 
-def same(found: Games, expected: Games) -> bool:
+def same(found: GameBoards, expected: GameBoards) -> bool:
     pairs = zip(found, expected, strict=True)
     return all(one.dtype == other.dtype and np.array_equal(one, other) for one, other in pairs)
 

@@ -32,6 +32,15 @@ split_moves = 20_000
 moves = 60_000
 threads = 2
 """
+#: Both threads can take all moves that are left, once before and once after the stages split, and complete a
+#: game: of such a network, none has 5,000 moves.
+MOVES_MAX = 20_000 + 2 * 40_000 + 4 * 5_000
+
+
+def moves_in(text: str, pattern: str) -> int:
+    found = re.search(pattern, text, re.MULTILINE)
+    assert found, text
+    return int(found[1].replace(",", ""))
 
 
 @pytest.fixture
@@ -49,7 +58,7 @@ def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> 
     assert found["ended"] == "all moves are learned"
     assert found["network"] == "runs/mine/network.ntuple"
     assert found["curve"] == "runs/mine/curve.svg"
-    assert re.fullmatch(r"[6-9]\d,\d{3} in 0:\d\d", found["moves"])
+    assert 60_000 <= moves_in(found["moves"], r"^([\d,]+) in 0:\d\d$") < MOVES_MAX
     assert found["score"].startswith("mean ")
     assert "tape2048 player eval ntuple:weights=runs/mine/network.ntuple" in done.out
     assert "tape2048 record --player ntuple:weights=runs/mine/network.ntuple" in done.out
@@ -57,9 +66,8 @@ def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> 
     assert (again["done"], again["network"]) == (True, "runs/mine/network.ntuple")
     assert (again["curve"], again["moves"] >= 60_000) == ("runs/mine/curve.svg", True)
     assert "all moves are learned" in tape("train-player", "--config", config, "--out", "runs/mine").out
-    assert re.search(
-        r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ info checkpoint at [6-9]\d,\d{3} moves$", done.err, re.MULTILINE
-    )
+    told = moves_in(done.err, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ info checkpoint at ([\d,]+) moves$")
+    assert 60_000 <= told < MOVES_MAX
     assert "\x1b" not in done.out + done.err
     facts = load_network("runs/mine/network.ntuple").facts
     assert facts["training"]["tuples"] == "0123 4567 0145 4589"

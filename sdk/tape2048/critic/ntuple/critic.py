@@ -374,7 +374,7 @@ _FETCHED = 1 << 20  # boards fetched at a time
 _PIECE_BOARDS = 1 << 26
 
 
-class Games(NamedTuple):
+class GameBoards(NamedTuple):
     """Every few boards of some games, and their values in columns."""
 
     boards: npt.NDArray[np.uint64]  # `u64[N]`, game by game, in step order
@@ -387,17 +387,17 @@ class Games(NamedTuple):
         """Number of games, R."""
         return len(self.highest)
 
-    def between(self, begin: int, end: int) -> Games:
+    def between(self, begin: int, end: int) -> GameBoards:
         """Return the games from number ``begin`` to ``end``, as views."""
         starts = self.starts[begin : end + 1]
         rows = slice(starts[0], starts[-1])
         columns = self.targets[rows], self.weights[rows]
-        return Games(self.boards[rows], starts - starts[0], self.highest[begin:end], *columns)
+        return GameBoards(self.boards[rows], starts - starts[0], self.highest[begin:end], *columns)
 
-    def take(self, chosen: npt.NDArray[np.bool_]) -> Games:
+    def take(self, chosen: npt.NDArray[np.bool_]) -> GameBoards:
         """Return the games under a mask ``bool[R]``."""
         counts = np.diff(self.starts)
-        return Games(
+        return GameBoards(
             self.boards[np.repeat(chosen, counts)],
             np.append(0, np.cumsum(counts[chosen])),
             self.highest[chosen],
@@ -408,8 +408,8 @@ class GameSource(NamedTuple):
     """The games of a training, and their facts."""
 
     # Yields the games of the training part from a piece on, in pieces that fit into memory; for each pass.
-    chunks: Callable[[int], Iterator[Games]]
-    val: Games  # those of the validation part
+    chunks: Callable[[int], Iterator[GameBoards]]
+    val: GameBoards  # those of the validation part
     train_games: int  # number of games of the training part
     highest: npt.NDArray[np.uint8]  # exponents of their highest tiles, `u8[R]`
     players: list[PlayedBy]  # whose games they are
@@ -417,7 +417,7 @@ class GameSource(NamedTuple):
     columns_sha256: str | None = None  # of the facts of the columns that are learned from
 
 
-def read_games(corpus: Corpus, stride: int, progress: Progress | None = None, **columns: Any) -> Games:
+def read_games(corpus: Corpus, stride: int, progress: Progress | None = None, **columns: Any) -> GameBoards:
     """Read every ``stride``-th row of each run, from its first on; ``columns`` are options of ``fetch``."""
     starts = np.append(0, np.cumsum(-(-corpus.row_counts // stride)))
     boards = np.empty(starts[-1], np.uint64)
@@ -435,7 +435,7 @@ def read_games(corpus: Corpus, stride: int, progress: Progress | None = None, **
             weights[numbers] = found["weight"]
         if progress is not None:
             progress(first + len(numbers), len(boards))
-    return Games(boards, starts, exponents_of(corpus.runs["highest_tile"]), targets, weights)
+    return GameBoards(boards, starts, exponents_of(corpus.runs["highest_tile"]), targets, weights)
 
 
 def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -> GameSource:
@@ -470,7 +470,7 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
     columns = config.column_options
     held = read_games(train, config.stride, progress, **columns) if fits else None
 
-    def chunks(first: int) -> Iterator[Games]:
+    def chunks(first: int) -> Iterator[GameBoards]:
         numbers = np.arange(len(ends))
         for begin, end in pieces[first:]:
             if held is None:
@@ -491,7 +491,11 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
 
 
 def split_games(
-    games: Games, seeds: npt.NDArray[np.uint64], player: PlayedBy, config: NTupleCriticConfig, identity: str
+    games: GameBoards,
+    seeds: npt.NDArray[np.uint64],
+    player: PlayedBy,
+    config: NTupleCriticConfig,
+    identity: str,
 ) -> GameSource:
     """Split games that were played for a training and not recorded, as their recordings would be."""
     part = parts_of_seeds(seeds, player.sha256, list(config.fractions.values()), config.split_salt)

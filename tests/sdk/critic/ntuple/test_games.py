@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tape2048 import Corpus
 from tape2048.critic.facts import CriticFacts, SplitInfo, doubts, strangers, training_facts
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training
-from tape2048.critic.ntuple.critic import Games, read_games, split_games
+from tape2048.critic.ntuple.critic import GameBoards, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
 from tape2048.players import PlayedBy, players_of
@@ -35,16 +35,16 @@ def players(corpus: Corpus) -> list[PlayedBy]:
     return players_of(corpus.runs, corpus.sessions)
 
 
-def same(found: Games, expected: Games) -> bool:
+def same(found: GameBoards, expected: GameBoards) -> bool:
     pairs = zip(found, expected, strict=True)
     return all(one.dtype == other.dtype and np.array_equal(one, other) for one, other in pairs)
 
 
-def slow(built: Built, stride: int, chosen: NDArray[np.bool_] | None = None) -> Games:
+def slow(built: Built, stride: int, chosen: NDArray[np.bool_] | None = None) -> GameBoards:
     """The games by the plain definition."""
     runs = np.flatnonzero(np.ones(len(built.games), bool) if chosen is None else chosen)
     rows = [built.rows["exps"][built.run == run][::stride] for run in runs]
-    return Games(
+    return GameBoards(
         exps_to_boards(np.concatenate(rows)),
         np.cumsum([0, *map(len, rows)]),
         np.array([built.games[run].highest_tile.bit_length() - 1 for run in runs], np.uint8),
@@ -98,7 +98,7 @@ def test_pieces_are_the_same_whatever_memory_is_free(
     pieces = list(source.chunks(0))
     assert len(pieces) > 3
     assert max(len(piece.boards) for piece in pieces) < 60 + 90 / 3
-    joined = Games(
+    joined = GameBoards(
         np.concatenate([piece.boards for piece in pieces]),
         np.cumsum([0, *(count for piece in pieces for count in np.diff(piece.starts))]),
         np.concatenate([piece.highest for piece in pieces]),

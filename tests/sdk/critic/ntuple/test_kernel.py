@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests import reference
 
-from tape2048.critic.ntuple.critic import Games, learn, new_scratch, predict_all, tables_of, width_of
+from tape2048.critic.ntuple.critic import GameBoards, learn, new_scratch, predict_all, tables_of, width_of
 from tape2048.ntuple.network import NetworkLayout
 
 #: Tiles and stages. The kernels compile anew for each number of tuples, tiles and stages: there are few.
@@ -105,7 +105,7 @@ def learned(
     soft = "targets" in columns
     targets = rng.random((len(boards) * soft, len(tiles) * soft)).astype(np.float32)
     weights = rng.random(len(boards) * ("weights" in columns)).astype(np.float32)
-    given = Games(boards, starts, np.array(highest, np.uint8), targets, weights)
+    given = GameBoards(boards, starts, np.array(highest, np.uint8), targets, weights)
     count = learn(tables, *given, np.array(order, np.int64), decay, rate, new_scratch(tables))
     slow = Slow(layout, tiles)
     for game in order:

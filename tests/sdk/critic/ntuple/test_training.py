@@ -14,7 +14,7 @@ from tests.sdk.builders import names
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training, train_ntuple_critic
-from tape2048.critic.ntuple.critic import Games, GameSource, TrainedNTuple
+from tape2048.critic.ntuple.critic import GameBoards, GameSource, TrainedNTuple
 from tape2048.errors import ConfigError, StateError, TrainingError
 from tape2048.io.safetensors import decode, encode
 
@@ -288,7 +288,7 @@ def test_the_highest_rate_learns_no_nonsense(root: Path, source: GameSource, tmp
 
 def with_highest(source: GameSource, change: Callable[[Any], Any]) -> GameSource:
     def chunks(first: int) -> Any:
-        return (Games(one.boards, one.starts, change(one.highest)) for one in source.chunks(first))
+        return (GameBoards(one.boards, one.starts, change(one.highest)) for one in source.chunks(first))
 
     return source._replace(chunks=chunks, highest=change(source.highest))
 
