@@ -26,6 +26,7 @@ import msgspec
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
+from tape2048.formats.session import BLOCK_ROWS
 from tape2048.session.locks import READERS_LOCK
 from tape2048.settings.fields import (
     DEFAULT,
@@ -253,7 +254,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     block_rows: Annotated[
         Annotated[int, msgspec.Meta(ge=1024, le=2**26)] | None,
         about(
-            "most rows that a worker buffers before it writes them; auto: 262,144, or 1,048,576 on tape",
+            f"most rows that a worker buffers before it writes them; auto: {BLOCK_ROWS['rows']:,}, or "
+            f"{BLOCK_ROWS['tape']:,} on tape",
             why="2 MB a worker (rows wait as boards; 7 MB in lanes; 1 MB on tape), and any game fits: "
             "each move adds at least 2 to a sum of at most 16 x 32768",
             none="auto",
@@ -333,8 +335,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     @property
     def rows_buffered_max(self) -> int:
         """Return the most rows that a worker buffers: ``block_rows``, and at most a session's."""
-        auto = 1_048_576 if self.storage == "tape" else 262_144
-        return min(self.block_rows or auto, self.rotate_steps)
+        return min(self.block_rows or BLOCK_ROWS[self.storage], self.rotate_steps)
 
     @property
     def worker_count(self) -> int:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
-from crc32c import crc32c
 
 from tape2048.base.text import pretty_json
 from tape2048.conversion.sources import RunSource, open_source
@@ -47,7 +46,7 @@ from tape2048.formats.dataset_layout import (
     SourceCount,
 )
 from tape2048.formats.metadata import flush_entry
-from tape2048.formats.npy import rows_header
+from tape2048.formats.npy_writer import NpyWriter
 from tape2048.formats.session import FileEntry
 from tape2048.io.durable import (
     Draft,
@@ -55,7 +54,6 @@ from tape2048.io.durable import (
     fsync_path,
     hold_lock,
     storage_errors,
-    write_all,
     write_file,
 )
 from tape2048.io.reading import crc32c_combine, crc32c_file
@@ -147,8 +145,8 @@ def build_dataset(
     """
     target = _new_target(output)
     opened = _opened(sources, replayer, lossy=lossy)
-    with _new_dataset(target, shard_rows) as writer:
-        writer.add_all(opened, workers, progress)
+    with new_dataset(target, shard_rows) as writer:
+        _add_all(writer, opened, workers, progress)
         if not writer.runs:
             refuse_empty(writer.skipped, target)
     return writer.built(target)
@@ -204,8 +202,8 @@ def append_dataset(
                 raise NotASessionError("not a directory", path=target) from None
         old = open_directory(target, stack)
         shard_rows = max(1, old.files[0].header.rows) if (old.files[0].path.parent.name == SHARDS) else None
-        writer = stack.enter_context(_new_dataset(target, shard_rows, old))
-        writer.add_all(opened, workers, progress)
+        writer = stack.enter_context(new_dataset(target, shard_rows, old))
+        _add_all(writer, opened, workers, progress)
     return writer.built(target)
 
 
@@ -244,7 +242,7 @@ def write_view(
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some. Nothing was written", path=target)
     ends = np.cumsum(view.runs["steps"], dtype=np.int64)
-    with _new_dataset(target, shard_rows) as writer:
+    with new_dataset(target, shard_rows) as writer:
         for first in range(0, len(view), _VIEW_ROWS):
             rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
             rows["run_id"] = np.searchsorted(ends, np.arange(first, first + len(rows)), side="right")
@@ -264,8 +262,28 @@ def _new_target(output: str | os.PathLike[str]) -> Path:
     return target
 
 
+def _add_all(
+    writer: DatasetWriter,
+    sources: Sequence[RunSource],
+    workers: int | None,
+    progress: Callable[[int, int, int], object] | None,
+) -> None:
+    total, done, before = sum(source.count for source in sources), 0, writer.rows
+
+    def groups(source: RunSource) -> Iterator[list[LaidOut | SkippedRun]]:
+        nonlocal done
+        for group in source.map(lambda runs: list(map(lay_out, runs)), workers):
+            yield group
+            done += len(group)
+            if progress is not None:
+                progress(done, max(done, total), writer.rows - before)
+
+    for source in sources:
+        writer.add_source(source, groups(source))
+
+
 @contextmanager
-def _new_dataset(target: Path, shard_rows: int | None, old: Opened | None = None) -> Iterator[DatasetWriter]:
+def new_dataset(target: Path, shard_rows: int | None, old: Opened | None = None) -> Iterator[DatasetWriter]:
     """Give the writer of a draft; publish it, instead of ``old``, when the block ends without an error."""
     with (
         storage_errors(target, "writing it"),
@@ -287,43 +305,34 @@ def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list
     ]
 
 
-class _Chunk(NamedTuple):
+class LaidOut(NamedTuple):
+    """A run as rows of a data set: the rows' bytes, and the run's row of the run table."""
+
     records: NDArray[np.uint8]
-    table: RunTable
-    skipped: list[SkippedRun]
-    lost: Counter[str]
-    read: int
-    normalised: int
+    meta: RunMeta
+    final_board: int
+    has_final: bool
+    seed: int
+    has_seed: bool
+    lost: tuple[str, ...]
+    normalised: bool
 
 
-def _lay_out(runs: list[SourceRun]) -> _Chunk:
+def lay_out(found: SourceRun) -> LaidOut | SkippedRun:
+    """Lay a run out as rows, on any thread; describe a run that cannot be read, or that no data set holds."""
     from tape2048.datasets.records import dataset_records
 
-    good = [found.run for found in runs if found.run is not None and len(found.run) <= RUN_STEPS_MAX]
-    records = np.empty(ROW_BYTES * sum(len(run) for run in good), np.uint8)
-    metas: list[RunMeta] = []
-    facts: list[tuple[int, bool, int, bool]] = []
-    skipped = []
-    lost: Counter[str] = Counter()
-    end = normalised = 0
-    for found in runs:
-        try:
-            run = found.checked()
-            check_meta(run.meta, None, steps=RUN_STEPS_MAX, max_score=_U63_MAX, start_unix_s=_U63_MAX)
-            size = ROW_BYTES * len(run)
-            normalised += dataset_records(run, len(metas), records[end : end + size]) > 0
-        except TapeError as error:
-            skipped.append(SkippedRun.of(found.name, error))
-            continue
-        engine, seed = split_seed(run.meta.engine)
-        facts.append((run.final_board, found.ending_known, seed or 0, seed is not None))
-        metas.append(msgspec.structs.replace(run.meta, engine=engine))
-        lost.update(found.lost)
-        end += size
-    columns = zip(("final_board", "has_final", "seed", "has_seed"), zip(*facts, strict=True), strict=False)
-    return _Chunk(
-        records[:end], RunTable.of_metas(metas, **dict(columns)), skipped, lost, len(runs), normalised
-    )
+    try:
+        run = found.checked()
+        check_meta(run.meta, None, steps=RUN_STEPS_MAX, max_score=_U63_MAX, start_unix_s=_U63_MAX)
+        records = np.empty(ROW_BYTES * len(run), np.uint8)
+        normalised = dataset_records(run, 0, records) > 0
+    except TapeError as error:
+        return SkippedRun.of(found.name, error)
+    engine, seed = split_seed(run.meta.engine)
+    meta = msgspec.structs.replace(run.meta, engine=engine)
+    end = run.final_board, found.ending_known
+    return LaidOut(records, meta, *end, seed or 0, seed is not None, found.lost, normalised)
 
 
 class DatasetWriter:
@@ -342,9 +351,7 @@ class DatasetWriter:
         if old is not None and len(old.table):
             self._first_id = int(old.table.rows["id"].max()) + 1
         self._first_row = 0
-        self._fd: int | None = None
-        self._name = ""
-        self._file_rows = self._crc = 0
+        self._file: NpyWriter | None = None
         self.rows = self.runs = self.normalised = 0
         self.files: dict[str, FileEntry] = {}
         self.tables = [RunTable.of_metas([])]
@@ -388,61 +395,54 @@ class DatasetWriter:
         self.files[name] = entry
         self.rows += shard.header.rows
 
-    def add_all(
+    def add_source(
         self,
-        sources: Sequence[RunSource],
-        workers: int | None,
-        progress: Callable[[int, int, int], object] | None,
+        source: RunSource,
+        groups: Iterable[Sequence[LaidOut | SkippedRun]],
+        skipped: list[SkippedRun] | None = None,
     ) -> None:
-        """Write the rows of every source, in order."""
-        total = sum(source.count for source in sources)
-        done = 0
-        for source in sources:
-            before = self.runs, self.rows, len(self.skipped), self.normalised
-            for chunk in source.map(_lay_out, workers):
-                self._add(chunk)
-                done += chunk.read
-                if progress is not None:
-                    progress(done, max(done, total), self.rows - self._first_row)
-            now = self.runs, self.rows, len(self.skipped), self.normalised
-            counts = (new - old for new, old in zip(now, before, strict=True))
-            self.sources.append(SourceCount(str(source.path), source.kind, *counts))
+        """Write the rows of a source, in order; ``skipped`` is a list that its reader adds runs to."""
+        runs, rows, left_out, normalised = self.runs, self.rows, len(self.skipped), self.normalised
+        for group in groups:
+            self._add([one for one in group if isinstance(one, LaidOut)])
+            self.skipped += [one for one in group if isinstance(one, SkippedRun)]
+        self.skipped += skipped or ()
+        counts = self.runs - runs, self.rows - rows, len(self.skipped) - left_out
+        self.sources.append(SourceCount(str(source.path), source.kind, *counts, self.normalised - normalised))
 
-    def _add(self, chunk: _Chunk) -> None:
-        next_id = self._first_id + self.runs
-        last = next_id + len(chunk.table) - 1
-        if last > RUN_ID_MAX:
-            raise FieldError(f"a run would have id {last}. A row's run_id holds at most {RUN_ID_MAX}")
-        chunk.records.view(DATASET_ROW_DTYPE)["run_id"] += np.uint32(next_id)
-        self.write(chunk.records)
-        self.runs += len(chunk.table)
-        self.tables.append(chunk.table)
-        self.skipped += chunk.skipped
-        self.lost += chunk.lost
-        self.normalised += chunk.normalised
+    def _add(self, group: list[LaidOut]) -> None:
+        for number, one in enumerate(group, start=self._first_id + self.runs):
+            if number > RUN_ID_MAX:
+                raise FieldError(f"a run would have id {number}. A row's run_id holds at most {RUN_ID_MAX}")
+            one.records.view(DATASET_ROW_DTYPE)["run_id"] = number
+            self.write(one.records)
+            self.lost.update(one.lost)
+            self.normalised += one.normalised
+        names = ("final_board", "has_final", "seed", "has_seed")
+        columns = {name: [getattr(one, name) for one in group] for name in names}
+        self.tables.append(RunTable.of_metas([one.meta for one in group], **columns))
+        self.runs += len(group)
 
     def write(self, records: NDArray[np.uint8]) -> None:
         """Append rows, ``u8[32 * n]``."""
         while len(records):
-            fd = self._begin() if self._fd is None else self._fd
+            file = self._begin() if self._file is None else self._file
             room = len(records)
             if self._shard_rows is not None:
-                room = (self._shard_rows - self._file_rows) * ROW_BYTES
+                room = (self._shard_rows - file.rows) * ROW_BYTES
             piece = records[:room]
-            write_all(fd, piece.data, HEADER_BYTES + self._file_rows * ROW_BYTES)
-            self._crc = crc32c(piece.data, self._crc)
-            self._file_rows += len(piece) // ROW_BYTES
+            file.append(piece)
             self.rows += len(piece) // ROW_BYTES
             records = records[room:]
-            if self._file_rows == self._shard_rows:
-                self._end(fd)
+            if file.rows == self._shard_rows:
+                self._end(file)
 
     def finish(self) -> None:
         """Write the files beside the rows, for old and new runs, and flush all files."""
-        if not self.files and self._fd is None:
+        if not self.files and self._file is None:
             self._begin()  # a data set without rows has a file, too
-        if self._fd is not None:
-            self._end(self._fd)
+        if self._file is not None:
+            self._end(self._file)
         if self._shard_rows is not None:
             fsync_dir(self._directory / SHARDS)
         table = RunTable.joined(self.tables).renumbered(self._first_id, self._first_row)
@@ -473,25 +473,16 @@ class DatasetWriter:
 
     def close(self) -> None:
         """Close an unfinished file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._file is not None:
+            self._file.close()
 
     def _next_name(self) -> str:
         return STEPS_NPY if self._shard_rows is None else f"{SHARDS}/steps_{len(self.files):05d}.npy"
 
-    def _begin(self) -> int:
-        self._name = self._next_name()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(self._directory / self._name, flags, 0o644)
-        self._file_rows = self._crc = 0
-        return self._fd
+    def _begin(self) -> NpyWriter:
+        self._file = NpyWriter(self._directory / self._next_name(), DATASET_ROW_DTYPE, HEADER_BYTES)
+        return self._file
 
-    def _end(self, fd: int) -> None:
-        header = rows_header(DATASET_ROW_DTYPE, self._file_rows, HEADER_BYTES)
-        write_all(fd, header, 0)
-        os.fsync(fd)
-        self.close()
-        size = self._file_rows * ROW_BYTES
-        entry = FileEntry(HEADER_BYTES + size, crc32c_combine(crc32c(header), self._crc, size))
-        self.files[self._name] = entry
+    def _end(self, file: NpyWriter) -> None:
+        self.files[self._next_name()] = file.finish()
+        self._file = None

@@ -22,9 +22,9 @@ from tape2048._version import __version__
 from tape2048.base.text import unix_s
 from tape2048.errors import FieldError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import finish_session
+from tape2048.formats.npy_writer import NpyWriter
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
-    BLOCK_DTYPE,
     FORMAT_VERSION,
     ROWS,
     RULES,
@@ -33,12 +33,9 @@ from tape2048.formats.session import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     TAPE,
-    FileEntry,
-    session_header,
     step_dtype,
 )
-from tape2048.io.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
-from tape2048.io.reading import crc32c, crc32c_combine
+from tape2048.io.durable import Draft, fsync_dir, rename_numbered, storage_errors
 from tape2048.maintenance.validation import check_draft, validate_session
 from tape2048.players import engine_text, identity_of
 from tape2048.runs.a2run2 import RunV2
@@ -48,7 +45,7 @@ from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -62,9 +59,6 @@ if TYPE_CHECKING:
     #: if that player is not available here.
     Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
-
-#: Rows of a block of a written session.
-BLOCK_ROWS = 262_144
 
 #: Losses of a game without recorded moves, where it cannot be replayed.
 NO_LAST_MOVE = "the last move and the final board"
@@ -285,48 +279,17 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
     table: list[tuple[int, ...]] = []
     players: set[str | None] = set()
 
-    def parts() -> Iterator[NDArray[np.void]]:
-        done = 0
+    with NpyWriter(draft / STEPS_NPY, ACTION_STEP_DTYPE, STEPS_HEADER_BYTES) as file:
         for run_id, run in enumerate(runs):
             steps = np.zeros(len(run), ACTION_STEP_DTYPE)
             steps["run_id"], steps["step_idx"] = run_id, np.arange(len(run))
             steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
-            table.append(_run_record(run, run_id, done, players))
-            done += len(run)
-            yield steps
-
-    entry, blocks = write_rows(draft, ACTION_STEP_DTYPE, parts())
-    facts = {**_facts(players), "rows": int(blocks["rows"].sum()), "runs": len(table), **facts}
-    finish_session(draft, {STEPS_NPY: entry}, np.array(table, RUN_DTYPE), blocks, facts)
+            table.append(_run_record(run, run_id, file.rows, players))
+            file.append(steps)
+        files = {STEPS_NPY: file.finish()}
+    facts = {**_facts(players), "rows": file.rows, "runs": len(table), **facts}
+    finish_session(draft, files, np.array(table, RUN_DTYPE), file.blocks, facts)
     return len(table)
-
-
-def write_rows(
-    draft: Path, dtype: np.dtype[Any], parts: Iterable[NDArray[Any]]
-) -> tuple[FileEntry, NDArray[np.void]]:
-    """Write ``steps.npy`` of consecutive parts of rows, and flush it; return its entry and its blocks.
-
-    A block has whole parts, and at most :data:`BLOCK_ROWS` rows, unless one part is larger.
-    """
-    blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
-    done = 0
-    with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-        for part in parts:
-            data = np.ascontiguousarray(part).view(np.uint8).reshape(-1).data
-            write_all(fd, data, STEPS_HEADER_BYTES + done * dtype.itemsize)
-            if blocks and blocks[-1][1] + len(part) <= BLOCK_ROWS:
-                first, rows, checksum = blocks[-1]
-                blocks[-1] = first, rows + len(part), crc32c(data, checksum)
-            elif len(part):
-                blocks.append((done, len(part), crc32c(data)))
-            done += len(part)
-        header = session_header(dtype, done)
-        write_all(fd, header, 0)
-        os.fsync(fd)
-    total = crc32c(header)
-    for _, rows, checksum in blocks:
-        total = crc32c_combine(total, checksum, rows * dtype.itemsize)
-    return FileEntry(STEPS_HEADER_BYTES + done * dtype.itemsize, total), np.array(blocks, BLOCK_DTYPE)
 
 
 def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
@@ -511,15 +474,13 @@ def _rows_onto_tape(
 
 def _tape_as_rows(draft: Path, session: Session, advance: Callable[[int, int], object]) -> int:
     dtype = step_dtype(record_action=session.meta.get("record_action") is True)
-
-    def parts() -> Iterator[NDArray[np.uint8]]:
-        for first in range(0, len(session), BLOCK_ROWS):
-            end = min(first + BLOCK_ROWS, len(session))
-            yield _row_bytes(session, first, end)[:, : dtype.itemsize]
+    with NpyWriter(draft / STEPS_NPY, dtype, STEPS_HEADER_BYTES) as file:
+        for first in range(0, len(session), _PIECE_ROWS):
+            end = min(first + _PIECE_ROWS, len(session))
+            file.append(_row_bytes(session, first, end)[:, : dtype.itemsize])
             advance(end, len(session))
-
-    entry, blocks = write_rows(draft, dtype, parts())
-    return finish_session(draft, {STEPS_NPY: entry}, session.runs, blocks, {**session.meta, "storage": ROWS})
+        files = {STEPS_NPY: file.finish()}
+    return finish_session(draft, files, session.runs, file.blocks, {**session.meta, "storage": ROWS})
 
 
 def _row_bytes(session: Session, first: int, end: int) -> NDArray[np.uint8]:

@@ -7,8 +7,10 @@ others.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +25,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.dataset_layout import METADATA_DB, SkippedRun
 from tape2048.formats.metadata import read_facts
+from tape2048.formats.registry import FORMATS, load_function
 from tape2048.formats.session import TAPE_NPY
 from tape2048.io.reading import reading
 from tape2048.runs import jsonl, parquet
@@ -40,33 +43,11 @@ if TYPE_CHECKING:
     Check = Callable[[Run], Run]
 
 
-class RunFormat(NamedTuple):
-    """A format that holds runs."""
-
-    suffix: str  # of its files; "" for directories
-    magic: bytes = b""
-    values: bool = True  # whether it holds branch values
-    final_board: bool = True
-
-
-#: The formats that :func:`tape2048.conversion.convert` writes.
-FORMATS = {
-    "a2run": RunFormat(".a2run", b"A2T1", values=False),
-    "a2run2": RunFormat(".a2run2"),
-    "pack": RunFormat(".a2pack", b"A2PACK\0\0"),
-    "packdat": RunFormat(".dat", b"2048", final_board=False),
-    "dataset": RunFormat(""),
-    "session": RunFormat("", values=False, final_board=False),
-    "tape": RunFormat("", values=False),
-    "jsonl": RunFormat(".jsonl", values=False),
-    "parquet": RunFormat(".parquet", b"PAR1"),
-}
-
-#: Formats with one file for each run.
-RUN_FILES = ("a2run", "a2run2")
-
-#: Kinds of sources other than these formats: a run's file, a directory of them, a directory of sessions.
+#: Kinds of sources with sessions.
 SESSIONS = ("session", "sessions")
+
+#: The formats of kinds of sources that are no formats: a run's file, a directory of them, one of sessions.
+_FORMATS = {"run": "a2run2", "runs": "a2run2", "sessions": "session"}
 
 #: Runs that one thread decodes together.
 JOB_RUNS = 16
@@ -129,7 +110,7 @@ class RunSource:
 
     Attributes:
         path: of the source.
-        kind: a name of ``tape2048.conversion.sources.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
+        kind: a name of ``tape2048.formats.registry.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
         count: number of runs, damaged ones included.
         columns: names of the columns of its sessions.
     """
@@ -158,6 +139,15 @@ class RunSource:
             return work([SourceRun.attempt(name, self._read, item, check) for name, item in items])
 
         return map_ordered(job, self._groups(), workers)
+
+
+class Reading(NamedTuple):
+    """How runs of sessions are read: the arguments of :func:`open_source`."""
+
+    replayer: Replayer | None = None
+    lossy: bool = False
+    final_boards: bool = True
+    values: bool = True
 
 
 def open_source(
@@ -196,9 +186,9 @@ def open_source(
     """
     where = Path(path)
     kind = kind_of(where)
-    if kind in SESSIONS:
-        return _sessions(where, kind, replayer, lossy=lossy, final_boards=final_boards, values=values)
-    return _open_file(where, kind)
+    read = load_function(FORMATS[_FORMATS.get(kind, kind)].reader)
+    source: RunSource = read(where, kind, Reading(replayer, lossy, final_boards, values))
+    return source
 
 
 def kind_of(path: Path) -> str:
@@ -243,72 +233,88 @@ def _numbered(
     return RunSource(path, kind, count, groups, read)
 
 
-def _open_file(path: Path, kind: str) -> RunSource:
-    def lines() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
-        for group in jsonl.line_groups(path):
-            yield [(f"{path}: line {line[0]}", line) for line in group]
-
-    source = functools.partial(RunSource, path, kind)
-    match kind:
-        case "jsonl":
-            count = sum(map(len, jsonl.line_groups(path)))
-            return source(count, lines, lambda line: (jsonl.parse_line(line[1], path, line[0]),))
-        case "parquet":
-            groups = functools.partial(parquet.row_groups, path)
-            return source(parquet.count_rows(path), groups, lambda row: (parquet.parse_row(row, path),))
-        case "pack":
-            from tape2048.packs.reader import PackReader
-
-            pack = PackReader.open(path)
-            return _numbered(path, kind, len(pack), lambda i: f"{path}: entry {i}", lambda i: (pack[i],))
-        case "packdat" | "dataset":
-            from tape2048.datasets.dataset import Dataset
-            from tape2048.datasets.packdat import DataPack
-
-            table = DataPack.load(path) if kind == "packdat" else Dataset.open(path, load="mmap")
-            ids = table.runs["id"]
-            return _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
+def read_files(path: Path, kind: str, _: Reading) -> RunSource:
+    """Open a run's file, or a directory of them."""
     files = [path] if kind == "run" else find_run_files(path)
 
     def read(i: int) -> RunFacts:
-        run = read_run_file(files[i])
-        return run, not files[i].name.endswith(JSONL_GZ)
+        return read_run_file(files[i]), not files[i].name.endswith(JSONL_GZ)
 
     return _numbered(path, kind, len(files), lambda i: str(files[i]), read)
 
 
-def _sessions(
-    path: Path, kind: str, replayer: Replayer | None, *, lossy: bool, final_boards: bool, values: bool
-) -> RunSource:
+def read_lines(path: Path, kind: str, _: Reading) -> RunSource:
+    """Open JSON lines with a run in each."""
+
+    def groups() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
+        for group in jsonl.line_groups(path):
+            yield [(f"{path}: line {line[0]}", line) for line in group]
+
+    count = sum(map(len, jsonl.line_groups(path)))
+    return RunSource(path, kind, count, groups, lambda line: (jsonl.parse_line(line[1], path, line[0]),))
+
+
+def read_parquet(path: Path, kind: str, _: Reading) -> RunSource:
+    """Open Parquet with a run in each row."""
+    count, groups = parquet.count_rows(path), functools.partial(parquet.row_groups, path)
+    return RunSource(path, kind, count, groups, lambda row: (parquet.parse_row(row, path),))
+
+
+def read_pack(path: Path, kind: str, _: Reading) -> RunSource:
+    """Open a pack."""
+    from tape2048.packs.reader import PackReader
+
+    pack = PackReader.open(path)
+    return _numbered(path, kind, len(pack), lambda i: f"{path}: entry {i}", lambda i: (pack[i],))
+
+
+def read_rows(path: Path, kind: str, _: Reading) -> RunSource:
+    """Open a pack.dat or a data set."""
+    from tape2048.datasets.dataset import Dataset
+    from tape2048.datasets.packdat import DataPack
+
+    table = DataPack.load(path) if kind == "packdat" else Dataset.open(path, load="mmap")
+    ids = table.runs["id"]
+    return _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
+
+
+def read_sessions(path: Path, kind: str, how: Reading) -> RunSource:
+    """Open a session, or a directory of sessions."""
     from tape2048.conversion.session_runs import move_values, session_run, with_values
     from tape2048.session.session import Session, sessions
 
     paths = [path] if kind == "session" else sessions(path)
     if not paths:
         raise NotASessionError("no sessions", path=path)
-    plays = [_play_of(one, replayer, lossy=lossy) for one in paths]  # before any row is read
+    plays = [_play_of(one, how) for one in paths]  # before any row is read
     opened = [Session.open(one) for one in paths]
-    columns = {one.path: move_values(one) if values else None for one in opened}
+    columns = [move_values(one) if how.values else None for one in opened]
+    ends = list(itertools.accumulate(len(one.runs) for one in opened))
 
-    def groups() -> Iterator[list[tuple[str, tuple[Session, Play | None, int]]]]:
-        for session, play in zip(opened, plays, strict=True):
-            ids = session.runs["id"]
-            for first in range(0, len(ids), JOB_RUNS):
-                numbers = range(first, min(first + JOB_RUNS, len(ids)))
-                yield [(f"{session.path}: run {ids[i]}", (session, play, i)) for i in numbers]
+    def at(i: int) -> tuple[int, int]:
+        number = bisect.bisect_right(ends, i)
+        return number, i - ends[number] + len(opened[number].runs)
 
-    def read(item: tuple[Session, Play | None, int]) -> RunFacts:
-        session, play, i = item
-        run, certain, lost = session_run(session, i, play, lossy=lossy, final_board=final_boards)
-        if (column := columns[session.path]) is not None:
-            run = with_values(run, session, i, column)
-        return run, certain, 0, lost, int(session.runs["id"][i])
+    def name(i: int) -> str:
+        number, ordinal = at(i)
+        return f"{opened[number].path}: run {opened[number].runs['id'][ordinal]}"
 
+    def read(i: int) -> RunFacts:
+        number, ordinal = at(i)
+        session, values = opened[number], columns[number]
+        run, certain, lost = session_run(
+            session, ordinal, plays[number], lossy=how.lossy, final_board=how.final_boards
+        )
+        if values is not None:
+            run = with_values(run, session, ordinal, values)
+        return run, certain, 0, lost, int(session.runs["id"][ordinal])
+
+    source = _numbered(path, kind, ends[-1], name, read)
     names = sorted({name for one in opened for name in one.columns})
-    return RunSource(path, kind, sum(len(one.runs) for one in opened), groups, read, tuple(names))
+    return dataclasses.replace(source, columns=tuple(names))
 
 
-def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | None:
+def _play_of(path: Path, how: Reading) -> Play | None:
     """Return the function that plays a session's games again; None without a replayable player, and on tape.
 
     Raises MaintenanceError if the player is needed for moves and ``lossy`` is not set, and ReplayError if it
@@ -323,7 +329,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     if steps.name == TAPE_NPY:
         return None  # which holds every move and the final boards
     facts = read_facts(directory / METADATA_DB)
-    play, why = player_of(replayer, directory, facts)
+    play, why = player_of(how.replayer, directory, facts)
     if play is not None:
         return play
     rate = facts.get("sample_rate", 1)
@@ -333,7 +339,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
             path=directory,
             hint="export and Session read its rows; for whole games, record with sample_rate = 1",
         )
-    if not step_layout(steps).move and not lossy:
+    if not step_layout(steps).move and not how.lossy:
         raise MaintenanceError(
             f"its moves were not recorded, and its games cannot be replayed: {why}",
             path=directory,

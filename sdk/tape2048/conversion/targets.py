@@ -1,23 +1,8 @@
 """Conversion from one format to another, with all data that the target can hold.
 
-A loss is a :class:`~tape2048.errors.MaintenanceError` before anything appears under the target's name, unless
-the caller permits losses, which are then counted.
-
-============  =========================================================================================
-target        does not hold
-============  =========================================================================================
-``a2run``     branch values
-``a2run2``    nothing
-``pack``      nothing (a2run2 entries, or A2T1 for runs without branch values)
-``packdat``   as ``dataset``, and the final board; branch values beyond 16 bits
-``dataset``   branch values outside [0, 1], which are normalised, and the value of a chosen move that was not
-              best (it becomes 1.0), unless the other values determine it
-``session``   branch values, start, elapsed time, and the engine except for the identity of a recorded game.
-              Also the final board and columns, which are left out with a line in the log
-``tape``      a session on tape, of games that ended: as ``session``, but it holds the final board
-``jsonl``     branch values
-``parquet``   nothing
-============  =========================================================================================
+:data:`tape2048.formats.registry.FORMATS` lists what each target cannot hold. A loss is a
+:class:`~tape2048.errors.MaintenanceError` before anything appears under the target's name, unless the caller
+permits losses, which are then counted.
 
 For a source without final boards (sessions, pack.dat, data sets of other writers), a run gets the final board
 that the rules leave. If both a 2 and a 4 would have ended the game, the board is uncertain. This is a loss,
@@ -32,7 +17,6 @@ directory with a file for each run.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import os
 from collections import Counter
@@ -42,36 +26,37 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048.conversion.sources import (
-    FORMATS,
-    RUN_FILES,
-    SESSIONS,
-    RunSource,
-    SourceRun,
-    kind_of,
-    open_source,
-)
+from tape2048.conversion.sources import SESSIONS, RunSource, SourceRun, kind_of, open_source
 from tape2048.datasets.dataset import refuse_empty
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
+from tape2048.formats.registry import (
+    FACTS,
+    FINAL_BOARD,
+    FORMATS,
+    LOST_VALUES,
+    RUN_FILES,
+    RUN_FORMATS,
+    UNCERTAIN,
+    VALUES,
+    VALUES_0_TO_1,
+    VALUES_16_BITS,
+    load_function,
+)
 from tape2048.formats.session import ROWS, TAPE
-from tape2048.io.durable import Draft, new_file, storage_errors, sweep_drafts, write_all
+from tape2048.io.durable import Draft, new_file, storage_errors, sweep_drafts, write_all, write_file
 from tape2048.players import identity_of
-from tape2048.runs.a2run import write_run
+from tape2048.runs import parquet
+from tape2048.runs.a2run import run_bytes
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.jsonl import U64, run_line
-from tape2048.runs.parquet import write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tape2048.conversion.session_runs import Replayer
     from tape2048.runs.run import Run
-
-_NO_ENDING = "a final board that is uncertain"
-#: Branch values that the rows of these targets cannot hold.
-_NARROW = {"packdat": "beyond 16 bits", "dataset": "outside 0 to 1 (normalised)"}
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -101,12 +86,12 @@ def target_of(path: str | os.PathLike[str], kind: str | None = None) -> str:
     """Return the format to write: ``kind``, or by the name's extension; FormatError for an unknown one."""
     if kind is None:
         suffix = Path(path).suffix
-        kind = next((name for name, one in FORMATS.items() if one.suffix and one.suffix == suffix), None)
+        kind = next((name for name in RUN_FORMATS if suffix and FORMATS[name].suffix == suffix), None)
         if kind is None:
-            hint = f"name a format with --to: {', '.join(FORMATS)}"
+            hint = f"name a format with --to: {', '.join(RUN_FORMATS)}"
             raise FormatError(f"extension {suffix!r} is that of no format to write", path=path, hint=hint)
-    if kind not in FORMATS:
-        raise FormatError(f"unknown target {kind!r}; expected one of {', '.join(FORMATS)}", path=path)
+    if kind not in RUN_FORMATS:
+        raise FormatError(f"unknown target {kind!r}; expected one of {', '.join(RUN_FORMATS)}", path=path)
     return kind
 
 
@@ -128,7 +113,7 @@ def convert(
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
         target: a path that does not exist: a directory for ``dataset``, ``session`` and ``tape``, and for
             ``a2run`` and ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``. Otherwise, a file.
-        to: a format of :data:`~tape2048.conversion.sources.FORMATS`. None: by the target's extension.
+        to: a name of :data:`~tape2048.formats.registry.RUN_FORMATS`. None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
         workers: number of decoding threads. None: the number of cores.
@@ -160,32 +145,30 @@ def convert(
     if os.path.lexists(where):
         raise NameTakenError("the path exists. Nothing was replaced", path=where)
     if not isinstance(source, RunSource):
-        holds = FORMATS[kind]
+        lacks = FORMATS[kind].lacks
         source = open_source(
-            source, replayer, lossy=lossy, final_boards=holds.final_board, values=holds.values
+            source, replayer, lossy=lossy, final_boards=FINAL_BOARD not in lacks, values=VALUES not in lacks
         )
-    if _is_run_file(where, kind) and source.count != 1:
+    flow = Conversion(source, where, kind, lossy, workers, progress, packing or {}, u64)
+    if flow.is_one_file and source.count != 1:
         raise FormatError(
             f"found {'several runs' if source.count else 'no run'} in {source.path}, expected one: "
             f"{where.suffix} names the file of a single run",
             path=where,
             hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
         )
-    flow = _Flow(source, where, kind, lossy, workers, progress, packing or {}, u64)
-    if kind in {"session", "tape"} and source.columns:
-        logging.getLogger("tape2048").warning("columns left out: %s", ", ".join(source.columns))
     sweep_drafts(where.parent)
     try:
-        _write(flow)
+        load_function(FORMATS[kind].writer)(flow)
     except FieldError as error:
-        if error.path is not None or flow.current is None:
-            raise
-        raise FieldError(f"{flow.current}: {error.message}. Nothing was written", path=where) from error
+        raise flow.named(error, flow.current) from error
     return Converted(str(where), kind, flow.count, dict(flow.lost), tuple(flow.skipped))
 
 
 @dataclasses.dataclass
-class _Flow:
+class Conversion:
+    """A conversion in progress, from which the target's writer takes the runs."""
+
     source: RunSource
     target: Path
     kind: str
@@ -199,55 +182,80 @@ class _Flow:
     count: int = 0  # of written runs
     current: str | None = None  # the run that is being written
 
-    def chunks(self) -> Iterator[list[SourceRun]]:
-        """Iterate over the runs in groups, unreadable ones included."""
+    @property
+    def is_one_file(self) -> bool:
+        """Whether the target is the file of a single run."""
+        return self.kind in RUN_FILES and self.target.suffix in {FORMATS[name].suffix for name in RUN_FILES}
+
+    def groups(self, work: Callable[[SourceRun], Any]) -> Iterator[list[tuple[SourceRun, Any]]]:
+        """Apply ``work`` to readable runs on the threads that decode; iterate over groups, with the results.
+
+        A result that is a :class:`SkippedRun` leaves the run out.
+        """
+
+        def check(found: SourceRun) -> tuple[SourceRun, list[str], Any]:
+            if found.run is None:
+                return found, [], found.skipped
+            found, losses = self._check(found, found.run)
+            try:
+                return found, losses, work(found)
+            except FieldError as error:
+                raise self.named(error, found.name) from error
+
         done = 0
-        for checked in self.source.map(lambda runs: list(map(self._check, runs)), self.workers):
-            done += len(checked)
-            for found, losses in checked:
+        for checked in self.source.map(lambda runs: list(map(check, runs)), self.workers):
+            good = []
+            for found, losses, result in checked:
                 for loss in losses:
                     self._lose(loss, found.name)
+                if isinstance(result, SkippedRun):
+                    self.skipped.append(result)
+                else:
+                    good.append((found, result))
+            done += len(checked)
             if self.progress is not None:
                 self.progress(done, max(done, self.source.count))
-            yield [found for found, _ in checked]
-
-    def named(self) -> Iterator[tuple[str, int, Run]]:
-        """Iterate over the readable runs, their names, and their numbers: a session's ids, else from 0."""
-        for found in itertools.chain.from_iterable(self.chunks()):
-            if found.run is None:
-                self.skipped.append(found.skipped)
-                continue
-            self.current = found.name
-            self.count += 1
-            yield found.name, self.count - 1 if found.id is None else found.id, found.run
-            self.current = None
+            yield good
+            self.count += len(good)
         if not self.count:
             refuse_empty(self.skipped, self.target)
 
+    def each(self, work: Callable[[SourceRun], Any] = SourceRun.checked) -> Iterator[tuple[str, int, Any]]:
+        """Iterate over names, numbers (a session's ids, else from 0) and results of :meth:`groups`."""
+        for group in self.groups(work):
+            for number, (found, result) in enumerate(group, start=self.count):
+                self.current = found.name
+                yield found.name, number if found.id is None else found.id, result
+                self.current = None
+
     def runs(self) -> Iterator[Run]:
         """Iterate over the readable runs."""
-        return (run for _, _, run in self.named())
+        return (run for _, _, run in self.each())
 
-    def _check(self, found: SourceRun) -> tuple[SourceRun, list[str]]:
+    def named(self, error: FieldError, name: str | None) -> FieldError:
+        """Return an error that names the run, if it names no file."""
+        if error.path is not None or name is None:
+            return error
+        return FieldError(f"{name}: {error.message}. Nothing was written", path=self.target)
+
+    def _check(self, found: SourceRun, run: Run) -> tuple[SourceRun, list[str]]:
         """List a run's losses in the target; on the threads that decode."""
-        run = found.run
-        if run is None:
-            return found, []
         if self.kind == "tape":
             from tape2048.game.rules import legal_masks
 
             if legal_masks(np.array([run.final_board], np.uint64))[0]:
                 message = f"a tape holds games that ended, but {found.name} breaks off. Nothing was written"
                 raise MaintenanceError(message, path=self.source.path, hint="Use --to session.")
-        losses = _losses(found, run, self.source.kind, self.kind)
-        if _NO_ENDING in losses and self.source.kind in SESSIONS:
+        kind = self.source.kind
+        losses = [*found.lost, *(fact for fact in FORMATS[self.kind].lacks if _HAS[fact](found, run, kind))]
+        if UNCERTAIN in losses and kind in SESSIONS:
             found = found._replace(run=_without_last_move(run))
         return found, losses
 
     def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
             hint = "--lossy leaves it out"
-            if loss == _NO_ENDING and self.source.kind in SESSIONS:
+            if loss == UNCERTAIN and self.source.kind in SESSIONS:
                 hint = (
                     "--lossy ends the game at the board before. A data set or pack.dat needs no final board"
                 )
@@ -256,25 +264,62 @@ class _Flow:
         self.lost[loss] += 1
 
 
-def _losses(found: SourceRun, run: Run, source: str, target: str) -> list[str]:
-    holds = FORMATS[target]
-    losses = list(found.lost)
-    if not found.ending_known and holds.final_board and target != "dataset":
-        losses.append(_NO_ENDING)
-    if not holds.final_board and source not in {"packdat", *SESSIONS} and found.ending_known:
-        losses.append("the final board")
-    if run.has_branches is not None and run.has_branches.any():
-        if not holds.values:
-            losses.append("branch values")
-        if target in _NARROW and not _keeps_values(run, target):
-            losses.append(f"branch values {_NARROW[target]}, or of a chosen move that was not best")
-        if found.values_lost and target != "dataset":
-            losses.append("chosen values that the source has lost")
+def _has_values(_found: SourceRun, run: Run, _kind: str) -> bool:
+    return run.has_branches is not None and bool(run.has_branches.any())
+
+
+def _has_facts(_found: SourceRun, run: Run, kind: str) -> bool:
     meta = run.meta
     unnamed = identity_of(meta.engine) is None and (meta.start_unix_s or meta.engine)
-    if target in {"session", "tape"} and source not in SESSIONS and (meta.elapsed_s or unnamed):
-        losses.append("start, elapsed time and engine")
-    return losses
+    return kind not in SESSIONS and bool(meta.elapsed_s or unnamed)
+
+
+def _beyond_16_bits(found: SourceRun, run: Run, kind: str) -> bool:
+    if not _has_values(found, run, kind):
+        return False
+    try:
+        back = DataPack.build([run]).run(0, run.final_board)
+    except FormatError:
+        return False  # the writer refuses the run
+    values, legal = back.branch_values, back.branch_legal
+    return values is None or legal is None or _differ(values, run, _bits(legal))
+
+
+def _beyond_0_to_1(found: SourceRun, run: Run, kind: str) -> bool:
+    if run.has_branches is None or run.branch_legal is None or not _has_values(found, run, kind):
+        return False
+    from tape2048.datasets.records import dataset_records, restore_values
+
+    rows = np.empty(len(run), DATASET_ROW_DTYPE)
+    try:
+        dataset_records(run, 0, rows.view(np.uint8))
+    except FormatError:
+        return False  # the writer skips the run
+    values, legal = rows["ev_values"].copy(), rows["ev_legal"].copy()
+    has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
+    if (has != run.has_branches).any() or (legal[has] != run.branch_legal[has]).any():
+        return True
+    return _differ(values, run, _bits(legal) & has[:, None])
+
+
+def _bits(masks: Any) -> Any:
+    return (masks[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+
+
+def _differ(values: Any, run: Run, mask: Any) -> bool:
+    return not bool((values == run.branch_values)[mask].all())
+
+
+#: Whether a run of a kind of source has a fact.
+_HAS: dict[str, Callable[[SourceRun, Run, str], bool]] = {
+    VALUES: _has_values,
+    VALUES_16_BITS: _beyond_16_bits,
+    VALUES_0_TO_1: _beyond_0_to_1,
+    LOST_VALUES: lambda found, run, kind: found.values_lost > 0 and _has_values(found, run, kind),
+    FINAL_BOARD: lambda found, _, kind: found.ending_known and kind not in {"packdat", *SESSIONS},
+    UNCERTAIN: lambda found, _run, _kind: not found.ending_known,
+    FACTS: _has_facts,
+}
 
 
 def _without_last_move(run: Run) -> Run:
@@ -286,84 +331,69 @@ def _without_last_move(run: Run) -> Run:
     return dataclasses.replace(run, meta=meta, **parts)  # type: ignore[arg-type]
 
 
-def _keeps_values(run: Run, target: str) -> bool:
-    """Check that all branch values survive the rows of a pack.dat or of a data set."""
-    from tape2048.datasets.records import dataset_records, restore_values
+def write_files(flow: Conversion) -> None:
+    """Write a file for each run, or the file of a single run."""
 
-    assert run.has_branches is not None
-    assert run.branch_legal is not None
-    assert run.branch_values is not None
-    try:
-        if target == "packdat":
-            back = DataPack.build([run]).run(0, run.final_board)
-            values, legal, has = back.branch_values, back.branch_legal, run.has_branches
-            if values is None or legal is None:
-                return False
-        else:
-            rows = np.empty(len(run), DATASET_ROW_DTYPE)
-            dataset_records(run, 0, rows.view(np.uint8))
-            values, legal = rows["ev_values"].copy(), rows["ev_legal"].copy()
-            has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
-            if (has != run.has_branches).any() or (legal[has] != run.branch_legal[has]).any():
-                return False
-    except FormatError:
-        return True  # the writer refuses or skips the run
-    mask = (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
-    return bool((values == run.branch_values)[mask if target == "packdat" else has].all())
+    def encode(found: SourceRun) -> bytes:
+        run = found.checked()
+        return b"".join(run_bytes(run)) if flow.kind == "a2run" else RunV2.from_run(run).to_bytes()
 
-
-def _is_run_file(where: Path, kind: str) -> bool:
-    return kind in RUN_FILES and where.suffix in {FORMATS[name].suffix for name in RUN_FILES}
-
-
-def _write(flow: _Flow) -> None:
-    match flow.kind:
-        case "a2run" | "a2run2":
-            _write_run_files(flow)
-        case "pack":
-            from tape2048.packs.a2pack import PackWriter
-
-            with PackWriter(flow.target, count_hint=flow.source.count, **flow.packing) as writer:
-                for run in flow.runs():
-                    writer.add_run(run)
-        case "packdat":
-            DataPack.build(flow.runs()).save(flow.target)
-        case "dataset":
-            from tape2048.conversion.dataset_build import build_dataset
-
-            # Lays out rows on this thread, not on the decoding threads: the check of losses comes first.
-            chunks = ([(found.name, found) for found in chunk] for chunk in flow.chunks())
-            source = dataclasses.replace(
-                flow.source, _groups=lambda: chunks, _read=lambda found: (found.checked(), *found[2:6])
-            )
-            built = build_dataset(flow.target, [source], workers=1)
-            flow.skipped += built.skipped
-            flow.count = built.runs
-        case "session" | "tape":
-            from tape2048.conversion.session_runs import write_session
-
-            facts = {"converted_from": flow.source.kind}
-            write_session(flow.target, flow.runs(), facts, storage=TAPE if flow.kind == "tape" else ROWS)
-        case "jsonl":
+    if flow.is_one_file:
+        for _, _, data in flow.each(encode):
             with new_file(flow.target) as fd:
-                for _, number, run in flow.named():
-                    write_all(fd, run_line(run, number, flow.u64))
-        case "parquet":
-            write_parquet(flow.target, flow.runs())
-
-
-def _write_run_files(flow: _Flow) -> None:
-    write = write_run if flow.kind == "a2run" else lambda path, run: RunV2.from_run(run).save(path)
-    if _is_run_file(flow.target, flow.kind):
-        for run in flow.runs():
-            write(flow.target, run)
+                write_all(fd, data)
         return
     taken: set[str] = set()
-    with storage_errors(flow.target, "writing it"), Draft(flow.target) as draft:
-        for name, number, run in flow.named():
+    with storage_errors(flow.target, "writing it"), Draft(flow.target) as staging:
+        for place, (name, number, data) in enumerate(flow.each(encode)):
             stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
             while stem in taken:
-                stem = f"{stem}-{flow.count - 1:06d}"
+                stem = f"{stem}-{place:06d}"
             taken.add(stem)
-            write(draft.path / f"{stem}{FORMATS[flow.kind].suffix}", run)
+            write_file(draft.path / f"{stem}{FORMATS[flow.kind].suffix}", data)
         draft.publish()
+
+
+def write_pack(flow: Conversion) -> None:
+    """Write a pack."""
+    from tape2048.packs.a2pack import PackWriter
+
+    with PackWriter(flow.target, count_hint=flow.source.count, **flow.packing) as writer:
+        for _, _, entry in flow.each(lambda found: writer.prepare(found.checked())):
+            writer.append(entry)
+
+
+def write_packdat(flow: Conversion) -> None:
+    """Write a pack.dat."""
+    DataPack.build(flow.runs()).save(flow.target)
+
+
+def write_dataset(flow: Conversion) -> None:
+    """Write a data set."""
+    from tape2048.conversion.dataset_build import lay_out, new_dataset
+
+    with new_dataset(flow.target, None) as writer:
+        groups = ([result for _, result in group] for group in flow.groups(lay_out))
+        writer.add_source(flow.source, groups, flow.skipped)
+
+
+def write_sessions(flow: Conversion) -> None:
+    """Write a session of rows, or on tape."""
+    from tape2048.conversion.session_runs import write_session
+
+    if flow.source.columns:
+        logging.getLogger("tape2048").warning("columns left out: %s", ", ".join(flow.source.columns))
+    facts = {"converted_from": flow.source.kind}
+    write_session(flow.target, flow.runs(), facts, storage=TAPE if flow.kind == "tape" else ROWS)
+
+
+def write_lines(flow: Conversion) -> None:
+    """Write JSON lines with a run in each."""
+    with new_file(flow.target) as fd:
+        for _, number, run in flow.each():
+            write_all(fd, run_line(run, number, flow.u64))
+
+
+def write_parquet(flow: Conversion) -> None:
+    """Write Parquet with a run in each row."""
+    parquet.write_parquet(flow.target, flow.runs())

@@ -199,6 +199,9 @@ Storage: TypeAlias = Literal["tape", "rows"]
 TAPE: Storage = "tape"
 ROWS: Storage = "rows"
 
+#: Rows of a block by storage: of a written file, and of a worker's buffer unless ``block_rows`` is set.
+BLOCK_ROWS: dict[str, int] = {ROWS: 262_144, TAPE: 1_048_576}
+
 #: Rows between anchors: half a byte a row. Random rows are decoded 5.2 million a second; with 8 rows 7.2, at
 #: a byte a row, and with 32 rows 3.4.
 ANCHOR_ROWS = 16

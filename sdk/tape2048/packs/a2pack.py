@@ -42,30 +42,22 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.base.text import counted
-from tape2048.base.threads import map_ordered
 from tape2048.errors import (
     FieldError,
     FormatError,
     MagicError,
     MissingPackageError,
-    NotASessionError,
-    Skipped,
-    StorageError,
     TruncatedError,
     VersionError,
 )
 from tape2048.formats.session import GAME_STEPS_MAX
 from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import check_crc, map_path, read_exactly
+from tape2048.io.reading import check_crc, read_exactly
 from tape2048.runs.a2run import MAGIC as A2T1_MAGIC, parse_run, run_bytes
 from tape2048.runs.a2run2 import Cursor, RunV2, varint
-from tape2048.runs.files import find_run_files
 from tape2048.runs.run import Run, RunMeta, check_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -311,8 +303,10 @@ class PackStats(msgspec.Struct, frozen=True):
         engine_counts: runs by engine; "" for runs without one; None where the file does not say.
 
     Example:
-        >>> from tape2048.packs import pack_directory
-        >>> pack_directory("runs", "stats.a2pack").stats.count
+        >>> from tape2048.conversion import convert
+        >>> from tape2048.packs import PackReader
+        >>> done = convert("runs", "stats.a2pack")
+        >>> PackReader.open("stats.a2pack").stats.count
         2
     """
 
@@ -410,15 +404,9 @@ def _decode(block: bytes, kind: type[T]) -> T | None:
 _BUFFER_BYTES = 4 << 20
 
 
-class Packed(NamedTuple):
-    """Result of :func:`pack_directory`."""
+class PackedRun(NamedTuple):
+    """A run's file as a pack stores it."""
 
-    stats: PackStats
-    bytes: int
-    skipped: list[Skipped]
-
-
-class _Entry(NamedTuple):
     stored: bytes | memoryview
     kind: int
     raw_length: int
@@ -514,7 +502,9 @@ class PackWriter:
         Raises:
             FormatError: the bytes are not a run, the rules do not allow it, or it exceeds an entry.
         """
-        self.append_entry(self.prepare(payload))
+        is_v1 = bytes(payload[:4]) == A2T1_MAGIC
+        run = parse_run(np.frombuffer(payload, np.uint8)) if is_v1 else RunV2.from_bytes(payload)
+        self.append(self._packed(run, payload, kind=1 if is_v1 else 2))
 
     def add_run(self, run: Run) -> None:
         """Append a run: as a2run2 if it has the branch arrays, else as A2T1.
@@ -522,26 +512,24 @@ class PackWriter:
         Raises:
             FormatError: the run does not fit the format, or the rules do not allow it.
         """
-        self.add(b"".join(run_bytes(run)) if run.has_branches is None else RunV2.from_run(run).to_bytes())
+        self.append(self.prepare(run))
 
-    def prepare(self, payload: bytes | memoryview, path: str | os.PathLike[str] | None = None) -> _Entry:
-        """Check and compress a payload, on any thread; :meth:`append_entry` stores it in order."""
-        run: Run
-        if bytes(payload[:4]) == A2T1_MAGIC:
-            kind, run = 1, parse_run(np.frombuffer(payload, np.uint8), path)
-        else:
-            kind, run = 2, RunV2.from_bytes(payload, path)
+    def prepare(self, run: Run) -> PackedRun:
+        """Check, encode and compress a run, on any thread; :meth:`append` stores it in order."""
+        if run.has_branches is None:
+            return self._packed(run, b"".join(run_bytes(run)), kind=1)
+        return self._packed(run, RunV2.from_run(run).to_bytes(), kind=2)
+
+    def _packed(self, run: Run, payload: bytes | memoryview, kind: int) -> PackedRun:
         if len(payload) > LENGTH_MAX:
-            raise FieldError(
-                f"the run is {len(payload)} bytes; an entry holds at most {LENGTH_MAX}", path=path
-            )
+            raise FieldError(f"the run is {len(payload)} bytes; an entry holds at most {LENGTH_MAX}")
         stored, raw_length = payload, 0
         if self.compress != "none" and len(payload) <= RAW_BYTES_MAX:
             stored, raw_length = compress(payload, self.compress), len(payload)
         crc = crc32c(stored) if self.entry_crc else 0
-        return _Entry(stored, kind, raw_length, crc, check_rules(run).meta)
+        return PackedRun(stored, kind, raw_length, crc, check_rules(run).meta)
 
-    def append_entry(self, entry: _Entry) -> None:
+    def append(self, entry: PackedRun) -> None:
         """Store a result of :meth:`prepare`."""
         self._put(bytes(align_up(self._length, self.align) - self._length))
         flags = list(COMPRESSIONS.values()).index(self.compress) if entry.raw_length else 0
@@ -581,72 +569,6 @@ class PackWriter:
         write_all(self._fd, tail, data_end)
         self.bytes = data_end + len(tail)
         os.ftruncate(self._fd, self.bytes)
-
-
-def pack_directory(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    align: int = ALIGN_DEFAULT,
-    compress: Compression = "none",
-    entry_crc: bool = True,
-    workers: int | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> Packed:
-    """Pack every run file below a directory, in ascending path order.
-
-    The same files give the same bytes, on any number of workers. Each file is decoded before it is stored.
-    A damaged one is left out and named in the result.
-
-    Args:
-        source: the directory.
-        target: the pack, which appears when it is whole.
-        align: as for :class:`PackWriter`.
-        compress: as for :class:`PackWriter`.
-        entry_crc: as for :class:`PackWriter`.
-        workers: threads that read, check and compress. None: the number of cores.
-        progress: called with files done and files in all.
-
-    Returns:
-        The pack's statistics and size, and the files that were left out.
-
-    Raises:
-        NotASessionError: the directory has no undamaged run file.
-        StorageError: the directory is missing or cannot be listed.
-        NameTakenError: ``target`` exists.
-        StorageError: the operating system could not write it.
-        ValueError: an invalid ``align`` or ``compress``.
-
-    Example:
-        >>> from tape2048.packs import pack_directory
-        >>> packed = pack_directory("runs", "all.a2pack", align=1)
-        >>> packed.stats.count, packed.skipped
-        (2, [])
-    """
-    paths = find_run_files(source)
-    skipped: list[Skipped] = []
-    writer = PackWriter(target, align=align, compress=compress, entry_crc=entry_crc, count_hint=len(paths))
-
-    def load(path: Path) -> _Entry | Skipped:
-        try:
-            return writer.prepare(map_path(path).data, path)
-        except (FormatError, StorageError) as error:
-            return Skipped(path, error.detach())
-
-    with writer:
-        for done, result in enumerate(map_ordered(load, paths, workers), start=1):
-            if isinstance(result, Skipped):
-                skipped.append(result)
-            else:
-                writer.append_entry(result)
-            if progress is not None:
-                progress(done, len(paths))
-        if not len(writer):
-            raise NotASessionError(
-                f"found {counted(len(paths), 'file')}, all damaged. The first: {skipped[0].error}",
-                path=source,
-            )
-    return Packed(writer.stats, writer.bytes, skipped)
 
 
 def _move(fd: int, source: int, target: int, length: int, path: str | os.PathLike[str]) -> None:

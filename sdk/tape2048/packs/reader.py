@@ -52,8 +52,9 @@ class RunSlice(NamedTuple):
     """A run's file as packed: its bytes (a view of the pack, unless compressed) and its kind.
 
     Example:
-        >>> from tape2048.packs import PackReader, pack_directory
-        >>> _ = pack_directory("runs", "slices.a2pack")
+        >>> from tape2048.conversion import convert
+        >>> from tape2048.packs import PackReader
+        >>> _ = convert("runs", "slices.a2pack")
         >>> PackReader.open("slices.a2pack").get_slice(0).kind
         'v1'
     """
@@ -66,8 +67,9 @@ class EntryInfo(NamedTuple):
     """An entry of the index.
 
     Example:
-        >>> from tape2048.packs import PackReader, pack_directory
-        >>> _ = pack_directory("runs", "entries.a2pack")
+        >>> from tape2048.conversion import convert
+        >>> from tape2048.packs import PackReader
+        >>> _ = convert("runs", "entries.a2pack")
         >>> PackReader.open("entries.a2pack").info(1).compression
         'none'
     """
@@ -91,8 +93,9 @@ class PackReader:
         indices: ``i64[R]``: the runs' entry numbers in the file, ascending.
 
     Example:
-        >>> from tape2048.packs import PackReader, pack_directory
-        >>> _ = pack_directory("runs", "runs.a2pack")
+        >>> from tape2048.conversion import convert
+        >>> from tape2048.packs import PackReader
+        >>> _ = convert("runs", "runs.a2pack")
         >>> pack = PackReader.open("runs.a2pack")
         >>> pack, pack.kind(1), len(pack.rows()) == pack.stats.total_steps
         (<PackReader runs.a2pack: 2 runs>, 'v2', True)
@@ -304,8 +307,9 @@ class PackReader:
             FormatError: as :meth:`decode`, when the run is reached; with ``shuffle`` at the first batch.
 
         Example:
-            >>> from tape2048.packs import PackReader, pack_directory
-            >>> _ = pack_directory("runs", "steps.a2pack")
+            >>> from tape2048.conversion import convert
+            >>> from tape2048.packs import PackReader
+            >>> _ = convert("runs", "steps.a2pack")
             >>> batches = PackReader.open("steps.a2pack").iter_step_batches(8, shuffle=True, seed=1)
             >>> next(batches)["board"].shape
             (8,)
@@ -361,8 +365,9 @@ class PackReader:
             FormatError: as :meth:`decode`, with ``unit="step"``.
 
         Example:
-            >>> from tape2048.packs import PackReader, pack_directory
-            >>> _ = pack_directory("runs", "split.a2pack")
+            >>> from tape2048.conversion import convert
+            >>> from tape2048.packs import PackReader
+            >>> _ = convert("runs", "split.a2pack")
             >>> train, test = PackReader.open("split.a2pack").split(test_pct=0.5, seed=42)
             >>> train, len(test), set(train.indices) & set(test.indices)
             (<PackReader split.a2pack: 1 of 2 runs>, 1, set())

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tape2048.errors import ReplayError
 from tape2048.formats.metadata import finish_session
+from tape2048.formats.npy_writer import NpyWriter
 from tape2048.formats.session import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
     ANCHORS_NPY,
-    BLOCK_DTYPE,
+    BLOCK_ROWS,
     RUN_DTYPE,
     TAPE,
+    TAPE_DTYPE,
     TAPE_HEADER_BYTES,
     TAPE_NPY,
-    FileEntry,
-    anchors_header,
-    tape_header,
 )
-from tape2048.io.durable import open_fd, write_all
-from tape2048.io.reading import crc32c, crc32c_combine
 from tape2048.tape.reader import anchors_of, check_games
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-#: Rows of a block, as the recorder writes them.
-BLOCK_ROWS = 262_144
 
 
 class TapeWriter:
@@ -60,18 +53,17 @@ class TapeWriter:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._open = contextlib.ExitStack()
-        self._fds: list[int] = []
         self._runs: list[NDArray[np.void]] = []
         self._starts: list[NDArray[np.uint64]] = []
-        self._blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
-        self._anchors_crc = 0
-        self._anchors = 0
         self.rows = 0
 
     def __enter__(self) -> Self:
-        for name in (TAPE_NPY, ANCHORS_NPY):
-            opened = open_fd(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            self._fds.append(self._open.enter_context(opened))
+        self._tape, self._anchors = (
+            self._open.enter_context(
+                NpyWriter(self._directory / name, dtype, TAPE_HEADER_BYTES, BLOCK_ROWS[TAPE])
+            )
+            for name, dtype in ((TAPE_NPY, TAPE_DTYPE), (ANCHORS_NPY, ANCHOR_DTYPE))
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,20 +85,8 @@ class TapeWriter:
         checked = check_games(tape, runs, starts)
         for defect in checked.defects:
             raise defect.error(runs[defect.game], self._directory / TAPE_NPY)
-        tape_fd, anchors_fd = self._fds
-        write_all(tape_fd, tape.data, TAPE_HEADER_BYTES + self.rows)
-        anchors = np.ascontiguousarray(anchors_of(checked.boards, self.rows)).view(np.uint8)
-        write_all(anchors_fd, anchors.data, TAPE_HEADER_BYTES + self._anchors * ANCHOR_DTYPE.itemsize)
-        self._anchors_crc = crc32c(anchors.data, self._anchors_crc)
-        self._anchors += len(anchors) // ANCHOR_DTYPE.itemsize
-        rest = tape
-        while len(rest):
-            if not self._blocks or self._blocks[-1][1] == BLOCK_ROWS:
-                self._blocks.append((self.rows + len(tape) - len(rest), 0, 0))
-            first, rows, checksum = self._blocks[-1]
-            piece = rest[: BLOCK_ROWS - rows]
-            self._blocks[-1] = first, rows + len(piece), crc32c(piece.data, checksum)
-            rest = rest[len(piece) :]
+        self._tape.append(tape)
+        self._anchors.append(anchors_of(checked.boards, self.rows))
         self._runs.append(runs)
         self._starts.append(starts)
         self.rows += len(tape)
@@ -163,20 +143,8 @@ class TapeWriter:
         """
         runs = np.concatenate([np.empty(0, RUN_DTYPE), *self._runs])
         starts = np.concatenate([np.empty(0, np.uint64), *self._starts])
-        blocks = np.array(self._blocks, BLOCK_DTYPE)
-        heads = tape_header(self.rows), anchors_header(self.rows)
-        for fd, head in zip(self._fds, heads, strict=True):
-            write_all(fd, head, 0)
-            os.fsync(fd)
-        tape_crc = crc32c(heads[0])
-        for _, rows, checksum in self._blocks:
-            tape_crc = crc32c_combine(tape_crc, checksum, rows)
-        anchor_bytes = self._anchors * ANCHOR_DTYPE.itemsize
-        anchors_crc = crc32c_combine(crc32c(heads[1]), self._anchors_crc, anchor_bytes)
-        files = {
-            TAPE_NPY: FileEntry(TAPE_HEADER_BYTES + self.rows, tape_crc),
-            ANCHORS_NPY: FileEntry(TAPE_HEADER_BYTES + anchor_bytes, anchors_crc),
-        }
+        blocks = self._tape.blocks
+        files = {TAPE_NPY: self._tape.finish(), ANCHORS_NPY: self._anchors.finish()}
         facts = {**facts, "storage": TAPE, "rows": self.rows, "runs": len(runs)}
         return finish_session(
             self._directory, files, runs, blocks, facts, start_boards=starts, anchor_rows=ANCHOR_ROWS

@@ -147,9 +147,9 @@ class TestBuild:
         assert list((tmp_path / "ds").iterdir()) == []
 
     def test_every_kind_of_source(self, tmp_path: Path, runs: Path, built: Path) -> None:
-        from tape2048.packs import pack_directory
+        from tape2048.conversion import convert
 
-        pack_directory(runs, tmp_path / "x.a2pack")
+        convert(runs, tmp_path / "x.a2pack")
         (tmp_path / "pack.dat").write_bytes(packdat_bytes())
         expected = dataset_rows()
         for source in (tmp_path / "x.a2pack", built, runs, tmp_path / "pack.dat"):

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tape2048.conversion import open_source
+from tape2048.conversion import convert, open_source
 from tape2048.corpus import Corpus
 from tape2048.errors import ColumnError, DiskFullError, MissingPackageError
 from tape2048.export import write
 from tape2048.export.table import TableName, make_table, run_file_table
 from tape2048.export.write import COMPRESSIONS, Format
-from tape2048.packs import pack_directory
 
 from .. import run_builders as build
 from ..builders import GAMES, Game, Spec, memory_below, raising, rows_of, write_ours
@@ -378,7 +377,7 @@ def test_run_files_summed_up(
 
 def test_run_files_and_other_sources(traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     root, records = traces
-    pack_directory(root, tmp_path / "all.a2pack")
+    convert(root, tmp_path / "all.a2pack")
     table, skipped = run_file_table([open_source(root / "b.a2run"), open_source(tmp_path / "all.a2pack")])
     write.write_table(table, tmp_path / "out.csv", format="csv")
     assert not skipped

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
-from tape2048.conversion import open_source
+from tape2048.conversion import Converted, convert, open_source
 from tape2048.packs import (
     PackReader,
     PackStats,
     PackWriter,
     a2pack as writer_module,
-    pack_directory,
     reader as reader_module,
 )
 from tape2048.runs.a2run2 import RunV2
@@ -58,6 +57,10 @@ def write(path: Path, spec: build.PackSpec) -> Path:
 
 def written(directory: Path, payloads: list[bytes] = PAYLOADS, **spec: Any) -> PackReader:
     return PackReader.open(write(directory / "x", build.PackSpec(payloads, **spec)))
+
+
+def pack_directory(source: Path, target: Path, workers: int | None = None, **packing: Any) -> Converted:
+    return convert(source, target, "pack", workers=workers, packing=packing)
 
 
 @pytest.fixture

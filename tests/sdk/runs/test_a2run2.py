@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from tape2048 import errors
 from tape2048.runs.a2run import read_run
-from tape2048.runs.a2run2 import Branch, Move, RunV2
-from tape2048.runs.files import read_run_file, scan
+from tape2048.runs.a2run2 import Branch, RunV2
 from tape2048.runs.run import Run, RunMeta
 
 from .. import run_builders as build
@@ -85,31 +84,23 @@ class TestReadAndWrite:
         same(run, build.decode_a2run2(data))
         assert run.to_bytes() == data
 
-    @pytest.mark.parametrize("bits", [0x7FC00001, 0x7F800001, 0xFFFFFFFF, 0x80000000, 1])
-    def test_values_keep_their_bits(self, bits: int) -> None:
-        data = bytearray(
-            build.a2run2_bytes(build.PlainRun([1, 2], [0], [(0.5, None, None, None)], engine=None))
-        )
-        at = data.index(struct.pack("<f", 0.5))
-        data[at : at + 4] = bits.to_bytes(4, "little")
-        run = RunV2.from_bytes(bytes(data))
-        assert run.branch_values.view(np.uint32)[0].tolist() == [bits, 0, 0, 0]
-        assert run.to_bytes() == data
-
-    def test_legal_zero_stays_what_the_file_says(self) -> None:
-        # A full board of different tiles has no legal move; files in the wild say Legal(0.0) all the same.
-        run = RunV2.from_bytes(
-            build.a2run2_bytes(build.PlainRun([0x1212212112122121, 1], [0], [(0.0, 0.0, 0.0, 0.0)]))
-        )
-        assert run.branch_legal.tolist() == [15]
-        assert run.steps[0].branches == (Branch(True, 0.0),) * 4
+    def test_values_keep_their_bits(self) -> None:
+        """Also ``Legal(0.0)``, which files in the wild say of moves that are illegal."""
+        plain = build.PlainRun([0x1212212112122121, 2], [0], [(0.5, 0.0, None, None)], engine=None)
+        for bits in (0x7FC00001, 0x7F800001, 0xFFFFFFFF, 0x80000000, 1):
+            new = bits.to_bytes(4, "little")
+            data = build.a2run2_bytes(plain).replace(struct.pack("<f", 0.5), new)
+            run = RunV2.from_bytes(data)
+            assert run.branch_values.view(np.uint32)[0].tolist() == [bits, 0, 0, 0]
+            assert run.branch_legal.tolist() == [3]
+            assert run.steps[0].branches[1:] == (Branch(True, 0.0), Branch(False, None), Branch(False, None))
+            assert run.to_bytes() == data
 
     def test_any_buffer(self) -> None:
         data = build.a2run2_bytes(GAME)
-        for buffer in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
+        array = np.frombuffer(data, np.uint8)
+        for buffer in (bytearray(data), memoryview(data), array, np.repeat(array, 2)[::2]):
             assert RunV2.from_bytes(buffer).equals(RunV2.from_bytes(data))
-        strided = np.repeat(np.frombuffer(data, np.uint8), 2)[::2]
-        assert RunV2.from_bytes(strided).equals(RunV2.from_bytes(data))
 
     def test_a_new_file_and_nothing_else(self, tmp_path: Path) -> None:
         run = RunV2.from_bytes(build.a2run2_bytes(GAME))
@@ -127,59 +118,21 @@ class TestReadAndWrite:
         with pytest.raises(errors.FieldError, match="move"):
             dataclasses.replace(run, moves=run.moves + np.uint8(4)).to_bytes()
 
-    def test_the_content_says_what_a_file_is(self, tmp_path: Path) -> None:
-        (tmp_path / "a").write_bytes(build.a2t1_bytes(GAME))
-        (tmp_path / "b").write_bytes(build.a2run2_bytes(GAME))
-        assert not isinstance(read_run_file(tmp_path / "a"), RunV2)
-        assert isinstance(read_run_file(tmp_path / "b"), RunV2)
 
-    def test_a_directory_of_both(self, tmp_path: Path) -> None:
-        for name, content in {
-            "a.a2run2": build.a2t1_bytes(GAME),  # in older collections both have this extension
-            "b.a2run2": build.a2run2_bytes(GAME),
-            "c.a2run2": build.a2run2_bytes(GAME)[:-1],
-            "d.a2run": build.a2t1_bytes(GAME),
-        }.items():
-            (tmp_path / name).write_bytes(content)
-        found = list(scan(tmp_path))
-        assert [isinstance(item.run, RunV2) for item in found] == [False, True, False, False]
-        assert [item.run is None for item in found] == [False, False, True, False]
-        assert isinstance(found[2].error, errors.TruncatedError)
-        assert [item.path.name for item in scan(tmp_path, suffixes=(".a2run",))] == ["d.a2run"]
-
-
-class TestFromV1:
-    def test_everything_but_branches(self) -> None:
-        v1 = read_run(DATA / "golden.a2run")
-        run = RunV2.from_v1(v1)
-        assert run.meta == v1.meta
-        assert run.states.tolist() == v1.states.tolist()
-        assert not run.has_branches.any()
-        again = RunV2.from_bytes(run.to_bytes())
-        assert again.equals(run)
-        plain = build.game(1, steps_max=12, engine="tape2048 golden é")
-        same(again, dataclasses.replace(plain, branches=[None] * 12))
-
-    def test_costs_no_memory_for_values(self) -> None:
-        steps = 100_000
-        run = Run(np.zeros(steps + 1, np.uint64), np.zeros(steps, np.uint8), RunMeta(steps))
-        with memory_below(100_000):
-            RunV2.from_v1(run)
-
-    def test_from_run_keeps_what_there_is(self) -> None:
-        run = RunV2.from_bytes(build.a2run2_bytes(GAME))
-        plain = Run(run.states, run.moves, run.meta, run.branch_values, run.branch_legal, run.has_branches)
-        assert RunV2.from_run(plain).to_bytes() == build.a2run2_bytes(GAME)
-
-
-class TestSteps:
-    def test_steps_as_objects(self) -> None:
-        run = RunV2.from_bytes(build.a2run2_bytes(GAME))
-        steps = run.steps
-        assert len(steps) == 9
-        assert steps[0].pre_board == GAME.states[0]
-        assert steps[-1].chosen is Move(GAME.moves[-1])
-        assert [step.pre_board for step in steps] == GAME.states[:-1]
+def test_from_other_runs() -> None:
+    """All but the branches, which take no memory; and branches that there are."""
+    v1 = read_run(DATA / "golden.a2run")
+    again = RunV2.from_bytes(RunV2.from_v1(v1).to_bytes())
+    assert again.equals(RunV2.from_v1(v1))
+    plain = build.game(1, steps_max=12, engine="tape2048 golden é")
+    same(again, dataclasses.replace(plain, branches=[None] * 12))
+    steps = 100_000
+    run = Run(np.zeros(steps + 1, np.uint64), np.zeros(steps, np.uint8), RunMeta(steps))
+    with memory_below(100_000):
+        RunV2.from_v1(run)
+    full = RunV2.from_bytes(build.a2run2_bytes(GAME))
+    base = Run(full.states, full.moves, full.meta, full.branch_values, full.branch_legal, full.has_branches)
+    assert RunV2.from_run(base).to_bytes() == build.a2run2_bytes(GAME)
 
 
 class TestNormalize:
@@ -219,95 +172,68 @@ class TestNormalize:
                 )
                 assert normal == wanted
 
-    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.4e38])
-    def test_values_that_cannot_be_scaled(self, value: float) -> None:
-        plain = build.PlainRun([0x1111111111111111, 1], [0], [(value, -3.4e38, 1.0, 2.0)])
-        with pytest.raises(errors.FieldError, match="step 0"):
-            RunV2.from_bytes(build.a2run2_bytes(plain)).normalize_branches()
-
-    def test_a_value_that_does_not_count_may_be_anything(self) -> None:
+    def test_values_that_are_not_finite(self) -> None:
+        """An error, unless they do not count."""
+        for value in (math.nan, math.inf, -math.inf, 3.4e38):
+            plain = build.PlainRun([0x1111111111111111, 1], [0], [(value, -3.4e38, 1.0, 2.0)])
+            with pytest.raises(errors.FieldError, match="step 0"):
+                RunV2.from_bytes(build.a2run2_bytes(plain)).normalize_branches()
         plain = build.PlainRun([0x1212212112122120, 1], [1], [(math.nan, 1.0, math.nan, 2.0)])
         run = RunV2.from_bytes(build.a2run2_bytes(plain)).normalize_branches()
         assert run.branch_values[0, [0, 2]].tolist() == [0, 0]
 
 
-class TestBadInput:
-    def test_trailing_bytes(self) -> None:
-        data = build.a2run2_bytes(GAME)
-        with pytest.raises(errors.FormatError, match="found 1 byte after") as caught:
-            RunV2.from_bytes(data + b"\0")
-        assert caught.value.offset == len(data)
+#: A run with one step: board 1, move 2, branches of which the first is legal.
+ONE = build.a2run2_bytes(build.PlainRun([1, 3], [2], [(0.5, None, None, None)], engine=None))
+STEP = b"\x01\x02\x01\x00"
 
-    def test_steps_that_disagree(self) -> None:
-        data = build.a2run2_bytes(GAME)
-        with pytest.raises(errors.FieldError, match=r"9 steps. The metadata says 8"):
-            RunV2.from_bytes(bytes([8]) + data[1:])
 
-    @pytest.mark.parametrize("count", [10, 2**20, 2**32 - 1])
-    def test_counts_allocate_nothing(self, count: int) -> None:
-        head = build.a2run2_meta(GAME, steps=count) + build.varint(count)
-        with memory_below(1_000_000), pytest.raises(errors.TruncatedError):
-            RunV2.from_bytes(head + bytes(3 * 9))
+def bad_input() -> list[tuple[bytes, type[errors.FormatError], str]]:
+    data, field, short = build.a2run2_bytes(GAME), errors.FieldError, errors.TruncatedError
+    head, no_engine = build.a2run2_meta(GAME), dataclasses.replace(GAME, engine=None)
+    option = bytearray(build.a2run2_bytes(no_engine))
+    option[len(build.a2run2_meta(no_engine)) - 1] = 2
+    nothing = build.varint(0) * 2 + bytes(4) + build.varint(0) * 2 + b"\1"
+    not_finite = dataclasses.replace(GAME, elapsed_s=math.nan)
+    steps = {
+        b"\x81\x00\x02\x01\x00": "varint",
+        b"\xff" * 9 + b"\x02\x02\x01\x00": "varint",
+        b"\xff" * 10 + b"\x00\x02\x01\x00": "varint",
+        b"\x01\x04\x01\x00": "move 4",
+        b"\x01\x82\x00\x01\x00": "move 130",
+        b"\x01\x02\x02\x00": "option",
+        b"\x01\x02\x01\x02": "variant 2",
+    }
+    assert ONE.count(STEP) == 1
+    return [
+        (b"", short, "varint"),
+        (data + b"\0", errors.FormatError, "found 1 byte after"),
+        (bytes([8]) + data[1:], field, r"9 steps. The metadata says 8"),
+        (data.replace("né".encode(), b"n\xff\xff"), field, "UTF-8"),
+        (bytes(option), field, "option"),
+        (build.a2run2_bytes(not_finite), field, "elapsed_s"),
+        *((ONE.replace(STEP, new), field, message) for new, message in steps.items()),
+        *(
+            (overlong + data[1:], field, "varint")
+            for overlong in (b"\x89\x00", b"\x89\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\x1f")
+        ),
+        *((head + build.varint(count) + bytes(100), field, "") for count in (2**32, 2**63, 2**64 - 1)),
+        *((build.varint(count) + head[1:] + bytes(100), field, "") for count in (2**32, 2**64 - 1)),
+        *((nothing + build.varint(size) + b"abcd", short, "engine") for size in (5, 2**63, 2**64 - 1)),
+        *(
+            (build.a2run2_meta(GAME, steps=count) + build.varint(count) + bytes(27), short, "need at least")
+            for count in (10, 2**20, 2**32 - 1)
+        ),
+    ]
 
-    @pytest.mark.parametrize("count", [2**32, 2**63, 2**64 - 1])
-    def test_a_count_past_its_field(self, count: int) -> None:
-        head = build.a2run2_meta(GAME)
-        with pytest.raises(errors.FieldError):
-            RunV2.from_bytes(head + build.varint(count) + bytes(100))
-        with pytest.raises(errors.FieldError):
-            RunV2.from_bytes(build.varint(count) + head[1:] + bytes(100))
 
-    @pytest.mark.parametrize("length", [5, 2**63, 2**64 - 1])
-    def test_an_engine_longer_than_the_file(self, length: int) -> None:
-        data = build.varint(0) * 2 + bytes(4) + build.varint(0) * 2 + b"\1" + build.varint(length) + b"abcd"
-        with pytest.raises(errors.TruncatedError, match="engine"):
+def test_bad_input(tmp_path: Path) -> None:
+    """No encoder writes these; each is an error with an offset, before memory is allocated."""
+    for data, error, message in bad_input():
+        with memory_below(1_000_000), pytest.raises(error, match=message) as caught:
             RunV2.from_bytes(data)
-
-    def test_an_engine_that_is_not_utf8(self) -> None:
-        data = build.a2run2_bytes(GAME).replace("né".encode(), b"n\xff\xff")
-        with pytest.raises(errors.FieldError, match="UTF-8"):
-            RunV2.from_bytes(data)
-
-    @pytest.mark.parametrize(
-        ("old", "new", "message"),
-        [
-            # the step of a run with one: board 1, move 2, branches of which the first is legal
-            (b"\x01\x02\x01\x00", b"\x81\x00\x02\x01\x00", "varint"),
-            (b"\x01\x02\x01\x00", b"\xff" * 9 + b"\x02\x02\x01\x00", "varint"),
-            (b"\x01\x02\x01\x00", b"\xff" * 10 + b"\x00\x02\x01\x00", "varint"),
-            (b"\x01\x02\x01\x00", b"\x01\x04\x01\x00", "move 4"),
-            (b"\x01\x02\x01\x00", b"\x01\x82\x00\x01\x00", "move 130"),
-            (b"\x01\x02\x01\x00", b"\x01\x02\x02\x00", "option"),
-            (b"\x01\x02\x01\x00", b"\x01\x02\x01\x02", "variant 2"),
-        ],
-    )
-    def test_steps_that_no_encoder_writes(self, old: bytes, new: bytes, message: str) -> None:
-        data = build.a2run2_bytes(build.PlainRun([1, 3], [2], [(0.5, None, None, None)], engine=None))
-        assert data.count(old) == 1
-        with pytest.raises(errors.FieldError, match=message) as caught:
-            RunV2.from_bytes(data.replace(old, new))
         assert caught.value.offset is not None
-
-    @pytest.mark.parametrize("overlong", [b"\x89\x00", b"\x89\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\x1f"])
-    def test_metadata_that_no_encoder_writes(self, overlong: bytes) -> None:
-        with pytest.raises(errors.FieldError, match="varint"):
-            RunV2.from_bytes(overlong + build.a2run2_bytes(GAME)[1:])
-
-    def test_an_option_of_the_engine_that_there_is_not(self) -> None:
-        data = bytearray(build.a2run2_bytes(dataclasses.replace(GAME, engine=None)))
-        at = len(build.a2run2_meta(dataclasses.replace(GAME, engine=None))) - 1
-        data[at] = 2
-        with pytest.raises(errors.FieldError, match="option") as caught:
-            RunV2.from_bytes(bytes(data))
-        assert caught.value.offset == at
-
-    def test_a_time_that_is_not_finite(self) -> None:
-        with pytest.raises(errors.FieldError, match="elapsed_s"):
-            RunV2.from_bytes(build.a2run2_bytes(dataclasses.replace(GAME, elapsed_s=math.nan)))
-
-    def test_nothing(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.TruncatedError):
-            RunV2.from_bytes(b"")
-        (tmp_path / "empty").touch()
-        with pytest.raises(errors.TruncatedError):
-            RunV2.load(tmp_path / "empty")
+        assert 0 <= caught.value.offset <= len(data)
+    (tmp_path / "empty").touch()
+    with pytest.raises(errors.TruncatedError):
+        RunV2.load(tmp_path / "empty")

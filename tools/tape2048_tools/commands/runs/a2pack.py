@@ -10,13 +10,11 @@ import msgspec
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted, printable, split_words
-from tape2048.conversion.sources import kind_of, open_source
+from tape2048.conversion.sources import open_source
 from tape2048.conversion.targets import convert
 from tape2048.datasets.dataset import is_packdat
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FormatError
-from tape2048.formats.dataset_layout import SkippedRun
-from tape2048.packs.a2pack import pack_directory
 from tape2048.packs.reader import PackReader
 from tape2048_tools.commands.runs.convert import LOSSY, U64, complain_missing, skipped_documents
 from tape2048_tools.progress.panel import progress_bar
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tape2048.formats.dataset_layout import SkippedRun
     from tape2048.runs.run import Run
 
 EXIT_INVALID = 2
@@ -98,37 +97,30 @@ def command() -> None:
 def pack(
     *, source: Path, output: Path, lossy: bool, workers: int | None, as_json: bool, quiet: bool, **how: Any
 ) -> None:
-    """Pack every run file below a directory, in path order.
+    """Pack every run file below a directory, in path order, or the runs of another source.
 
-    Files are stored byte for byte. The runs of other sources are packed as by `tape2048 convert`: games of
-    sessions are replayed. Invalid files or runs are left out and named on standard error. The exit code is
-    then 1.
+    Files are stored byte for byte. Games of sessions are replayed, as by `tape2048 convert`. Invalid files or
+    runs are left out and named on standard error. The exit code is then 1.
     """
     from tape2048_recorder.replay.replay import replayer
 
-    align, lost = how["align"], dict[str, int]()
+    align = how["align"]
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
+    conversion: dict[str, Any] = {"lossy": lossy, "workers": workers, "replayer": replayer, "packing": how}
     with progress_bar(f"packing {source.name}", quiet=quiet) as progress:
-        if kind_of(source) == "runs":
-            packed = pack_directory(source, output, workers=workers, progress=progress, **how)
-            skipped = [SkippedRun.of(str(one.path), one.error) for one in packed.skipped]
-        else:
-            conversion = {"lossy": lossy, "workers": workers, "replayer": replayer, "progress": progress}
-            converted = convert(source, output, "pack", packing=how, **conversion)  # type: ignore[arg-type]
-            skipped, lost = list(converted.skipped), converted.lost
-    complain_missing(lost, skipped)
+        converted = convert(source, output, "pack", progress=progress, **conversion)
+    complain_missing(converted.lost, converted.skipped)
     stats, size = PackReader.open(output).stats, output.stat().st_size
-    left_out = skipped_documents(skipped, "path")
     document = {
         "path": str(output),
         "bytes": size,
         "stats": msgspec.structs.asdict(stats),
-        "left_out": left_out,
+        "left_out": skipped_documents(converted.skipped, "path"),
     }
     counts = f"{counted(stats.count, 'run')}, {counted(stats.total_steps, 'step')}, {size:,} bytes"
     print_result(document, lambda: [f"{printable(output)}: {counts}"], as_json=as_json)
-    exit_on_findings(skipped)
+    exit_on_findings(converted.skipped)
 
 
 @command.subcommand(

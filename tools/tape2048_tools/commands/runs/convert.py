@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tape2048.base.text import counted, printable
-from tape2048.conversion.sources import FORMATS, RUN_FILES
+from tape2048.formats.registry import FORMATS, RUN_FILES, RUN_FORMATS
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     THREADS,
@@ -58,7 +58,7 @@ WRITING = options(THREADS, json_option(), quiet_option())
 @out_option("File or directory to write, as --to and its name say.", "TARGET")
 @U64
 @job_options("--out")
-@click.option("--to", type=click.Choice(list(FORMATS)), help="Format to write.  [default: by TARGET's name]")
+@click.option("--to", type=click.Choice(RUN_FORMATS), help="Format to write.  [default: by TARGET's name]")
 @LOSSY
 @WRITING
 def command(
