@@ -38,7 +38,6 @@ def replayer(_path: Path, facts: Mapping[str, Any]) -> Any:
 @pytest.fixture(params=[1, 300, 1 << 18], ids=["game by game", "small pieces", "one piece"])
 def piece_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_runs, "_PIECE_ROWS", request.param)
-    monkeypatch.setattr(session_runs, "BLOCK_ROWS", max(90, request.param))
 
 
 @pytest.mark.usefixtures("piece_rows")

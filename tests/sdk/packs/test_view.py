@@ -77,11 +77,6 @@ class TestStepBatches:
         for shuffle in (False, True):
             assert list(PackReader.open(tmp_path / "y").iter_step_batches(2, shuffle=shuffle)) == []
 
-    @pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"batch_size": 1, "workers": 0}])
-    def test_batches_that_cannot_be(self, pack: PackReader, arguments: dict[str, int]) -> None:
-        with pytest.raises(ValueError, match="expected at least 1"):
-            list(pack.iter_step_batches(**arguments))
-
 
 class TestSplit:
     @pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.25, 3), (0.5, 6), (0.99, 11)])

@@ -217,8 +217,14 @@ def bad_input() -> list[tuple[bytes, type[errors.FormatError], str]]:
             (overlong + data[1:], field, "varint")
             for overlong in (b"\x89\x00", b"\x89\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\x1f")
         ),
-        *((head + build.varint(count) + bytes(100), field, "") for count in (2**32, 2**63, 2**64 - 1)),
-        *((build.varint(count) + head[1:] + bytes(100), field, "") for count in (2**32, 2**64 - 1)),
+        *(
+            (head + build.varint(count) + bytes(100), field, "metadata says 9")
+            for count in (2**32, 2**63, 2**64 - 1)
+        ),
+        *(
+            (build.varint(count) + head[1:] + bytes(100), field, "shortest form")
+            for count in (2**32, 2**64 - 1)
+        ),
         *((nothing + build.varint(size) + b"abcd", short, "engine") for size in (5, 2**63, 2**64 - 1)),
         *(
             (build.a2run2_meta(GAME, steps=count) + build.varint(count) + bytes(27), short, "need at least")
