@@ -344,7 +344,7 @@ def write_files(flow: Conversion) -> None:
                 write_all(fd, data)
         return
     taken: set[str] = set()
-    with storage_errors(flow.target, "writing it"), Draft(flow.target) as staging:
+    with storage_errors(flow.target, "writing it"), Draft(flow.target) as draft:
         for place, (name, number, data) in enumerate(flow.each(encode)):
             stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
             while stem in taken:
