@@ -21,7 +21,7 @@ _LONG_FILES = (
     "bench/test_viewer_speed.py", "recorder/fleet/test_thousand_nodes.py", "bench/test_fleet_speed.py",
     "tools/commands/test_critic_oracle.py", "recorder/ntuple_training/test_pruning.py",
     "recorder/ntuple_training/test_trainer.py", "recorder/test_leases.py", "recorder/test_surroundings.py",
-    "recorder/workers/test_worker_sweep.py", "recorder/lanes/test_table.py", "recorder/daemon/test_watch.py",
+    "recorder/lanes/test_table.py", "recorder/daemon/test_watch.py",
     "tools/commands/test_train_player.py", "fuzz/test_fuzz_formats.py", "sdk/test_tape_corpus.py",
     "sdk/test_frameworks.py", "sdk/torch/test_example.py", "sdk/ntuple/test_shipped_network.py",
     "test_architecture.py",

@@ -18,14 +18,14 @@ from typing import Any, cast
 
 import pytest
 
-from tape2048.errors import StartError, StorageError
+from tape2048.errors import StorageError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import Service
 from tape2048_recorder.status.report import Level, Status, judge, read_snapshot, status_path
 from tape2048_recorder.status.signals import Signals
 
 from .checks import assert_all_published, run_table
-from .processes import PATIENCE_S, Recorders, environment, wait_until, workers_of
+from .processes import PATIENCE_S, environment, wait_until, workers_of
 from .statuses import status_now
 
 CALM = ["--player", "expectimax", "--workers", "1", "--sample-rate", "20", "--min-free-mb", "0"]
@@ -104,21 +104,6 @@ def test_nobody_reads_the_log_nor_the_summary(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_that_nobody_reads_has_its_exit_code(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "numba.py").write_text("raise ImportError('broken on purpose')")
-    log, write = os.pipe()
-    os.close(log)
-    env = environment()
-    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out", str(root)],
-        env=env, stdin=subprocess.DEVNULL, stdout=write, stderr=write, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    os.close(write)
-    assert done.returncode == StartError.exit_code
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("ignored", [False, True], ids=["hears SIGHUP", "ignores SIGHUP"])
 def test_its_terminal_is_closed(root: Path, ignored: bool) -> None:
     """An ssh connection that breaks: SIGHUP, and every write fails."""
@@ -149,17 +134,6 @@ def nohup() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("nohup")
-def test_nohup_holds(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(workers=1, player="expectimax", sample_rate=20)
-    games = recorder.wait_for_status(lambda status: status["games"] > 0)["games"]
-    recorder.signal(signal.SIGHUP)
-    recorder.wait_for_status(lambda status: status["games"] > games)
-    recorder.stop()
-    assert recorder.summary["reason"] == "SIGTERM was received"
 
 
 @pytest.mark.usefixtures("nohup")

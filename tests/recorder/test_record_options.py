@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -57,13 +56,6 @@ def test_defaults_have_origins() -> None:
     assert loaded.path is None
 
 
-def test_settings_have_texts_and_reasons() -> None:
-    for setting in SETTINGS.values():
-        assert setting.text
-        assert setting.why
-        assert not setting.text.endswith(".")
-
-
 def test_every_default_would_be_taken_if_it_were_given() -> None:
     for setting in SETTINGS.values():
         if setting.has_text:
@@ -82,11 +74,6 @@ def test_precedence_of_sources(tmp_path: Path) -> None:
     assert loaded.origins["rotate_steps"] == Origin("env", "TAPE2048_ROTATE_STEPS")
     assert loaded.origins["max_games"] == Origin("file", f"{file}:3")
     assert loaded.origins["sample_rate"] == Origin("default")
-
-
-def test_an_absent_flag_changes_nothing() -> None:
-    loaded = load_config({"workers": None, "record_action": None}, {"TAPE2048_WORKERS": "2"})
-    assert loaded.config.workers == 2
 
 
 def test_off_takes_back_what_a_weaker_source_set(tmp_path: Path) -> None:
@@ -194,11 +181,6 @@ def test_a_number_that_is_none_is_told_its_units(tmp_path: Path, name: str, unit
     assert "unit" not in str(refused(file=write(tmp_path / "r.toml", f'{name} = "5x"')).hint)
 
 
-def test_a_unit_in_a_file_is_converted_in_the_hint(tmp_path: Path) -> None:
-    found = refused(file=write(tmp_path / "r.toml", 'max_wall_s = "1.5min"'))
-    assert "write it without quotes, and without a unit: 90; " in str(found.hint)
-
-
 def test_exact_floats_are_whole_numbers(tmp_path: Path) -> None:
     loaded = load_config({}, {}, write(tmp_path / "r.toml", "rotate_steps = 1e7\nflush_s = 5\n"))
     assert loaded.config.rotate_steps == 10_000_000
@@ -236,10 +218,6 @@ def test_an_unknown_variable_is_rejected() -> None:
     assert isinstance(error, ConfigError)
     assert "'TAPE2048_ROTATE_STEP'" in str(error)
     assert "'TAPE2048_ROTATE_STEPS'" in str(error)
-
-
-def test_an_unknown_flag_is_refused() -> None:
-    assert isinstance(refused({"worker": 2}), ConfigError)
 
 
 def test_lines_are_found_behind_whatever_toml_allows(tmp_path: Path) -> None:
@@ -335,11 +313,6 @@ def test_player_and_parameters_are_one_choice(tmp_path: Path) -> None:
     assert loaded.config.player_args == {}, "another player must not get the file's parameters"
     assert loaded.origins["player_args"] == Origin("flag", "--player")
     assert load_config({}, {"TAPE2048_PLAYER": "expectimax:depth=1"}, file).config.player_args == {"depth": 1}
-
-
-def test_a_table_alone_is_for_the_default_player(tmp_path: Path) -> None:
-    loaded = load_config({}, {}, write(tmp_path / "r.toml", "[player_args]\nlook_below = 2\n"))
-    assert (loaded.config.player, loaded.config.player_args) == ("ntuple", {"look_below": 2})
 
 
 def test_parameters_in_two_places_are_rejected(tmp_path: Path) -> None:
@@ -467,11 +440,6 @@ CHANGES: dict[str, object] = {
     "workers": 1, "seed": 2**64 - 1, "player_args": {"a": 1}, "rotate_s": 1.0, "model_tag": "a",
 }  # fmt: skip
 A_THEN_B = [("a", 1), ("b", 2)]
-
-
-def test_workers_zero_means_the_cores_of_this_process() -> None:
-    assert RecorderConfig().worker_count == available_cores()
-    assert RecorderConfig(workers=3).worker_count == 3
 
 
 @pytest.mark.parametrize(("timeout", "refused"), [("61", False), ("60", True), ("1min", True), ("20", True)])

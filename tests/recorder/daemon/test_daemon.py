@@ -1,9 +1,6 @@
 """What the daemon decides on its way to the end, without a process: signals, and the last blocks."""
 
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +17,6 @@ from tape2048_recorder.daemon.daemon import (
     Daemon,
     Reload,
     error_of,
-    resident_bytes,
 )
 from tape2048_recorder.daemon.weights import Playing
 from tape2048_recorder.ipc.protocol import DRAIN, Crashed, NoRoom, Ready
@@ -90,20 +86,6 @@ def test_the_first_signal_drains_and_the_second_ends(name: str) -> None:
     assert world.daemon.reason == LIMIT
 
 
-def test_a_second_signal_of_another_name_is_not_again() -> None:
-    world = World()
-    world.receive("SIGTERM", "SIGINT")
-    assert world.done == ["drain", "kill"]
-    assert world.said[1:] == ["warning: SIGINT: ending the workers, publishing what is confirmed"]
-
-
-def test_stop_now_does_not_wait_for_a_first_one() -> None:
-    world = World()
-    world.daemon.stop(LIMIT)
-    world.receive("SIGUSR2")
-    assert world.done == ["drain", "kill"]
-
-
 def test_a_reload_while_draining_is_refused() -> None:
     world = World(reloads=True)
     world.receive("SIGTERM")
@@ -157,15 +139,6 @@ def test_max_steps_counts_games_without_a_block() -> None:
     assert world.daemon.reason == LIMIT
 
 
-def test_a_pause_is_logged_once() -> None:
-    world = World()
-    for why in ("the disk is slow: 3 wait", "the spool is full: 2 MB", "the spool is full: 3 MB"):
-        world.daemon._pause(why)
-        assert world.daemon._paused == why
-    assert world.daemon.counts.pauses == {"disk_slow": 1}
-    assert [said.partition(";")[0] for said in world.said] == ["warning: paused: the disk is slow: 3 wait"]
-
-
 def test_a_stopping_recorder_does_not_log_a_pause() -> None:
     world = World(drain_timeout_s=7.0)
     world.daemon.stop(LIMIT)
@@ -202,19 +175,6 @@ def test_a_limit_is_met_at_its_number(
     below = at - (0.1 if isinstance(at, float) else 1)
     assert met(monkeypatch, **{**others, name: limit, measured: below}) is None
     assert f"{name} = {limit} was reached" in str(met(monkeypatch, **{name: limit, measured: at}))
-
-
-def test_resident_memory_sums_live_processes() -> None:
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    mine = int(found[1]) * 1024
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        pass
-    alone = resident_bytes([os.getpid()])
-    assert mine / 2 < alone < mine * 2
-    together = resident_bytes([os.getpid(), child.pid, os.getpid()])
-    assert alone * 1.5 < together < alone * 3
-    assert resident_bytes([child.pid]) == 0
 
 
 def test_a_changed_player_ends_it_for_a_restart() -> None:

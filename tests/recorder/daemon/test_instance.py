@@ -66,26 +66,10 @@ def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) 
     mine.close()
 
 
-def test_a_longer_pid_of_an_earlier_one_leaves_nothing(root: Path) -> None:
-    lock = root / ".recorder" / "default.lock"
-    lock.parent.mkdir()
-    lock.write_text("12345678901234567890\n")
-    again = Instance(root, "default")
-    with pytest.raises(BusyError, match=f"pid {os.getpid()} holds"):
-        Instance(root, "default")
-    again.close()
-
-
 def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
     (root / ".recorder" / "default.lock").write_bytes(b"")
     with pytest.raises(BusyError, match="pid unknown"):
         Instance(root, "default")
-
-
-def test_where_no_directory_can_be(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StorageError, match="preparing the output directory"):
-        Instance(tmp_path / "file", "default")
 
 
 def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +125,6 @@ def test_each_lease_of_a_seed_goes_on_where_it_was(root: Path, mine: Instance) -
         0: 1, 1: 2, LEASE_MAX: LEASE_MAX + 1
     }  # fmt: skip
     assert found[LEASE_MAX].end == 2**63
-
-
-def test_saving_before_loading_keeps_other_seeds(root: Path) -> None:
-    for seed in (1, 2):
-        held = Instance(root, "default")
-        held.save_state(GameState(seed, 10 * seed))
-        held.close()
-    held = Instance(root, "default")
-    assert [held.load_state(seed).next_id for seed in (1, 2)] == [10, 20]
-    held.close()
 
 
 def test_what_knew_one_seed_only_is_read(root: Path, mine: Instance) -> None:

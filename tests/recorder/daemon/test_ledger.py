@@ -141,16 +141,6 @@ def test_games_may_be_confirmed_in_any_order(wrong: list[int]) -> None:
     assert ledger.take(1, 10) == (1, 1)
 
 
-def test_a_block_may_span_two_ranges() -> None:
-    ledger = Ledger(GameState(1), games_max=None, workers=2)
-    assert [ledger.take(worker, 3) for worker in (0, 1, 0)] == [(0, 3), (3, 3), (6, 3)]
-    assert ledger.confirm(0, ids(0, 1))
-    assert ledger.confirm(0, ids(2, 6, 7))
-    assert ledger.release(0) == 1
-    assert ledger.take(1, 10) == (8, 1), "what a dead worker held comes first"
-    assert ledger.take(1, 10) == (9, 10)
-
-
 def test_near_the_limit_each_gets_a_fair_part() -> None:
     ledger = Ledger(GameState(1), games_max=100, workers=2)
     counts = []
@@ -160,9 +150,3 @@ def test_near_the_limit_each_gets_a_fair_part() -> None:
     assert counts[0] == 25
     assert counts == sorted(counts, reverse=True)
     assert counts[-1] == 1
-
-
-def test_nothing_is_exhausted_without_a_limit() -> None:
-    ledger = Ledger(GameState(1), games_max=None, workers=1)
-    assert ledger.take(0, 10**9) == (0, 10**9)
-    assert not ledger.exhausted

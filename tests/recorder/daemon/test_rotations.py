@@ -103,16 +103,6 @@ def test_a_request_ends_with_its_own_session(world: World) -> None:
     assert world.rotations.state == Rotation(2, 2, None, "the device is broken")
 
 
-def test_with_nothing_open_a_request_ends_at_once(world: World) -> None:
-    world.ask_and_flush(100.0)
-    world.ask_and_flush(101.0)
-    assert world.rotations.state == Rotation(2, 0)
-    world.published(1)
-    assert world.rotations.state == Rotation(2, 2, "s1")
-    world.ask_and_flush(102.0)
-    assert world.rotations.state == Rotation(3, 3)
-
-
 def test_a_request_waits_for_sessions_closed_before(world: World) -> None:
     world.open = None
     world.unpublished = {1, 2}

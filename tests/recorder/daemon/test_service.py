@@ -209,15 +209,3 @@ def test_stop_now_waits_for_no_game(recorders: Recorders, root: Path) -> None:
     assert last.games_dropped == recorder.summary["games_dropped"] > 0
     assert last.recorded_games == recorder.summary["games"]
     assert recorder.events("warning") == ["SIGUSR2: ending the workers, publishing what is confirmed"]
-
-
-def test_a_killed_recorder_is_stale_and_cannot_be_told(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start_recording(workers=1, sample_rate=100)
-    with Running(root, "default") as running:
-        kill(recorder.pid)
-        recorder.end()
-        assert judge(running.snapshot()).text.endswith(f"pid {recorder.pid} is gone)")
-        with pytest.raises(NotRunningError, match="has just ended"):
-            running.stop(drain=True)
-    with pytest.raises(NotRunningError, match="is gone"):
-        Running(root, "default")

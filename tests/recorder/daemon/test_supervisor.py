@@ -1,8 +1,6 @@
 """The places of workers: what their slots say when one starts, how often they write, when it is hopeless."""
 
 import os
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +10,8 @@ import msgspec
 import pytest
 from tests.sdk.builders import open_files
 
-from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Supervisor, exit_text
-from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Channel, Range, Weights
+from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Supervisor
+from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Range, Weights
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
 
@@ -100,21 +98,6 @@ def test_a_worker_inherits_nothing_from_another(supervise: Supervise) -> None:
     with pytest.raises(OSError, match="no process"):
         supervisor.start(worker)
     assert open_files() == before
-
-
-def test_how_a_process_ended_in_words() -> None:
-    assert [exit_text(code) for code in (0, 70, -signal.SIGABRT)] == [
-        "exit status 0", "exit status 70", "killed by SIGABRT",
-    ]  # fmt: skip
-
-
-def test_answering_a_dead_worker_is_no_error(supervise: Supervise) -> None:
-    worker = supervise(RecorderConfig(workers=1)).workers[0]
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    worker.channel = Channel(ours)
-    worker.answer(Range(1, "x", 0))
-    ours.close()
 
 
 def test_each_death_doubles_the_backoff_up_to_a_limit(supervise: Supervise) -> None:

@@ -1,13 +1,10 @@
 """Unrecorded games: for a critic, as rollouts beside reference games, and for the strength of a player."""
 
-import math
 import random
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +12,10 @@ import pytest
 from scipy import stats
 from tests import reference
 from tests.recorder.choosing import outcomes
-from tests.sdk.builders import raising
 
 from tape2048 import Corpus
-from tape2048.critic import NTupleCritic
-from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
-from tape2048.critic.ntuple.critic import GameBoards, GameSource, read_games
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games
+from tape2048.critic.ntuple.critic import GameBoards, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.players import players_of
 from tape2048.session.run_table import REACH_TILES
@@ -39,7 +34,6 @@ from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player
 
 SEED, RECORDED = 11, 60
-TILES = np.array([8, 9])
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +82,6 @@ def test_threads_and_buffers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> No
         assert (mine[::4] == few).all()
 
 
-def test_progress_counts_games_and_ends_them() -> None:
-    told: list[tuple[int, int]] = []
-    played(40, progress=lambda *now: told.append(now))
-    assert told[-1] == (40, 40)
-    before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt):
-        played(5_000, progress=raising(KeyboardInterrupt()))
-    assert threading.active_count() == before
-
-
 def test_played_games_are_the_recorded_ones(root: Path) -> None:
     """The same parts of the same player, and in each the same games."""
     settings = NTupleCriticConfig(seed=SEED, stride=4, data=str(root), threads=2)
@@ -109,16 +93,6 @@ def test_played_games_are_the_recorded_ones(root: Path) -> None:
         assert len(one) == len(other) > 0
         assert sorted(one.boards.tolist()) == sorted(other.boards.tolist())
     assert found.train_games == corpus.train_games
-
-
-def test_the_identity_names_what_decides_the_games() -> None:
-    def identity(name: str = "greedy", games: int = 30, **changes: Any) -> str:
-        args: dict[str, Any] = {"depth": 1} if name == "expectimax" else {}
-        return played_games(NTupleCriticConfig(**changes), name, args, games).identity
-
-    found = [identity(), identity("random"), identity(games=31), identity(seed=2), identity(stride=4)]
-    assert len(set(found)) == len(found)
-    assert identity(threads=1, decay=0.5) == found[0]
 
 
 def test_players_that_cannot_play_are_refused(tmp_path: Path) -> None:
@@ -141,41 +115,6 @@ def test_games_that_do_not_fit_into_memory_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match="500 games need at least"):
         played(500)
     assert len(played(20)) == 20
-
-
-class Learned(NamedTuple):
-    """A critic of the player ``greedy``, and its games."""
-
-    critic: NTupleCritic
-    source: GameSource
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
-    """Deterministic: one thread, and games of a seed."""
-    settings = NTupleCriticConfig(
-        thresholds="256 512", tuples="0123 0145", stages="", stride=4, epochs=4, threads=1, seed=5,
-        val_share=0.2, test_share=0.0, decay=0.9,
-    )  # fmt: skip
-    source = played_games(settings, "greedy", {}, 6_000)
-    trained = train_ntuple_critic(settings, source, tmp_path_factory.mktemp("learned"))
-    return Learned(NTupleCritic.load(trained.best), source)
-
-
-def test_its_probabilities_are_those_of_rollouts(learned: Learned) -> None:
-    """Of boards of games that it never saw, as often as they occur: without their games' luck."""
-    rollouts = 48
-    boards = np.random.default_rng(1).choice(learned.source.val.boards, 1_500, replace=False)
-    counts = play_rollouts(make_player("greedy", {}), boards, rollouts=rollouts, seed=3, threads=2)
-    q, p = counts[:, TILES] / rollouts, learned.critic(boards).astype(float)
-    assert (abs(p.mean(axis=0) - q.mean(axis=0)) < 0.01).all()
-    for column in range(2):
-        order = np.argsort(p[:, column])
-        bins = [abs((p - q)[some, column].mean()) for some in np.array_split(order, 10)]
-        assert np.mean(bins) < 0.02
-    noise = (q * (1 - q) / (rollouts - 1)).mean(axis=0)
-    explained = 1 - (((p - q) ** 2).mean(axis=0) - noise) / (q.var(axis=0) - noise)
-    assert (explained > 0.8).all()
 
 
 def positions(count: int) -> npt.NDArray[np.uint64]:
@@ -206,16 +145,6 @@ def test_a_rollout_is_the_game_of_its_seed() -> None:
     assert found.dtype == np.uint16
     assert found.tolist() == expected.tolist()
     assert found[-1].tolist() == [5, 5, 5] + [0] * 13
-
-
-def test_threads_and_pieces_do_not_count() -> None:
-    boards = positions(40)
-    whole = rolled(boards, 9)
-    assert (rolled(boards, 9, threads=3) == whole).all()
-    pieces = [rolled(boards[begin : begin + 16], 9, first=begin, threads=2) for begin in (0, 16, 32)]
-    assert (np.concatenate(pieces) == whole).all()
-    assert (rolled(boards, 9, seed=8) != whole).any()
-    assert (rolled(boards, 9, first=1) != whole).any()
 
 
 def test_no_rollout_is_a_recorded_game() -> None:
@@ -264,83 +193,15 @@ def test_it_sums_up_the_games_of_the_seed() -> None:
     assert result.moves_per_s > 0
 
 
-@pytest.mark.parametrize("threads", [2, 3, 64])
+@pytest.mark.parametrize("threads", [3])
 def test_threads_change_nothing_but_the_speed(threads: int) -> None:
     assert facts(of_random(50, threads=threads)) == facts(of_random(50)) != facts(of_random(50, seed=6))
-
-
-def test_each_thread_has_its_own_cache() -> None:
-    expectimax = make_player("expectimax", {"depth": 1})
-    results = [evaluate(expectimax, games=9, seed=2, threads=threads) for threads in (1, 3)]
-    assert facts(results[0]) == facts(results[1])
-    assert results[0].reach[2048].share > 0
 
 
 @pytest.mark.parametrize(("games", "threads"), [(0, 1), (-1, 1), (1, 0)])
 def test_no_games_and_no_threads_are_refused(games: int, threads: int) -> None:
     with pytest.raises(ValueError, match=f"games={games}, threads={threads}; expected at least 1"):
         of_random(games, threads=threads)
-
-
-def test_one_game_has_no_interval() -> None:
-    result = of_random(1)
-    assert result.games == 1
-    assert math.isnan(result.mean_score_error)
-
-
-def test_reach_counts_the_highest_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    def play(_player: Any, _boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
-        scores[:] = 7
-        highest[:] = np.where(seeds % np.uint64(2), 13, 10)
-        return len(seeds)
-
-    monkeypatch.setattr(playing, "play_unrecorded", play)
-    result = of_random(200)
-    odd = np.count_nonzero(game_seeds(5, np.arange(200, dtype=np.uint64)) % np.uint64(2))
-    shares = [result.reach[tile].share for tile in REACH_TILES]
-    assert shares == [odd / 200, odd / 200, odd / 200, 0, 0]
-    assert result.mean_score_error == 0
-
-
-def test_progress_is_told_and_never_beyond_all() -> None:
-    told: list[tuple[int, int]] = []
-    player = make_player("random", {})
-    evaluate(player, games=30, seed=1, threads=2, progress=lambda *now: told.append(now))
-    assert told[-1] == (30, 30)
-    assert all(0 <= done <= games == 30 for done, games in told)
-    assert told == sorted(told)
-
-
-def test_waiting_for_threads_takes_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
-
-    def play(*_: Any) -> int:
-        if threading.current_thread() is not threading.main_thread() and not begun.is_set():
-            begun.set()
-            time.sleep(0.5)  # the other one has nothing left to do
-        return 1
-
-    monkeypatch.setattr(playing, "play_unrecorded", play)
-    told: list[tuple[int, int]] = []
-    player = make_player("random", {})
-    evaluate(player, games=16, seed=1, threads=2, progress=lambda *now: told.append(now))
-    assert len(told) < 20
-
-
-def test_a_thread_that_cannot_start_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = threading.Thread.start, []
-
-    def refuse(thread: threading.Thread) -> None:
-        if started:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    player = make_player("random", {})
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        evaluate(player, games=10**7, seed=1, threads=2)
-    assert not started[0].is_alive()
 
 
 def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -331,25 +330,6 @@ def test_killed_agents_and_recorders_lose_nothing(place: Store, tmp_path: Path) 
     assert overview.sessions == sum(node.stored for node in overview.nodes) == len(list_sessions(place))
 
 
-@pytest.mark.slow
-def test_sigterm_drains_and_ships(store: Store, tmp_path: Path) -> None:
-    node = joined(store, tmp_path / "spool")
-    try:
-        wait_until(lambda: list_sessions(store))
-        code, said = ended(joined(store, tmp_path / "spool"))
-        assert code == BusyError.exit_code, said
-        node.send_signal(signal.SIGTERM)
-        code, said = ended(node)
-    finally:
-        node.kill()
-    assert code == 0, said
-    assert "ended (it was asked to end): " in said
-    assert not sessions(tmp_path / "spool")
-    assert not list((tmp_path / "spool").glob(".*.partial"))
-    ids = games_in(store, tmp_path / "got")
-    assert len(set(ids)) == len(ids)
-
-
 def test_the_copy_of_a_spool_at_work_is_refused(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,18 +407,6 @@ def test_a_fifo_in_the_store_blocks_nobody(store: Store, key: str) -> None:
             read_drain(store)
     else:
         assert Onlooker(store).look().unknown == [key]
-
-
-def test_keys_that_are_no_heartbeats_are_named(store: Store) -> None:
-    beat = agents.Beat(
-        lease=1, agent="x", number=1, host="node1", pid=1, written_at=time.time(), state="ended"
-    )
-    store.put("agents/000001.json", msgspec.json.encode(beat))
-    for name in ("zz", "0x0002", "000003"):
-        store.put(f"agents/{name}.json", b"{")
-    seen = Onlooker(store).look()
-    assert [node.beat for node in seen.nodes] == [beat]
-    assert seen.unknown == ["agents/000003.json", "agents/0x0002.json", "agents/zz.json"]
 
 
 def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -> None:

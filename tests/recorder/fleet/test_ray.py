@@ -261,29 +261,6 @@ def test_killed_parts_lose_and_repeat_no_game(cluster: Cluster, store: Store, tm
 
 @needs_ray
 @pytest.mark.slow
-def test_agents_go_on_without_ray_until_drained(cluster: Cluster, store: Store, tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
-    drivers = [Driver(cluster, store, 1, str(spool.path))]
-    try:
-        wait_until(lambda: spool.recorder)
-        before = (spool.agent, spool.recorder)
-        drivers[0].close()
-        drivers.append(Driver(cluster, store, 1, str(spool.path)))
-        drivers[1].wait_for("a: attached to the agent")
-        assert (spool.agent, spool.recorder) == before
-        done = fleet("drain", store.url, "--timeout-s", "100")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert drivers[1].end() == 0, drivers[1].said
-    finally:
-        for driver in drivers:
-            driver.close()
-        spool.kill()
-    assert not sessions(spool.path)
-    assert set(rows_by_lease(store, tmp_path / "got")) == {spool.lease}
-
-
-@needs_ray
-@pytest.mark.slow
 def test_a_full_spool_is_shipped_later(cluster: Cluster, store: Store, tmp_path: Path) -> None:
     node = Spool(tmp_path / "spool")
     with AgentSpool(node.path, store, read_plan(store)) as held:

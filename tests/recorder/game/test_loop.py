@@ -11,7 +11,7 @@ from hypothesis import example, given, settings, strategies as st
 from tests import reference
 from tests.recorder.choosing import outcomes
 
-from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
+from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
 from tape2048.game import rules
 from tape2048.game.moves import recover
 from tape2048_recorder.game import loop, rng
@@ -166,37 +166,6 @@ def test_a_tape_leads_through_the_boards_of_its_rows(name: str) -> None:
             assert after.tolist() == rows["exps"][row + 1].tolist()
 
 
-def test_rows_without_actions_are_a_byte_shorter() -> None:
-    long = np.frombuffer(whole(games=20, record_action=True).rows, ACTION_STEP_DTYPE)
-    short = np.frombuffer(whole(games=20).rows, STEP_DTYPE)
-    assert (STEP_DTYPE.itemsize, ACTION_STEP_DTYPE.itemsize) == (28, 29)
-    for field in STEP_DTYPE.names or ():
-        assert np.array_equal(long[field], short[field])
-
-
-def test_unrecorded_games_are_the_recorded_ones() -> None:
-    games = 40
-    played = whole(games=games)
-    found = outcomes(player("random"), seeds_of(ids_of(games)))
-    assert found.steps == len(played.rows) // 28
-    assert played.runs["max_score"].tolist() == found.scores.tolist()
-    assert played.runs["highest_tile"].tolist() == found.highest.tolist()
-
-
-def test_a_game_depends_on_its_seed_alone() -> None:
-    ids = ids_of(5)
-    seeds = seeds_of(ids)
-    played = whole(games=5)
-    for i in range(5):
-        alone = make_buffer()
-        alone.give(np.array([7], dtype=np.uint64), seeds[i : i + 1])
-        assert play_into(alone, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
-        run = played.runs[i]
-        expected = np.frombuffer(played.rows, STEP_DTYPE)[run["first_row"] : run["first_row"] + run["rows"]]
-        assert np.array_equal(alone.rows["exps"], expected["exps"])
-        assert (alone.rows["run_id"] == 7).all()
-
-
 @given(st.lists(st.integers(0, 300), max_size=60), st.sampled_from(HOW))
 @example([0] * 5 + [1] * 400, HOW[0])
 @example([1] * 900, {"record_action": True, "sample_rate": 3})
@@ -221,21 +190,6 @@ def test_any_buffer_gives_the_same_bytes(
     assert same(played, whole(games=6, **how))
 
 
-@pytest.mark.parametrize("name", ["greedy", "expectimax"])
-def test_other_players_can_be_cut_as_well(name: str) -> None:
-    buffer = make_buffer(rows=100, runs=3)
-    played = play(buffer, games=2, name=name, slices=[1, 2, 3, 700, 0, 5] * 5, give=1)
-    assert same(played, whole(games=2, name=name))
-
-
-def test_a_buffer_grows_for_a_game_that_does_not_fit() -> None:
-    buffer = make_buffer(rows=4)
-    played = play(buffer, games=3)
-    assert buffer.rows_max >= max(played.runs["rows"])
-    assert buffer.rows_max < 2 * max(played.runs["rows"])
-    assert same(played, whole(games=3))
-
-
 @pytest.mark.parametrize("sample_rate", [1, 2, 3, 10, 117, 10_000, 2**32 - 1])
 def test_each_nth_row_is_kept(sample_rate: int) -> None:
     every = whole(games=20)
@@ -246,41 +200,6 @@ def test_each_nth_row_is_kept(sample_rate: int) -> None:
     for field in ("id", "seed", "steps", "max_score", "highest_tile"):
         assert np.array_equal(sampled.runs[field], every.runs[field])
     assert sampled.runs["rows"].tolist() == [-(-int(steps) // sample_rate) for steps in every.runs["steps"]]
-
-
-def test_what_the_loop_came_back_for() -> None:
-    buffer = make_buffer(rows=30)
-    assert play_into(buffer, player("random"), steps_max=10) == GAMES_PLAYED, "none was given"
-    ids = ids_of(2)
-    buffer.give(ids, seeds_of(ids))
-    assert (buffer.in_play, buffer.games_waiting) == (False, 2)
-    assert play_into(buffer, player("random"), steps_max=10) == STEPS_PLAYED
-    assert (buffer.in_play, buffer.games_waiting, buffer.steps_played) == (True, 1, 10)
-    assert (buffer.rows_finished, len(buffer.runs), len(list(buffer.pieces()))) == (0, 0, 0)
-    assert play_into(buffer, player("random"), steps_max=ENDLESS) == BUFFER_FULL
-    assert buffer.steps_played == 30
-    for _ in range(5):
-        buffer.grow()
-    assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
-    assert (buffer.in_play, buffer.games_waiting, len(buffer.runs)) == (False, 0, 2)
-    assert buffer.rows_finished == buffer.steps_played == buffer.runs["steps"].sum()
-    assert buffer.runs.dtype == RUN_DTYPE
-    buffer.drop_block()
-    assert buffer.rows_finished == len(buffer.runs) == len(list(buffer.pieces())) == len(buffer.rows) == 0
-
-
-def test_a_dropped_block_leaves_the_game_in_play_alone() -> None:
-    buffer = make_buffer(3)
-    steps = whole(games=3).runs["steps"].tolist()
-    play_into(buffer, player("random"), steps_max=steps[0] + 20)
-    assert (len(buffer.runs), buffer.rows_finished, buffer.in_play) == (1, steps[0], True)
-    first = buffer.rows.tobytes()
-    buffer.drop_block()
-    buffer.drop_block()  # dropping nothing is nothing
-    assert (len(buffer.runs), buffer.rows_finished, buffer.in_play) == (0, 0, True)
-    assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
-    assert first + buffer.rows.tobytes() == whole(games=3).rows
-    assert buffer.runs["first_row"].tolist() == [0, steps[1]]
 
 
 @pytest.mark.parametrize("at", [0, 1, 40])
@@ -318,17 +237,6 @@ def test_games_that_have_not_begun_can_be_taken_back(begun: int) -> None:
     buffer.give(more, seeds_of(more))
     play_into(buffer, player("random"), steps_max=ENDLESS)
     assert buffer.rows.tobytes() == whole(games=3).rows
-
-
-@pytest.mark.parametrize("begun", [0, 5, 130, 10_000])
-def test_more_games_can_be_given_while_some_wait(begun: int) -> None:
-    buffer, ids = make_buffer(2), ids_of(5)
-    play_into(buffer, player("random"), steps_max=begun)
-    waiting = buffer.games_waiting
-    buffer.give(ids[2:], seeds_of(ids[2:]))
-    assert buffer.games_waiting == waiting + 3
-    assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
-    assert buffer.rows.tobytes() == whole(games=5).rows
 
 
 @pytest.mark.parametrize("rows", [1, 7, 100, 117, 1 << 13])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.errors import PlayerError, ReplayError, StartError
+from tape2048.errors import PlayerError, ReplayError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ipc.protocol import HURRY, Confirmed, Shared
@@ -20,7 +20,7 @@ from tape2048_recorder.replay.replay import replay_session
 from tape2048_recorder.workers.batch_loop import BatchWorker
 
 from ..checks import assert_all_published, assert_sessions_valid, meta_of, published_runs
-from ..processes import Recorders, kill, wait_until
+from ..processes import Recorders
 from . import batched
 from .tables import Games, make_table, play, play_out
 
@@ -52,14 +52,6 @@ def record(root: Path, **settings: Any) -> dict[tuple[int, ...], bytes]:
         assert not recorder.events("warning", "error")
     assert_sessions_valid(root)
     return {run.outcome: run.data for run in published_runs(root)}
-
-
-def test_the_share_of_the_model_counts_the_last_slice(tmp_path: Path) -> None:
-    """Two short games end in the first one."""
-    with Recorders(tmp_path) as started:
-        recorder = started.run(workers=1, lanes=2, max_games=2, player=f"{PLAYER}:hashed")
-        assert recorder.summary["games"] == 2
-        assert 0 < recorder.summary["model_share"] < 1
 
 
 def signed(seed: int) -> int:
@@ -125,14 +117,6 @@ def test_a_finished_worker_that_hangs_is_ended(recorders: Recorders, how: str) -
     assert recorder.count("another starts") == 0
 
 
-def test_a_factory_that_is_none_is_named(recorders: Recorders, fast_dir: Path) -> None:
-    recorder = recorders.fail(StartError, player="python:no.such.module:make", workers=1)
-    assert recorder.error["error"] == StartError.__name__
-    assert "no.such.module" in recorder.error["message"]
-    assert "PYTHONPATH" in recorder.error["hint"]
-    assert sessions(fast_dir) == []
-
-
 def write_checkpoint(model_dir: Path, name: str, text: str) -> None:
     """As a trainer does it: under another name first."""
     (model_dir / f".{name}").write_text(text)
@@ -195,25 +179,6 @@ def test_newer_weights_play_later_games(recorders: Recorders, fast_dir: Path, mo
     assert len(set(played.values())) == 3
 
 
-def test_a_new_worker_plays_the_last_good_weights(
-    recorders: Recorders, fast_dir: Path, model_dir: Path
-) -> None:
-    recorder = recorders.start(
-        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001, "load_s": 1.5}, lanes=8, seed=7,
-        workers=2, flush_s=0.2, model_dir=str(model_dir), model_files="*.json",
-        hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
-    )  # fmt: skip
-    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
-    write_checkpoint(model_dir, "half.json", '{"ke')
-    wait_until(lambda: list(fast_dir.glob(".*.weights/2-half.json")))
-    kill(recorder.workers[0])
-    recorder.wait_for_event("half.json cannot be used")
-    games = recorder.wait_for_status(lambda status: status["workers_ready"] < 2)["games"]
-    recorder.wait_for_status(lambda status: status["games"] > games + 50 and status["workers_ready"] == 2)
-    recorder.process.terminate()
-    assert recorder.end() == 0
-
-
 def test_weights_that_end_their_loaders_are_refused(recorders: Recorders, model_dir: Path) -> None:
     recorder = recorders.start(
         player=f"{PLAYER}:deadly", workers=2, lanes=8, seed=7, flush_s=0.2,
@@ -247,34 +212,6 @@ def test_each_answer_of_a_model_is_a_sign_of_life() -> None:
         assert worker._slot["heartbeat_ns"] == 0
         table._caller.collect()
         assert worker._slot["heartbeat_ns"] > 0
-
-
-def test_what_a_player_says_need_not_be_text(recorders: Recorders, tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text("def make():\n    raise ValueError('a file called \\udcff')\n")
-    recorder = recorders.fail(PlayerError, player=f"python:{tmp_path}/odd.py:make", workers=1, lanes=2)
-    assert r"a file called \udcff" in recorder.error["message"]
-
-
-def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Shared.create(1)
-    slots = shared.slots.copy()
-    shared.close()
-    slots["flush"] = 3
-    worker = BatchWorker.__new__(BatchWorker)  # a loop without tables
-    worker._slot, worker._tables, worker._requested, worker._finished_dropped = slots, [], 0, 0
-    worker._block_rows = 0
-    worker._channel = SimpleNamespace(send=lambda _: None)
-    seen: list[tuple[str, int]] = []
-
-    def note(what: str, more: bool) -> bool:
-        seen.append((what, int(slots["flushed"][0])))
-        return more and len(seen) < 5
-
-    monkeypatch.setattr(worker, "_flush_all", lambda: note("flush", more=False))
-    monkeypatch.setattr(worker, "_play_ticks", lambda: note("play", more=True))
-    worker.run()
-    # Answered when it is done, once; the last flush is that of the end.
-    assert seen == [("flush", 0), ("play", 3), ("play", 3), ("play", 3), ("play", 3), ("flush", 3)]
 
 
 def test_a_worker_leaves_after_its_last_block() -> None:
@@ -312,22 +249,3 @@ def one_game(number: int, key: int) -> bytes:
     play_out(table)
     games.flush(table)
     return games.kept[number].rows
-
-
-def test_a_slow_load_costs_no_worker(recorders: Recorders, model_dir: Path) -> None:
-    """Loading takes longer than the silence limit."""
-    recorder = recorders.start(
-        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 5.0},
-        model_dir=str(model_dir), model_files="*.json",
-        lanes=50, seed=7, flush_s=0.1, worker_silence_s=3.0,
-        hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
-    )  # fmt: skip
-    recorder.wait_for_status(lambda status: status["games"] > 50)
-    write_checkpoint(model_dir, "b.json", '{"key": 2}')
-    recorder.wait_for_event("b.json is loaded")
-    recorder.wait_for_event("published")  # no game of the first weights is left in play
-    games = recorder.wait_for_status(lambda status: True)["games"]
-    recorder.wait_for_status(lambda status: status["games"] > games + 200)
-    recorder.process.terminate()
-    assert recorder.end() == 0
-    assert not recorder.events("warning", "error")

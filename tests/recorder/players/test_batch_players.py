@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from tests.sdk.builders import raising
 
 from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.game.rules import boards_to_exps, legal_masks
@@ -40,10 +39,6 @@ FILE = f"python:{batched.__file__}"
 def test_names_of_another_form_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"expected python:package\.module:factory"):
         check_player(name, {})
-
-
-def test_checking_a_name_imports_nothing() -> None:
-    assert check_player("python:no.such.module:make", {"a": 1}) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -86,15 +81,6 @@ def test_what_leaves_by_sys_exit_is_named_too(tmp_path: Path) -> None:
         asked(lambda *_: sys.exit())
 
 
-def test_an_error_without_text_is_named_by_class() -> None:
-    class DumbError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    with pytest.raises(PlayerError, match="the player raised DumbError for 1 board,"):
-        asked(raising(DumbError()))
-
-
 def views_of(*packed: int) -> tuple[Any, Any, Any]:
     boards = np.array(packed, np.uint64)
     return boards, legal_masks(boards), boards_to_exps(boards)
@@ -104,29 +90,6 @@ def asked(player: Any, answered: Callable[[], None] | None = None) -> np.ndarray
     caller = Caller(player, "python:a:b", answered=answered)
     caller.submit(views_of(0x1200))
     return caller.collect()
-
-
-def test_whoever_waits_hears_of_each_answer() -> None:
-    heard: list[int] = []
-    asked(lambda boards, _legal, _exps: np.zeros((len(boards), 4), np.float32), lambda: heard.append(1))
-    assert heard == [1]
-
-
-def test_a_failed_submit_is_not_in_flight() -> None:
-    class Overlapping:
-        def submit(self, *views: Any) -> None:
-            if len(views[0]) == 2:
-                raise ZeroDivisionError
-            self.n = len(views[0])
-
-        def collect(self) -> np.ndarray:
-            return np.zeros((self.n, 4), np.float32)
-
-    caller = Caller(Overlapping(), "python:a:b")
-    with pytest.raises(PlayerError):
-        caller.submit(views_of(0x1200, 0x1200))
-    caller.submit(views_of(0x1200))
-    assert caller.collect().shape == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -180,19 +143,6 @@ def test_an_answer_is_held_to_the_contract(answer: Any, found: str | None, overl
             caller.collect()
         assert f"m:f: found {found} for 3 boards, the first of them 0x1100000000000000" in str(caught.value)
         assert "expected moves uint8[3] or scores float32[3, 4]" in str(caught.value)
-
-
-def test_half_of_submit_and_collect_is_no_overlap() -> None:
-    class Half:
-        submit = None
-
-        def collect(self) -> None:
-            raise AssertionError
-
-        def __call__(self, boards: Any, *_: Any) -> Any:
-            return np.zeros(len(boards), np.uint8)
-
-    assert asked(Half()).tolist() == [0]
 
 
 def test_a_bad_answer_names_the_legal_moves() -> None:

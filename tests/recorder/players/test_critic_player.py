@@ -1,8 +1,6 @@
 """The ``critic`` player: its moves against the formula, on a small critic of random weights."""
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -127,14 +125,6 @@ def test_what_cannot_be_is_refused_by_name(path: Path, tmp_path: Path) -> None:
         check_player("critic", {"critic": str(tmp_path / "nowhere")})
     with pytest.raises(ConfigError, match="found no network"):
         check_player("critic", {"critic": str(path), "weights": "nowhere"})
-
-
-def test_settings_are_checked_without_the_compiler(path: Path) -> None:
-    code = (
-        "import sys; from tape2048_recorder.players.options import check_player;"
-        f"check_player('critic', {{'critic': {str(path)!r}}}); assert 'numba' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_hash_of_an_older_player_stays() -> None:

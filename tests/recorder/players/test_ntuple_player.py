@@ -15,7 +15,7 @@ from tests import reference
 from tests.recorder.choosing import boards, choice, counts_of, evenly, outcomes, u64, words
 from tests.recorder.ntuple_training import slow
 
-from tape2048.errors import ConfigError, ModelError
+from tape2048.errors import ConfigError
 from tape2048.game.rules import empty_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
@@ -28,8 +28,6 @@ from tape2048_recorder.players.ntuple import (
     NTuple,
     _each_answer,
     _listed_answers,
-    best_answers,
-    costs_of,
     empty_table,
     expected_once,
     mix_choices,
@@ -73,22 +71,6 @@ def test_a_choice_is_legal_with_its_afterstate(kind: str, look: int, cells: list
         assert after == reference.seen_slide(cells, move)[0]
     else:
         assert (move, after) == (NO_MOVE, cells)
-
-
-@pytest.mark.parametrize("kind", DTYPES)
-def test_one_ply_chooses_the_best_reward_and_value(kind: str) -> None:
-    player = make(kind, look_below=0)
-    seen = set()
-    for cells in slow.random_boards(400, seed=11):
-        values = slow.move_values(network(kind), cells, looks_ahead=False)
-        if not values:
-            continue
-        best = [move for move in values if values[move] == max(values.values())]
-        move, _, state = choice(player, cells, state=5)
-        assert move in best
-        assert (state == 5) == (len(best) == 1), "only ties are drawn"
-        seen.add(move)
-    assert seen == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("kind", DTYPES)
@@ -159,24 +141,6 @@ def test_the_second_look_is_an_expectation(margin: float) -> None:
         once += not spawns
     assert differ > 1
     assert once > 1
-
-
-def test_a_temperature_ignores_the_margin() -> None:
-    values = slow.move_values(network(), FOUR_WAYS, looks_ahead=True)
-    counts = counts_of(make(look_below=16, look_margin=1.0, temperature=1e6), FOUR_WAYS, 4_000)
-    assert np.flatnonzero(counts).tolist() == list(values)
-
-
-def test_a_lost_position_is_worth_nothing() -> None:
-    # The only move leaves one empty cell; a 2 there can merge, a 4 loses.
-    cells = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 3, 5, 0]
-    after = reference.seen_slide(cells, reference.RIGHT)[0]
-    won = [tile or 1 for tile in after]
-    best = max(
-        slow.value(network(), reference.seen_slide(won, move)[0]) + 4 for move in reference.legal_moves(won)
-    )
-    (values,) = move_values(make(look_below=16), slow.packed([cells]))
-    assert values[reference.RIGHT] == pytest.approx(0.9 * best, rel=1e-5)
 
 
 def always(spawns: int, chance: float = 0.0, margin: float = 0.0, **how: Any) -> NTuple:
@@ -277,14 +241,6 @@ def test_listing_leaves_changes_no_bit(kind: str) -> None:
     assert len(np.unique(out[:, 0])) > 400
 
 
-def test_best_answers_are_those_of_the_network() -> None:
-    cases = list(slow.random_boards(50, seed=5))
-    found = best_answers(always(2), slow.packed(cases))
-    for cells, mine in zip(cases, found.tolist(), strict=True):
-        values = slow.move_values(network(), cells, looks_ahead=False)
-        assert mine == pytest.approx(max(values.values(), default=0.0), rel=1e-6)
-
-
 def test_a_search_deepens_with_big_tiles() -> None:
     crowded = [10, 11, 12, 13, 1, 2, 1, 2, 3, 1, 2, 1, 2, 3, 1, 0]
     plain = [1, 2, 3, 4, 1, 2, 1, 2, 3, 1, 2, 1, 2, 3, 1, 0]
@@ -294,24 +250,6 @@ def test_a_search_deepens_with_big_tiles() -> None:
     assert np.array_equal(deeper, np.stack([three[0], two[1]]), equal_nan=True)
     assert not np.array_equal(two[0], three[0], equal_nan=True)
     assert np.array_equal(move_values(always(2, look_deeper_from=5), boards), two, equal_nan=True)
-
-
-def test_a_spawn_costs_its_improbability_in_half_bits() -> None:
-    costs, budget = costs_of(0.01)
-    assert budget == 13  # 6.64 bits
-    assert costs[0, [1, 2, 9]].tolist() == [0, 2, 7]
-    assert costs[1, [1, 2, 9]].tolist() == [7, 9, 13]
-    costs, budget = costs_of(0)
-    assert (budget, costs.any()) == (0, False)
-
-
-def test_deep_search_games_follow_from_seeds() -> None:
-    """Whatever was played before with the same table."""
-    player = always(3, 0.05)
-    seeds = seeds_of(2, 7)
-    scores = outcomes(player, seeds).scores.tolist()
-    assert outcomes(player, seeds[::-1].copy()).scores.tolist() == scores[::-1]
-    assert np.count_nonzero(player.cache_values) > 1000, "the table is used"
 
 
 @pytest.mark.parametrize("args", [{"look_spawns": 4}, {"look_spawns": 3, "look_deeper_from": 2}])
@@ -343,11 +281,6 @@ def test_downgrading_halves_large_tiles(cells: list[int]) -> None:
     found = reference.unpack(int(downgraded(u64(cells))))
     assert found == slow_downgraded(cells)
     assert reference.legal_moves(found) == reference.legal_moves(cells)
-
-
-def test_a_board_without_a_gap_is_not_downgraded() -> None:
-    for cells in ([*range(1, 16), 0], [15, *range(15)], [3, 2, 1, 1] + [0] * 12):
-        assert reference.unpack(int(downgraded(u64(cells)))) == cells
 
 
 @pytest.mark.parametrize("look", [0, 3])
@@ -389,31 +322,6 @@ def test_ties_are_drawn_uniformly(count: int, look: int) -> None:
     counts = counts_of(of_network(network(spread=0), look_below=look), cells, 60_000)
     assert counts[best].sum() == 60_000
     assert look or evenly(counts, best), "expectations are rounded, and may differ in the last bit"
-
-
-@pytest.mark.parametrize("kind", DTYPES)
-@pytest.mark.parametrize(
-    ("cells", "tied"),
-    [
-        ([0] * 5 + [3] + [0] * 4 + [3] + [0] * 5, 2),  # its own transpose
-        ([1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1], 4),
-    ],
-)
-def test_symmetric_moves_are_drawn_uniformly(kind: str, cells: list[int], tied: int) -> None:
-    for look in (0, 16):
-        values = slow.move_values(network(kind), cells, looks_ahead=bool(look))
-        best = [move for move in values if values[move] == pytest.approx(max(values.values()), abs=1e-6)]
-        assert len(best) % tied == 0
-        counts = counts_of(make(kind, look_below=look), cells, 20_000)
-        # Expectations may be summed in other orders.
-        assert set(np.flatnonzero(counts)) <= set(best) if look else evenly(counts, best)
-
-
-def test_the_games_generator_decides_ties() -> None:
-    cells = [1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1]
-    one = [choice(make(), cells, state)[0] for state in range(50)]
-    assert one == [choice(make(), cells, state)[0] for state in range(50)]
-    assert len(set(one)) == 4
 
 
 FOUR_WAYS = [0, 1, 2, 0, 3, 0, 0, 4, 5, 0, 1, 0, 0, 2, 0, 6]
@@ -470,15 +378,6 @@ def test_a_mixture_that_cannot_be_is_refused(text: str) -> None:
         of_network(network(), mix=text)
 
 
-def test_a_mixture_is_drawn_by_its_weights() -> None:
-    player = of_network(network(), mix="0:5+2:3+16:2")
-    choices = mix_choices(player, seeds_of(30_000))
-    counts = [np.count_nonzero(choices == look) for look in (0, 2, 16)]
-    assert stats.chisquare(counts, [15_000, 9_000, 6_000]).pvalue > 1e-3
-    assert np.array_equal(choices[100:200], mix_choices(player, seeds_of(200))[100:])
-    assert set(mix_choices(make(look_below=2), seeds_of(50)).tolist()) == {2}
-
-
 def scores_of(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return outcomes(player, seeds).scores
 
@@ -495,31 +394,10 @@ def test_a_mixture_is_recovered_from_the_seed() -> None:
         assert not np.array_equal(scores, others), look
 
 
-def test_illegal_moves_have_the_value_nan() -> None:
-    cases = [*BY_LEGAL.values(), [15] * 16, [1, 2, 1, 2, 2, 1, 2, 1] * 2]
-    found = move_values(make(), slow.packed(cases))
-    assert found.dtype == np.float32
-    assert found.shape == (len(cases), 4)
-    for cells, mine in zip(cases, found, strict=True):
-        assert np.flatnonzero(~np.isnan(mine)).tolist() == reference.legal_moves(cells)
-    assert move_values(make(), np.empty(0, dtype=np.uint64)).shape == (0, 4)
-
-
-def test_a_mixture_has_the_values_of_its_first_part() -> None:
-    cases = slow.packed(slow.random_boards(60, seed=4))
-    mixed = of_network(network(), mix="16+0")
-    np.testing.assert_array_equal(move_values(mixed, cases), move_values(make(look_below=16), cases))
-
-
 @pytest.fixture
 def weights(tmp_path: Path) -> str:
     save_network(network("i16"), tmp_path / "a.ntuple", compress=False)
     return str(tmp_path / "a.ntuple")
-
-
-def test_it_is_made_from_a_file(weights: str) -> None:
-    player = options.make_player("ntuple", {"weights": weights, "look_below": 0})
-    assert np.array_equal(scores_of(player, seeds_of(20)), scores_of(make("i16", look_below=0), seeds_of(20)))
 
 
 @pytest.mark.parametrize(
@@ -580,14 +458,6 @@ def test_parameters_that_cannot_be_are_refused(
     for check in (options.check_player, options.make_player):
         with pytest.raises(kind, match=said):
             check("ntuple", {"weights": weights, **args})
-
-
-def test_a_file_that_is_no_network_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other").write_bytes(b"\2\0\0\0\0\0\0\0{}")
-    args = {"weights": str(tmp_path / "other")}
-    assert options.check_player("ntuple", args)["look_below"] == 3
-    with pytest.raises(ModelError):
-        options.make_player("ntuple", args)
 
 
 def test_threads_share_tables_and_no_cache() -> None:

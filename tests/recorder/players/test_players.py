@@ -31,8 +31,6 @@ from tape2048_recorder.players import options, simple
 
 Cells = tuple[int, ...]
 
-LOST = [15, 14, 15, 14, 14, 15, 14, 15] * 2
-
 
 @kernel
 def _choose_each(player: Any, boards: Any, moves: Any) -> None:
@@ -64,12 +62,6 @@ def test_a_choice_is_legal_with_its_afterstate(
 @functools.cache
 def make(name: str, **args: int) -> Any:
     return options.make_player(name, args)
-
-
-@pytest.mark.parametrize(("name", "args"), ALL)
-def test_a_lost_board_has_no_move(name: str, args: dict[str, int]) -> None:
-    for cells in (LOST, [1, 2, 1, 2, 2, 1, 2, 1] * 2):
-        assert choice(make(name, **args), cells)[0] == NO_MOVE
 
 
 @given(boards, words)
@@ -207,28 +199,6 @@ def test_expectimax_is_its_formula() -> None:
         assert state == 77, "nothing is drawn"
 
 
-def test_a_position_that_may_be_lost_counts_its_loss() -> None:
-    # The only move leaves one empty cell; a 2 there can merge, a 4 loses.
-    cells = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 3, 5, 0]
-    after = reference.seen_slide(cells, reference.RIGHT)[0]
-    lost = [tile or 2 for tile in after]
-    going_on = [tile or 1 for tile in after]
-    assert (reference.legal_moves(lost), reference.legal_moves(going_on)) == ([], [2, 3])
-    best = max(leaf_value(reference.seen_slide(going_on, move)[0]) for move in (2, 3))
-    player = make("expectimax", depth=1)
-    assert float(simple._value(player, u64(after))) == pytest.approx(0.9 * best, rel=1e-6)
-
-
-def test_the_line_tables_are_the_formula() -> None:
-    outer, inner = simple.line_tables()
-    assert outer.dtype == inner.dtype == np.float32
-    for row in range(0, 1 << 16, 101):  # 101 and 16 have no common factor: every nibble in every place
-        line = (row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15)
-        assert float(outer[row]) == pytest.approx(line_value(line, outer=True), rel=1e-7)
-        assert float(inner[row]) == pytest.approx(line_value(line, outer=False), rel=1e-7)
-    assert min(outer.min(), inner.min()) >= 1, "a lost position is worth 0, and nothing less than that"
-
-
 @pytest.mark.parametrize(("depth", "empty_max", "count"), [(2, 6, 100), (3, 2, 30)])
 def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, count: int) -> None:
     packed = np.array([u64(cells) for cells in positions(count, empty_max=empty_max, seed=depth)])
@@ -283,12 +253,6 @@ def test_what_is_unknown_is_refused_with_the_nearest(
         assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("value", [0, 4, -1, 2**70, "2", 2.5, True, None])
-def test_a_parameter_out_of_its_range_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match="expected a whole number from 1 to 3"):
-        options.check_player("expectimax", {"depth": value})
-
-
 #: Raise a player's version, and nothing else, where these change: they stand in published sessions.
 SHA256 = {
     "random": "6ee999fa67618f3671fd56ef4d9e97b7188c990b071f330b8e47c958f83495bb",
@@ -312,16 +276,3 @@ def test_different_players_have_different_hashes(monkeypatch: pytest.MonkeyPatch
     hashes.add(options.player_sha256("random", make("random")))
     assert len(hashes) == len(ALL) + 3
     assert all(len(value) == 64 for value in hashes)
-
-
-def test_a_cache_does_not_change_the_hash() -> None:
-    player = options.make_player("expectimax", {"depth": 2})
-    before = options.player_sha256("expectimax", player)
-    choice(player, positions(1, empty_max=5, seed=8)[0])
-    assert player.cache_keys.any()
-    assert options.player_sha256("expectimax", player) == before
-
-
-def test_choose_is_for_compiled_code() -> None:
-    with pytest.raises(TypeError, match="No overload for Random"):
-        choose(make("random"), np.uint64(0), np.uint64(0), GAMMA)

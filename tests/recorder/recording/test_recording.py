@@ -117,18 +117,6 @@ def test_a_session_closes_at_rotate_steps(make: Make) -> None:
     assert [validate_session(path).findings for path in paths] == [(), ()]
 
 
-def test_the_last_block_publishes_a_full_session(make: Make) -> None:
-    # Two workers write; the second one's range filled the session; nobody wants a range after them.
-    recording = make(rotate_steps=100)
-    blocks = Blocks(recording)
-    first, second = recording.place(50), recording.place(50)
-    recording.confirm(blocks.write(first, 5))
-    recording.rotate_if_due()
-    recording.confirm(blocks.write(second, 5))
-    (path,) = published_by(recording)
-    assert len(Session.open(path)) == 100
-
-
 @pytest.mark.parametrize("how", ["released", "failed"])
 def test_releasing_the_last_range_publishes(make: Make, how: str) -> None:
     recording = make()
@@ -178,22 +166,6 @@ def test_an_old_session_closes_if_it_holds_rows(make: Make) -> None:
     recording.confirm(blocks.write(place, 5))
     (path,) = published_by(recording)
     assert len(Session.open(path)) == 50
-
-
-def test_a_failed_write_is_named_and_retried(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [time.monotonic()]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    recording = make()
-    blocks = Blocks(recording)
-    assert recording.why_not(50) is None
-    place = recording.place(50)
-    recording.write_failed(WriteFailed(place.session, place.first_row, errno.ENOSPC))
-    why = recording.why_not(50)
-    assert "No space left on device" in why
-    now[0] += 1e9
-    assert recording.why_not(50) is None
-    assert recording.confirm(blocks.write(recording.place(50), 5)) is not None
-    assert recording.open_rows == 50
 
 
 def test_too_little_space_is_a_reason_with_figures(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from tests.mutants import Mutant, planted
 from tests.sdk.builders import raising
@@ -22,7 +21,7 @@ from tape2048_recorder.game.games_file import GamesFile
 from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.world import World
 
-from ..checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
+from ..checks import assert_holds, meta_of, recover, snapshot
 from ..disks import files_end_at, unsaid
 from ..materials import NAME, Blocks, leave, make_facts, publish
 
@@ -38,11 +37,6 @@ def assert_recovers(root: Path, blocks: Blocks, numbers: Iterable[int]) -> None:
     """Exactly these blocks are published."""
     numbers = set(numbers)
     assert_holds(root, blocks, confirmed=numbers, confirming=numbers, published_alive=())
-
-
-def test_nothing_left_is_nothing_to_do(root: Path) -> None:
-    found, listener = recover(root)
-    assert (found, listener.events) == ([], [])
 
 
 def test_a_session_that_was_being_written(root: Path, blocks: Blocks) -> None:
@@ -76,13 +70,6 @@ def test_killed_while_it_began_without_files(root: Path, blocks: Blocks, gone: l
     session = leave(root, blocks, [])
     for name in gone:
         (session.steps_path if name == "rows" else session.path / name).unlink()
-    assert_recovers(root, blocks, [])
-    assert not sessions(root)
-
-
-def test_nothing_was_confirmed(root: Path, blocks: Blocks) -> None:
-    session = leave(root, blocks, [])
-    blocks[0].put(session, 0)
     assert_recovers(root, blocks, [])
     assert not sessions(root)
 
@@ -169,14 +156,6 @@ def test_a_careless_recovery_would_be_noticed(root: Path, blocks: Blocks, name: 
         pytest.raises((AssertionError, ValueError)),
     ):
         assert_a_bad_block_is_left_out(root, blocks)
-
-
-def test_rows_that_were_never_written(root: Path, blocks: Blocks) -> None:
-    session = leave(root, blocks, range(4))
-    os.truncate(session.steps_path, blocks[0].file.at(blocks[0].rows + blocks[1].rows) + 40)
-    _, listener = recover(root)
-    assert f"{blocks[2].rows + blocks[3].rows:,} rows" in listener.messages("error")[0]
-    assert_recovers(root, blocks, [0, 1])
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -380,18 +359,6 @@ def test_a_journal_that_is_gone(root: Path, blocks: Blocks) -> None:
     assert_left_alone(root, session, "No such file or directory")
 
 
-def test_an_invalid_leftover_does_not_block_the_others(root: Path, blocks: Blocks) -> None:
-    bad = leave(root, blocks, [0])
-    leave(root, blocks, [1, 2], serial=2)
-    (bad.path / FACTS).write_bytes(b"\0" * 400)
-    found, listener = recover(root)
-    assert len(found) == 1
-    assert len(listener.messages("error")) == 1
-    assert partials(root) == []
-    assert not bad.path.exists()
-    assert {run.outcome[0] for run in published_runs(root)} == {*blocks[1].ids, *blocks[2].ids}
-
-
 def test_what_is_not_its_own_is_not_touched(root: Path, blocks: Blocks) -> None:
     other = PartialSession(root, make_facts(storage=blocks[0].storage, instance="other"), 1)
     blocks[0].record(other)
@@ -405,15 +372,3 @@ def test_what_is_not_its_own_is_not_touched(root: Path, blocks: Blocks) -> None:
     assert snapshot(root) == before
     found, _ = recover(root, "other")
     assert len(found) == 1
-
-
-def test_runs_keep_their_rows_when_blocks_move(root: Path, blocks: Blocks) -> None:
-    session = PartialSession(root, make_facts(storage=blocks[0].storage), 1)
-    rows = [session.reserve(block.rows) for block in blocks]
-    for number in (5, 1, 3):
-        blocks[number].put(session, rows[number])
-        session.confirm(blocks[number].written(1, rows[number]))
-    session.journal.close()
-    assert_recovers(root, blocks, [1, 3, 5])
-    runs = np.concatenate([blocks[number].runs for number in (1, 3, 5)])
-    assert [run.outcome[0] for run in published_runs(root)] == [int(run_id) for run_id in runs["id"]]

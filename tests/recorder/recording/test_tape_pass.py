@@ -109,14 +109,6 @@ def test_a_wrong_report_is_not_published(root: Path, tape_blocks: Blocks, field:
     assert session.steps_path.exists(), "the blocks stay"
 
 
-def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: Blocks) -> None:
-    runs = tape_blocks[0].runs.copy()
-    runs["seed"][1] += 1
-    session = written(root, [tape_blocks[0]._replace(runs=runs)])
-    with pytest.raises(FormatError, match=f"run {runs['id'][1]}"):
-        publish(root, session)
-
-
 @pytest.mark.parametrize(
     ("at", "bits", "kind"),
     [(0, 0x80, FieldError), (50, 0x80, FieldError), (-1, 0x3C, ReplayError)],
@@ -142,9 +134,3 @@ def test_a_tape_that_ends_too_early_is_named(root: Path, tape_blocks: Blocks) ->
     with pytest.raises(TruncatedError) as caught:
         decoded(session)
     assert caught.value.offset == size - 1
-
-
-def test_runs_that_leave_a_gap_are_refused(root: Path, tape_blocks: Blocks) -> None:
-    session = written(root, tape_blocks[:2])
-    with pytest.raises(BookkeepingError, match="one after the other"):
-        at_once(decode_games(REAL, session.steps_path.parent, runs_of(session)[[0, 2]]))

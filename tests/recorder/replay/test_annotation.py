@@ -79,36 +79,6 @@ def test_columns_follow_the_formulas(look_below: int, margin: float, seed: int) 
 
 @pytest.mark.parametrize(
     ("name", "args"),
-    [
-        ("ntuple", {"look_below": 16, "downgrade": 64}), ("expectimax", {"depth": 1}),
-        ("expectimax", {"depth": 2}), ("greedy", {}),
-        ("ntuple", {"look_below": 16, "look_twice_below": 5, "downgrade": 0}),
-    ],
-)  # fmt: skip
-def test_luck_is_zero_on_average(name: str, args: dict[str, Any]) -> None:
-    for cells in (
-        [0, 1, 2, 0, 3, 0, 0, 4, 5, 0, 1, 0, 0, 7, 0, 5],
-        [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2, 3, 4, 4, 1],
-    ):
-        after = list(reference.slide(cells, reference.LEFT)[0])
-        empty = reference.empty_cells(after)
-        total = 0.0
-        for cell in empty:
-            for exponent, share in slow.SPAWNS:
-                game = Played(1, 0, cells)
-                game.moves.append(reference.LEFT)
-                game.cells.append([*after[:cell], exponent, *after[cell + 1 :]])
-                found = (
-                    annotated(name, game, look_margin=0.0, **args)
-                    if name == "ntuple"
-                    else annotated(name, game, **args)
-                )
-                total += share / len(empty) * float(found["luck"][0])
-        assert total == pytest.approx(0, abs=0.1), "f32 sums to a thousandth of a point"
-
-
-@pytest.mark.parametrize(
-    ("name", "args"),
     [("ntuple", {"look_below": 6}), ("ntuple", {"look_below": 4, "look_margin": 900.0, "downgrade": 64}),
      ("expectimax", {}), ("greedy", {})],
 )  # fmt: skip

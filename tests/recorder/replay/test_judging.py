@@ -13,8 +13,6 @@ from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError
 from tape2048.ntuple.network import save_network
-from tape2048_recorder.players.ntuple import move_values, of_network
-from tape2048_recorder.replay import judging
 from tape2048_recorder.replay.judging import Judge, Judged
 
 NETWORK = slow.random_network("0145", "1256", "0123", "4567", stages=(64,))
@@ -106,30 +104,6 @@ def test_a_game_is_judged_as_the_formulas_say(judge: Judge, seed: int) -> None:
     assert judged.loss.min() >= 0
 
 
-@pytest.mark.parametrize("downgrade", [0, 64])
-def test_boards_are_valued_by_their_best_move(downgrade: int) -> None:
-    judge = player_judge(1, downgrade)
-    boards = slow.packed([*slow.random_boards(200, seed=14), [1, 2, 3, 4, 5, 6, 7, 8] * 2])
-    values = move_values(of_network(NETWORK), boards)
-    best = np.nan_to_num(values, nan=-np.inf).max(axis=1)
-    assert np.isneginf(best[-1])
-    assert judge.board(int(boards[-1])) == []
-    assert np.array_equal(judge._leaf(boards), np.where(np.isneginf(best), 0, best))
-
-
-@pytest.mark.parametrize("ahead", [1, 2])
-def test_threads_do_not_change_judgements(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge, game = player_judge(ahead, 64), Played(5, 1000)
-    monkeypatch.setattr(judging, "_PIECE_BOARDS", 10_000)
-    whole = game.judged_by(judge)
-    assert len(whole.loss) > 14, "three pieces"
-    monkeypatch.setattr(judging, "_PIECE_BOARDS", 7)
-    for threads in (1, 3):
-        monkeypatch.setattr(judge, "_threads", threads)
-        for one, other in zip(whole, game.judged_by(judge), strict=True):
-            assert np.array_equal(one, other, equal_nan=True)
-
-
 @pytest.mark.parametrize("judge", [player_judge(), player_judge(2, 64), CRITIC_JUDGE])
 @settings(max_examples=12)
 @given(seed=st.integers(0, 2**32), moves_max=st.sampled_from([0, 1, 40, 1000]))
@@ -167,31 +141,6 @@ def test_luck_is_nothing_on_average_over_the_spawns(judge: Judge) -> None:
             assert math.fsum(spawn.probability for spawn in option.spawns) == pytest.approx(1)
             assert len(option.spawns) == 2 * len(reference.empty_cells(after))
             assert sum(lucks) == pytest.approx(0, abs=0.05 if judge.tile is None else 1e-6)
-
-
-def test_a_planted_blunder_is_the_largest_loss() -> None:
-    judge, rng = player_judge(), random.Random(4)
-    for planted in (3, 11):
-        cells, boards, moves = [0] * 14 + [1, 1], [], []
-        while len(moves) < 15:
-            options = judge.board(reference.pack(cells))
-            boards.append(cells)
-            choose = min if len(moves) == planted else max
-            best = choose(options, key=lambda option: option.value)
-            moves.append(best.move)
-            cells = reference.unpack(rng.choice(best.spawns).board)
-        judged = judge.game(slow.packed([*boards, cells]), np.array(moves, np.uint8))
-        assert judged.largest_losses().tolist() == [planted]
-        values = [option.value for option in judge.board(reference.pack(boards[planted]))]
-        assert judged.loss[planted] == pytest.approx(max(values) - min(values))
-
-
-def test_the_largest_losses_come_in_order() -> None:
-    loss = np.array([0, 3, math.nan, 7, 3, 0.5])
-    rest = np.zeros(6)
-    judged = Judged(np.zeros((6, 4), np.float32), np.zeros(7), loss, rest, rest)
-    assert judged.largest_losses().tolist() == [3, 1, 4, 5]
-    assert judged.largest_losses(2).tolist() == [3, 1]
 
 
 def test_downgraded_boards_have_the_smaller_values() -> None:
@@ -235,14 +184,6 @@ def test_judges_are_refused() -> None:
         Judge.of_player(ahead=0)
     with pytest.raises(ConfigError, match="predicts 32, 64"):
         Judge.of_critic(critic, 128, thresholds=(32, 64), sha256="")
-
-
-def test_judges_that_judge_alike_have_one_identity() -> None:
-    judges = [player_judge(), player_judge(2), player_judge(1, 64), CRITIC_JUDGE]
-    judges.append(Judge.of_critic(critic, 32, thresholds=(32, 64), sha256=""))
-    assert len({judge.identity for judge in judges}) == len(judges)
-    fast = [Judge.of_player("ntuple", {"weights": "fast", "look_below": look}) for look in (0, 3)]
-    assert fast[0].identity == fast[1].identity, "it always looks ahead"
 
 
 OWN = {"player": "ntuple", "player_args": {"weights": "fast", "look_below": 3}}

@@ -12,9 +12,9 @@ from .mutants import MUTANTS
 from .shrink import as_test, shrink
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-LIVES = 1_500
-#: A history has almost three lives.
-HISTORIES = LIVES // 3
+LIVES = 600
+#: Histories in which a defect has to show; each has almost three lives.
+HISTORIES = 500
 #: The history to start with, for defects that show in few of them: it saves most of their time.
 FIRST = {
     "a rotation that is done too early": 220,

@@ -57,17 +57,6 @@ def test_a_rotation_is_over_when_its_own_request_is(told: Told) -> None:
     assert told.signals == [ROTATE]
 
 
-def test_a_rotation_without_rows_ends(told: Told) -> None:
-    told.answers = [Rotation(3, 3)]
-    assert told.rotate(PATIENCE_S) is None
-
-
-def test_a_rotation_that_failed_is_said(told: Told) -> None:
-    told.answers = [Rotation(3, 3, error="the device is broken")]
-    with pytest.raises(RecorderError, match="the device is broken"):
-        told.rotate(PATIENCE_S)
-
-
 def test_a_recorder_that_ends_during_a_rotation(told: Told) -> None:
     told.ends = True
     told.answers = [Rotation(3, 2, "second"), Rotation(3, 3, "third")]

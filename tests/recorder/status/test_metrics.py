@@ -5,7 +5,6 @@ import importlib.util
 import json
 import re
 import socket
-import struct
 import threading
 import time
 import urllib.request
@@ -91,12 +90,6 @@ def test_the_textfile_holds_the_snapshot(tmp_path: Path) -> None:
     assert found["tape2048_worker_restarts_total", (here,)] == 4
     assert {name for name, _ in found} == names(FULL)
     assert [path.name for path in tmp_path.iterdir()] == ["tape2048.prom"]
-
-
-def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
-    status = status_now(mean_score=None, free_bytes=None)
-    text = written(msgspec.structs.replace(FULL, status=status), tmp_path / "x.prom")
-    assert not {"tape2048_mean_score", "tape2048_disk_free_bytes"} & {name for name, _ in values(text)}
 
 
 def test_the_textfile_is_written_at_the_end(tmp_path: Path) -> None:
@@ -236,29 +229,6 @@ class TestVisitors:
         with self.visit(address) as visitor, contextlib.suppress(ConnectionResetError):
             assert visitor.recv(1) == b""
         assert capfd.readouterr().err == ""
-
-    def test_that_break_off_are_no_news(
-        self, address: tuple[str, int], capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        for sent in (b"", b"\r\n", b"\xff" * 70_000):
-            with self.visit(address) as visitor, contextlib.suppress(OSError):
-                visitor.sendall(sent)
-                visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert "tape2048_steps_total" in self.scrape(address)
-        assert capfd.readouterr().err == ""
-
-    def test_leave_nothing_when_it_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "REQUEST_S", 0.2)
-        before, threads = descriptors(), threading.active_count()
-        config = RecorderConfig(metrics_listen=f"127.0.0.1:{free_port()}")
-        for _ in range(3):
-            metrics = Metrics(config, no_warning)
-            host, port = config.metrics_listen.split(":")
-            with self.visit((host, int(port))), self.visit((host, int(port))):
-                self.scrape((host, int(port)))
-                metrics.close()
-        wait_until(lambda: threading.active_count() == threads)
-        assert descriptors() == before
 
 
 def test_a_link_in_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:

@@ -73,11 +73,6 @@ def test_ready_once_a_block_can_be_written(listener: Listener, manager: Manager)
     assert again["STATUS"] == "recording, 1,500,000 steps/s, session 40% of 10,000,000 rows, 2 of 2 workers"
 
 
-def test_a_long_start_extends_the_timeout(listener: Listener, manager: Manager) -> None:
-    manager.starting("recovering")
-    assert listener.heard() == {"STATUS": "recovering", "EXTEND_TIMEOUT_USEC": "300000000"}
-
-
 def test_stopping_once_with_more_time(listener: Listener, manager: Manager) -> None:
     manager.status(status(), ROWS)
     listener.heard()
@@ -98,11 +93,6 @@ def test_an_overdue_worker_stops_the_watchdog(listener: Listener, manager: Manag
     assert listener.heard()["WATCHDOG"] == "1"
 
 
-def test_a_start_that_hangs_gets_no_more_time(listener: Listener, manager: Manager) -> None:
-    manager.status(status(state="starting", can_record=False, workers_ready=0, workers_overdue=1), ROWS)
-    assert "EXTEND_TIMEOUT_USEC" not in listener.heard()
-
-
 def test_reloading_has_the_moment_and_an_end(listener: Listener, manager: Manager) -> None:
     with manager.reloading():
         assert listener.hears_nothing()  # not before it is ready
@@ -115,12 +105,6 @@ def test_reloading_has_the_moment_and_an_end(listener: Listener, manager: Manage
         assert heard["RELOADING"] == "1"
         assert before // 1000 <= int(heard["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
     assert listener.heard() == {"READY": "1"}
-
-
-def test_a_reason_of_many_lines_is_one_line(listener: Listener, manager: Manager) -> None:
-    manager.status(status(state="paused", why="the disk\nREADY=1\nis full"), ROWS)
-    heard = listener.heard()
-    assert heard["STATUS"].startswith("paused (the disk READY=1 is full), ")
 
 
 def test_a_manager_that_does_not_read(listener: Listener) -> None:
@@ -154,10 +138,3 @@ def test_a_name_that_no_socket_can_have_is_refused(first: str) -> None:
 )  # fmt: skip
 def test_the_watchdog_means_this_process(env: dict[str, str], on: bool) -> None:
     assert watchdog_is_on(env, 7) is on
-
-
-def test_without_a_watchdog_nothing_is_fed(listener: Listener) -> None:
-    manager = Manager({"NOTIFY_SOCKET": listener.address})
-    manager.status(status(), ROWS)
-    assert "WATCHDOG" not in listener.heard()
-    manager.close()

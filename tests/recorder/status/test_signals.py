@@ -77,21 +77,6 @@ def test_a_hangup_counts_as_an_end_unless_it_reloads(heard: Signals, reloads: bo
     assert heard.take() == (["SIGTERM", "SIGHUP", "SIGHUP"] if reloads else ["SIGTERM"])
 
 
-def test_other_requests_are_heard_each_time(heard: Signals) -> None:
-    send(signal.SIGTERM, ROTATE, STOP_NOW, ROTATE)
-    assert heard.take() == ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGUSR1"]
-
-
-@pytest.mark.parametrize("reloads", [False, True])
-def test_a_hangup_that_whoever_started_it_had_ignored(reloads: bool) -> None:
-    """``nohup`` wants no end by it; settings are read again all the same."""
-    with handled(signal.SIGHUP, signal.SIG_IGN):
-        with closing(Signals(reloads=reloads)) as heard:
-            send(signal.SIGHUP)
-            assert heard.take() == (["SIGHUP"] if reloads else [])
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
 def test_close_restores_the_handlers() -> None:
     def mine(*_: object) -> None:
         raise AssertionError

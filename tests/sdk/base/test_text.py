@@ -24,8 +24,6 @@ from tape2048.conversion.sources import open_source
 from tape2048.critic import NTupleCritic
 from tape2048.export.table import make_table
 from tape2048.export.write import export
-from tape2048.formats.metadata import read_metadata, write_metadata
-from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 from tape2048.maintenance.removal import quarantine_session
 from tape2048.runs.run import Run, RunMeta
 from tape2048.session.locks import RemovalLock
@@ -77,14 +75,6 @@ def test_it_goes_to_the_quarantine_with_its_reason(session: Path) -> None:
     assert Session.open(moved).name == ODD
     reason = json.loads(moved.with_name(f"{ODD}.reason.json").read_bytes())
     assert reason["was"].endswith(SHOWN)
-
-
-def test_a_merged_session_can_name_it(tmp_path: Path) -> None:
-    facts = {"merged_from": [{"name": ODD}]}
-    write_metadata(
-        tmp_path / "metadata.db", runs=np.zeros(1, RUN_DTYPE), blocks=np.zeros(0, BLOCK_DTYPE), session=facts
-    )
-    assert read_metadata(tmp_path / "metadata.db").session == {"merged_from": [{"name": SHOWN}]}
 
 
 def test_a_data_set_can_name_its_sources(tmp_path: Path) -> None:
@@ -170,15 +160,6 @@ def test_boards_have_the_colours_of_the_viewer() -> None:
     for exp, colours in enumerate(TILES):
         fill = re.search(rf"\.t{exp}(?:, \.t16)? {{ background: (#\w+|var\(--hole\))", style)[1]
         assert fill.replace("var(--hole)", re.search(r"--hole: (#\w+)", style)[1]) == f"#{colours.split()[0]}"
-
-
-def test_runs_as_a_frame(built: Built) -> None:
-    pytest.importorskip("pandas")
-    corpus = Corpus.open(built.root)
-    frame = corpus.runs_frame()
-    assert frame["highest_tile"].tolist() == built.highest.tolist()
-    assert frame["session"].tolist() == [corpus.sessions[index].name for index in corpus.runs["session"]]
-    assert frame["seed"].dtype == np.uint64
 
 
 def test_a_frame_without_pandas(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Work that threads do ahead comes out in order, once each, and ends when it is told to."""
 
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -54,18 +53,6 @@ def test_no_further_ahead_than_asked(threads: int) -> None:
     assert sorted(made) == [0, 1, 2, 3]
     ahead.close()
     assert not ours()
-
-
-def test_threads_continue_after_a_group() -> None:
-    started: queue.SimpleQueue[int] = queue.SimpleQueue()
-    ahead = Prefetcher(started.put, 0, 100, 1, ahead=4, group=2)
-    assert [started.get(timeout=60) for _ in range(4)] == [0, 1, 2, 3]
-    ahead.take()
-    with pytest.raises(queue.Empty):
-        started.get(timeout=0.05)
-    ahead.take()
-    assert [started.get(timeout=60) for _ in range(2)] == [4, 5]
-    ahead.close()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

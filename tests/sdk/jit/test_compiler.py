@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 
@@ -78,13 +77,6 @@ def test_the_first_that_is_set_decides(
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert compiler.cache_base() == Path(expected)
-
-
-def test_nobody_without_a_home_has_a_cache(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", raising(RuntimeError("Could not determine home directory.")))
-    assert load(checkout).cache_dir() is None
 
 
 def test_the_directory_is_ours_alone(checkout: Path, cache_base: Path) -> None:
@@ -183,22 +175,6 @@ def test_the_closure_has_every_import_of_a_kernel() -> None:
     assert expected <= compiler._kernel_sources().keys()
 
 
-def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base: Path) -> None:
-    packages = tmp_path / "site-packages"
-    (packages / "tape2048/jit").mkdir(parents=True)
-    (packages / "tape2048_recorder/game").mkdir(parents=True)
-    installed = Path(shutil.copy(compiler.__file__, packages / "tape2048/jit/compiler.py"))
-    before = load(installed).cache_dir()
-    (packages / "tape2048_recorder/engine.py").write_text("from numba import njit\n")
-    assert load(installed).cache_dir() != before
-
-
-def test_the_state_names_every_module_that_is_there() -> None:
-    state = compiler._source_state()
-    assert len(state) == 16
-    assert state == load(Path(compiler.__file__))._source_state()
-
-
 def test_old_states_go_and_the_newest_four_stay(checkout: Path, cache_base: Path) -> None:
     ours = cache_base / "tape2048"
     old = [ours / f"kernels-{i}" for i in range(6)]
@@ -211,30 +187,6 @@ def test_old_states_go_and_the_newest_four_stay(checkout: Path, cache_base: Path
     new = load(checkout).cache_dir()
     assert {path for path in ours.iterdir() if not path.is_symlink()} == {new, *old[:3]}
     assert (cache_base / "numba-of-others").exists()
-
-
-def test_a_state_in_use_is_not_an_old_one(checkout: Path, cache_base: Path) -> None:
-    ours = load(checkout).cache_dir()
-    os.utime(ours, (1, 1))
-    load(checkout).cache_dir()
-    for i in range(compiler.CACHE_STATES_KEPT_MAX):
-        (ours.parent / f"kernels-{i}").mkdir()
-        os.utime(ours.parent / f"kernels-{i}", (2 + i, 2 + i))
-    change(checkout, f"{PLAYERS}/ntuple.py", "import numba\n")
-    load(checkout).cache_dir()
-    assert ours.exists()
-
-
-def test_nobody_elses_kernels_move(checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "theirs")
-    module = load(checkout)
-
-    def add(a: int) -> int:
-        return a + 1
-
-    dispatcher = module.kernel(add)
-    assert numba.config.CACHE_DIR == "theirs"
-    assert Path(dispatcher._cache.cache_path).is_relative_to(module.cache_dir())
 
 
 INNER = (
@@ -309,14 +261,6 @@ def test_a_change_in_an_inlined_function_is_seen(copy: Path, tmp_path: Path) -> 
     assert run_copy(copy, cache) == ["1", "1", "True"], "the second start loads what the first one compiled"
     (copy / "recorder/tape2048_recorder/inner.py").write_text(INNER.format(7))
     assert run_copy(copy, cache) == ["7", "0", "True"]
-
-
-@pytest.mark.slow
-def test_without_a_cache_it_compiles_and_works(copy: Path, tmp_path: Path) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.write_text("in the way")
-    for _ in range(2):
-        assert run_copy(copy, str(blocked)) == ["1", "0", "False"]
 
 
 @pytest.mark.slow

@@ -38,7 +38,6 @@ _store_at32 = kernel(lambda address, value: intrinsics.store32_at(address, value
 _store_at64 = kernel(lambda address, value: intrinsics.store64_at(address, value))
 _turn = kernel(lambda source, target, k: intrinsics.copy_symmetry(source, target, k))
 _unpack = kernel(lambda board, target, k: intrinsics.unpack_symmetry(board, target, k))
-_prefetch = kernel(lambda address: intrinsics.prefetch(address))
 
 
 def address(array: npt.NDArray[Any], at: int = 0) -> np.uint64:
@@ -74,14 +73,6 @@ def test_select_finds_the_nth_bit_either_way(mask: int, rng: random.Random) -> N
     n = rng.randrange(mask.bit_count())
     assert int(_select_by_loop(np.uint64(mask), np.uint64(n))) == nth_bit(mask, n)
     assert int(_select(np.uint64(mask), np.uint64(n))) == nth_bit(mask, n)
-
-
-@pytest.mark.parametrize("places", [range(16), range(1), range(15, 16), range(0, 16, 3)])
-def test_select_finds_each_empty_cell(places: range) -> None:
-    mask = np.uint64(sum(1 << 4 * place for place in places))
-    for n, place in enumerate(places):
-        for select in (_select, _select_by_loop):
-            assert int(select(mask, np.uint64(n))) == 1 << 4 * place
 
 
 STORES = [(_store8, _store_at8, 1), (_store32, _store_at32, 4), (_store64, _store_at64, 8)]
@@ -130,11 +121,6 @@ def test_a_packed_board_is_written_turned(cells: list[int], k: int) -> None:
     _unpack(np.uint64(int("".join(f"{cell:x}" for cell in cells), 16)), address(target, 1), np.uint64(k))
     _turn(address(np.array(cells, np.uint8)), address(copied, 1), np.uint64(k))
     assert target.tolist() == copied.tolist()
-
-
-@pytest.mark.parametrize("place", [0, 1, 2**47, 2**64 - 1])
-def test_a_prefetch_of_any_address_is_harmless(place: int) -> None:
-    _prefetch(np.uint64(place))
 
 
 # Which form select_bit takes is decided at import, for the processor that numba compiles for.
