@@ -23,7 +23,6 @@ from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameProgress, Instance, Ledger
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import Playing
-from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
@@ -206,12 +205,7 @@ def record(
         reporter=service,
         supervisor=playing.supervisor,
         recording=recording,
-        ledger=Ledger(
-            progress.state,
-            games_max=config.max_games,
-            workers=config.worker_count,
-            in_order=not is_batched(config.player),
-        ),
+        ledger=Ledger(progress.state, games_max=config.max_games, workers=config.worker_count),
         progress=progress,
         playing=playing,
         signals=signals,

@@ -201,10 +201,7 @@ Ids = tuple[int, int]
 class Ledger:
     """Hands out ids of one lease, in ranges ``[first, end)``."""
 
-    def __init__(
-        self, state: GameState, *, games_max: int | None, workers: int, in_order: bool = True
-    ) -> None:
-        self._in_order = in_order
+    def __init__(self, state: GameState, *, games_max: int | None, workers: int) -> None:
         self._state = state
         self.next_id = state.next_id  # the first id that was never handed out
         self._free: deque[Ids] = deque(state.free)
@@ -240,26 +237,8 @@ class Ledger:
         return first, count
 
     def confirm(self, worker: int, ids: npt.NDArray[np.uint64]) -> bool:
-        """Remove games that a worker has recorded; return False if they are not the next ones it held."""
+        """Remove games that a worker has recorded; return False if it did not hold them, each once."""
         held = self._held.get(worker, deque())
-        if not self._in_order:
-            return self._confirm_any(held, ids)
-        at = 0
-        while at < len(ids):
-            if not held:
-                return False
-            first, end = held.popleft()
-            count = min(end - first, len(ids) - at)
-            if not np.array_equal(ids[at : at + count], np.arange(first, first + count, dtype=np.uint64)):
-                return False
-            if first + count < end:
-                held.appendleft((first + count, end))
-            at += count
-        self.confirmed += len(ids)
-        return True
-
-    def _confirm_any(self, held: deque[Ids], ids: npt.NDArray[np.uint64]) -> bool:
-        """Remove games that ended in any order; return False if one was not held, or is repeated."""
         have = np.concatenate(
             [np.empty(0, dtype=np.uint64), *(np.arange(*span, dtype=np.uint64) for span in held)]
         )

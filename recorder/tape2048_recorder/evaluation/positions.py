@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from tape2048.critic.ntuple.critic import GameBoards
-from tape2048.errors import ConfigError, EmptyCorpusError, FieldError, NpyError
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX
+from tape2048.errors import ConfigError, EmptyCorpusError, FieldError
+from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, check_header
 from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     Values = Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.float32]]
 
 _MAGIC = b"\x93NUMPY"
+_EXPS = np.dtype(("u1", (16,)))  # a row of a start file
 _HINT = "`tape2048 player starts` writes start files; text has the 16 hexadecimal digits of a board in a line"
 _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
@@ -66,18 +67,8 @@ def read_starts(path: Path) -> npt.NDArray[np.uint64]:
 
 
 def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
-    length = int.from_bytes(data[8:12].tobytes(), "little")  # which NumPy would read without a limit
-    if data[6:7].tobytes() > b"\1" and length > HEADER_TEXT_BYTES_MAX:
-        message = f"header text of {length} bytes; expected at most {HEADER_TEXT_BYTES_MAX}"
-        raise NpyError(message, path=path, offset=8, hint=_HINT)
-    try:
-        exps = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise NpyError(f"not a .npy file of boards: {error}", path=path, hint=_HINT) from error
-    if exps.dtype != np.uint8 or exps.ndim != 2 or exps.shape[1] != 16:
-        raise NpyError(
-            f"found {exps.dtype}{list(exps.shape)}, expected exponents uint8[N, 16]", path=path, hint=_HINT
-        )
+    header = check_header(data[: 12 + HEADER_TEXT_BYTES_MAX].tobytes(), len(data), path, [_EXPS])
+    exps = data[header.data_offset :].reshape(-1, 16)
     above = np.flatnonzero((exps > 15).any(axis=1))
     if len(above):
         raise FieldError(

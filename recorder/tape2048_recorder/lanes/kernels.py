@@ -25,7 +25,6 @@ from tape2048.game.rules import (
     MOVES_BEFORE_WIN,
     SLIDE,
     WON,
-    empty_mask,
     merge_score,
     row,
     slide_rows,
@@ -303,17 +302,13 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
 
     Every move must be legal, and the log must have a free chunk for each lane.
     """
-    over, ten = U64(0), U64(10)
+    over = U64(0)
     for i in range(moves.shape[0]):
         move = U64(moves[i])
         after = _slide(lanes.boards[i], move)
-        mask = empty_mask(after)
-        draw, state = rng.bounded(lanes.states[i], lanes.gammas[i], popcount(mask) * ten)
+        board, is_four, state = rng.spawn(after, lanes.states[i], lanes.gammas[i])
         lanes.states[i] = state
-        cell = draw // ten
-        is_four = U64(draw == cell * ten)
-        spawned = select_bit(mask, cell) << is_four
-        board, made = after | spawned, tape_byte(move, spawned, is_four)
+        made = tape_byte(move, board ^ after, is_four)
         step = lanes.steps[i]
         if step >= U64(MOVES_BEFORE_WIN) and wins(lanes.boards[i], move):
             board, made = WON, move | U64(WIN_BIT)

@@ -26,16 +26,14 @@ class Life(RuleBasedStateMachine):
         games_max=st.none() | st.integers(1, 60),
         lease=st.integers(0, LEASE_MAX),
         left=st.integers(0, 100) | st.integers(2**30, 2**40),
-        in_order=st.booleans(),
     )
-    def begin(self, games_max: int | None, lease: int, left: int, in_order: bool) -> None:
+    def begin(self, games_max: int | None, lease: int, left: int) -> None:
         self.lease = lease
         self.end = (lease + 1) << 40
         self.first = first = self.end - left
         self.games_max = games_max
-        self.in_order = in_order
         state = GameState(1, first, lease=lease)
-        self.ledger = Ledger(state, games_max=games_max, workers=WORKERS, in_order=in_order)
+        self.ledger = Ledger(state, games_max=games_max, workers=WORKERS)
         self.held: dict[int, list[int]] = {worker: [] for worker in range(WORKERS)}
         self.recorded: list[int] = []
         self.recorded_before = 0
@@ -54,7 +52,7 @@ class Life(RuleBasedStateMachine):
     def record(self, worker: int, share: float, order: int) -> None:
         held = self.held[worker]
         count = round(share * len(held))
-        done = held[:count] if self.in_order else Random(order).sample(held, count)
+        done = Random(order).sample(held, count)
         self.held[worker] = [game for game in held if game not in done]
         assert self.ledger.confirm(worker, ids(*done))
         self.recorded += done
@@ -77,7 +75,7 @@ class Life(RuleBasedStateMachine):
         state = self.ledger.state()
         assert (state.seed, state.lease) == (1, self.lease)
         self.recorded_before = len(self.recorded)
-        self.ledger = Ledger(state, games_max=self.games_max, workers=WORKERS, in_order=self.in_order)
+        self.ledger = Ledger(state, games_max=self.games_max, workers=WORKERS)
 
     @invariant()
     def each_game_is_in_one_place(self) -> None:
@@ -116,20 +114,9 @@ TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.parametrize(
-    "wrong", [[1, 0], [0, 2], [5], [0, 1, 2, 3, 4], [0, 0]], ids=["order", "gap", "other", "more", "twice"]
-)
-def test_games_not_handed_out_are_not_confirmed(wrong: list[int]) -> None:
-    ledger = Ledger(GameState(1), games_max=None, workers=2)
-    assert ledger.take(0, 4) == (0, 4)
-    assert ledger.take(1, 4) == (4, 4)
-    assert not ledger.confirm(0, ids(*wrong))
-    assert ledger.confirmed == 0
-
-
 @pytest.mark.parametrize("wrong", [[5], [0, 1, 2, 3, 4], [0, 0], [2, 4]])
 def test_games_may_be_confirmed_in_any_order(wrong: list[int]) -> None:
-    ledger = Ledger(GameState(1), games_max=None, workers=2, in_order=False)
+    ledger = Ledger(GameState(1), games_max=None, workers=2)
     assert ledger.take(0, 4) == (0, 4)
     assert ledger.take(1, 4) == (4, 4)
     assert not ledger.confirm(0, ids(*wrong))

@@ -11,7 +11,15 @@ from tests import reference
 from tests.sdk.builders import GAMES, NAME, Spec, write_ours
 
 from tape2048 import Session
-from tape2048.errors import ConfigError, EmptyCorpusError, FieldError, NameTakenError, NpyError, TapeError
+from tape2048.errors import (
+    ConfigError,
+    EmptyCorpusError,
+    FieldError,
+    FormatError,
+    NameTakenError,
+    NpyError,
+    TapeError,
+)
 from tape2048_recorder.evaluation import positions
 from tape2048_recorder.evaluation.games import play_games
 from tape2048_recorder.game.rng import game_seeds
@@ -63,9 +71,9 @@ def test_boards_that_no_game_has_are_refused(tmp_path: Path, text: str, said: st
     [
         (np.full((2, 16), 16, np.uint8), FieldError, "board 0 has an exponent above 15"),
         (np.zeros((0, 16), np.uint8), FieldError, "found no board"),
-        (np.ones((2, 16), np.int64), NpyError, r"found int64\[2, 16\], expected exponents uint8"),
-        (np.ones((2, 15), np.uint8), NpyError, r"found uint8\[2, 15\]"),
-        (np.array([None, 1]), NpyError, "not a .npy file of boards"),
+        (np.ones((2, 16), np.int64), NpyError, r"rows of type .*i8.* expected .*u1.*16"),
+        (np.ones((2, 15), np.uint8), NpyError, r"rows of type .*15.* expected .*16"),
+        (np.array([None, 1]), NpyError, "hold pickled Python objects"),
     ],
 )
 def test_arrays_that_hold_no_boards_are_refused(
@@ -83,7 +91,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in range(6, len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(NpyError):
+        with pytest.raises(FormatError):
             positions.read_starts(path)
 
 
@@ -102,7 +110,7 @@ def test_headers_that_claim_too_much(
     if version == 2:
         os.truncate(path, 12 + length + 32)
     tracemalloc.start()
-    with pytest.raises(NpyError):
+    with pytest.raises(FormatError):
         positions.read_starts(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
