@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
-
 from tape2048.errors import TapeError
 from tape2048_recorder.ipc.protocol import WORKER_MODULE
 
@@ -202,23 +200,6 @@ class Recorders:
     def __exit__(self, *exception: object) -> None:
         for recorder in self._started:
             recorder.close()
-
-
-def run_traced(settings: Said, hooks: Said, *strace: str) -> tuple[int, Said]:
-    """Run a recorder to its end, its daemon under ``strace``; return its exit status and last words."""
-    traced = ["strace", "-f", "-q", "-b", "execve", *strace] if strace else []
-    script = str(Path(__file__).with_name("recorder_process.py"))
-    done = subprocess.run(
-        [*traced, sys.executable, script, json.dumps(settings), json.dumps(hooks)],
-        check=False,
-        env=environment(),
-        timeout=3 * PATIENCE_S,
-        capture_output=True,
-    )
-    if b"Operation not permitted" in done.stderr:
-        pytest.skip("strace may not trace processes here")
-    lines = done.stdout.splitlines()
-    return done.returncode, json.loads(lines[-1]) if lines else {}
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

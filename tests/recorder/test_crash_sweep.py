@@ -29,9 +29,9 @@ from tape2048.errors import StorageError
 from tape2048.session.session import sessions
 from tape2048_recorder.recording.partial import JOURNAL, PartialSession
 
-from .checks import assert_holds, assert_recovers_all_that_was_confirmed, published_runs
+from .checks import assert_holds
 from .materials import Blocks, make_facts
-from .processes import environment, run_traced
+from .processes import environment
 
 FULL = os.environ.get("FULL_SWEEP") == "1"
 SERVERS = 2
@@ -398,41 +398,6 @@ def test_all_is_flushed_before_it_gets_its_name(rotation: Stage) -> None:
             assert named[-1].parent not in dirty, "what could be published again is removed too early"
     assert len(named) == 1 + 2 + 2, "moved blocks, two sessions, the instance's progress twice"
     assert not dirty & {target.parent for target in named}
-
-
-#: A recorder of three sessions with one worker.
-REAL = {
-    "player": "random", "seed": 5, "workers": 1, "block_rows": 1024, "max_games": 80, "rotate_steps": 3000,
-    "min_free_mb": 0,
-}  # fmt: skip
-
-
-def test_a_real_recorder_killed_at_its_calls(servers: list[Server], fast_dir: Path, storage: str) -> None:
-    names = ("write", "pwrite64", "fsync", "ftruncate", "mkdir", "rename", "renameat2", "unlinkat", "rmdir")
-    trace = fast_dir / "trace"
-    strace = "-o", str(trace), "-e", f"trace={','.join(names)}"
-    settings = {**REAL, "storage": storage}
-    assert run_traced({**settings, "out_dir": str(fast_dir / "clean")}, {}, *strace)[0] == 0
-    # strace counts the calls of each thread for itself: the publisher's and those of the daemon's loop.
-    counts = Counter(re.findall(r"^(\d+) +(\w+)\(", trace.read_text(), re.MULTILINE))
-    most = {name: max(count for (_, call), count in counts.items() if call == name) for name in names}
-    points = [Point(name, str(n), "signal=KILL") for name in names for n in range(1, most[name] + 1)]
-    assert len(points) > 60
-
-    def kill_at(point: Point) -> str | None:
-        root = fast_dir / str(point)
-        killed = run_traced({**settings, "out_dir": str(root)}, {}, *point.strace)[0] != 0
-        if killed and not root.exists():
-            return None  # while it was to make its directory
-        try:
-            assert_recovers_all_that_was_confirmed(root)
-            assert killed or len(published_runs(root)) == 80
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a check is what is looked for
-            return f"{point}: {error!r}"
-        shutil.rmtree(root)
-        return None
-
-    assert Stage._map(kill_at, some(points, 4)) == []
 
 
 MUTANTS = {

@@ -144,17 +144,6 @@ def test_a_stopped_worker_does_not_stop_the_drain(recorders: Recorders, root: Pa
     assert len(published_ids(root)) == recorder.summary["games"] > 0
 
 
-def test_the_next_start_continues_the_games(recorders: Recorders, root: Path) -> None:
-    for _ in range(2):
-        recorder = recorders.start(workers=2, seed=SEED, **CALM)
-        wait_for_games(recorder)
-        recorder.stop()
-        assert_every_game_accounted_for(root)
-    last = recorders.run(seed=SEED, max_games=50, **CALM)
-    assert last.summary["games"] == 50
-    assert_contiguous(published_ids(root))  # none twice, none left out
-
-
 @pytest.mark.parametrize(
     "limit",
     [
@@ -193,22 +182,6 @@ def test_a_stop_before_the_first_game_is_no_error(recorders: Recorders, tmp_path
     recorder.wait_for_status(lambda status: status["state"] == "starting")
     recorder.stop()
     assert recorder.summary["games"] == 0
-
-
-def test_the_time_of_play_counts_from_the_first_move(recorders: Recorders, tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text(
-        "import time\n"
-        "import numpy as np\n"
-        "def make():\n"
-        "    time.sleep(2)\n"
-        "    return lambda boards, legal, exps: np.log2(legal & -legal.astype(np.int8)).astype(np.uint8)\n"
-    )
-    player = f"python:{tmp_path}/late.py:make"
-    recorder = recorders.run(player=player, lanes=16, workers=1, max_wall_s=0.5)
-    summary = recorder.summary
-    assert summary["games"] > 0
-    assert summary["first_step_s"] > 2
-    assert 0.2 <= summary["played_s"] < summary["elapsed_s"] - 2
 
 
 def assert_workers_end(recorder: Recorder) -> None:
@@ -411,25 +384,6 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
             resource.prlimit(pid, kind, limits)
 
 
-@pytest.mark.parametrize("what", ["the journal", "rows"])
-def test_failed_writes_are_repeated(recorders: Recorders, root: Path, what: str) -> None:
-    hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
-    recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
-    pids = [recorder.pid] if what == "the journal" else recorder.workers
-    with limited(pids, resource.RLIMIT_FSIZE, 500):
-        said = recorder.wait_for_event("paused: ")
-        assert f"writing {what} failed (File too large)" in said
-        time.sleep(1.5)
-        assert recorder.count("paused") == 1
-        rows = recorder.next_status()["recorded_rows"]
-    recorder.wait_for_event("recording again")
-    recorder.stop()
-    assert recorder.summary["rows"] > rows
-    assert recorder.count("paused") == 1
-    assert_sessions_valid(root)
-    assert_every_game_accounted_for(root)
-
-
 def test_no_free_descriptor_pauses_like_a_full_disk(recorders: Recorders, root: Path) -> None:
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
     recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
@@ -474,20 +428,6 @@ def test_finished_games_that_find_no_room_are_an_error(
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
     assert recorder.count("ended while draining: killed") == (what == "the journal")
     assert_all_published(root)
-    assert_every_game_accounted_for(root)
-
-
-def test_a_worker_that_cannot_restart_is_tried_later(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, **CALM)
-    (worker,) = recorder.workers
-    descriptors = len(list(Path(f"/proc/{recorder.pid}/fd").iterdir()))
-    with limited([recorder.pid], resource.RLIMIT_NOFILE, descriptors - 1):
-        kill(worker)
-        recorder.wait_for_event("could not be started: Too many open files")
-        games = recorder.next_status()["games"]
-    recorder.wait_for_status(lambda status: status["games"] > games)
-    recorder.stop()
-    assert_sessions_valid(root)
     assert_every_game_accounted_for(root)
 
 
@@ -551,26 +491,15 @@ def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
     assert recorder.error["hint"]
 
 
-@pytest.mark.parametrize("what", ["all of it", "its lock"])
-def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path, what: str) -> None:
+def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path) -> None:
     """Or it would record without a lock, and another one would play the same games into the same place."""
     recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, **CALM)
-    if what == "all of it":
-        root.rename(root.with_name("elsewhere"))
-        root.mkdir()
-    else:
-        (root / ".recorder" / "default.lock").unlink()
+    root.rename(root.with_name("elsewhere"))
+    root.mkdir()
     assert recorder.end() == StorageError.exit_code
     assert "the recorder's lock is gone: another recorder could play" in recorder.error["message"]
-    if what == "all of it":
-        assert not list(root.iterdir()), "nothing was added"
-        assert partials(root.with_name("elsewhere")), "what is confirmed waits for the next start there"
-        return
-    assert not partials(root)
-    ids = published_ids(root)
-    recorders.run(seed=SEED, max_games=100, **CALM)
-    both = published_ids(root)
-    assert len(set(both)) == len(both) == len(ids) + 100
+    assert not list(root.iterdir()), "nothing was added"
+    assert partials(root.with_name("elsewhere")), "what is confirmed waits for the next start there"
 
 
 def test_a_second_recorder_is_refused_unless_renamed(recorders: Recorders, root: Path) -> None:

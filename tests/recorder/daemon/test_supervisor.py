@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.sdk.builders import open_files
 
-from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Supervisor
+from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Range, Weights
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
@@ -98,17 +98,3 @@ def test_a_worker_inherits_nothing_from_another(supervise: Supervise) -> None:
     with pytest.raises(OSError, match="no process"):
         supervisor.start(worker)
     assert open_files() == before
-
-
-def test_each_death_doubles_the_backoff_up_to_a_limit(supervise: Supervise) -> None:
-    supervisor = supervise(RecorderConfig(workers=2))
-    worker, other = supervisor.workers
-    waits = []
-    for _ in range(12):
-        supervisor.schedule_restart(worker, now=100.0)
-        waits.append(worker.start_at - 100.0)
-    assert waits == pytest.approx([min(BACKOFF_FIRST_S * 2**k, BACKOFF_MAX_S) for k in range(12)])
-    assert other.backoff_s == BACKOFF_FIRST_S
-    supervisor.note_progress(worker)
-    supervisor.schedule_restart(worker, now=100.0)
-    assert worker.start_at - 100.0 == pytest.approx(BACKOFF_FIRST_S)

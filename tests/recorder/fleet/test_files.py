@@ -101,8 +101,7 @@ def test_a_job_of_slurm_runs_an_agent_on_each_node(store: Store, tmp_path: Path,
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_job_of_kubernetes_runs_an_agent_in_each_pod(store: Store, tmp_path: Path, programs: Path) -> None:
+def test_a_job_of_kubernetes_runs_an_agent_in_each_pod() -> None:
     job: dict[str, Any] = yaml.safe_load((EXAMPLES / "fleet-kubernetes.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     spec = job["spec"]
@@ -118,16 +117,12 @@ def test_a_job_of_kubernetes_runs_an_agent_in_each_pod(store: Store, tmp_path: P
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
     assert all(isinstance(each, str) for each in container["args"])
     assert all(isinstance(each, str) for each in container["resources"]["limits"].values())
-    args = [each.replace("$(JOB_COMPLETION_INDEX)", "3") for each in container["args"]]
-    assert args[4].startswith(container["volumeMounts"][0]["mountPath"])
-    args[2], args[4] = store.url, str(tmp_path / "spool-3")
-    run_until_shipped(
-        [str(programs / "tape2048"), *args, "--workers", "1"], store, [tmp_path / "spool-3"], programs
-    )
+    assert container["args"][4].startswith(container["volumeMounts"][0]["mountPath"])
+    assert "$(JOB_COMPLETION_INDEX)" in container["args"][4]
+    assert_parses(container["args"])
 
 
-@pytest.mark.slow
-def test_a_unit_of_systemd_runs_an_agent(store: Store, tmp_path: Path, programs: Path) -> None:
+def test_a_unit_of_systemd_runs_an_agent(tmp_path: Path, programs: Path) -> None:
     file = EXAMPLES / "tape2048-fleet.service"
     unit = ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
@@ -145,10 +140,7 @@ def test_a_unit_of_systemd_runs_an_agent(store: Store, tmp_path: Path, programs:
     program, *args = shlex.split(service["ExecStart"])
     assert Path(program).name == "tape2048"
     assert args[4].startswith(f"/var/lib/{service['StateDirectory']}/")
-    args[2], args[4] = store.url, str(tmp_path / "spool")
-    run_until_shipped(
-        [str(programs / "tape2048"), *args, "--workers", "1"], store, [tmp_path / "spool"], programs
-    )
+    assert_parses(args)
 
 
 def test_the_commands_beside_them_parse() -> None:
@@ -159,8 +151,13 @@ def test_the_commands_beside_them_parse() -> None:
         if line.startswith("#     tape2048 ")
     ]
     assert len(lines) >= 5
-    context = click.Context(cli, **cli.context_settings)  # commands keep its `-h`
     for line in lines:
-        group, name, *args = shlex.split(line)
-        command = cli.get_command(context, group).get_command(context, name)
-        command.make_context(name, args, parent=context)
+        assert_parses(shlex.split(line))
+
+
+def assert_parses(words: Sequence[str]) -> None:
+    """Check that a group's command takes these arguments."""
+    context = click.Context(cli, **cli.context_settings)  # commands keep its `-h`
+    group, name, *args = words
+    command = cli.get_command(context, group).get_command(context, name)
+    command.make_context(name, args, parent=context)

@@ -27,13 +27,12 @@ from tape2048.io.objects import Store, open_store
 from tape2048.session.remote import list_sessions
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.fleet import ray_engine
-from tape2048_recorder.fleet.plan import create_fleet, read_plan
-from tape2048_recorder.fleet.spool import Spool as AgentSpool, agent_at_work, read_member
+from tape2048_recorder.fleet.plan import create_fleet
+from tape2048_recorder.fleet.spool import agent_at_work, read_member
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.status.report import Snapshot, read_snapshot
 
 from .ray_cluster import Cluster, ray_cluster
-from .test_fleet import record
 
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "fleet"]
 PINNED: dict[str, Any] = {"player": "random", "seed": 5, "storage": "tape", "rotate_steps": 300_000}
@@ -257,30 +256,6 @@ def test_killed_parts_lose_and_repeat_no_game(cluster: Cluster, store: Store, tm
     for spool in spools.values():
         assert rows[spool.lease] >= sum(spool.lives.values()) > 0, "rows that were confirmed"
     assert [len(spool.lives) for spool in spools.values()] == ([2, 2, 1, 1] if FULL else [2])
-
-
-@needs_ray
-@pytest.mark.slow
-def test_a_full_spool_is_shipped_later(cluster: Cluster, store: Store, tmp_path: Path) -> None:
-    node = Spool(tmp_path / "spool")
-    with AgentSpool(node.path, store, read_plan(store)) as held:
-        record(held, store, max_steps=600_000, spool_max_mb=None)
-        assert held.size_bytes() > 1_000_000
-    (tmp_path / "store/sessions").write_text("no directory")
-    driver = Driver(cluster, store, 1, str(node.path))
-    try:
-        driver.wait_for("MB wait to be shipped (spool_max_mb = 1)")
-        assert sessions(node.path)
-        (tmp_path / "store/sessions").unlink()
-        driver.wait_for("started an agent", times=2)
-        wait_until(lambda: node.recorder)
-        assert fleet("stop", store.url, "--timeout-s", "60").returncode == 0
-        assert driver.end() == 0, driver.said
-    finally:
-        driver.close()
-        node.kill()
-    assert not sessions(node.path)
-    assert rows_by_lease(store, tmp_path / "got")[node.lease] >= 600_000
 
 
 @needs_ray

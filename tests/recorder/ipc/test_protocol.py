@@ -97,23 +97,6 @@ def test_frames_that_arrive_byte_by_byte(pair: Pair) -> None:
     assert received == FROM_WORKER
 
 
-@pytest.mark.parametrize("size", [3, 4, 5, 19, 64])
-def test_frames_that_arrive_in_pieces(pair: Pair, size: int) -> None:
-    stream = b"".join(sent(message) for message in FROM_WORKER)
-    received: list[FromWorker] = []
-    for at in range(0, len(stream), size):
-        pair.other.sendall(stream[at : at + size])
-        received += pair.channel.receive_ready()[0]
-    assert received == FROM_WORKER
-
-
-def test_frames_that_arrive_together(pair: Pair) -> None:
-    pair.other.sendall(b"".join(sent(message) for message in FROM_WORKER))
-    assert pair.channel.receive_ready() == (FROM_WORKER, True)
-    pair.other.sendall(b"".join(sent(message) for message in FROM_DAEMON))
-    assert [pair.channel.receive() for _ in FROM_DAEMON] == FROM_DAEMON
-
-
 def test_a_block_with_as_many_runs_as_fit(pair: Pair) -> None:
     written = BlockWritten(1, 0, 10**6, 0, bytes(16_384 * 40))
     other = Channel(pair.other)
@@ -137,30 +120,11 @@ def test_what_was_said_before_the_end_is_heard(pair: Pair) -> None:
     assert pair.channel.receive_ready() == ([], False)
 
 
-def test_an_end_with_something_unread_is_an_end(pair: Pair) -> None:
-    pair.channel.send(Confirmed())  # the worker dies before it reads this
-    pair.other.close()
-    assert pair.channel.receive_ready() == ([], False)
-
-
 def test_a_worker_hears_that_the_daemon_is_gone(pair: Pair) -> None:
     pair.other.sendall(sent(Confirmed())[:-1])
     pair.other.close()
     with pytest.raises(EOFError, match="closed"):
         pair.channel.receive()
-
-
-def test_a_message_to_nobody_is_an_error(pair: Pair) -> None:
-    pair.other.close()
-    with pytest.raises(BrokenPipeError):
-        pair.channel.send(Confirmed())
-
-
-def test_an_answer_to_a_question(pair: Pair) -> None:
-    pair.other.sendall(sent(PlayGames(5, 3)))
-    pair.channel.send(Ask(3))
-    assert pair.channel.receive() == PlayGames(5, 3)
-    assert pair.other.recv(1 << 16) == sent(Ask(3))
 
 
 @pytest.mark.parametrize(
@@ -180,8 +144,3 @@ def test_what_makes_no_sense_is_an_error(pair: Pair, noise: bytes) -> None:
     pair.other.sendall(noise)
     with pytest.raises(msgspec.MsgspecError):
         pair.channel.receive_ready()
-
-
-def test_a_frame_may_be_as_long_as_the_bound(pair: Pair) -> None:
-    pair.other.sendall(struct.pack("<I", FRAME_BYTES_MAX))
-    assert pair.channel.receive_ready() == ([], True), "the rest is still to come"

@@ -116,33 +116,6 @@ def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) 
     assert (chosen_otherwise > 0) == (margin < 100_000), "a wide margin leaves nothing out, a narrow one does"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("margin", [0, 4000])
-def test_the_second_look_is_an_expectation(margin: float) -> None:
-    player = make(look_below=2, look_twice_below=2, look_margin=margin)
-    found = [cells for cells in slow.random_boards(100, seed=15, highest=8) if reference.legal_moves(cells)]
-    some = ((0, 2), (1, 2), (2, 2))
-    cases = [
-        cells for empty, most in some for cells in [one for one in found if one.count(0) == empty][:most]
-    ]
-    once = differ = 0
-    for cells, mine in zip(cases, move_values(player, slow.packed(cases)), strict=True):
-        spawns = 2 if cells.count(0) < 2 else 0
-        values = slow.move_values(network(), cells, looks_ahead=spawns, margin=margin)
-        for move, expected in values.items():
-            assert mine[move] == pytest.approx(expected, rel=1e-5, abs=0.05), (cells, move)
-        near = slow.near_best(network(), cells, margin)
-        move, _, _ = choice(player, cells)
-        assert move in near
-        if spawns and len(near) > 1:
-            assert values[move] >= max(values[each] for each in near) - 0.1
-            shallow = slow.move_values(network(), cells, looks_ahead=1)
-            differ += any(abs(values[each] - shallow[each]) > 1 for each in values)
-        once += not spawns
-    assert differ > 1
-    assert once > 1
-
-
 def always(spawns: int, chance: float = 0.0, margin: float = 0.0, **how: Any) -> NTuple:
     looks = {"look_below": 16, "look_twice_below": 16, "look_spawns": spawns, "look_chance": chance}
     return of_network(network(), look_margin=margin, **looks, **how)

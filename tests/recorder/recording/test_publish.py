@@ -1,6 +1,5 @@
 """Sessions that are being written, and how they become visible."""
 
-import contextlib
 import errno
 import json
 import os
@@ -197,18 +196,6 @@ def test_a_name_that_is_taken_gets_a_counter(root: Path, blocks: Blocks, kind: s
     assert paths == [root / f"{NAME}-2", root / f"{NAME}-4", root / f"{NAME}-5"]
     after = snapshot(root)
     assert {path: after[path] for path in before} == before, "what stood there was touched"
-
-
-def test_sessions_of_one_second_get_different_names(root: Path, blocks: Blocks) -> None:
-    open_ones = [begin(root, serial=serial) for serial in range(3)]
-    open_ones.append(begin(root, serial=3, instance="other"))
-    for session, block in zip(open_ones, blocks, strict=False):
-        block.record(session)
-    assert len({session.path for session in open_ones}) == 4
-    for session in open_ones[::-1]:
-        finish(root, session)
-    assert_published(root, blocks[:4])
-    assert len(sessions(root)) == 4
 
 
 def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
@@ -425,70 +412,6 @@ def test_a_dead_thread_fails_every_session(
     assert first.path.is_dir(), "it stays for the next start"
 
 
-@pytest.mark.root
-def test_the_thread_tries_again_while_the_disk_is_full(
-    small_disk: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publisher, "RETRY_S", 0.05)
-    thread = Publisher(small_disk)
-    try:
-        session = begin(small_disk, [blocks[0]])
-        fill(small_disk / "more")
-        thread.submit(session)
-        wait_until(lambda: len(thread._outcomes) >= 2)
-        tries = thread.outcomes()
-        assert all(isinstance(outcome.error, DiskFullError) and not outcome.final for outcome in tries)
-        assert len(thread.pending) == 1
-        (small_disk / "more").unlink()
-        wait_until(lambda: not thread.pending or any(outcome.published for outcome in thread.outcomes()))
-        assert not thread.pending
-        (small_disk / "ballast").unlink()
-        assert_published(small_disk, blocks[:1])
-
-        session = begin(small_disk, [blocks[1]])
-        fill(small_disk / "more")
-        thread.submit(session)
-        thread.give_up()
-        wait_until(lambda: any(outcome.final for outcome in thread._outcomes))
-        assert isinstance(thread.outcomes()[-1].error, DiskFullError)
-        assert not thread.pending
-        assert session.path.is_dir(), "it stays for the next start"
-    finally:
-        thread.close()
-
-
-def test_the_thread_waits_for_a_free_descriptor(
-    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Visitors, or other processes of the machine, take them at any moment, and give them back."""
-    monkeypatch.setattr(publisher, "RETRY_S", 0.0)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    refused = []
-    for free in range(12):
-        with contextlib.closing(Publisher(root)) as thread:
-            session = begin(root, [blocks[free % 6]], serial=free)
-            session.close()
-            session.journal.close()
-            monkeypatch.setattr(session.journal, "close", lambda: None)
-            lowest = os.dup(0)
-            os.close(lowest)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free, before[1]))
-            try:
-                thread.submit(session)
-                wait_until(lambda thread=thread: thread._outcomes)  # type: ignore[misc]
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, before)
-            outcomes = []
-            while thread.pending:
-                outcomes += thread.outcomes()
-        assert all(type(outcome.error) is TooManyFilesError for outcome in outcomes[:-1])
-        assert outcomes[-1].published
-        assert len(published_runs(root)) == 3 * (free + 1)
-        refused.append(len(outcomes) > 1)
-    assert refused[0], "none was free"
-    assert not refused[-1], "enough were free"
-
-
 def test_it_is_published_once_without_descriptors(
     root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,15 +426,3 @@ def test_it_is_published_once_without_descriptors(
     recover(root)
     assert_published(root, blocks[:1])
     assert not partials(root)
-
-
-def fill(path: Path) -> None:
-    """Take what room there is, to the last byte."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        while True:
-            os.write(fd, bytes(4096))
-    except OSError:
-        pass
-    finally:
-        os.close(fd)

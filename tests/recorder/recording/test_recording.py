@@ -179,36 +179,6 @@ def test_too_little_space_is_a_reason_with_figures(tmp_path: Path) -> None:
     assert recording.why_not(50) is None, "the last games take what is kept free"
 
 
-def test_closed_sessions_that_wait_pause_the_workers(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = make(rotate_steps=50)
-    blocks = Blocks(recording)
-    waiting: list[int] = []
-    monkeypatch.setattr(recording.publisher, "submit", lambda _session: None)
-    monkeypatch.setattr(recording.publisher, "queue", waiting)
-    for _ in range(3):
-        assert recording.why_not(50) is None
-        recording.confirm(blocks.write(recording.place(50), 5))
-        waiting.append(1)
-    assert "the disk is slow" in str(recording.why_not(50))
-
-
-def test_a_session_being_published_takes_its_room(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recording = make(max_disk_mb=1)
-    submit, pending = recording.publisher.submit, recording.publisher.pending
-    monkeypatch.setattr(recording.publisher, "submit", pending.append)
-    recording.confirm(Blocks(recording).write(recording.place(50), 5))
-    size = recording.size_bytes(0.0)
-    recording.close_open()
-    assert [recording.size_bytes(now) for now in (1.0, 1.0 + RECOUNT_S)] == [size, size]
-    submit(pending.pop())
-    published_by(recording)
-    (path,) = sessions(tmp_path)
-    published = sum((path / name).stat().st_size for name in (STEPS_NPY, METADATA_DB))
-    assert recording.size_bytes(2.0 + 2 * RECOUNT_S) == published
-
-
 def test_the_size_follows_what_other_processes_do(make: Make, tmp_path: Path) -> None:
     def others() -> Path:
         session = tmp_path / "20260101T000000Z_model=others"

@@ -11,10 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.sdk.builders import raising
 
 from tape2048.errors import FieldError, StorageError
-from tape2048_recorder.status import report as status_file
 from tape2048_recorder.status.report import (
     Process,
     StatusFile,
@@ -61,43 +59,6 @@ def test_what_is_written_is_read(path: Path, tmp_path: Path) -> None:
         assert read_snapshot(tmp_path, "default") == snapshot
     file.close()
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-
-
-def test_a_shorter_status_replaces_a_longer_one(path: Path, tmp_path: Path) -> None:
-    file = StatusFile(path)
-    for why in ("x" * 9000, None, "y" * 5000, None):
-        snapshot = snapshot_now(status=status_now(why=why))
-        file.write(snapshot)
-        assert read_snapshot(tmp_path, "default") == snapshot
-        assert path.stat().st_size % 4096 == 0, "whole blocks: the next one allocates none"
-        assert path.stat().st_size < len(why or "") + 8192
-
-
-def test_writing_leaves_no_descriptor(path: Path) -> None:
-    file = StatusFile(path)
-    before = descriptors()
-    for _ in range(3):
-        file.write(snapshot_now())
-    assert descriptors() == before
-
-
-def test_a_half_that_is_whole_at_the_next_look(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot = snapshot_now()
-    StatusFile(path).write(snapshot)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:100])
-    monkeypatch.setattr(time, "sleep", lambda _: path.write_bytes(whole))
-    assert read_snapshot(tmp_path, "default") == snapshot
-
-
-def test_a_file_system_without_exchange(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_file, "rename_exchange", raising(StorageError("cannot exchange")))
-    file = StatusFile(path)
-    for steps in range(3):
-        file.write(snapshot_now(status=status_now(steps=steps)))
-        assert read_snapshot(tmp_path, "default").status.steps == steps
 
 
 def test_a_reader_never_sees_a_half(path: Path, tmp_path: Path) -> None:
@@ -187,13 +148,6 @@ def test_a_status_of_a_dead_process_is_judged(fields: dict[str, Any], age_s: flo
     verdict = judge(snapshot_now(process=process, age_s=age_s, status=status_now(**fields)))
     assert not verdict.running
     assert verdict.text == text.replace("PID", str(process.pid))
-
-
-def test_a_reused_pid_is_not_the_recorder() -> None:
-    mine = Process.of(os.getpid())
-    another = Process(mine.pid, mine.start_ticks - 1)
-    assert not another.is_there
-    assert judge(snapshot_now(process=another)).state == "stale"
 
 
 def test_one_that_nobody_has_buried_is_gone_too() -> None:
