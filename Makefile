@@ -59,7 +59,7 @@ peers: .peers/venv/.installed ## Measure beside what one would take instead, ten
 	.peers/venv/bin/python -m tests.bench.peers $(ARGS)
 
 faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
-	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/workers/test_worker_sweep.py \
+	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py \
 	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py tests/recorder/fleet \
 	  tests/sdk/ntuple/test_shipped_network.py $(PYTEST_ARGS)
 
