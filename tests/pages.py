@@ -15,6 +15,7 @@ import click
 
 from tape2048.critic.config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
+from tape2048.formats.registry import FORMATS
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.players.options import REGISTRY
 from tape2048_recorder.retention import RetentionLimits
@@ -129,6 +130,21 @@ def _text(text: str) -> str:
     return text.replace("<", "\\<").replace("*", "\\*")
 
 
+def formats_table() -> str:
+    """Return the table of formats: extension, commands that read and write it, and what it cannot hold."""
+    rows = (
+        [
+            f"`{name}`",
+            f"`{one.suffix}`" if one.suffix else "directory",
+            "yes" if one.reader else "",
+            ", ".join(["`convert`"] * bool(one.writer) + ["`export`"] * bool(one.compressions)),
+            "; ".join(one.lacks) if one.writer else "runs with their moves",
+        ]
+        for name, one in FORMATS.items()
+    )
+    return table(["format", "extension", "source of `convert`", "written by", "cannot hold"], rows)
+
+
 def example_code(name: str) -> str:
     """Return the first part of an example as a block of Markdown, without its docstring."""
     part = (CHECKOUT / "examples" / name).read_text().split("# %% ")[1].partition("\n")[2]
@@ -187,6 +203,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "players": functools.partial(rows_of, "docs/explanation/strength.md", PLAYERS_SHOWN),
     },
     "docs/explanation/loaders.svg": {"chart": loaders_chart},
+    "docs/how-to/convert.md": {"formats": formats_table},
     "docs/how-to/more-than-outcomes.md": {"example": lambda: example_code("train_on_columns.py")},
     "docs/reference/commands.md": {"commands": commands_reference},
     "docs/reference/settings.md": {

@@ -11,20 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-try:
-    import pyarrow as pa
-except ModuleNotFoundError as error:
-    if error.name != "pyarrow":  # pyarrow is installed, and one of pyarrow's imports failed
-        raise
-    raise ModuleNotFoundError(
-        "tape2048.export needs pyarrow, which is not installed: pip install 'tape2048[arrow]'", name="pyarrow"
-    ) from error
-
-from tape2048.export.table import Column, Table, TableName, make_table
+from tape2048.export.table import ExportColumn, ExportTable, TableName, make_table
+from tape2048.runs.parquet import pyarrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
@@ -72,31 +65,30 @@ def record_batches(
     return (batch for batch, _ in _batches(make_table(corpus, table, thresholds, columns), records))
 
 
-def _schema(table: Table) -> pa.Schema:
+def _schema(table: ExportTable) -> pa.Schema:
+    pa, _ = pyarrow()
     return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in table.columns])
 
 
 def write_arrow(
-    table: Table, file: BinaryIO, format_: str, compression: str, progress: Callable[[int, int], object]
+    table: ExportTable, file: BinaryIO, format_: str, compression: str, progress: Callable[[int, int], object]
 ) -> None:
     """Write a Parquet file, row group by row group; or an Arrow IPC file (Feather version 2), by batches."""
+    pa, parquet = pyarrow()
+    records, schema = BATCH_RECORDS, _schema(table)
     if format_ == "parquet":
-        from pyarrow import parquet
-
-        records, sink = (
-            ROW_GROUP_RECORDS,
-            parquet.ParquetWriter(file, _schema(table), compression=compression),
-        )
+        records, sink = ROW_GROUP_RECORDS, parquet.ParquetWriter(file, schema, compression=compression)
     else:
         options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-        records, sink = BATCH_RECORDS, pa.ipc.new_file(file, _schema(table), options=options)
+        sink = pa.ipc.new_file(file, schema, options=options)
     with sink as writer:
         for batch, done in _batches(table, records):
             writer.write_batch(batch)
             progress(done, table.records)
 
 
-def _batches(table: Table, records: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _batches(table: ExportTable, records: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    pa, _ = pyarrow()
     dictionaries = [None if column.words is None else pa.array(column.words) for column in table.columns]
     fields = _schema(table)
     done = 0
@@ -106,7 +98,8 @@ def _batches(table: Table, records: int) -> Iterator[tuple[pa.RecordBatch, int]]
         yield pa.RecordBatch.from_arrays(arrays, schema=fields), done
 
 
-def _arrow_type(column: Column) -> pa.DataType:
+def _arrow_type(column: ExportColumn) -> pa.DataType:
+    pa, _ = pyarrow()
     if column.words is not None:
         return pa.dictionary(pa.int32(), pa.string())
     scalar = pa.from_numpy_dtype(column.dtype)
@@ -115,6 +108,7 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 def _arrow_array(values: NDArray[Any], dictionary: pa.Array | None) -> pa.Array:
     """Wrap values without a copy, except booleans, which Arrow packs."""
+    pa, _ = pyarrow()
     if dictionary is not None:
         return pa.DictionaryArray.from_arrays(pa.array(values), dictionary)
     if values.ndim == 2:

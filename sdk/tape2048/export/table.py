@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TableName: TypeAlias = Literal["rows", "runs"]
 
 
-class Column(NamedTuple):
+class ExportColumn(NamedTuple):
     """The type of a column."""
 
     name: str
@@ -37,11 +37,11 @@ class Column(NamedTuple):
     words: tuple[str, ...] | None = None  # the meaning of the codes 0, 1, ...; None for numbers
 
 
-class Table(NamedTuple):
+class ExportTable(NamedTuple):
     """Columns and the function that reads their values."""
 
     name: TableName  # `"rows"` or `"runs"`
-    columns: tuple[Column, ...]
+    columns: tuple[ExportColumn, ...]
     records: int
     # The values of each column for `first <= record < last`: `[n]`, or `[n, width]`.
     values: Callable[[int, int], list[NDArray[Any]]]
@@ -55,7 +55,7 @@ class Table(NamedTuple):
 
 def make_table(
     corpus: Corpus, name: TableName, thresholds: Sequence[int] = (), columns: Sequence[str] | None = None
-) -> Table:
+) -> ExportTable:
     """Make a table of a corpus.
 
     ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), ``action`` if
@@ -70,7 +70,7 @@ def make_table(
         raise ValueError(f"table {name!r}; expected one of {get_args(TableName)}")
     tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
     reached = corpus.run_labels(tiles) if tiles else np.empty((len(corpus.runs), 0), np.bool_)
-    labels = tuple(Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles)
+    labels = tuple(ExportColumn(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles)
     session, codes = _text_column("session", [session.name for session in corpus.sessions])
     owners = codes[corpus.runs["session"]]
     more, read_more = _session_columns(corpus, columns if name == "rows" else ())
@@ -89,20 +89,20 @@ def make_table(
 
     if name == "rows":
         types = [(field, corpus.dtype[field]) for field in corpus.dtype.names or ()]
-        fields = [Column(field, t.base, t.shape[0] if t.shape else None) for field, t in types]
+        fields = [ExportColumn(field, t.base, t.shape[0] if t.shape else None) for field, t in types]
         own = (session, *fields, *labels)
         if taken := {each.name for each in own} & {each.name for each in more}:
             raise ColumnError(f"column {min(taken)!r} has the name of a field of rows", hint="Export others.")
-        return Table(name, (*own, *more), len(corpus), row_values)
+        return ExportTable(name, (*own, *more), len(corpus), row_values)
     counts = corpus.row_counts.astype(np.uint32)
     player, codes = _text_column("player", [player_label(session.meta) for session in corpus.sessions])
     played = codes[corpus.runs["session"]]
-    return Table(name, (session, player, *_RUN_COLUMNS, *labels), len(corpus.runs), run_values)
+    return ExportTable(name, (session, player, *_RUN_COLUMNS, *labels), len(corpus.runs), run_values)
 
 
 def _session_columns(
     corpus: Corpus, names: Sequence[str] | None
-) -> tuple[list[Column], Callable[[int, int], list[NDArray[Any]]]]:
+) -> tuple[list[ExportColumn], Callable[[int, int], list[NDArray[Any]]]]:
     chosen = np.unique(corpus.runs["session"]) if names is None or names else ()
     shared, others = shared_columns([corpus.sessions[ordinal].columns for ordinal in chosen])
     if names is None and others:
@@ -126,14 +126,14 @@ def _session_columns(
         return [(each.astype("<u4") << 16).view("<f4") if half else each for each, half in arrays]
 
     types = zip(infos, read(0, 0), strict=True)
-    return [Column(info.name, values.dtype, info.width) for info, values in types], read
+    return [ExportColumn(info.name, values.dtype, info.width) for info, values in types], read
 
 
 def run_file_table(
     sources: Sequence[RunSource],
     thresholds: Sequence[int] = (),
     progress: Callable[[int, int], object] | None = None,
-) -> tuple[Table, list[SkippedRun]]:
+) -> tuple[ExportTable, list[SkippedRun]]:
     """Sum up run files: read every run, and make a table of their metadata.
 
     The columns are ``source`` (the file's path; of a pack or a data set, also the run's number), ``steps``,
@@ -173,27 +173,29 @@ def run_file_table(
     origin, origins = _text_column("source", names)
     engine, engines = _text_column("engine", [meta.engine or "" for meta in metas])
     facts = [np.array([getattr(meta, name) for meta in metas], dtype) for name, dtype, *_ in _META_COLUMNS]
-    labels = [Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles]
+    labels = [ExportColumn(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles]
     values = [origins, *facts, engines, *(facts[-1] >= tile for tile in tiles)]
     columns = (origin, *_META_COLUMNS, engine, *labels)
-    return Table("runs", columns, len(metas), lambda first, last: [v[first:last] for v in values]), skipped
+    return ExportTable(
+        "runs", columns, len(metas), lambda first, last: [v[first:last] for v in values]
+    ), skipped
 
 
-def _text_column(name: str, texts: Sequence[str]) -> tuple[Column, NDArray[np.int32]]:
+def _text_column(name: str, texts: Sequence[str]) -> tuple[ExportColumn, NDArray[np.int32]]:
     words = [valid_text(text) for text in texts]
     codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
-    column = Column(name, np.dtype("<i4"), words=tuple(codes))
+    column = ExportColumn(name, np.dtype("<i4"), words=tuple(codes))
     return column, np.array([codes[word] for word in words], np.int32)
 
 
 _META_COLUMNS = (
-    Column("steps", np.dtype("<u4")),
-    Column("start_unix_s", np.dtype("<u8")),
-    Column("elapsed_s", np.dtype("<f4")),
-    Column("max_score", np.dtype("<u8")),
-    Column("highest_tile", np.dtype("<u4")),
+    ExportColumn("steps", np.dtype("<u4")),
+    ExportColumn("start_unix_s", np.dtype("<u8")),
+    ExportColumn("elapsed_s", np.dtype("<f4")),
+    ExportColumn("max_score", np.dtype("<u8")),
+    ExportColumn("highest_tile", np.dtype("<u4")),
 )
 _RUN_COLUMNS = (
-    *(Column(name, np.dtype("<u8")) for name in ("run_id", "seed")),
-    *(Column(name, np.dtype("<u4")) for name in ("steps", "max_score", "highest_tile", "rows")),
+    *(ExportColumn(name, np.dtype("<u8")) for name in ("run_id", "seed")),
+    *(ExportColumn(name, np.dtype("<u4")) for name in ("steps", "max_score", "highest_tile", "rows")),
 )

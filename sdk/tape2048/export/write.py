@@ -8,17 +8,18 @@ and replaces another one only with ``replace``. Parquet and Arrow need pyarrow
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
 
-from tape2048.errors import MissingPackageError
-from tape2048.export.table import Column, Table, TableName, make_table
+from tape2048.export.arrow import write_arrow
+from tape2048.export.table import ExportColumn, ExportTable, TableName, make_table
+from tape2048.formats.registry import FORMATS, TABLE_FORMATS
 from tape2048.io.durable import publishing_file
+from tape2048.runs.parquet import pyarrow
 
 if TYPE_CHECKING:
     import os
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.runs.jsonl import U64
 
-#: Formats of the file.
-Format: TypeAlias = Literal["parquet", "arrow", "jsonl", "csv"]
-
-#: The compressions of each format, the default first. An uncompressed Arrow file can be mapped.
-COMPRESSIONS = {
-    "parquet": ("zstd", "snappy", "none"),
-    "arrow": ("none", "zstd", "lz4"),
-    "jsonl": ("none",),
-    "csv": ("none",),
-}
-
 #: Records encoded as lines together: as Python objects they take some ten megabytes.
 LINE_RECORDS = 16_384
 
@@ -48,7 +38,7 @@ def export(
     corpus: Corpus,
     path: str | os.PathLike[str],
     *,
-    format: Format,  # noqa: A002 - the usual name
+    format: str,  # noqa: A002 - the usual name
     table: TableName = "rows",
     thresholds: Sequence[int] = (),
     columns: Sequence[str] | None = None,
@@ -67,7 +57,7 @@ def export(
             ``"runs"`` (``session, player, run_id, seed, steps, max_score, highest_tile, rows``).
         thresholds: tiles for which a column ``reached_<tile>`` is added.
         columns: the sessions' columns to add to rows. None: all columns that are equal in all sessions.
-        compression: an entry of :data:`COMPRESSIONS` for the format; by default the first.
+        compression: one of the format's in :data:`tape2048.formats.registry.FORMATS`; by default the first.
         u64: in JSON lines, ids and seeds as ``"number"``, or as ``"text"``; see :mod:`tape2048.runs.jsonl`.
         replace: whether to replace an existing file.
         progress: called with the number of records written and of all records.
@@ -96,10 +86,10 @@ def export(
 
 
 def write_table(
-    table: Table,
+    table: ExportTable,
     path: str | os.PathLike[str],
     *,
-    format: Format,  # noqa: A002 - the usual name
+    format: str,  # noqa: A002 - the usual name
     compression: str | None = None,
     u64: U64 = "number",
     replace: bool = False,
@@ -122,36 +112,31 @@ def write_table(
         >>> write_table(run_file_table([open_source("runs")])[0], "summary.csv", format="csv")
         2
     """
-    if format not in COMPRESSIONS:
-        raise ValueError(f"format {format!r}; expected one of {tuple(COMPRESSIONS)}")
-    known = COMPRESSIONS[format]
+    if format not in TABLE_FORMATS:
+        raise ValueError(f"format {format!r}; expected one of {TABLE_FORMATS}")
+    known, is_text = FORMATS[format].compressions, FORMATS[format].is_text
     how = known[0] if compression is None else compression
     if how not in known:
         raise ValueError(f"compression {compression!r} of {format}; expected one of {known}")
     if u64 != "number" and (u64 != "text" or format != "jsonl"):
         raise ValueError(f"u64={u64!r} of {format}; expected 'number', or in jsonl 'text'")
     report = progress or (lambda _done, _total: None)
-    if format in {"jsonl", "csv"}:
-        with publishing_file(path, replace=replace) as file:
-            write_lines(table, file, report, format=format, u64=u64)
-        return table.records
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingPackageError(
-            f"{format} files need pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
-        )
-    from tape2048.export.arrow import write_arrow
-
+    if not is_text:
+        pyarrow()  # before a file is made
     with publishing_file(path, replace=replace) as file:
-        write_arrow(table, file, format, how, report)
+        if is_text:
+            write_lines(table, file, report, format=format, u64=u64)
+        else:
+            write_arrow(table, file, format, how, report)
     return table.records
 
 
 def write_lines(
-    table: Table,
+    table: ExportTable,
     file: BinaryIO,
     progress: Callable[[int, int], object],
     *,
-    format: Format,  # noqa: A002 - as in export
+    format: str,  # noqa: A002 - as in export
     u64: U64 = "number",
 ) -> None:
     """Write JSON lines, one object a line, or CSV (RFC 4180, UTF-8): a line of names, then one a record.
@@ -194,7 +179,7 @@ def _csv_lines(records: Iterable[Iterable[Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _plain(values: NDArray[Any], column: Column) -> list[Any]:
+def _plain(values: NDArray[Any], column: ExportColumn) -> list[Any]:
     """Convert values to Python objects, and codes to words. A short float has its shortest digits."""
     if column.dtype in (np.float16, np.float32):
         values = np.array([float(str(value)) for value in values.flat]).reshape(values.shape)
@@ -202,6 +187,6 @@ def _plain(values: NDArray[Any], column: Column) -> list[Any]:
     return plain if column.words is None else [column.words[code] for code in plain]
 
 
-def default_path(source: Path, table: TableName, format_: Format) -> Path:
+def default_path(source: Path, table: TableName, format_: str) -> Path:
     """Return a path in the current directory, named after the source, the table and the format."""
     return Path(f"{Path(source).resolve().name or 'export'}.{table}.{format_}")

@@ -35,13 +35,14 @@ _LISTS = (("states", np.uint64), ("moves", np.uint8))
 _BRANCHES = (("branch_values", np.float32), ("branch_legal", np.uint8), ("has_branches", np.uint8))
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def pyarrow() -> tuple[Any, Any]:
+    """Import ``pyarrow`` and ``pyarrow.parquet``."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
         raise MissingPackageError(
-            "Parquet needs pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
+            "Parquet and Arrow need pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
         ) from error
     return pa, parquet
 
@@ -58,7 +59,7 @@ def _schema(pa: Any) -> Any:
 
 def write_parquet(path: str | os.PathLike[str], runs: Iterable[Run]) -> int:
     """Write runs to a new file, which appears when it is complete; return their number."""
-    pa, parquet = _pyarrow()
+    pa, parquet = pyarrow()
     schema = _schema(pa)
     count = 0
     with (
@@ -85,7 +86,7 @@ def _row(run: Run) -> dict[str, Any]:
 
 def count_rows(path: Path) -> int:
     """Check a file's columns; return the number of its rows, which are runs."""
-    pa, _ = _pyarrow()
+    pa, _ = pyarrow()
     with _open(path) as file:
         found = {field.name: field.type for field in file.schema_arrow}
         for due in _schema(pa):
@@ -112,7 +113,7 @@ def _holds(types: Any, found: Any, due: Any) -> bool:
 
 def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
     """Read names and rows for :func:`parse_row`, a row group at a time, or the group's error."""
-    pa, _ = _pyarrow()
+    pa, _ = pyarrow()
     with _open(path) as file:
         for group in range(file.num_row_groups):
             name = f"{path}: row group {group}"
@@ -126,7 +127,7 @@ def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatEr
 
 
 def _open(path: Path) -> Any:
-    pa, parquet = _pyarrow()
+    pa, parquet = pyarrow()
     try:
         return parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tape2048.corpus import Corpus
 from tape2048.errors import ColumnError, DiskFullError, MissingPackageError
 from tape2048.export import write
 from tape2048.export.table import TableName, make_table, run_file_table
-from tape2048.export.write import COMPRESSIONS, Format
+from tape2048.formats.registry import FORMATS, TABLE_FORMATS
 
 from .. import run_builders as build
 from ..builders import GAMES, Game, Spec, memory_below, raising, rows_of, write_ours
@@ -98,20 +99,14 @@ def read(path: Path, format_: str) -> list[dict[str, Any]]:
     return records
 
 
-@pytest.mark.parametrize("table", ["rows", "runs"])
-@pytest.mark.parametrize(
-    ("format_", "compression"), [(name, one) for name, all_ in COMPRESSIONS.items() for one in (None, *all_)]
-)
-def test_files_hold_every_record(
-    corpus: Corpus, tmp_path: Path, format_: Format, compression: str | None, table: Any
-) -> None:
-    path = tmp_path / "out"
-    count = write.export(
-        corpus, path, format=format_, table=table, thresholds=(8192, 16384), compression=compression
-    )
-    expected = EXPECTED[table]((8192, 16384))
-    assert count == len(expected)
-    assert read(path, format_) == expected
+@pytest.mark.parametrize("format_", TABLE_FORMATS)
+def test_files_hold_every_record(corpus: Corpus, tmp_path: Path, format_: str) -> None:
+    for number, how in enumerate((None, *FORMATS[format_].compressions)):
+        for table, expected in EXPECTED.items():
+            path, due = tmp_path / f"{table}{number}", expected((8192, 16384))
+            options: Any = {"table": table, "thresholds": (8192, 16384), "compression": how}
+            assert write.export(corpus, path, format=format_, **options) == len(due)
+            assert read(path, format_) == due
 
 
 def test_types_stay_what_they_are(corpus: Corpus, tmp_path: Path) -> None:
@@ -130,23 +125,17 @@ def test_types_stay_what_they_are(corpus: Corpus, tmp_path: Path) -> None:
     assert runs.schema.field("session").type == pa.dictionary(pa.int32(), pa.string())
 
 
-@pytest.mark.parametrize("stretch", [1, 3, 7, 100])
-def test_stretches_make_the_whole(corpus: Corpus, stretch: int) -> None:
+def test_stretches_make_the_whole(corpus: Corpus) -> None:
     from tape2048.export.arrow import record_batches
 
-    for table in ("rows", "runs"):
-        batches = list(record_batches(corpus, table, thresholds=(4096,), records=stretch))  # type: ignore[arg-type]
-        expected = EXPECTED[table]((4096,))
-        assert all(batch.num_rows <= stretch for batch in batches)
-        assert pa.Table.from_batches(batches).to_pylist() == expected
-
-
-@pytest.mark.parametrize("records", [0, -1])
-def test_stretches_of_nothing(corpus: Corpus, records: int) -> None:
-    from tape2048.export.arrow import record_batches
-
-    with pytest.raises(ValueError, match=f"records={records}; expected at least 1"):
-        record_batches(corpus, records=records)
+    for records in (1, 3, 7, 100):
+        for table, expected in EXPECTED.items():
+            batches = list(record_batches(corpus, table, thresholds=(4096,), records=records))  # type: ignore[arg-type]
+            assert all(batch.num_rows <= records for batch in batches)
+            assert pa.Table.from_batches(batches).to_pylist() == expected((4096,))
+    for nothing in (0, -1):
+        with pytest.raises(ValueError, match=f"records={nothing}; expected at least 1"):
+            record_batches(corpus, records=nothing)
 
 
 def test_a_view_gives_its_own_rows_and_runs(corpus: Corpus, tmp_path: Path) -> None:
@@ -168,70 +157,65 @@ def test_actions_come_along(tmp_path: Path) -> None:
     assert [r["action"] for r in found] == [r["step_idx"] % 4 for r in expected_rows()[:20]]
 
 
-@pytest.mark.parametrize("table", ["rows", "runs"])
-def test_sessions_of_one_name_are_one_word(tmp_path: Path, table: TableName) -> None:
+def test_sessions_of_one_name_are_one_word(tmp_path: Path) -> None:
     for place, name, games in (("a", 0, GAMES), ("b", 0, OTHER_GAMES), ("c", 1, OTHER_GAMES)):
         write_ours(tmp_path / place / NAMES[name], Spec(games=games))
     corpus = Corpus.open([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
-    path = tmp_path / "out.arrow"
-    write.export(corpus, path, format="arrow", table=table)
-    found = pa.ipc.open_file(path).read_all()["session"]
-    assert found.chunk(0).dictionary.to_pylist() == list(NAMES)
-    counts = (20, 8, 8) if table == "rows" else (5, 2, 2)
-    names = (NAMES[0], NAMES[0], NAMES[1])
-    assert found.to_pylist() == [
-        name for name, count in zip(names, counts, strict=True) for _ in range(count)
-    ]
+    for table, counts in (("rows", (20, 8, 8)), ("runs", (5, 2, 2))):
+        path = tmp_path / table
+        write.export(corpus, path, format="arrow", table=table)  # type: ignore[arg-type]
+        found = pa.ipc.open_file(path).read_all()["session"]
+        assert found.chunk(0).dictionary.to_pylist() == list(NAMES)
+        assert found.to_pylist() == np.repeat([NAMES[0], NAMES[0], NAMES[1]], counts).tolist()
 
 
 def test_progress_and_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_ours(tmp_path / NAMES[0], Spec(games=(Game(1, 40_000), Game(2, 20_000))))
+    write_ours(tmp_path / NAMES[0], Spec(games=(Game(1, 10_000), Game(2, 5_000))))
     corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(write, "LINE_RECORDS", 1000)
-    with memory_below(5_000_000):  # 60,000 rows as Python's objects would be forty megabytes
+    with memory_below(5_000_000):  # 15,000 rows as Python's objects would be ten megabytes
         write.export(corpus, tmp_path / "out", format="jsonl", progress=lambda *now: seen.append(now))
-    assert seen == [(done, 60_000) for done in range(1000, 60_001, 1000)]
+    assert seen == [(done, 15_000) for done in range(1000, 15_001, 1000)]
 
 
-@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
-def test_duckdb_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
+def test_duckdb_reads_it(corpus: Corpus, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
-    path = tmp_path / f"rows.{format_}"
-    write.export(corpus, path, format=format_, thresholds=(8192,))
-    query = f"select session, count(*), sum(exps[1]), max(step_idx) from '{path}' group by all order by 1"
-    records = expected_rows()
-    expected = [
-        (name, sum(r["session"] == name for r in records),
-         sum(r["exps"][0] for r in records if r["session"] == name),
-         max(r["step_idx"] for r in records if r["session"] == name))
-        for name in NAMES
-    ]  # fmt: skip
-    assert duckdb.sql(query).fetchall() == expected
-    reached = duckdb.sql(f"select count(*) from '{path}' where reached_8192").fetchall()
-    assert reached == [(sum(r["reached_8192"] for r in expected_rows((8192,))),)]
+    records = expected_rows((8192,))
+    for format_ in ("parquet", "jsonl"):
+        path = tmp_path / f"rows.{format_}"
+        write.export(corpus, path, format=format_, thresholds=(8192,))
+        query = (
+            f"select count(*), sum(exps[1]), max(step_idx) from '{path}' group by session order by session"
+        )
+        expected = []
+        for name in NAMES:
+            own = [r for r in records if r["session"] == name]
+            expected.append((len(own), sum(r["exps"][0] for r in own), max(r["step_idx"] for r in own)))
+        assert duckdb.sql(query).fetchall() == expected
+        reached = duckdb.sql(f"select count(*) from '{path}' where reached_8192").fetchall()
+        assert reached == [(sum(r["reached_8192"] for r in records),)]
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl"])
-def test_polars_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
+def test_polars_reads_it(corpus: Corpus, tmp_path: Path) -> None:
     polars = pytest.importorskip("polars")
-    path = tmp_path / f"rows.{format_}"
-    write.export(corpus, path, format=format_, thresholds=(8192,))
-    reader = {"parquet": polars.read_parquet, "arrow": polars.read_ipc, "jsonl": polars.read_ndjson}[format_]
-    frame = reader(path)
-    assert frame.to_dicts() == expected_rows((8192,))
-    if format_ != "jsonl":
-        assert frame.schema["exps"] == polars.Array(polars.UInt8, 16)
+    readers = {"parquet": polars.read_parquet, "arrow": polars.read_ipc, "jsonl": polars.read_ndjson}
+    for format_, reader in readers.items():
+        path = tmp_path / f"rows.{format_}"
+        write.export(corpus, path, format=format_, thresholds=(8192,))
+        frame = reader(path)
+        assert frame.to_dicts() == expected_rows((8192,))
+        assert format_ == "jsonl" or frame.schema["exps"] == polars.Array(polars.UInt8, 16)
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow"])
-def test_pandas_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
+def test_pandas_reads_it(corpus: Corpus, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    path = tmp_path / f"runs.{format_}"
-    write.export(corpus, path, format=format_, table="runs")
-    frame = (pandas.read_parquet if format_ == "parquet" else pandas.read_feather)(path)
-    assert frame["seed"].dtype == np.uint64
-    assert frame.to_dict("records") == expected_runs()
+    for format_, reader in (("parquet", pandas.read_parquet), ("arrow", pandas.read_feather)):
+        path = tmp_path / f"runs.{format_}"
+        write.export(corpus, path, format=format_, table="runs")
+        frame = reader(path)
+        assert frame["seed"].dtype == np.uint64
+        assert frame.to_dict("records") == expected_runs()
 
 
 def test_hugging_face_datasets_reads_it(corpus: Corpus, tmp_path: Path) -> None:
@@ -244,39 +228,30 @@ def test_hugging_face_datasets_reads_it(corpus: Corpus, tmp_path: Path) -> None:
     assert (boards.dtype, boards.shape) == (np.uint8, (28, 16))
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl"])
-def test_a_full_disk_leaves_nothing(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Format
-) -> None:
-    monkeypatch.setattr("tape2048.io.durable.os.fsync", raising(OSError(28, "No space left on device")))
-    (tmp_path / "out").mkdir()
-    with pytest.raises(DiskFullError):
-        write.export(corpus, tmp_path / "out" / "rows", format=format_)
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_an_interrupt_leaves_nothing(corpus: Corpus, tmp_path: Path) -> None:
-    interrupt = raising(KeyboardInterrupt())
-    (tmp_path / "out").mkdir()
-    for format_ in COMPRESSIONS:
+def test_a_failure_leaves_nothing(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt, path = raising(KeyboardInterrupt()), tmp_path / "out" / "rows"
+    path.parent.mkdir()
+    for format_ in TABLE_FORMATS:
         with pytest.raises(KeyboardInterrupt):
-            write.export(corpus, tmp_path / "out" / "rows", format=format_, progress=interrupt)  # type: ignore[arg-type]
-    assert not list((tmp_path / "out").iterdir())
+            write.export(corpus, path, format=format_, progress=interrupt)
+        with monkeypatch.context() as full, pytest.raises(DiskFullError):
+            full.setattr("tape2048.io.durable.os.fsync", raising(OSError(28, "No space left on device")))
+            write.export(corpus, path, format=format_)
+    assert not list(path.parent.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_arguments(corpus: Corpus, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"format": "xlsx"}, "format 'xlsx'; expected one of"),
         ({"format": "parquet", "compression": "lz4"}, "compression 'lz4' of parquet"),
         ({"format": "jsonl", "compression": "zstd"}, "compression 'zstd' of jsonl"),
         ({"format": "jsonl", "table": "games"}, "table 'games'"),
         ({"format": "jsonl", "thresholds": (3,)}, "thresholds"),
-    ],
-)
-def test_wrong_arguments(corpus: Corpus, tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        write.export(corpus, tmp_path / "out", **options)
+        *(({"format": name, "u64": "text"}, "u64='text' of") for name in ("csv", "parquet", "arrow")),
+    ]
+    for options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            write.export(corpus, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -290,10 +265,10 @@ def test_a_session_is_no_corpus(corpus: Corpus, tmp_path: Path) -> None:
 
 
 def test_without_pyarrow(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tape2048.export.write.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     for format_ in ("parquet", "arrow"):
         with pytest.raises(MissingPackageError, match="pyarrow") as caught:
-            write.export(corpus, tmp_path / "out", format=format_)  # type: ignore[arg-type]
+            write.export(corpus, tmp_path / "out", format=format_)
         assert "tape2048[arrow]" in str(caught.value.hint)
     write.export(corpus, tmp_path / "out", format="jsonl")
 
@@ -321,9 +296,6 @@ def test_seeds_as_text_are_exact_for_every_reader(corpus: Corpus, tmp_path: Path
     assert [int(record["run_id"]) for record in read(tmp_path / "rows.jsonl", "jsonl")] == [
         record["run_id"] for record in expected_rows()
     ]
-    for format_ in ("csv", "parquet", "arrow"):
-        with pytest.raises(ValueError, match="u64='text' of"):
-            write.export(corpus, tmp_path / "no", format=format_, u64="text")  # type: ignore[arg-type]
 
 
 def test_exact_readers_of_numbers(corpus: Corpus, tmp_path: Path) -> None:
@@ -358,34 +330,23 @@ def traces(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
     return root, records
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl", "csv"])
-def test_run_files_summed_up(
-    traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path, format_: Format
-) -> None:
-    root, records = traces
-    (root / "bad.a2run").write_bytes(b"A2T1 and nothing")
-    seen: list[tuple[int, int]] = []
-    table, skipped = run_file_table([open_source(root)], (16,), lambda *now: seen.append(now))
-    assert seen[-1] == (5, 5)
-    assert [(one.run, one.error) for one in skipped] == [(str(root / "bad.a2run"), "TruncatedError")]
-    assert write.write_table(table, tmp_path / "out", format=format_) == 4
-    found = read(tmp_path / "out", format_)
-    for record in found:
-        assert np.float32(record.pop("elapsed_s")) == np.float32(0.1)
-    assert found == [{name: value for name, value in one.items() if name != "elapsed_s"} for one in records]
-
-
-def test_run_files_and_other_sources(traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_run_files_summed_up(traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     root, records = traces
     convert(root, tmp_path / "all.a2pack")
-    table, skipped = run_file_table([open_source(root / "b.a2run"), open_source(tmp_path / "all.a2pack")])
-    write.write_table(table, tmp_path / "out.csv", format="csv")
-    assert not skipped
-    found = read(tmp_path / "out.csv", "csv")
-    assert [one["max_score"] for one in found] == [records[2]["max_score"]] + [
-        r["max_score"] for r in records
-    ]
-    assert [one["source"] for one in found][:2] == [str(root / "b.a2run"), f"{tmp_path}/all.a2pack: entry 0"]
+    (root / "bad.a2run").write_bytes(b"A2T1 and nothing")
+    seen: list[tuple[int, int]] = []
+    sources = [open_source(root), open_source(tmp_path / "all.a2pack")]
+    table, skipped = run_file_table(sources, (16,), lambda *now: seen.append(now))
+    assert seen[-1] == (9, 9)
+    assert [(one.run, one.error) for one in skipped] == [(str(root / "bad.a2run"), "TruncatedError")]
+    packed = [one | {"source": f"{tmp_path}/all.a2pack: entry {i}"} for i, one in enumerate(records)]
+    for format_ in TABLE_FORMATS:
+        assert write.write_table(table, tmp_path / format_, format=format_) == 8
+        found = read(tmp_path / format_, format_)
+        for record in found:
+            assert np.float32(record["elapsed_s"]) == np.float32(0.1)
+            record["elapsed_s"] = 0.1
+        assert found == records + packed
 
 
 #: Columns as exported: NaN, bits of bfloat16 as float32, the largest integers.
@@ -418,9 +379,9 @@ def cells(path: Path, format_: str, name: str) -> Any:
     return lines if len(names) > 1 else [line[0] for line in lines]
 
 
-@pytest.mark.parametrize("format_", COMPRESSIONS)
+@pytest.mark.parametrize("format_", TABLE_FORMATS)
 @pytest.mark.parametrize("overlay", [False, True])
-def test_columns_of_sessions(root: Path, tmp_path: Path, format_: Format, overlay: bool) -> None:
+def test_columns_of_sessions(root: Path, tmp_path: Path, format_: str, overlay: bool) -> None:
     """Of every row of a corpus or a view, and none with the runs."""
     corpus = Corpus.open(root, columns=tmp_path / "columns" if overlay else None)
     numbers = write_columns(corpus)

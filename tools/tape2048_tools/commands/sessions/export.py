@@ -9,6 +9,7 @@ import click
 
 from tape2048.base.text import split_words
 from tape2048.errors import NotASessionError
+from tape2048.formats.registry import FORMATS, TABLE_FORMATS
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,
@@ -29,14 +30,11 @@ if TYPE_CHECKING:
 
     from tape2048.conversion.sources import RunSource
     from tape2048.export.table import TableName
-    from tape2048.export.write import Format
     from tape2048.formats.dataset_layout import SkippedRun
     from tape2048.runs.jsonl import U64
 
 #: The value of ``--out`` for standard output.
 _STDOUT = "-"
-#: Formats that can go to a pipe.
-_LINES = ("jsonl", "csv")
 
 
 def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -64,7 +62,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["parquet", "arrow", "jsonl", "csv"]),
+    type=click.Choice(TABLE_FORMATS),
     required=True,
     help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
 )
@@ -91,7 +89,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 def command(
     *,
     sources: Sequence[Path],
-    format_: Format,
+    format_: str,
     rows: bool,
     out: Path | None,
     labels: tuple[int, ...],
@@ -116,14 +114,15 @@ def command(
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
     from tape2048.export.table import make_table, run_file_table
-    from tape2048.export.write import COMPRESSIONS, default_path, write_lines, write_table
+    from tape2048.export.write import default_path, write_lines, write_table
 
-    if compression is not None and compression not in COMPRESSIONS[format_]:
+    holds = FORMATS[format_]
+    if compression is not None and compression not in holds.compressions:
         raise click.UsageError(
-            f"--compression {compression}: {format_} supports {', '.join(COMPRESSIONS[format_])}"
+            f"--compression {compression}: {format_} supports {', '.join(holds.compressions)}"
         )
     to_stdout = out is not None and str(out) == _STDOUT
-    if to_stdout and format_ not in _LINES:
+    if to_stdout and not holds.is_text:
         raise click.UsageError(f"--out -: {format_} needs a file; only jsonl and csv can go to a pipe")
     if u64 != "number" and format_ != "jsonl":
         raise click.UsageError(f"--u64 {u64}: {format_} holds every integer unchanged. --u64 is for jsonl")
