@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-#: Runs the command in this process, or in a process of its own: the fixtures ``tape`` and ``process``.
+from tape2048.errors import TapeError
+
+#: The fixtures that run the command: here, as a process, or either with a check of the exit code.
+Cli = Callable[..., "Outcome"]
 Tape = Callable[..., "Outcome"]
 Process = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -206,6 +209,28 @@ class Outcome(NamedTuple):
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(tape: Tape, process: Process) -> Cli:
+    """Run ``tape2048`` here, or with ``process=True`` as a process, and check the exit code.
+
+    The first argument is split into words. ``expect`` is a code, or the class of an error.
+    """
+
+    def run_command(
+        line: str = "", *args: object, expect: int | type[TapeError] = 0, **options: Any
+    ) -> Outcome:
+        words = [*line.split(), *map(str, args)]
+        if options.pop("process", False):
+            ended = process(*words, **options)
+            done = Outcome(ended.returncode, ended.stdout, ended.stderr)
+        else:
+            done = tape(*words)
+        assert done.code == (expect if isinstance(expect, int) else expect.exit_code), (words, done)
+        return done
+
+    return run_command
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from tape2048.session.session import Session, sessions
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 ANNOTATE = ("annotate", "--player", "greedy")
 NAMES = ["values", "best", "loss", "luck"]
@@ -18,14 +18,14 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
-def test_shares_make_what_one_process_makes(tape: Tape, root: Path, tmp_path: Path) -> None:
+def test_shares_make_what_one_process_makes(cli: Cli, root: Path, tmp_path: Path) -> None:
     first = sessions(root)[0]
     before = files(first)
-    made = tape(*ANNOTATE, root, "--out", tmp_path / "alone", "--json")
-    assert (made.code, made.json["columns"], len(made.json["sessions"])) == (0, NAMES, 2)
+    made = cli(*ANNOTATE, root, "--out", tmp_path / "alone", "--json")
+    assert (made.json["columns"], len(made.json["sessions"])) == (NAMES, 2)
     for share, status in (("1/2", "waiting"), ("2/2", "made"), ("1/2", "there")):
         how = ("--out", tmp_path / "shared", "--chunk-rows", "30", "--json")
-        done = tape(*ANNOTATE, root, "--shard", share, *how)
+        done = cli(*ANNOTATE, root, "--shard", share, *how)
         assert {line["status"] for line in done.json["sessions"]} == {status}
     for session in sessions(root):
         assert files(tmp_path / "alone" / session.name) == files(tmp_path / "shared" / session.name)
@@ -35,35 +35,35 @@ def test_shares_make_what_one_process_makes(tape: Tape, root: Path, tmp_path: Pa
     assert info.facts["player_sha256"] == made.json["player_sha256"]
 
 
-def test_an_overlay_refuses_two_sessions_of_one_name(tape: Tape, session: Path, tmp_path: Path) -> None:
+def test_an_overlay_refuses_two_sessions_of_one_name(cli: Cli, session: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / session.name
     shutil.copytree(session, other)
-    done = tape(*ANNOTATE, session, other, "--out", tmp_path / "columns")
-    assert (done.code, f"has the name of {session}" in done.err) == (5, True)
-    assert tape(*ANNOTATE, session, other).code == 0
+    done = cli(*ANNOTATE, session, other, "--out", tmp_path / "columns", expect=5)
+    assert f"has the name of {session}" in done.err
+    cli(*ANNOTATE, session, other)
 
 
-def test_columns_of_another_player_stay(tape: Tape, session: Path) -> None:
-    assert tape(*ANNOTATE, session).code == 0
+def test_columns_of_another_player_stay(cli: Cli, session: Path) -> None:
+    cli(*ANNOTATE, session)
     before = files(session)
-    other = tape("annotate", session, "--player", "expectimax")
-    assert (other.code, "player_sha256 is" in other.err, "--force" in other.err) == (4, True, True)
+    other = cli("annotate", session, "--player", "expectimax", expect=4)
+    assert ("player_sha256 is" in other.err, "--force" in other.err) == (True, True)
     assert files(session) == before
-    assert "was complete" in tape(*ANNOTATE, session).out
-    assert tape("annotate", session, "--player", "expectimax", "--force").code == 0
+    assert "was complete" in cli(*ANNOTATE, session).out
+    cli("annotate", session, "--player", "expectimax", "--force")
     assert files(session) != before
 
 
-def test_a_dry_run_writes_nothing(tape: Tape, root: Path, empty_session: Path) -> None:
+def test_a_dry_run_writes_nothing(cli: Cli, root: Path, empty_session: Path) -> None:
     before = [files(path) for path in sessions(root)]
-    facts = tape(*ANNOTATE, root, "--dry-run", "--json").json
+    facts = cli(*ANNOTATE, root, "--dry-run", "--json").json
     rows = sum(len(Session.open(path)) for path in sessions(root))
     assert (facts["rows"], facts["sessions"], facts["bytes"]) == (rows, 2, 25 * rows)
     assert facts["rows_per_s"] > 0
-    assert "Nothing was written" in tape(*ANNOTATE, root, "--dry-run").out
-    assert tape(*ANNOTATE, empty_session, "--dry-run").code == 0
+    assert "Nothing was written" in cli(*ANNOTATE, root, "--dry-run").out
+    cli(*ANNOTATE, empty_session, "--dry-run")
     assert [files(path) for path in sessions(root)] == before
-    assert tape(*ANNOTATE, empty_session).code == 0
+    cli(*ANNOTATE, empty_session)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_dry_run_writes_nothing(tape: Tape, root: Path, empty_session: Path) -
         ([*ANNOTATE, "{session}", "--engine", "ray", "--shard", "1/2"], 2, "use only one"),
     ],
 )  # fmt: skip
-def test_makers_refuse(tape: Tape, session: Path, args: list[str], code: int, said: str) -> None:
+def test_makers_refuse(cli: Cli, session: Path, args: list[str], code: int, said: str) -> None:
     runs = session.parent.with_name("games.jsonl")
     runs.touch()
     before = files(session)
-    done = tape(*(word.format(session=session, runs=runs) for word in args))
-    assert (done.code, said in done.err) == (code, True), done.err
+    done = cli(*(word.format(session=session, runs=runs) for word in args), expect=code)
+    assert said in done.err, done.err
     assert files(session) == before

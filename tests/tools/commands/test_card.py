@@ -15,7 +15,7 @@ from huggingface_hub import DatasetCard, constants
 from tape2048 import Corpus, Session, sessions
 from tape2048.base.intervals import wilson
 
-from ..conftest import META, Game, Tape, write_session
+from ..conftest import META, Cli, Game, write_session
 
 REVISION = "a" * 40
 URL = "https://huggingface.co/datasets/someone/games"
@@ -60,9 +60,9 @@ def cached(root: Path, cache: Path) -> Path:
     return repo / "snapshots" / REVISION
 
 
-def test_the_hub_reads_the_front_matter(tape: Tape, root: Path) -> None:
+def test_the_hub_reads_the_front_matter(cli: Cli, root: Path) -> None:
     title = 'Games: "2048"\n<b>&'
-    assert tape("card", root, "--title", title, "--license", "cc-by-4.0", "--url", URL).code == 0
+    cli("card", root, "--title", title, "--license", "cc-by-4.0", "--url", URL)
     facts = front_matter(root)
     assert facts["pretty_name"] == title.replace("\n", r"\n")
     assert (facts["license"], facts["viewer"]) == ("cc-by-4.0", False)
@@ -71,8 +71,8 @@ def test_the_hub_reads_the_front_matter(tape: Tape, root: Path) -> None:
     assert all(isinstance(tag, str) for tag in facts["tags"])
 
 
-def test_tables_have_the_numbers(tape: Tape, root: Path) -> None:
-    assert tape("card", root).code == 0
+def test_tables_have_the_numbers(cli: Cli, root: Path) -> None:
+    cli("card", root)
     text = (root / "README.md").read_text()
     low, high = (f"{100 * bound:.1f}" for bound in wilson(8, 16)[1:])
     assert f"| 2048 | 8 | 50% ({low}-{high}) |" in text
@@ -86,10 +86,10 @@ def test_tables_have_the_numbers(tape: Tape, root: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:rdflib")
-def test_mlcroissant_finds_no_error(tape: Tape, root: Path) -> None:
+def test_mlcroissant_finds_no_error(cli: Cli, root: Path) -> None:
     import mlcroissant  # late: it takes seconds
 
-    done = tape("card", root, "--url", URL, "--json")
+    done = cli("card", root, "--url", URL, "--json")
     assert done.json["upload"].startswith(f"hf upload someone/games {root} . ")
     assert done.json["files"] == ["README.md", "croissant.json"]
     document = json.loads((root / "croissant.json").read_bytes())
@@ -108,10 +108,10 @@ def test_mlcroissant_finds_no_error(tape: Tape, root: Path) -> None:
 
 
 def test_the_snapshot_opens_as_printed(
-    tape: Tape, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tape("card", root, "--url", URL).code == 0
-    before = tape("list", root, "--json").json
+    cli("card", root, "--url", URL)
+    before = cli("list", root, "--json").json
     snapshot = cached(root, tmp_path / "hub")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -120,73 +120,70 @@ def test_the_snapshot_opens_as_printed(
     here = Corpus.open(root).split(train=0.8, val=0.2)["val"].runs["seed"]
     assert names["parts"]["val"].runs["seed"].tolist() == here.tolist()
     assert set(names["batch"]) >= {"tokens", "labels"}
-    assert tape("validate", snapshot).code == 0
+    cli("validate", snapshot)
     for option in ("--scores", "--no-scores"):
-        after = tape("list", snapshot, option, "--json").json
+        after = cli("list", snapshot, option, "--json").json
         assert after["total"]["bytes"] == before["total"]["bytes"]
     assert after["sessions"][0]["mean_score"] is None  # from the manifest alone
     (snapshot / sessions(root)[0].name / "steps.npy").resolve().unlink()
-    broken = tape("list", snapshot)
-    assert broken.code == 1
+    broken = cli("list", snapshot, expect=1)
     assert "steps.npy is listed, and missing" in broken.out
 
 
-def test_other_files_disturb_nothing(tape: Tape, root: Path) -> None:
+def test_other_files_disturb_nothing(cli: Cli, root: Path) -> None:
     """With local_dir, snapshot_download adds files of its own."""
-    assert tape("card", root).code == 0
+    cli("card", root)
     (root / ".gitattributes").write_text("*.npy filter=lfs\n")
     (root / ".cache/huggingface/download").mkdir(parents=True)
     (root / ".cache/huggingface/CACHEDIR.TAG").write_text("")
     assert len(Corpus.open(root).sessions) == 2
-    assert tape("validate", root).code == 0
-    assert tape("list", root, "--json").json["broken"] == []
-    assert tape("recover", root).code == 0
-    assert tape("card", root).code == 0
-    pruned = tape("prune", root, "--max-sessions", "1", "--json")
-    assert pruned.code == 0
+    cli("validate", root)
+    assert cli("list", root, "--json").json["broken"] == []
+    cli("recover", root)
+    cli("card", root)
+    cli("prune", root, "--max-sessions", "1", "--json")
     assert len(sessions(root)) == 1
     left = {".cache", ".gitattributes", "README.md", "croissant.json"}
     assert left <= {path.name for path in root.iterdir()}
 
 
-def test_sessions_of_others_have_unknown_facts(tape: Tape, root: Path) -> None:
+def test_sessions_of_others_have_unknown_facts(cli: Cli, root: Path) -> None:
     write_session(root / "20260103T000000Z_model=x", [Game(1, 9, 99, 256)], {})
-    assert tape("card", root).code == 0
+    cli("card", root)
     text = (root / "README.md").read_text()
     assert "| sample rate of positions | 1, unknown |" in text
     assert "Some sessions do not record their rules." in text
 
 
-def test_damage_writes_nothing(tape: Tape, root: Path) -> None:
+def test_damage_writes_nothing(cli: Cli, root: Path) -> None:
     steps = sessions(root)[1] / "steps.npy"
     content = bytearray(steps.read_bytes())
     content[5000] ^= 1
     steps.write_bytes(content)
     before = sorted(root.iterdir())
-    done = tape("card", root, "--force")
-    assert done.code == 4
+    done = cli("card", root, "--force", expect=4)
     assert f"{steps.parent}: damaged: " in done.err
     assert f"tape2048 validate {root}" in done.err
     assert sorted(root.iterdir()) == before
-    assert tape("card", root / "missing").code == 3
-    assert tape("card", sessions(root)[0]).code == 8
+    cli("card", root / "missing", expect=3)
+    cli("card", sessions(root)[0], expect=8)
 
 
-def test_a_file_of_somebody_is_kept(tape: Tape, root: Path) -> None:
+def test_a_file_of_somebody_is_kept(cli: Cli, root: Path) -> None:
     """Only a file exactly as the command wrote it is replaced without --force."""
     readme, croissant = root / "README.md", root / "croissant.json"
-    assert tape("card", root).code == 0
-    assert tape("card", root, "--title", "other").code == 0
+    cli("card", root)
+    cli("card", root, "--title", "other")
     written = readme.read_text()
     readme.write_text(written + "by me\n")
     croissant.unlink()
-    done = tape("card", root)
-    assert (done.code, readme.read_text()) == (6, written + "by me\n")
+    done = cli("card", root, expect=6)
+    assert readme.read_text() == written + "by me\n"
     assert "--force" in done.err
     assert not croissant.exists()
-    assert tape("card", root, "--force", "--title", "other").code == 0
+    cli("card", root, "--force", "--title", "other")
     assert readme.read_text() == written
     croissant.unlink()
     croissant.mkdir()
-    assert tape("card", root, "--force", "--title", "more").code == 6
+    cli("card", root, "--force", "--title", "more", expect=6)
     assert readme.read_text() == written

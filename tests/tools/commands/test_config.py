@@ -12,13 +12,13 @@ from tape2048.settings.fields import settings_of
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective, load_config
 from tape2048_tools.options.recorder import sample_toml, settings_table
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 SETTINGS = settings_of(RecorderConfig)
 
 
-def test_show_lists_every_setting(tape: Tape) -> None:
-    lines = [line.split() for line in tape("config", "show").out.splitlines()]
+def test_show_lists_every_setting(cli: Cli) -> None:
+    lines = [line.split() for line in cli("config show").out.splitlines()]
     assert lines[0] == ["setting", "value"]
     assert [line[0] for line in lines[1:]] == list(SETTINGS)
     assert ["model_tag", "ntuple"] in lines
@@ -26,11 +26,11 @@ def test_show_lists_every_setting(tape: Tape) -> None:
 
 
 def test_show_says_where_each_value_comes_from(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\nlook_below = 2\n')
     monkeypatch.setenv("TAPE2048_ROTATE_S", "1h")
-    out = tape("config", "show", "--config", "r.toml", "--workers", "2", "--record-action", "--origin").out
+    out = cli("config show --config r.toml --workers 2 --record-action --origin").out
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert lines["out_dir"] == ["x", "r.toml:1"]
     assert lines["player_args"] == ["look_below=2", "r.toml:2"]
@@ -40,8 +40,8 @@ def test_show_says_where_each_value_comes_from(
     assert lines["seed"] == ["random", "default"]
 
 
-def test_show_json_is_what_a_session_records(tape: Tape) -> None:
-    document = tape("config", "show", "--seed", str(2**64 - 1), "--json").json
+def test_show_json_is_what_a_session_records(cli: Cli) -> None:
+    document = cli("config show --seed", str(2**64 - 1), "--json").json
     loaded = load_config({"seed": 2**64 - 1}, {})
     assert document["config"] == effective(loaded.config)
     assert document["config_sha256"] == config_sha256(loaded.config)
@@ -49,29 +49,27 @@ def test_show_json_is_what_a_session_records(tape: Tape) -> None:
     assert document["file"] is None
 
 
-def test_show_markdown_is_the_reference_table(tape: Tape) -> None:
-    assert tape("config", "show", "--markdown").out == settings_table()
+def test_show_markdown_is_the_reference_table(cli: Cli) -> None:
+    assert cli("config show --markdown").out == settings_table()
 
 
 @pytest.mark.parametrize(
     "args",
     [["--workers", "many"], ["--config", "missing.toml"], ["--max-ram-mb", "1"], ["--player", "x:a=1,a=2"]],
 )
-def test_show_refuses_what_record_would_refuse(tape: Tape, args: list[str]) -> None:
-    done = tape("config", "show", *args)
-    assert done.code == errors.ConfigError.exit_code
+def test_show_refuses_what_record_would_refuse(cli: Cli, args: list[str]) -> None:
+    done = cli("config show", *args, expect=errors.ConfigError)
     assert done.out == ""
     assert done.err.startswith("tape2048: error: ")
     assert "\nhint: " in done.err
 
 
-def test_an_unknown_flag_names_the_nearest(tape: Tape) -> None:
-    done = tape("config", "show", "--rotate-step", "5")
-    assert done.code == 2
+def test_an_unknown_flag_names_the_nearest(cli: Cli) -> None:
+    done = cli("config show --rotate-step 5", expect=2)
     assert "--rotate-steps" in done.err
 
 
-def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
+def test_every_flag_reaches_the_configuration(cli: Cli) -> None:
     values = {
         "player": "python:m:f", "lanes": 21, "model_dir": "d", "model_files": "*.pt",
         "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4, "lease": 2,
@@ -90,14 +88,13 @@ def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
         if value is not True
         for part in (SETTINGS[name].flag, str(value))
     ]
-    document = tape("config", "show", "--json", "--record-action", *args).json
+    document = cli("config show --json --record-action", *args).json
     assert document["config"] == {**values, "player_args": {}, "sampling": {}}
-    assert tape("config", "show", "--json", "--no-record-action").json["config"]["record_action"] is False
+    assert cli("config show --json --no-record-action").json["config"]["record_action"] is False
 
 
-def test_init_writes_a_sample_that_record_takes(tape: Tape, tmp_path: Path) -> None:
-    done = tape("config", "init")
-    assert done.code == 0
+def test_init_writes_a_sample_that_record_takes(cli: Cli, tmp_path: Path) -> None:
+    done = cli("config init")
     assert "tape2048 record --config recorder.toml" in done.out
     file = tmp_path / "recorder.toml"
     assert file.read_text() == sample_toml()
@@ -105,34 +102,32 @@ def test_init_writes_a_sample_that_record_takes(tape: Tape, tmp_path: Path) -> N
     assert stat.S_IMODE(file.stat().st_mode) & 0o444
 
 
-def test_init_replaces_nothing_unless_told_to(tape: Tape, tmp_path: Path) -> None:
+def test_init_replaces_nothing_unless_told_to(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("workers = 1\n")
-    done = tape("config", "init", "--out", file)
-    assert done.code == errors.NameTakenError.exit_code
+    done = cli("config init --out", file, expect=errors.NameTakenError)
     assert "--force" in done.err
     assert file.read_text() == "workers = 1\n"
-    assert tape("config", "init", "--out", file, "--force").code == 0
+    cli("config init --out", file, "--force")
     assert file.read_text() == sample_toml()
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left beside it"
 
 
-def test_init_replaces_nothing_but_a_file(tape: Tape, tmp_path: Path) -> None:
+def test_init_replaces_nothing_but_a_file(cli: Cli, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        assert tape("config", "init", "--out", path, "--force").code == errors.NameTakenError.exit_code
+        cli("config init --out", path, "--force", expect=errors.NameTakenError)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
-def test_a_file_may_have_any_name(tape: Tape, tmp_path: Path) -> None:
-    assert "wrote [red]x.toml; " in tape("config", "init", "--out", "[red]x.toml").out
+def test_a_file_may_have_any_name(cli: Cli, tmp_path: Path) -> None:
+    assert "wrote [red]x.toml; " in cli("config init --out [red]x.toml").out
     assert (tmp_path / "[red]x.toml").exists()
 
 
-def test_init_into_nowhere_is_an_error(tape: Tape, tmp_path: Path) -> None:
+def test_init_into_nowhere_is_an_error(cli: Cli, tmp_path: Path) -> None:
     for force in ([], ["--force"]):
-        done = tape("config", "init", "--out", tmp_path / "missing/r.toml", *force)
-        assert done.code == errors.StorageError.exit_code
+        done = cli("config init --out", tmp_path / "missing/r.toml", *force, expect=errors.StorageError)
         assert str(tmp_path / "missing/r.toml") in done.err
 
 
@@ -148,6 +143,6 @@ def test_the_uncommented_sample_is_the_defaults(tmp_path: Path) -> None:
     assert {origin.kind for origin in loaded.origins.values()} == {"file"}
 
 
-def test_the_sample_goes_to_standard_output(tape: Tape, tmp_path: Path) -> None:
-    assert tape("config", "init", "--out", "-").out == sample_toml()
+def test_the_sample_goes_to_standard_output(cli: Cli, tmp_path: Path) -> None:
+    assert cli("config init --out -").out == sample_toml()
     assert not (tmp_path / "-").exists()

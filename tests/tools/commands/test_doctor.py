@@ -12,7 +12,7 @@ from tests.sdk.builders import raising
 from tape2048_tools.machine import doctor
 from tape2048_tools.machine.doctor import Machine
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 
 class Space(NamedTuple):
@@ -234,22 +234,19 @@ def test_this_machine_answers(tmp_path: Path) -> None:
     assert machine.version("no-such-package") is None
 
 
-def test_the_command(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "recorder.toml"
     config.write_text(CONFIG)
     monkeypatch.setattr("tape2048_tools.machine.doctor.Machine", Told)
-    done = tape("doctor", "--config", config)
-    assert done.code == 0
+    done = cli("doctor --config", config)
     assert all(line.startswith(("ok ", " ")) for line in done.out.splitlines())
     monkeypatch.setattr(
         "tape2048_tools.machine.doctor.Machine",
         lambda: Told(filesystem=("ext4", {"ro"}), env=dict(os.environ)),
     )
-    done = tape("doctor", "--config", config)
-    assert done.code == 1
+    done = cli("doctor --config", config, expect=1)
     assert "remount,rw" in done.out
-    document = tape("doctor", "--config", config, "--json")
-    assert document.code == 1
+    document = cli("doctor --config", config, "--json", expect=1)
     assert not document.json["ok"]
     assert {check["name"] for check in document.json["checks"]} >= {
         "configuration", "out_dir", "memory", "torch",

@@ -4,14 +4,13 @@ from pathlib import Path
 
 from tape2048 import errors
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-def test_files_are_those_of_the_checkout(tape: Tape, tmp_path: Path) -> None:
-    done = tape("examples", "--out", str(tmp_path / "new"))
-    assert done.code == 0, done.err
+def test_files_are_those_of_the_checkout(cli: Cli, tmp_path: Path) -> None:
+    cli("examples --out", str(tmp_path / "new"))
     expected = [
         *(path for path in (CHECKOUT / "examples").iterdir() if path.is_file()),
         *(CHECKOUT / "config").glob("*.toml"),
@@ -22,12 +21,11 @@ def test_files_are_those_of_the_checkout(tape: Tape, tmp_path: Path) -> None:
     assert {"imitate.py", "train_critic.py", "recorder.toml"} <= set(written)
 
 
-def test_nothing_is_replaced_unasked(tape: Tape, tmp_path: Path) -> None:
+def test_nothing_is_replaced_unasked(cli: Cli, tmp_path: Path) -> None:
     mine = tmp_path / "imitate.py"
     mine.write_text("mine")
-    refused = tape("examples", "--out", str(tmp_path))
-    assert refused.code == errors.NameTakenError.exit_code
+    refused = cli("examples --out", str(tmp_path), expect=errors.NameTakenError)
     assert "imitate.py: the file exists" in refused.err
     assert mine.read_text() == "mine"
-    assert tape("examples", "--out", str(tmp_path), "--force").code == 0
+    cli("examples --out", str(tmp_path), "--force")
     assert mine.read_text() != "mine"

@@ -12,7 +12,7 @@ from tests.sdk.builders import raising
 from tape2048 import Session, errors, sessions
 from tape2048_recorder.daemon.instance import Instance
 
-from ..conftest import GAMES, META, Tape, write_foreign_session, write_session
+from ..conftest import GAMES, META, Cli, write_foreign_session, write_session
 
 
 @pytest.fixture
@@ -29,19 +29,19 @@ def halves(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_merging_and_removing(tape: Tape, halves: list[Path]) -> None:
+def test_merging_and_removing(cli: Cli, halves: list[Path]) -> None:
     root = halves[0].parent
-    document = tape("merge", *halves, "--out", root, "--remove", "--json").json
+    document = cli("merge", *halves, "--out", root, "--remove", "--json").json
     assert sorted(document["removed"]) == [str(path) for path in halves]
     (merged,) = sessions(root)
     assert document["path"] == str(merged)
     assert (document["games"], document["rows"], document["renumbered"]) == (4, 200, True)
-    assert tape("validate", merged).code == 0
+    cli("validate", merged)
     assert Session.open(merged).runs["seed"].tolist() == [game.seed for game in GAMES]
 
 
 def test_an_original_is_removed_or_not_and_never_both(
-    tape: Tape, halves: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, halves: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the directory cannot be flushed after its files are gone, a power failure may bring them back."""
     results = iter([None, OSError(5, "Input/output error")])
@@ -51,61 +51,56 @@ def test_an_original_is_removed_or_not_and_never_both(
             raise error
 
     monkeypatch.setattr("tape2048.maintenance.removal.fsync_dir", refuse_the_second)
-    done = tape("merge", *halves, "--out", tmp_path / "out", "--remove", "--json")
-    assert done.code == 1
+    done = cli("merge", *halves, "--out", tmp_path / "out", "--remove", "--json", expect=1)
     assert done.json["removed"] == []
     assert [entry["path"] for entry in done.json["not_removed"]] == [str(path) for path in halves]
     assert all("Input/output error" in entry["why"] for entry in done.json["not_removed"])
 
 
-def test_merging_keeps_the_originals_unless_told(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
-    done = tape("merge", *halves, "--out", tmp_path / "out")
-    assert done.code == 0
+def test_merging_keeps_the_originals_unless_told(cli: Cli, halves: list[Path], tmp_path: Path) -> None:
+    done = cli("merge", *halves, "--out", tmp_path / "out")
     assert "2 sessions, 4 games, 200 rows" in done.out
     assert "renumbered" in done.out
     assert len(sessions(halves[0].parent)) == 2
 
 
 @pytest.mark.parametrize("paths", [("20260102T*_model=greedy",), ("nowhere", "20260102T*_model=greedy")])
-def test_missing_sessions_are_refused(tape: Tape, tmp_path: Path, paths: tuple[str, ...]) -> None:
+def test_missing_sessions_are_refused(cli: Cli, tmp_path: Path, paths: tuple[str, ...]) -> None:
     """A pattern that matches nothing reaches the command as it is; no session is unfit to be removed."""
-    plain = tape("merge", *paths, "--out", tmp_path)
-    done = tape("merge", *paths, "--out", tmp_path, "--remove")
-    assert (done.code, done.err) == (plain.code, plain.err)
+    plain = cli("merge", *paths, "--out", tmp_path)
+    done = cli("merge", *paths, "--out", tmp_path, "--remove", expect=plain.code)
+    assert done.err == plain.err
     assert "cannot be removed" not in done.err
 
 
-def test_an_original_that_is_read_stays_and_is_said(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
+def test_an_original_that_is_read_stays_and_is_said(cli: Cli, halves: list[Path], tmp_path: Path) -> None:
     session = Session.open(halves[1])
-    done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
-    assert done.code == 1
+    done = cli("merge", *halves, "--out", tmp_path / "out", "--remove", expect=1)
     assert "not removed" in done.out
     del session
     assert len(sessions(tmp_path / "out")) == 1
 
 
-def test_unsafe_removal_is_refused_first(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
+def test_unsafe_removal_is_refused_first(cli: Cli, halves: list[Path], tmp_path: Path) -> None:
     """Other files, unfinished columns, and columns that the new session would lack."""
     session = Session.open(halves[0])
     session.write_column("loss", np.zeros(len(session), np.float32))
     del session
     for name, why in ((".loss.partial", "unfinished column"), ("notes.txt", "notes.txt"), ("", "loss: ")):
         (halves[0] / name).mkdir(exist_ok=True)
-        done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
-        assert done.code == errors.MaintenanceError.exit_code
+        done = cli("merge", *halves, "--out", tmp_path / "out", "--remove", expect=errors.MaintenanceError)
         assert why in done.err
         if name:
             (halves[0] / name).rmdir()
     assert not (tmp_path / "out").exists()
 
 
-def test_what_has_findings_is_put_away_with_the_reason(tape: Tape, root: Path, session: Path) -> None:
+def test_what_has_findings_is_put_away_with_the_reason(cli: Cli, root: Path, session: Path) -> None:
     data = bytearray((session / "steps.npy").read_bytes())
     data[-1] ^= 1
     (session / "steps.npy").write_bytes(data)
     before = {file.name: file.read_bytes() for file in session.iterdir()}
-    done = tape("validate", root, "--quarantine")
-    assert done.code == 1
+    done = cli("validate", root, "--quarantine", expect=1)
     away = root / ".quarantine" / session.name
     assert f"moved to {away}" in done.out
     assert {file.name: file.read_bytes() for file in away.iterdir()} == before
@@ -113,72 +108,68 @@ def test_what_has_findings_is_put_away_with_the_reason(tape: Tape, root: Path, s
     assert (reason["was"], reason["by"]) == (str(session), "tape2048 validate")
     assert reason["findings"][0]["error"] == "ChecksumError"
     assert len(sessions(root)) == 1
-    assert tape("validate", root, "--quarantine").code == 0
-    listed = tape("list", root)
-    assert listed.code == 0
+    cli("validate", root, "--quarantine")
+    listed = cli("list", root)
     assert "1 in " in listed.out
-    assert tape("list", root, "--json").json["quarantined"] == 1
+    assert cli("list", root, "--json").json["quarantined"] == 1
     shutil.copytree(away, session)  # the same name again
-    moved = tape("validate", session, "--quarantine", "--json").json["sessions"][0]["quarantined"]
+    moved = cli("validate", session, "--quarantine", "--json").json["sessions"][0]["quarantined"]
     assert moved == f"{away}-2"
-    assert tape("list", root, "--json").json["quarantined"] == 2
+    assert cli("list", root, "--json").json["quarantined"] == 2
 
 
-def test_sessions_stay_without_flag_or_findings(tape: Tape, root: Path, session: Path) -> None:
-    assert tape("validate", root, "--quarantine").code == 0
+def test_sessions_stay_without_flag_or_findings(cli: Cli, root: Path, session: Path) -> None:
+    cli("validate", root, "--quarantine")
     (session / "manifest.json").unlink()
-    assert tape("validate", root).code == 1
+    cli("validate", root, expect=1)
     assert len(sessions(root)) == 2
     assert not (root / ".quarantine").exists()
 
 
-def test_a_session_that_is_read_is_not_put_away(tape: Tape, root: Path, session: Path) -> None:
+def test_a_session_that_is_read_is_not_put_away(cli: Cli, root: Path, session: Path) -> None:
     opened = Session.open(session)
     (session / "manifest.json").unlink()
-    done = tape("validate", session, "--quarantine")
-    assert done.code == 1
+    done = cli("validate", session, "--quarantine", expect=1)
     assert "BusyError" in done.out
     assert session.is_dir()
     del opened
 
 
 def test_what_the_device_does_not_give_is_not_put_away(
-    tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "preadv", raising(OSError(5, "Input/output error")))
-    done = tape("validate", session, "--quarantine", "--json")
-    assert done.code == 1
+    done = cli("validate", session, "--quarantine", "--json", expect=1)
     assert session.is_dir()
     assert "Input/output error" in done.out
 
 
 def test_many_sessions_are_listed_by_their_manifests(
-    tape: Tape, root: Path, session: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, root: Path, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = tape("list", root, "--json").json
+    full = cli("list", root, "--json").json
     monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
-    document = tape("list", root, "--json").json
+    document = cli("list", root, "--json").json
     assert (full["scores"], document["scores"]) == (True, False)
     assert document["total"]["rows"] == full["total"]["rows"]
     assert document["total"]["bytes"] == full["total"]["bytes"]
     assert {entry["mean_score"] for entry in document["sessions"]} == {None}
-    assert tape("list", root, "--json", "--scores").json == full
-    lines = tape("list", root).out.splitlines()
+    assert cli("list", root, "--json", "--scores").json == full
+    lines = cli("list", root).out.splitlines()
     assert lines[0].split() == ["session", "rows", "games", "size", "note"]
     assert lines[1].split()[:3] == [session.name, "200", "4"]
     assert lines[3].split()[:4] == ["2", "sessions", "300", "6"]
     assert "--scores reads them" in lines[4]
-    assert "mean score" in tape("list", root, "--scores").out
+    assert "mean score" in cli("list", root, "--scores").out
     (session / "steps.npy").write_bytes(b"")
-    broken = tape("list", root)
-    assert broken.code == 1
+    broken = cli("list", root, expect=1)
     assert "TruncatedError" in broken.out
     shutil.rmtree(session)
     write_foreign_session(root / "theirs")
-    assert tape("list", root, "--no-scores", "--json").json["total"]["rows"] == 200
+    assert cli("list", root, "--no-scores", "--json").json["total"]["rows"] == 200
 
 
-def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
+def test_recovering_by_hand(cli: Cli, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     Instance(root, "default").close()
@@ -188,40 +179,34 @@ def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
         root / ".20260101T000000Z_model=a.0123456789abcdef.partial"
     )  # what `convert` writes at this moment
     theirs.mkdir()
-    done = tape("recover", root, "--instance", "other")
-    assert (done.code, done.err) == (
-        0,
-        f"{root}: no recorder of instance 'other' ever ran here; found: default\n",
-    )
+    done = cli("recover", root, "--instance", "other")
+    assert done.err == f"{root}: no recorder of instance 'other' ever ran here; found: default\n"
     assert partial.is_dir()
-    done = tape("recover", root)
-    assert done.code == 0
+    done = cli("recover", root)
     assert "nothing to recover" in done.out
     assert not partial.exists()
     assert theirs.is_dir()
-    assert tape("recover", root, "--instance", "default").err == ""
-    assert tape("recover", root, "--json").json == {"root": str(root), "recovered": [], "events": []}
+    assert cli("recover", root, "--instance", "default").err == ""
+    assert cli("recover", root, "--json").json == {"root": str(root), "recovered": [], "events": []}
     partial.mkdir()
     (partial / "session").mkdir()
     (partial / "journal").write_bytes(b"no journal of ours, and longer than a header")
-    done = tape("recover", root)
-    assert done.code == 1
+    done = cli("recover", root, expect=1)
     assert "put into .quarantine" in done.out
     assert "nothing could be recovered" in done.out
 
 
-def test_recovering_beside_a_recorder_is_refused(tape: Tape, tmp_path: Path) -> None:
+def test_recovering_beside_a_recorder_is_refused(cli: Cli, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     lock = Instance(root, "default")
     (root / ".20260101T000000Z_model=a.default.partial").mkdir()
-    done = tape("recover", root)
-    assert done.code == errors.BusyError.exit_code
+    done = cli("recover", root, expect=errors.BusyError)
     assert f"pid {os.getpid()}" in done.err
     lock.close()
-    assert tape("recover", root).code == 0
+    cli("recover", root)
 
 
-def test_recovering_where_nothing_is(tape: Tape, tmp_path: Path) -> None:
-    assert tape("recover", tmp_path / "none").code == errors.MissingPathError.exit_code
+def test_recovering_where_nothing_is(cli: Cli, tmp_path: Path) -> None:
+    cli("recover", tmp_path / "none", expect=errors.MissingPathError)
     assert not (tmp_path / "none").exists()

@@ -23,7 +23,7 @@ from tape2048_tools.commands.sessions import play
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.views.run import choose_run
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 PLAY = [sys.executable, "-m", "tape2048_tools.cli", "play"]
 
@@ -92,36 +92,33 @@ def test_a_recorded_game_is_stepped_through(tmp_path: Path, environment: dict[st
         assert terminal.is_restored
 
 
-def test_without_a_terminal_it_is_refused(tape: Tape, tmp_path: Path) -> None:
+def test_without_a_terminal_it_is_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "a.a2run").write_bytes(build.a2t1_bytes(build.game(1)))
     for words in ([], [tmp_path / "a.a2run"]):
-        done = tape("play", *words)
-        assert (done.code, done.out) == (2, "")
+        done = cli("play", *words, expect=2)
+        assert done.out == ""
         assert "needs a terminal" in done.err
 
 
 @pytest.mark.parametrize("flags", [["--run", "1"], ["--best"], ["--step", "3"]])
-def test_flags_that_choose_from_a_run_need_one(tape: Tape, flags: list[str]) -> None:
-    done = tape("play", *flags)
-    assert done.code == 2
+def test_flags_that_choose_from_a_run_need_one(cli: Cli, flags: list[str]) -> None:
+    done = cli("play", *flags, expect=2)
     assert "choose from a RUN" in done.err
 
 
 @pytest.mark.parametrize("flags", [["--out", "x.a2run"], ["--seed", "3"]])
-def test_flags_of_a_game_of_ones_own_go_with_no_run(tape: Tape, tmp_path: Path, flags: list[str]) -> None:
+def test_flags_of_a_game_of_ones_own_go_with_no_run(cli: Cli, tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "a.a2run").write_bytes(build.a2t1_bytes(build.game(1)))
-    done = tape("play", tmp_path / "a.a2run", *flags)
-    assert done.code == 2
+    done = cli("play", tmp_path / "a.a2run", *flags, expect=2)
     assert "without RUN" in done.err
 
 
-def test_unwritable_record_is_refused_first(tape: Tape, tmp_path: Path) -> None:
+def test_unwritable_record_is_refused_first(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "there.a2run").write_bytes(b"")
-    assert tape("play", "--out", "there.a2run").code == errors.NameTakenError.exit_code
+    cli("play --out there.a2run", expect=errors.NameTakenError)
     assert (tmp_path / "there.a2run").read_bytes() == b""
-    assert tape("play", "--out", "nowhere/x.a2run").code == errors.StorageError.exit_code
-    done = tape("play", "--out", "x.jsonl")
-    assert done.code == 2
+    cli("play --out nowhere/x.a2run", expect=errors.StorageError)
+    done = cli("play --out x.jsonl", expect=2)
     assert "ends with .a2run" in done.err
 
 
@@ -156,9 +153,8 @@ def cells(text: str) -> list[int]:
     return [0 if word == "." else int(word).bit_length() - 1 for row in boards for word in row]
 
 
-def test_facts_and_the_final_board(tape: Tape, run: Path) -> None:
-    done = tape("visualize", run)
-    assert done.code == 0
+def test_facts_and_the_final_board(cli: Cli, run: Path) -> None:
+    done = cli("visualize", run)
     lines = [line.split() for line in done.out.splitlines()]
     assert ["steps", "12"] in lines
     assert ["moves_per_s", "24.0"] in lines
@@ -167,19 +163,19 @@ def test_facts_and_the_final_board(tape: Tape, run: Path) -> None:
     assert "\x1b" not in done.out, "an escape sequence of a file does not reach the terminal"
 
 
-def test_json(tape: Tape, run: Path) -> None:
-    found = tape("visualize", run, "--json").json
+def test_json(cli: Cli, run: Path) -> None:
+    found = cli("visualize", run, "--json").json
     assert found["moves_per_s"] == 24
     assert found["final_board"] == GAME.states[-1]
     assert found["path"] == str(run)
 
 
 @pytest.mark.parametrize("kind", ["a2t1", "a2run2"])
-def test_any_step_with_its_move_and_spawn(tape: Tape, tmp_path: Path, kind: str) -> None:
+def test_any_step_with_its_move_and_spawn(cli: Cli, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "run"
     path.write_bytes({"a2t1": build.a2t1_bytes, "a2run2": build.a2run2_bytes}[kind](GAME))
     for step, move in enumerate(GAME.moves):
-        found = tape("visualize", path, "--step", str(step), "--json").json
+        found = cli("visualize", path, "--step", str(step), "--json").json
         assert found["exps"] == build.ref.unpack(GAME.states[step])
         assert found["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[move]
         # The spawn that the file does not store: on the slid board it makes the next one.
@@ -193,44 +189,44 @@ def test_any_step_with_its_move_and_spawn(tape: Tape, tmp_path: Path, kind: str)
             assert [branch["value"] for branch in found["branches"]] == list(branches)
 
 
-def test_a_step_as_text(tape: Tape, run: Path) -> None:
+def test_a_step_as_text(cli: Cli, run: Path) -> None:
     step = next(i for i, branches in enumerate(GAME.branches) if branches is not None)
-    out = tape("visualize", run, "--step", str(step)).out
+    out = cli("visualize", run, "--step", str(step)).out
     assert cells(out) == build.ref.unpack(GAME.states[step])
     assert ", then a " in out
     assert "branch values: UP " in out
-    last = tape("visualize", run, "--step", "-1").out
+    last = cli("visualize", run, "--step", "-1").out
     assert cells(last) == build.ref.unpack(GAME.states[-1])
     assert "the final board" in last
 
 
-def test_a_move_that_does_not_fit_is_said(tape: Tape, tmp_path: Path) -> None:
+def test_a_move_that_does_not_fit_is_said(cli: Cli, tmp_path: Path) -> None:
     game = build.PlainRun([1, 2, 3], [0, 0], [None, None])
     (tmp_path / "run").write_bytes(build.a2run2_bytes(game))
-    assert "does not lead to the next board" in tape("visualize", tmp_path / "run", "--step", "0").out
-    assert tape("visualize", tmp_path / "run", "--step", "0", "--json").json["spawn"] is None
+    assert "does not lead to the next board" in cli("visualize", tmp_path / "run", "--step", "0").out
+    assert cli("visualize", tmp_path / "run", "--step", "0", "--json").json["spawn"] is None
 
 
 @pytest.mark.parametrize("step", ["13", "-2", "x"])
-def test_steps_that_there_are_not(tape: Tape, run: Path, step: str) -> None:
-    assert tape("visualize", run, "--step", step).code == 2
+def test_steps_that_there_are_not(cli: Cli, run: Path, step: str) -> None:
+    cli("visualize", run, "--step", step, expect=2)
 
 
-def test_a_run_of_a_pack(tape: Tape, tmp_path: Path) -> None:
+def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
     other = build.game(12, steps_max=3)
     path = tmp_path / "x.a2pack"
     path.write_bytes(build.a2pack_bytes(build.PackSpec([build.a2t1_bytes(other), build.a2run2_bytes(GAME)])))
-    found = tape("visualize", path, "--run", "1", "--json").json
+    found = cli("visualize", path, "--run", "1", "--json").json
     assert (found["steps"], found["run"]) == (12, 1)
-    assert "2; there is no such run: 2 runs, 0 to 1" in tape("visualize", path, "--run", "2").err
+    assert "2; there is no such run: 2 runs, 0 to 1" in cli("visualize", path, "--run", "2").err
     (tmp_path / "none.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec([])))
     for flags in ([], ["--run", "0"]):
-        assert "there is no run" in tape("visualize", tmp_path / "none.a2pack", *flags).err
+        assert "there is no run" in cli("visualize", tmp_path / "none.a2pack", *flags).err
     (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
-    assert tape("visualize", tmp_path / "run", "--run", "1").code == 2
+    cli("visualize", tmp_path / "run", "--run", "1", expect=2)
 
 
-def test_the_best_the_worst_and_the_longest_of_several(tape: Tape, tmp_path: Path) -> None:
+def test_the_best_the_worst_and_the_longest_of_several(cli: Cli, tmp_path: Path) -> None:
     """By score, in each kind of file; runs without an id have their position as one."""
     games = [build.game(seed, steps_max=steps) for seed, steps in ((11, 12), (12, 40), (13, 7), (12, 40))]
     payloads = [build.a2t1_bytes(game) for game in games]
@@ -238,19 +234,19 @@ def test_the_best_the_worst_and_the_longest_of_several(tape: Tape, tmp_path: Pat
     (tmp_path / "runs").mkdir()
     for number, payload in enumerate(payloads):
         (tmp_path / f"runs/{number}.a2run").write_bytes(payload)
-    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "x.jsonl").code == 0
-    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "ds", "--to", "dataset").code == 0
-    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "s", "--to", "session", "--lossy").code == 0
+    cli("convert", tmp_path / "runs", "--out", tmp_path / "x.jsonl")
+    cli("convert", tmp_path / "runs", "--out", tmp_path / "ds", "--to", "dataset")
+    cli("convert", tmp_path / "runs", "--out", tmp_path / "s", "--to", "session", "--lossy")
     for name in ("x.a2pack", "runs", "x.jsonl", "ds", "s"):
-        shift = tape("visualize", tmp_path / name, "--longest", "--json").json["run"] - 1
+        shift = cli("visualize", tmp_path / name, "--longest", "--json").json["run"] - 1
         for flags, wanted in (([], 1), (["--best"], 1), (["--worst"], 2), (["--run", str(shift + 3)], 3)):
-            found = tape("visualize", tmp_path / name, *flags, "--json").json
+            found = cli("visualize", tmp_path / name, *flags, "--json").json
             assert (found["run"] - shift, found["max_score"]) == (wanted, games[wanted].max_score), name
-    assert tape("visualize", tmp_path / "s", "--best", "--run", "1").code == 2
+    cli("visualize", tmp_path / "s", "--best", "--run", "1", expect=2)
 
 
 @pytest.mark.parametrize("action", [True, False])
-def test_a_game_of_a_session(tape: Tape, tmp_path: Path, action: bool) -> None:
+def test_a_game_of_a_session(cli: Cli, tmp_path: Path, action: bool) -> None:
     dtype = [("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]
     rows = np.zeros(12, [*dtype, ("action", "u1")] if action else dtype)
     rows["run_id"] = 68
@@ -268,60 +264,58 @@ def test_a_game_of_a_session(tape: Tape, tmp_path: Path, action: bool) -> None:
             CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
             INSERT INTO runs VALUES (68, 5, 12, 40, 16);
         """)
-    found = tape("visualize", session, "--run", "68", "--json").json
+    found = cli("visualize", session, "--run", "68", "--json").json
     assert (found["run"], found["steps"], found["max_score"]) == (68, 12, 40)
-    assert found == tape("visualize", session, "--json").json, "the best one"
+    assert found == cli("visualize", session, "--json").json, "the best one"
     # What a session does not know: the final board, the time.
     assert found["last_board"] == GAME.states[11]
     assert "final_board" not in found
     assert found["started"] is found["elapsed_s"] is found["moves_per_s"] is None
-    text = tape("visualize", session).out
+    text = cli("visualize", session).out
     assert "last recorded board" in text
     assert not any(word in text for word in ("start", "elapsed", "moves_per_s", "branches"))
     assert sum(found["moves"].values()) + found["moves_unknown"] == 11
     for step in range(11):
-        shown = tape("visualize", session, "--run", "68", "--step", str(step), "--json").json
+        shown = cli("visualize", session, "--run", "68", "--step", str(step), "--json").json
         assert shown["exps"] == build.ref.unpack(GAME.states[step])
         if shown["move"] is None:
             assert not action
-            out = tape("visualize", session, "--run", "68", "--step", str(step)).out
+            out = cli("visualize", session, "--run", "68", "--step", str(step)).out
             assert "do not tell" in out
         else:
             assert shown["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[GAME.moves[step]]
-    assert "the last recorded board" in tape("visualize", session, "--step", "-1").out
-    assert "1 run, 68 to 68" in tape("visualize", session, "--run", "0").err
+    assert "the last recorded board" in cli("visualize", session, "--step", "-1").out
+    assert "1 run, 68 to 68" in cli("visualize", session, "--run", "0").err
 
 
-def test_a_run_among_lines(tape: Tape, tmp_path: Path) -> None:
+def test_a_run_among_lines(cli: Cli, tmp_path: Path) -> None:
     lines = [bytes(run_line(RunV2.from_bytes(build.a2run2_bytes(GAME)), i)) for i in range(2)]
     (tmp_path / "x.jsonl").write_bytes(b"".join(lines))
-    assert tape("visualize", tmp_path / "x.jsonl", "--run", "1", "--json").json["steps"] == 12
-    assert tape("visualize", tmp_path / "x.jsonl", "--run", "2").code == 2
+    assert cli("visualize", tmp_path / "x.jsonl", "--run", "1", "--json").json["steps"] == 12
+    cli("visualize", tmp_path / "x.jsonl", "--run", "2", expect=2)
 
 
-def test_a_run_that_started_in_no_calendar(tape: Tape, tmp_path: Path) -> None:
+def test_a_run_that_started_in_no_calendar(cli: Cli, tmp_path: Path) -> None:
     game = build.game(1, steps_max=1, start_unix_s=2**64 - 1, elapsed_s=0.0)
     (tmp_path / "run").write_bytes(build.a2t1_bytes(game))
-    found = tape("visualize", tmp_path / "run", "--json").json
+    found = cli("visualize", tmp_path / "run", "--json").json
     assert (found["started"], found["moves_per_s"]) == (None, None)
-    assert tape("visualize", tmp_path / "run").code == 0
+    cli("visualize", tmp_path / "run")
 
 
-def test_what_is_no_run(tape: Tape, tmp_path: Path) -> None:
+def test_what_is_no_run(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "run").write_bytes(b"nonsense")
-    done = tape("visualize", tmp_path / "run")
-    assert done.code == errors.FormatError.exit_code
-    assert tape("visualize", tmp_path / "none").code == errors.MissingPathError.exit_code
+    cli("visualize", tmp_path / "run", expect=errors.FormatError)
+    cli("visualize", tmp_path / "none", expect=errors.MissingPathError)
 
 
-def test_a_directory_without_a_run_has_none_to_choose(tape: Tape, tmp_path: Path) -> None:
+def test_a_directory_without_a_run_has_none_to_choose(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    done = tape("visualize", tmp_path / "empty")
-    assert done.code == errors.NotASessionError.exit_code
+    done = cli("visualize", tmp_path / "empty", expect=errors.NotASessionError)
     assert "--run" not in done.err
 
 
-def test_every_fourth_board(tape: Tape, session: Path) -> None:
+def test_every_fourth_board(cli: Cli, session: Path) -> None:
     """A board has the number of its move, whatever was kept."""
     rows = np.load(session / "steps.npy")
     kept = rows[rows["step_idx"] % 4 == 0]
@@ -330,19 +324,19 @@ def test_every_fourth_board(tape: Tape, session: Path) -> None:
         database.executescript("ALTER TABLE runs DROP COLUMN rows;")
     (session / "manifest.json").unlink()
     np.save(session / "steps.npy", kept)
-    found = tape("visualize", session, "--longest", "--step", "8", "--json").json
+    found = cli("visualize", session, "--longest", "--step", "8", "--json").json
     assert (found["run"], found["step"]) == (2, 8)
     assert found["exps"] == kept[(kept["run_id"] == 2) & (kept["step_idx"] == 8)]["exps"][0].tolist()
-    assert "boards 0 to 56, every 4th" in tape("visualize", session, "--run", "2", "--step", "9").err
+    assert "boards 0 to 56, every 4th" in cli("visualize", session, "--run", "2", "--step", "9").err
 
 
-def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
+def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
     games = [build.game(seed, steps_max=steps) for seed, steps in ((1, 5), (2, 19), (3, 7))]
     (tmp_path / "runs").mkdir()
     for number, game in enumerate(games):
         (tmp_path / f"runs/{number}.a2run").write_bytes(build.a2t1_bytes(game))
     session = tmp_path / "20260101T000000Z_model=a"
-    assert tape("convert", tmp_path / "runs", "--out", session, "--to", "session", "--lossy").code == 0
+    cli("convert", tmp_path / "runs", "--out", session, "--to", "session", "--lossy")
     rows = np.load(session / "steps.npy")
     rows["run_id"] += 68
     np.save(session / "steps.npy", rows)
@@ -351,25 +345,25 @@ def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
         database.executescript(
             "UPDATE runs SET id = id + 1000; UPDATE runs SET id = id - 932; DROP TABLE blocks"
         )
-    best = tape("show", session, "--json").json["best"]["run_id"]
+    best = cli("show", session, "--json").json["best"]["run_id"]
     assert best >= 68
-    assert tape("visualize", session, "--json").json["run"] == best
-    assert tape("visualize", session, "--run", str(best), "--json").json["max_score"] == games[1].max_score
-    exported = tape("export", session, "--runs", "--format", "jsonl", "--out", "-").out.splitlines()
+    assert cli("visualize", session, "--json").json["run"] == best
+    assert cli("visualize", session, "--run", str(best), "--json").json["max_score"] == games[1].max_score
+    exported = cli("export", session, "--runs", "--format", "jsonl", "--out", "-").out.splitlines()
     scores = {run["run_id"]: run["max_score"] for run in map(json.loads, exported)}
     assert scores[best] == games[1].max_score
-    assert tape("convert", session, "--out", tmp_path / "x.jsonl", "--lossy").code == 0
+    cli("convert", session, "--out", tmp_path / "x.jsonl", "--lossy")
     lines = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
     assert {run["run_idx"]: run["max_score"] for run in lines} == scores
-    assert tape("convert", session, "--out", tmp_path / "out", "--to", "a2run", "--lossy").code == 0
+    cli("convert", session, "--out", tmp_path / "out", "--to", "a2run", "--lossy")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         f"{id_:06d}.a2run" for id_ in scores
     ]
 
 
-def test_an_id_that_two_sessions_have(tape: Tape, root: Path, session: Path) -> None:
-    assert "2 sessions have it" in tape("visualize", root, "--run", "2").err
-    found = tape("visualize", root, "--json").json
+def test_an_id_that_two_sessions_have(cli: Cli, root: Path, session: Path) -> None:
+    assert "2 sessions have it" in cli("visualize", root, "--run", "2").err
+    found = cli("visualize", root, "--json").json
     assert (found["path"], found["run"], found["max_score"]) == (str(session), 3, 370_000)
-    assert tape("show", root, "--json").json["best"]["run_id"] == 3
-    assert tape("visualize", root, "--run", "4", "--json").json["path"] == str(session)
+    assert cli("show", root, "--json").json["best"]["run_id"] == 3
+    assert cli("visualize", root, "--run", "4", "--json").json["path"] == str(session)

@@ -13,7 +13,7 @@ from tape2048.ntuple.network import Network, NetworkLayout, load_network, save_n
 from tape2048_recorder.evaluation import games as playing
 from tape2048_recorder.players.options import check_player
 
-from ..conftest import Process, Tape
+from ..conftest import Cli
 
 
 @pytest.fixture
@@ -44,9 +44,8 @@ def quantised(tmp_path: Path) -> Path:
     return path
 
 
-def test_info_says_what_a_file_holds(tape: Tape, exact: Path, network: Network) -> None:
-    done = tape("player", "info", exact)
-    assert done.code == 0
+def test_info_says_what_a_file_holds(cli: Cli, exact: Path, network: Network) -> None:
+    done = cli("player info", exact)
     assert done.err == ""
     found = dict(line.split(maxsplit=1) for line in done.out.splitlines())
     assert found["network"] == str(exact)
@@ -56,7 +55,7 @@ def test_info_says_what_a_file_holds(tape: Tape, exact: Path, network: Network) 
     assert found["tables"] == "262,144 entries of float32, 1.0 MB in memory, 99% of them used"
     assert found["trained"] == "1,234,567 moves, 89 games, 1:15"
     assert found["settings"] == "seed=7, decay=0.5"
-    assert tape("player", "info", exact, "--json").json == {
+    assert cli("player info", exact, "--json").json == {
         "weights": str(exact),
         "sha256": hashlib.sha256(exact.read_bytes()).hexdigest(),
         "bytes": exact.stat().st_size,
@@ -71,28 +70,25 @@ def test_info_says_what_a_file_holds(tape: Tape, exact: Path, network: Network) 
 
 
 @pytest.mark.parametrize("facts", [{}, {"moves": "many", "training": 5}, {"training": None}])
-def test_info_takes_a_file_without_our_facts(tape: Tape, tmp_path: Path, facts: dict[str, object]) -> None:
+def test_info_takes_a_file_without_our_facts(cli: Cli, tmp_path: Path, facts: dict[str, object]) -> None:
     layout = NetworkLayout.of(["0123"])
     network = Network(layout, np.zeros(65536, np.float32), np.ones((1, 1), np.float32), facts)
     save_network(network, tmp_path / "plain")
-    done = tape("player", "info", tmp_path / "plain")
-    assert done.code == 0
+    done = cli("player info", tmp_path / "plain")
     lines = [line.split() for line in done.out.splitlines()]
     assert ["trained", "-"] in lines
     assert ["settings", "-"] in lines
 
 
-def test_what_is_no_network_is_refused(tape: Tape, tmp_path: Path) -> None:
+def test_what_is_no_network_is_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, this is no network")
-    assert tape("player", "info", tmp_path / "text").code == errors.TruncatedError.exit_code
-    done = tape("player", "info", tmp_path / "none")
-    assert done.code == errors.MissingPathError.exit_code
+    cli("player info", tmp_path / "text", expect=errors.TruncatedError)
+    done = cli("player info", tmp_path / "none", expect=errors.MissingPathError)
     assert "a network that ships: strong, small, fast" in done.err
 
 
-def test_eval_is_a_table_of_players(tape: Tape) -> None:
-    done = tape("player", "eval", "random", "greedy", "--games", "30")
-    assert done.code == 0
+def test_eval_is_a_table_of_players(cli: Cli) -> None:
+    done = cli("player eval random greedy --games 30")
     heading, random, greedy = done.out.splitlines()
     assert heading.split()[:3] == ["player", "games", "mean"]
     assert random.startswith("random")
@@ -100,27 +96,27 @@ def test_eval_is_a_table_of_players(tape: Tape) -> None:
     assert " 30 " in random
     assert "±" in random
     assert "0 (0.0-11.4)" in random, "no game of 30: at most 11.4% reach it"
-    again = tape("player", "eval", "random", "--games", "30", "--threads", "3").out.splitlines()[1]
+    again = cli("player eval random --games 30 --threads 3").out.splitlines()[1]
     assert again.split()[:4] == random.split()[:4]
     one = ("player", "eval", "random", "--games", "1")
-    assert tape(*one, "--json").json["players"]["random"]["mean_score_error"] is None
-    assert "nan" not in tape(*one).out
+    assert cli(*one, "--json").json["players"]["random"]["mean_score_error"] is None
+    assert "nan" not in cli(*one).out
 
 
-def test_a_player_that_is_named_twice_plays_once(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_player_that_is_named_twice_plays_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[object] = []
     evaluate = playing.evaluate
     monkeypatch.setattr(
         playing, "evaluate", lambda player, **how: played.append(player) or evaluate(player, **how)
     )
-    done = tape("player", "eval", "random", "greedy", "random", "--games", "5")
+    done = cli("player eval random greedy random --games 5")
     assert [line.split()[0] for line in done.out.splitlines()] == ["player", "random", "greedy"]
     assert len(played) == 2
 
 
-def test_eval_as_json(tape: Tape, quantised: Path) -> None:
+def test_eval_as_json(cli: Cli, quantised: Path) -> None:
     player = f"ntuple:weights={quantised},look_below=1"
-    document = tape("player", "eval", player, "--games", "10", "--seed", "3", "--json").json
+    document = cli("player eval", player, "--games", "10", "--seed", "3", "--json").json
     assert (document["games"], document["seed"]) == (10, 3)
     result = document["players"][player]
     assert result["games"] == 10
@@ -144,110 +140,103 @@ def test_eval_as_json(tape: Tape, quantised: Path) -> None:
         ([], 2, "PLAYERS"),
     ],
 )
-def test_eval_refuses_what_cannot_be_before_it_plays(
-    tape: Tape, args: list[str], code: int, said: str
-) -> None:
-    done = tape("player", "eval", *args)
-    assert done.code == code
+def test_eval_refuses_what_cannot_be_before_it_plays(cli: Cli, args: list[str], code: int, said: str) -> None:
+    done = cli("player eval", *args, expect=code)
     assert done.out == ""
     assert said in done.err
 
 
-def test_games_begin_at_the_boards_of_a_file(tape: Tape, tmp_path: Path) -> None:
+def test_games_begin_at_the_boards_of_a_file(cli: Cli, tmp_path: Path) -> None:
     starts = tmp_path / "starts.txt"
     starts.write_text("0xB100000000000000\n0xA500000000000011\n0xB000000000000001\n")
-    document = tape("player", "eval", "greedy", "--from", starts, "--json").json
+    document = cli("player eval greedy --from", starts, "--json").json
     assert (document["games"], document["from"]) == (3, str(starts))
     assert document["players"]["greedy"]["reach"]["2048"][0] == pytest.approx(2 / 3)
     assert document["players"]["greedy"]["score_max"] < 20_000, "points made since"
-    assert tape("player", "eval", "greedy", "--from", starts, "--games", "6", "--json").json["games"] == 6
+    assert cli("player eval greedy --from", starts, "--games", "6", "--json").json["games"] == 6
     starts.write_text("0xB100000000000000\n0xB300000000000000\n")
     for command in (["eval", "greedy"], ["match", "greedy", "random"]):
-        done = tape("player", *command, "--from", starts)
-        assert done.code == errors.FieldError.exit_code
+        done = cli("player", *command, "--from", starts, expect=errors.FieldError)
         assert "board 1, 0xb300000000000000, has no 2 and no 4" in done.err
-    assert tape("player", "eval", "greedy", "--from", "nowhere").code == errors.MissingPathError.exit_code
+    cli("player eval greedy --from nowhere", expect=errors.MissingPathError)
 
 
-def test_a_match_shows_the_difference(tape: Tape) -> None:
-    document = tape("player", "match", "greedy", "random", "--games", "100", "--json").json
+def test_a_match_shows_the_difference(cli: Cli) -> None:
+    document = cli("player match greedy random --games 100 --json").json
     assert document["players"] == ["greedy", "random"]
     assert document["difference"] > document["difference_error"] > 0
     difference = document["a"]["mean_score"] - document["b"]["mean_score"]
     assert document["difference"] == pytest.approx(difference)
     low, high = document["a_ahead"][1:]
     assert 0.5 < low < high < 1
-    alone = tape("player", "eval", "random", "--games", "100", "--json").json["players"]["random"]
+    alone = cli("player eval random --games 100 --json").json["players"]["random"]
     assert document["b"]["mean_score"] == alone["mean_score"]
-    lines = tape("player", "match", "greedy", "greedy", "--games", "5").out.splitlines()
+    lines = cli("player match greedy greedy --games 5").out.splitlines()
     assert [line.split()[0] for line in lines] == ["player", "greedy", "greedy", "difference", "ahead"]
     assert "+0 ±0 points" in lines[3]
-    assert tape("player", "match", "greedy", "randm").code == errors.ConfigError.exit_code
+    cli("player match greedy randm", expect=errors.ConfigError)
 
 
-def test_starts_are_collected_from_sessions(tape: Tape, session: Path, tmp_path: Path) -> None:
+def test_starts_are_collected_from_sessions(cli: Cli, session: Path, tmp_path: Path) -> None:
     target = tmp_path / "starts.npy"
-    document = tape("player", "starts", session, "--out", target, "--tile", "8192", "--json").json
+    document = cli("player starts", session, "--out", target, "--tile", "8192", "--json").json
     assert document == {"path": str(target), "boards": 2, "tile": 8192}
     assert np.load(target)[:, 0].tolist() == [13, 14]
-    done = tape("player", "starts", session, "--out", target, "--tile", "8192")
-    assert done.code == errors.NameTakenError.exit_code
-    assert "2 boards" in tape("player", "starts", session, "--out", target, "--tile", "8192", "--force").out
-    assert tape("player", "starts", session, "--out", target, "--tile", "32768", "--force").code == 78
+    cli("player starts", session, "--out", target, "--tile", "8192", expect=errors.NameTakenError)
+    assert "2 boards" in cli("player starts", session, "--out", target, "--tile", "8192", "--force").out
+    cli("player starts", session, "--out", target, "--tile", "32768", "--force", expect=78)
 
 
 def test_prune_writes_a_file_that_is_small_enough(
-    tape: Tape, quantised: Path, exact: Path, tmp_path: Path
+    cli: Cli, quantised: Path, exact: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "pruned.ntuple"
     how = ("player", "prune", quantised, "--out", target, "--max-mb", "0.05", "--games", "10")
     before = np.count_nonzero(load_network(str(quantised)).table)
-    document = tape(*how, "--json").json
+    document = cli(*how, "--json").json
     assert document["bytes"] == target.stat().st_size
     assert 5_000 < document["bytes"] <= 50_000
     assert document["entries_used_before"] == before
     pruned = load_network(str(target))
     assert document["entries_used"] == np.count_nonzero(pruned.table) < before
     assert pruned.layout == load_network(str(quantised)).layout
-    again = tape(*how)
-    assert again.code == errors.NameTakenError.exit_code
+    again = cli(*how, expect=errors.NameTakenError)
     assert "--force replaces it" in again.err
-    assert f"entries used, of {before:,}" in tape(*how, "--force").out
-    plain = tape("player", "prune", exact, "--out", tmp_path / "x", "--max-mb", "1")
-    assert (plain.code, "player quantise" in plain.err) == (78, True)
+    assert f"entries used, of {before:,}" in cli(*how, "--force").out
+    plain = cli("player prune", exact, "--out", tmp_path / "x", "--max-mb", "1", expect=78)
+    assert "player quantise" in plain.err
 
 
-def test_games_are_analysed(tape: Tape, quantised: Path, session: Path) -> None:
+def test_games_are_analysed(cli: Cli, quantised: Path, session: Path) -> None:
     how = ("--weights", quantised)
-    document = tape("player", "analyse", "greedy", "--games", "20", *how, "--json").json
+    document = cli("player analyse greedy --games 20", *how, "--json").json
     found = document["by_highest"]
     assert sum(falls["games"] for falls in found.values()) == 20
     assert all(sum(falls["at_empty"].values()) == falls["games"] for falls in found.values())
-    lines = tape("player", "analyse", "greedy", "--games", "20", *how).out.splitlines()
+    lines = cli("player analyse greedy --games 20", *how).out.splitlines()
     assert lines[0].split()[:3] == ["highest", "tile", "games"]
     assert len(lines) == 2 * len(found) + 2
-    recorded = tape("player", "analyse", session, *how, "--json").json["by_highest"]
+    recorded = cli("player analyse", session, *how, "--json").json["by_highest"]
     assert list(recorded) == ["2048", "4096", "8192", "16384"]
     assert recorded["8192"]["moves"] == 60
-    assert tape("player", "analyse", "gredy", *how).code == errors.ConfigError.exit_code
+    cli("player analyse gredy", *how, expect=errors.ConfigError)
 
 
 @pytest.mark.parametrize("second", ["ntuple:weights={}", "python:a.b:c"])
 def test_eval_makes_all_players_before_any_plays(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
 ) -> None:
     played: list[object] = []
     monkeypatch.setattr(playing, "evaluate", lambda player, **_: played.append(player))
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"damaged")
-    assert tape("player", "eval", "random", second.format(damaged)).code != 0
+    assert cli("player eval random", second.format(damaged)).code != 0
     assert not played
 
 
-def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network: Network) -> None:
+def test_quantise_writes_int16(cli: Cli, exact: Path, tmp_path: Path, network: Network) -> None:
     target = tmp_path / "small.ntuple"
-    done = tape("player", "quantise", exact, "--out", target, "--step", "0.5")
-    assert done.code == 0
+    done = cli("player quantise", exact, "--out", target, "--step", "0.5")
     assert str(target) in done.out
     assert "int16 in steps of 0.5" in done.out
     written = load_network(str(target))
@@ -255,67 +244,58 @@ def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network:
     assert np.array_equal(written.table * np.float32(0.5), network.table)
     assert target.stat().st_size < exact.stat().st_size
     assert written.facts == {**network.facts, "quantised_step": 0.5}
-    done = tape("player", "quantise", exact, "--out", target, "--step", "0.5", "--force", "--json")
+    done = cli("player quantise", exact, "--out", target, "--step", "0.5", "--force", "--json")
     bytes_ = target.stat().st_size
     assert done.json == {"path": str(target), "bytes": bytes_, "step": 0.5, "step_max": 0.5}
 
 
-def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, network: Network) -> None:
+def test_quantise_says_where_steps_are_coarser(cli: Cli, tmp_path: Path, network: Network) -> None:
     network.table[5] = 1e6
     save_network(network, tmp_path / "wide", compress=False)
-    done = tape("player", "quantise", tmp_path / "wide", "--out", tmp_path / "out", "--step", "1")
+    done = cli("player quantise", tmp_path / "wide", "--out", tmp_path / "out", "--step", "1")
     assert "up to 30.5 for tables with a wide range" in done.out
     save_network(dataclasses.replace(network, table=network.table.clip(-99, 99)), tmp_path / "plain")
-    done = tape("player", "quantise", tmp_path / "plain", "--out", tmp_path / "other", "--step", "0.6")
-    assert (done.code, "up to" in done.out) == (0, False)
+    done = cli("player quantise", tmp_path / "plain", "--out", tmp_path / "other", "--step", "0.6")
+    assert "up to" not in done.out
 
 
-def test_quantise_replaces_nothing_unasked(tape: Tape, exact: Path, tmp_path: Path) -> None:
+def test_quantise_replaces_nothing_unasked(cli: Cli, exact: Path, tmp_path: Path) -> None:
     target = tmp_path / "taken"
     target.write_text("mine")
-    done = tape("player", "quantise", exact, "--out", target)
-    assert done.code == errors.NameTakenError.exit_code
+    cli("player quantise", exact, "--out", target, expect=errors.NameTakenError)
     assert target.read_text() == "mine"
-    assert tape("player", "quantise", exact, "--out", target, "--force").code == 0
+    cli("player quantise", exact, "--out", target, "--force")
     assert load_network(str(target)).table.dtype == np.int16
 
 
-def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path) -> None:
+def test_quantise_refuses_what_cannot_be(cli: Cli, exact: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
-    assert tape("player", "quantise", exact, "--out", small, "--step", "0").code == 78
-    assert tape("player", "quantise", exact, "--out", small, "--step", "nan").code == 78
-    assert tape("player", "quantise", exact, "--out", small, "--step", "1e39").code == 78
+    cli("player quantise", exact, "--out", small, "--step", "0", expect=78)
+    cli("player quantise", exact, "--out", small, "--step", "nan", expect=78)
+    cli("player quantise", exact, "--out", small, "--step", "1e39", expect=78)
     assert not small.exists()
-    assert (
-        tape("player", "quantise", exact, "--out", tmp_path / "no/dir").code == errors.StorageError.exit_code
-    )
-    assert (
-        tape("player", "quantise", exact, "--out", tmp_path, "--force").code
-        == errors.NameTakenError.exit_code
-    )
-    assert tape("player", "quantise", exact, "--out", small).code == 0
-    assert tape("player", "quantise", small, "--out", tmp_path / "twice").code == 78
+    cli("player quantise", exact, "--out", tmp_path / "no/dir", expect=errors.StorageError)
+    cli("player quantise", exact, "--out", tmp_path, "--force", expect=errors.NameTakenError)
+    cli("player quantise", exact, "--out", small)
+    cli("player quantise", small, "--out", tmp_path / "twice", expect=78)
 
 
 @pytest.mark.slow
-def test_a_networks_games_replay(process: Process, quantised: Path, tmp_path: Path) -> None:
+def test_a_networks_games_replay(cli: Cli, quantised: Path, tmp_path: Path) -> None:
     player = f"ntuple:weights={quantised},mix=0:1+2:1"
-    done = process(
-        "record", "--player", player, "--max-games", "40", "--seed", "6", cwd=tmp_path, timeout=240
+    cli(
+        "record --player", player, "--max-games", "40", "--seed", "6", cwd=tmp_path, timeout=240, process=True
     )
-    assert done.returncode == 0, done.stderr
     (path,) = sessions(tmp_path / "selfplay")
     meta = Session.open(path).meta
     assert meta["player_args"] == check_player("ntuple", {"weights": str(quantised), "mix": "0:1+2:1"}), (
         "with all defaults"
     )
     assert meta["config"]["player"] == "ntuple"
-    validated = process("validate", str(path), "--replay", "--json", cwd=tmp_path, timeout=240)
-    assert validated.returncode == 0, validated.stdout
+    cli("validate", str(path), "--replay", "--json", cwd=tmp_path, timeout=240, process=True)
     quantised.rename(tmp_path / "elsewhere")
-    gone = process("validate", str(path), "--replay", cwd=tmp_path, timeout=240)
-    assert gone.returncode == 0
-    assert "not replayed: its player cannot be made here: found no network" in gone.stdout
+    gone = cli("validate", str(path), "--replay", cwd=tmp_path, timeout=240, process=True)
+    assert "not replayed: its player cannot be made here: found no network" in gone.out
 
 
 @pytest.mark.parametrize(
@@ -327,23 +307,25 @@ def test_a_networks_games_replay(process: Process, quantised: Path, tmp_path: Pa
     ],
 )
 def test_an_unusable_player_is_refused_first(
-    tape: Tape, exact: Path, tmp_path: Path, player: str, said: str
+    cli: Cli, exact: Path, tmp_path: Path, player: str, said: str
 ) -> None:
-    done = tape("record", "--player", player)
-    assert done.code == 78
+    done = cli("record --player", player, expect=78)
     assert said in done.err
     assert "hint: " in done.err
     assert [path.name for path in tmp_path.iterdir()] == [exact.name], "no directory is made"
 
 
-def test_a_damaged_network_is_told_by_the_worker(process: Process, tmp_path: Path) -> None:
+def test_a_damaged_network_is_told_by_the_worker(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "damaged").write_bytes(b"\2\0\0\0\0\0\0\0{}")
-    done = process(
-        "record", "--player", "ntuple:weights=damaged", "--max-games", "1", cwd=tmp_path, timeout=240
+    done = cli(
+        "record --player ntuple:weights=damaged --max-games 1",
+        cwd=tmp_path,
+        timeout=240,
+        expect=errors.StartError,
+        process=True,
     )
-    assert done.returncode == errors.StartError.exit_code
-    assert "damaged: found the format None" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "damaged: found the format None" in done.err
+    assert "Traceback" not in done.err
     assert json.dumps(sessions(tmp_path / "selfplay")) == "[]"
 
 
@@ -351,8 +333,8 @@ BATCHED = f"python:{Path(__file__).parents[2] / 'recorder/lanes/batched.py'}:has
 
 
 @pytest.mark.parametrize("player", ["null", BATCHED])
-def test_the_shares_of_the_time_add_up(tape: Tape, player: str) -> None:
-    done = tape("bench-player", player, "--lanes", "8,64", "--seconds", "0.1", "--json")
+def test_the_shares_of_the_time_add_up(cli: Cli, player: str) -> None:
+    done = cli("bench-player", player, "--lanes", "8,64", "--seconds", "0.1", "--json")
     measurements = done.json["measurements"]
     assert [one["lanes"] for one in measurements] == [8, 64]
     for one in measurements:
@@ -364,11 +346,8 @@ def test_the_shares_of_the_time_add_up(tape: Tape, player: str) -> None:
         assert one["model"] > 0
 
 
-def test_bench_shows_a_table(tape: Tape) -> None:
-    done = tape(
-        "bench-player", f"{BATCHED}:key=3", "--lanes", "8", "--seconds", "0.05", "--method", "softmax"
-    )
-    assert done.code == 0
+def test_bench_shows_a_table(cli: Cli) -> None:
+    done = cli("bench-player", f"{BATCHED}:key=3", "--lanes", "8", "--seconds", "0.05", "--method", "softmax")
     assert "moves/s" in done.out
 
 
@@ -386,7 +365,6 @@ def test_bench_shows_a_table(tape: Tape) -> None:
         ([f"{BATCHED}:kee=1"], errors.PlayerError.exit_code),
     ],
 )
-def test_bench_refuses_what_cannot_be(tape: Tape, args: list[str], code: int) -> None:
-    done = tape("bench-player", *args)
-    assert done.code == code
+def test_bench_refuses_what_cannot_be(cli: Cli, args: list[str], code: int) -> None:
+    done = cli("bench-player", *args, expect=code)
     assert done.out == ""

@@ -17,7 +17,7 @@ from tape2048 import Session, errors
 from tape2048_recorder.retention import Retention, RetentionLimits
 from tape2048_tools.sessions.pruning import Candidate, candidates, free_bytes, make_plan
 
-from ..conftest import META, Tape, write_foreign_session, write_session
+from ..conftest import META, Cli, write_foreign_session, write_session
 from ..small_sessions import fill, session_name
 
 COUNT = 9
@@ -50,78 +50,76 @@ def left(root: Path) -> list[int]:
     return found
 
 
-def test_without_a_limit_nothing_goes(tape: Tape, many: Path) -> None:
-    done = tape("prune", many)
-    assert done.code == 0
+def test_without_a_limit_nothing_goes(cli: Cli, many: Path) -> None:
+    done = cli("prune", many)
     assert "no limit is set" in done.out
     assert len(left(many)) == COUNT
 
 
-def test_max_sessions_removes_the_oldest(tape: Tape, many: Path) -> None:
-    done = tape("prune", many, "--max-sessions", 5)
-    assert done.code == 0
+def test_max_sessions_removes_the_oldest(cli: Cli, many: Path) -> None:
+    done = cli("prune", many, "--max-sessions", 5)
     assert left(many) == [4, 5, 6, 7, 8]
     assert f"{name(0)}" in done.out
     assert "4 sessions removed" in done.out
     assert "5 sessions are kept" in done.out
     assert "no limit is set" not in done.out
-    assert ": 1 session removed" in tape("prune", many, "--max-sessions", 4).out
+    assert ": 1 session removed" in cli("prune", many, "--max-sessions", 4).out
 
 
-def test_a_tag_that_no_session_has_is_said(tape: Tape, many: Path) -> None:
-    done = tape("prune", many, "--tag", "nope", "--tag", "a", "--max-sessions", 5, "--json")
-    assert (done.code, done.json["sessions"]) == (0, [])
+def test_a_tag_that_no_session_has_is_said(cli: Cli, many: Path) -> None:
+    done = cli("prune", many, "--tag", "nope", "--tag", "a", "--max-sessions", 5, "--json")
+    assert done.json["sessions"] == []
     assert done.err == "no removable session has the tag 'nope': `tape2048 list` shows the names\n"
-    assert tape("prune", many, "--tag", "a", "--max-sessions", 5).err == ""
+    assert cli("prune", many, "--tag", "a", "--max-sessions", 5).err == ""
 
 
-def test_keep_last_counts_for_each_model(tape: Tape, many: Path) -> None:
-    done = tape("prune", many, "--max-sessions", 1, "--keep-last", 2)
+def test_keep_last_counts_for_each_model(cli: Cli, many: Path) -> None:
+    done = cli("prune", many, "--max-sessions", 1, "--keep-last", 2)
     assert left(many) == [3, 4, 5, 6, 7, 8]
     assert "not met: max_sessions" in done.out
 
 
-def test_by_age_from_the_name(tape: Tape, many: Path) -> None:
+def test_by_age_from_the_name(cli: Cli, many: Path) -> None:
     for path in many.iterdir():
         os.utime(path / "manifest.json")  # touched or copied just now: no younger for it
-    document = tape("prune", many, "--max-age-s", "1h", "--json").json
+    document = cli("prune", many, "--max-age-s", "1h", "--json").json
     assert left(many) == [6, 7, 8]
     assert [entry["rule"] for entry in document["sessions"]] == ["max_age_s"] * 6
-    assert tape("prune", many, "--max-age-s", "100000d", "--keep-last", 0).code == 0
+    cli("prune", many, "--max-age-s", "100000d", "--keep-last", 0)
     assert left(many) == [6, 7, 8]
 
 
-def test_a_start_in_the_future_is_not_the_newest(tape: Tape, many: Path) -> None:
+def test_a_start_in_the_future_is_not_the_newest(cli: Cli, many: Path) -> None:
     """Retention does not trust such a date: the session stays, and protects no other from its limits."""
     future = write_session(many / "29990101T000000Z_model=a", meta={**META, "model_tag": "a"})
-    done = tape("prune", many, "--max-sessions", 1)
+    done = cli("prune", many, "--max-sessions", 1)
     assert f"{future.name} starts in the future and stays" in done.out
     shutil.rmtree(future)
     assert left(many) == [6, 7, 8], "the newest of each model"
 
 
-def test_by_size(tape: Tape, many: Path) -> None:
+def test_by_size(cli: Cli, many: Path) -> None:
     sizes = [sum(file.stat().st_size for file in (many / name(n)).iterdir()) for n in range(COUNT)]
     assert sum(sizes) < 10**6
-    assert tape("prune", many, "--max-total-mb", 1).code == 0
+    cli("prune", many, "--max-total-mb", 1)
     assert len(left(many)) == COUNT
-    document = tape("prune", many, "--max-total-mb", 0, "--json").json
+    document = cli("prune", many, "--max-total-mb", 0, "--json").json
     assert left(many) == [6, 7, 8]
     assert document["bytes_removed"] == sum(sizes[:6])
     assert document["staying_bytes"] == sum(sizes[6:])
     assert "max_total_mb" in document["unmet"][0]
 
 
-def test_by_free_space(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_free_space(cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(file.stat().st_size for file in (many / name(0)).iterdir())
     full = 10**9 - int(2.5 * size)  # three have to go
     monkeypatch.setattr(
         "tape2048_tools.commands.sessions.prune.free_bytes",
         lambda root: full + (COUNT - len(left(root))) * size,
     )
-    dry = tape("prune", many, "--keep-free-mb", 1000, "--json", "--dry-run").json
+    dry = cli("prune", many, "--keep-free-mb", 1000, "--json", "--dry-run").json
     assert ([entry["name"] for entry in dry["sessions"]], dry["unmet"]) == ([name(0), name(1), name(2)], [])
-    document = tape("prune", many, "--keep-free-mb", 1000, "--json").json
+    document = cli("prune", many, "--keep-free-mb", 1000, "--json").json
     assert left(many) == [3, 4, 5, 6, 7, 8]
     assert {entry["rule"] for entry in document["sessions"]} == {"keep_free_mb"}
 
@@ -133,20 +131,20 @@ def test_free_space_is_what_this_user_may_take(many: Path, monkeypatch: pytest.M
 
 
 def test_free_space_is_checked_before_each_removal(
-    tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([0, 0, 10**12, 10**12])
     monkeypatch.setattr("tape2048_tools.commands.sessions.prune.free_bytes", lambda _: next(answers, 10**12))
-    document = tape("prune", many, "--keep-free-mb", 1000, "--json").json
+    document = cli("prune", many, "--keep-free-mb", 1000, "--json").json
     assert left(many) == list(range(1, COUNT))
     assert [entry["removed"] for entry in document["sessions"]] == [True] + [False] * 5
 
 
-def test_a_dry_run_removes_nothing_and_says_the_same(tape: Tape, many: Path) -> None:
-    dry = tape("prune", many, "--max-sessions", 4, "--dry-run", "--json").json
+def test_a_dry_run_removes_nothing_and_says_the_same(cli: Cli, many: Path) -> None:
+    dry = cli("prune", many, "--max-sessions", 4, "--dry-run", "--json").json
     assert len(left(many)) == COUNT
     assert dry["dry_run"]
-    wet = tape("prune", many, "--max-sessions", 4, "--json").json
+    wet = cli("prune", many, "--max-sessions", 4, "--json").json
     assert [entry["name"] for entry in dry["sessions"]] == [entry["name"] for entry in wet["sessions"]]
     assert (len(left(many)), wet["staying"], dry["staying"]) == (4, 4, 4)
     assert not any(entry["removed"] for entry in dry["sessions"])
@@ -154,7 +152,7 @@ def test_a_dry_run_removes_nothing_and_says_the_same(tape: Tape, many: Path) -> 
 
 @pytest.mark.parametrize("with_locks", [False, True])
 def test_dry_run_works_read_only(
-    tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch, *, with_locks: bool
+    cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch, *, with_locks: bool
 ) -> None:
     if with_locks:
         (many / ".recorder").mkdir()
@@ -169,26 +167,26 @@ def test_dry_run_works_read_only(
 
     monkeypatch.setattr(os, "open", read_only)
     session = Session.open(many / name(1)) if with_locks else None
-    document = tape("prune", many, "--max-sessions", 5, "--dry-run", "--json").json
+    document = cli("prune", many, "--max-sessions", 5, "--dry-run", "--json").json
     going = [name(number) for number in (0, 2, 3, 4)] if with_locks else [name(number) for number in range(4)]
     assert [entry["name"] for entry in document["sessions"]] == going
     assert document["read"] == ([name(1)] if with_locks else [])
     assert sorted(many.rglob("*")) == before
-    assert tape("prune", many, "--max-sessions", 5).code == errors.StorageError.exit_code
+    cli("prune", many, "--max-sessions", 5, expect=errors.StorageError)
     del session
 
 
-def test_a_dry_run_is_refused_where_the_run_would_be(tape: Tape, many: Path) -> None:
+def test_a_dry_run_is_refused_where_the_run_would_be(cli: Cli, many: Path) -> None:
     session = Session.open(many / name(1))  # before there is a file of locks: it holds the directory
-    assert tape("prune", many, "--max-sessions", 5, "--dry-run").code == errors.BusyError.exit_code
+    cli("prune", many, "--max-sessions", 5, "--dry-run", expect=errors.BusyError)
     del session
-    assert tape("prune", many, "--max-sessions", 5, "--dry-run").code == 0
+    cli("prune", many, "--max-sessions", 5, "--dry-run")
 
 
-def test_one_model_only(tape: Tape, many: Path) -> None:
-    assert tape("prune", many, "--tag", "a", "--max-sessions", 1).code == 0
+def test_one_model_only(cli: Cli, many: Path) -> None:
+    cli("prune", many, "--tag", "a", "--max-sessions", 1)
     assert left(many) == [1, 2, 4, 5, 6, 7, 8]  # and "a-2" is another model
-    assert tape("prune", many, "--tag", "a-2", "--max-sessions", 1).code == 0
+    cli("prune", many, "--tag", "a-2", "--max-sessions", 1)
     assert left(many) == [1, 4, 6, 7, 8]
 
 
@@ -210,40 +208,40 @@ def test_a_damaged_tag_is_one_of_its_own(many: Path, tag: str) -> None:
     assert {session.name: session.tag for session in found}[damaged.name] == "a-9"
 
 
-def test_limits_of_the_file(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_limits_of_the_file(cli: Cli, many: Path, tmp_path: Path) -> None:
     config = tmp_path / "recorder.toml"
     config.write_text(
         f'out_dir = "{many}"\n[retention]\nmax_sessions = 7\n'
         "[retention.tags.b]\nmax_sessions = 1\nkeep_last = 0\n"
     )
-    assert tape("prune", "--config", config, "--dry-run").out.count("would be removed") == 3 + 1
-    assert tape("prune", "--config", config).code == 0
+    assert cli("prune --config", config, "--dry-run").out.count("would be removed") == 3 + 1
+    cli("prune --config", config)
     assert left(many) == [2, 3, 5, 6, 7, 8]
-    assert tape("prune", "--config", config, "--max-sessions", "off").code == 0
+    cli("prune --config", config, "--max-sessions", "off")
     assert left(many) == [2, 3, 5, 6, 7, 8]
-    assert tape("config", "show", "--config", config).code == 0
+    cli("config show --config", config)
 
 
-def test_precedence_of_keep_last(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_precedence_of_keep_last(cli: Cli, many: Path, tmp_path: Path) -> None:
     """A flag comes before the tag's number, which comes before the general number."""
     config = tmp_path / "recorder.toml"
     config.write_text(
         f'out_dir = "{many}"\n[retention]\nmax_sessions = 1\nkeep_last = 2\n'
         "[retention.tags.a]\nmax_sessions = 1\n[retention.tags.b]\nkeep_last = 3\n"
     )
-    assert tape("prune", "--config", config).code == 0
+    cli("prune --config", config)
     assert left(many) == [1, 3, 4, 5, 6, 7, 8]
-    assert tape("prune", "--config", config, "--keep-last", 1).code == 0
+    cli("prune --config", config, "--keep-last", 1)
     assert left(many) == [6, 7, 8]
 
 
-def test_file_with_limits_of_tags_only(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_file_with_limits_of_tags_only(cli: Cli, many: Path, tmp_path: Path) -> None:
     config = tmp_path / "recorder.toml"
     config.write_text(f'out_dir = "{many}"\n')
-    assert "no limit is set" in tape("prune", "--config", config).out
+    assert "no limit is set" in cli("prune --config", config).out
     assert len(left(many)) == COUNT
     config.write_text(f'out_dir = "{many}"\n[retention.tags.b]\nmax_sessions = 2\n')
-    assert "no limit is set" not in tape("prune", "--config", config).out
+    assert "no limit is set" not in cli("prune --config", config).out
     assert left(many) == [0, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -263,61 +261,58 @@ def test_file_with_limits_of_tags_only(tape: Tape, many: Path, tmp_path: Path) -
 )
 @pytest.mark.parametrize("command", [("prune",), ("config", "show")])
 def test_a_wrong_table_is_refused_whoever_reads_it(
-    tape: Tape, tmp_path: Path, text: str, said: str, command: tuple[str, ...]
+    cli: Cli, tmp_path: Path, text: str, said: str, command: tuple[str, ...]
 ) -> None:
     config = tmp_path / "recorder.toml"
     config.write_text(f"seed = 1\n{text}\n")
-    done = tape(*command, "--config", config)
-    assert done.code == errors.ConfigError.exit_code
+    done = cli(*command, "--config", config, expect=errors.ConfigError)
     assert said in done.err
     assert f"{config}:2" in done.err
 
 
-def test_nothing_would_be_left(tape: Tape, many: Path) -> None:
-    done = tape("prune", many, "--max-sessions", 0, "--keep-last", 0)
-    assert done.code == errors.MaintenanceError.exit_code
+def test_nothing_would_be_left(cli: Cli, many: Path) -> None:
+    done = cli("prune", many, "--max-sessions", 0, "--keep-last", 0, expect=errors.MaintenanceError)
     assert "--yes-really" in done.err
     assert len(left(many)) == COUNT
-    assert tape("prune", many, "--max-sessions", 0, "--keep-last", 0, "--dry-run").code == 0
-    assert tape("prune", many, "--max-sessions", 0, "--keep-last", 0, "--yes-really").code == 0
+    cli("prune", many, "--max-sessions", 0, "--keep-last", 0, "--dry-run")
+    cli("prune", many, "--max-sessions", 0, "--keep-last", 0, "--yes-really")
     assert left(many) == []
 
 
-def test_what_is_read_stays_and_the_next_goes(tape: Tape, many: Path) -> None:
+def test_what_is_read_stays_and_the_next_goes(cli: Cli, many: Path) -> None:
     (many / ".recorder").mkdir()
     (many / ".recorder" / "readers.lock").touch()
     session = Session.open(many / name(1))
-    done = tape("prune", many, "--max-sessions", 5)
-    assert done.code == 0
+    done = cli("prune", many, "--max-sessions", 5)
     assert f"kept, because a process reads it: {name(1)}" in done.out
     assert left(many) == [1, 5, 6, 7, 8]
-    assert tape("prune", many, "--max-sessions", 4, "--json").json["read"] == [name(1)]
+    assert cli("prune", many, "--max-sessions", 4, "--json").json["read"] == [name(1)]
     del session
 
 
-def test_what_is_no_session_is_passed_over(tape: Tape, many: Path) -> None:
+def test_what_is_no_session_is_passed_over(cli: Cli, many: Path) -> None:
     foreign = write_foreign_session(many / "20200101T000000Z_model=theirs")
     (many / name(0) / "notes.txt").touch()
     (many / "notes").mkdir()
     (many / ".hidden").mkdir()
-    document = tape("prune", many, "--max-sessions", 3, "--keep-last", 0, "--json").json
+    document = cli("prune", many, "--max-sessions", 3, "--keep-last", 0, "--json").json
     assert [entry["name"] for entry in document["passed_over"]] == [foreign.name, name(0)]
     assert sorted(path.name for path in many.iterdir()) == sorted(
         [".hidden", ".recorder", "notes", foreign.name, *(name(number) for number in (0, 6, 7, 8))]
     )
 
 
-def test_leftovers_of_a_killed_one_go(tape: Tape, many: Path) -> None:
+def test_leftovers_of_a_killed_one_go(cli: Cli, many: Path) -> None:
     (many / name(0)).rename(many / f".{name(0)}.removed")
-    assert tape("prune", many, "--dry-run", "--json").json["leftovers_removed"] == []
+    assert cli("prune", many, "--dry-run", "--json").json["leftovers_removed"] == []
     killed = many / f".{name(1)}.0123456789abcdef.tmp"  # of a repack, say
     killed.mkdir()
-    assert tape("prune", many, "--json").json["leftovers_removed"] == [killed.name, f".{name(0)}.removed"]
+    assert cli("prune", many, "--json").json["leftovers_removed"] == [killed.name, f".{name(0)}.removed"]
     assert not list(many.glob(".*.removed"))
 
 
 def test_stuck_leftover_does_not_block_removals(
-    tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, loose = (many / f".{name(number)}.removed" for number in range(2))
     for number, path in enumerate((stuck, loose)):
@@ -330,30 +325,26 @@ def test_stuck_leftover_does_not_block_removals(
         remove(path)
 
     monkeypatch.setattr("shutil.rmtree", refuse)
-    done = tape("prune", many, "--max-sessions", 6, "--json")
-    assert done.code == 1
+    done = cli("prune", many, "--max-sessions", 6, "--json", expect=1)
     assert left(many) == [3, 4, 5, 6, 7, 8]
     assert done.json["leftovers_removed"] == [loose.name]
     assert [entry["name"] for entry in done.json["failed"]] == [stuck.name]
-    again = tape("prune", many, "--max-sessions", 6)
-    assert again.code == 1
+    again = cli("prune", many, "--max-sessions", 6, expect=1)
     assert f"failed: {stuck}: " in again.out
 
 
-def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_removed_is_said(cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.rmtree", raising(PermissionError(13, "Permission denied")))
-    document = tape("prune", many, "--max-sessions", 8, "--json").json
+    document = cli("prune", many, "--max-sessions", 8, "--json").json
     assert ([entry["removed"] for entry in document["sessions"]], document["bytes_removed"]) == ([False], 0)
     assert [entry["name"] for entry in document["failed"]] == [name(0)]
-    done = tape("prune", many, "--max-sessions", 7)
-    assert done.code == 1
+    done = cli("prune", many, "--max-sessions", 7, expect=1)
     assert "failed: " in done.out
     assert "Permission denied" in done.out
 
 
-def test_a_directory_that_is_not_there(tape: Tape, tmp_path: Path) -> None:
-    missing = tape("prune", tmp_path / "none", "--max-sessions", 1)
-    assert missing.code == errors.MissingPathError.exit_code
+def test_a_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    missing = cli("prune", tmp_path / "none", "--max-sessions", 1, expect=errors.MissingPathError)
     assert "hint: name the directory" in missing.err
     assert not (tmp_path / "none").exists()
 
@@ -418,23 +409,22 @@ def test_what_other_limits_let_go_counts_as_free() -> None:
     assert [going.rule for going in plan.going] == ["max_sessions", "keep_free_mb"]
 
 
-def test_three_hundred_sessions_in_little_memory(tape: Tape, tmp_path: Path) -> None:
+def test_three_hundred_sessions_in_little_memory(cli: Cli, tmp_path: Path) -> None:
     root = tmp_path / "root"
     fill(root, write_session(tmp_path / "t" / "s"), 300)
-    tape("prune", root, "--max-sessions", 300)
+    cli("prune", root, "--max-sessions", 300)
     tracemalloc.start()
-    assert tape("prune", root, "--max-sessions", 10, "--quiet").code == 0
+    cli("prune", root, "--max-sessions", 10, "--quiet")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 300 * 8_000, "more than 8 kB a session"
     assert len(list(root.glob("2*"))) == 10
 
 
-def test_session_as_root_is_refused(tape: Tape, many: Path) -> None:
+def test_session_as_root_is_refused(cli: Cli, many: Path) -> None:
     session = min(path for path in many.iterdir() if path.is_dir() and not path.name.startswith("."))
     before = sorted(path.name for path in session.iterdir())
     for words in (("prune", session, "--max-sessions", "1", "--dry-run"), ("list", session)):
-        done = tape(*words)
-        assert done.code == errors.StorageError.exit_code
+        done = cli(*words, expect=errors.StorageError)
         assert "found a session, expected a directory of sessions" in done.err
         assert sorted(path.name for path in session.iterdir()) == before

@@ -26,7 +26,7 @@ from tape2048_tools.progress.jobs import RecordingPanel, summary_parts
 from tape2048_tools.progress.panel import TerminalPanel
 from tape2048_tools.terminal.display import duration, rate, reach_words
 
-from ..conftest import Process, Tape, write_foreign_session, write_session
+from ..conftest import Cli, write_foreign_session, write_session
 from ..on_terminal import stopped_on_terminal
 
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "record"]
@@ -43,25 +43,25 @@ def record(*args: str, cwd: Path, workers: int = 1) -> subprocess.CompletedProce
 def test_records_publishes_and_says_what_and_where(tmp_path: Path) -> None:
     args = "--player greedy --max-games 300 --rotate-steps 20k --seed 5"
     done = record(*args.split(), cwd=tmp_path, workers=2)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.err
     found = sessions(tmp_path / "selfplay")
     opened = [Session.open(path) for path in found]
     assert sum(len(session.runs) for session in opened) == 300
     assert len(opened) >= 2
-    assert f"{len(opened)} in selfplay" in done.stdout
-    assert "max_games = 300 was reached" in done.stdout
-    assert f"tape2048 show selfplay/{found[-1].name}" in done.stdout
+    assert f"{len(opened)} in selfplay" in done.out
+    assert "max_games = 300 was reached" in done.out
+    assert f"tape2048 show selfplay/{found[-1].name}" in done.out
     assert {session.meta["seed"] for session in opened} == {5}
     # The rest of what is said is no data.
-    assert "published" in done.stderr
-    assert "published" not in done.stdout
-    assert "\x1b" not in done.stdout + done.stderr
+    assert "published" in done.err
+    assert "published" not in done.out
+    assert "\x1b" not in done.out + done.err
 
 
 @pytest.mark.slow
 def test_the_suggested_command_works(tmp_path: Path) -> None:
     done = record("--player", "random", "--max-games", "20", cwd=tmp_path)
-    line = next(line for line in done.stdout.splitlines() if "labels()" in line)
+    line = next(line for line in done.out.splitlines() if "labels()" in line)
     python, *args = shlex.split(line)
     assert python.rpartition("/")[2].startswith("python")
     shown = subprocess.run(
@@ -101,12 +101,11 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_at_once(  # noqa: PLR0917 - fixtures and parameters
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], code: int, said: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], code: int, said: str
 ) -> None:
     monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
     (tmp_path / "a_file").touch()
-    done = tape("record", *args)
-    assert done.code == code, done.err
+    done = cli("record", *args, expect=code)
     assert said in done.err
     assert done.out == ""
 
@@ -114,7 +113,7 @@ def test_what_cannot_be_is_refused_at_once(  # noqa: PLR0917 - fixtures and para
 @pytest.mark.parametrize("below", ["", "/one", "/one/two"])
 @pytest.mark.parametrize("kind", ["session", "foreign", "data set", "pack"])
 def test_nothing_is_recorded_into_what_is_recorded(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, below: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, below: str
 ) -> None:
     monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
     place = tmp_path / "out"
@@ -132,8 +131,7 @@ def test_nothing_is_recorded_into_what_is_recorded(
     before = sorted(place.rglob("*"))
     (tmp_path / "link").symlink_to(place)
     for name in ("out", "link"):
-        done = tape("record", "--out", f"{name}{below}", "--max-games", "1")
-        assert done.code == 8, done.err
+        done = cli("record --out", f"{name}{below}", "--max-games", "1", expect=8)
         named = {"data set": "a data set", "pack": "the directory of a pack"}.get(kind, "a session")
         assert f"error: {place}: found {named}" in done.err
         assert f"hint: name another --out: {tmp_path}, or" in done.err
@@ -146,7 +144,7 @@ def test_beside_packs_and_sessions_there_is_room(root: Path, tmp_path: Path) -> 
         (root / name).touch()
     for out_dir in (root, root / "more"):
         done = record("--player", "random", "--max-games", "1", "--out", str(out_dir), cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.err
     assert len(sessions(root)) == 3
     assert len(sessions(root / "more")) == 1
 
@@ -259,44 +257,37 @@ def test_a_recording_says_what_disk_a_minute_takes() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_start_reports_compiling(
-    process: Process, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_first_start_reports_compiling(cli: Cli, environment: dict[str, str], tmp_path: Path) -> None:
     """Limits of time count from the first move."""
     args = ("record", "--player", "random", "--workers", "2", "--max-wall-s", "0.3", "--json")
     cold = {**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY"):
         cold.pop(variable, None)
-    first = process(*args, env=cold, timeout=180)
-    assert first.returncode == 0, first.stderr
+    first = cli(*args, env=cold, timeout=180, process=True)
     said = "compiling the game loop with random: half a minute or so, the first time only (kept in "
-    assert first.stderr.count(f"{said}{tmp_path}/cache/tape2048/kernels-") == 1, first.stderr
-    assert first.stderr.count("compiling") == 1
+    assert first.err.count(f"{said}{tmp_path}/cache/tape2048/kernels-") == 1, first.err
+    assert first.err.count("compiling") == 1
     phases = [
-        first.stderr.index(word) for word in ("loading the player", "compiling", "playing the first games")
+        first.err.index(word) for word in ("loading the player", "compiling", "playing the first games")
     ]
     assert phases == sorted(phases)
-    summary = json.loads(first.stdout)
+    summary = json.loads(first.out)
     assert summary["games"] > 0
     assert summary["first_step_s"] > 1
     assert 0.25 <= summary["played_s"] < summary["elapsed_s"] - summary["first_step_s"] + 0.01
 
-    second = process(*args, env=cold)
-    assert second.returncode == 0, second.stderr
-    assert "compiling" not in second.stderr
+    second = cli(*args, env=cold, process=True)
+    assert "compiling" not in second.err
 
 
 @pytest.mark.slow
-def test_a_missing_compile_cache_is_reported(
-    process: Process, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_missing_compile_cache_is_reported(cli: Cli, environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "a_file").touch()
     env = {**environment, "NUMBA_CACHE_DIR": str(tmp_path / "a_file")}
     flags = ("--player", "random", "--workers", "1", "--max-games", "1")
-    done = process("record", *flags, env=env, timeout=180)
-    assert done.returncode == 0, done.stderr
+    done = cli("record", *flags, env=env, timeout=180, process=True)
     said = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
-    assert f"compiling the game loop with random: half a minute or so, {said}\n" in done.stderr
+    assert f"compiling the game loop with random: half a minute or so, {said}\n" in done.err
 
 
 @pytest.mark.slow
@@ -316,24 +307,22 @@ def test_a_missing_compile_cache_is_reported(
     ],
 )
 def test_a_limit_before_the_first_game_fails(
-    process: Process, tmp_path: Path, args: str, said: str, hint: str
+    cli: Cli, tmp_path: Path, args: str, said: str, hint: str
 ) -> None:
     earlier = write_session(tmp_path / "selfplay/20260101T000000Z_model=a")
     with (earlier / "steps.npy").open("ab") as file:
         file.truncate(2_000_000)
-    done = process("record", *args.split())
-    assert done.returncode == StartError.exit_code, done.stderr
-    assert f"selfplay: nothing was recorded: {said}" in done.stderr
-    assert f"hint: {hint}\n" in done.stderr
-    assert done.stdout == ""
+    done = cli("record", *args.split(), expect=StartError, process=True)
+    assert f"selfplay: nothing was recorded: {said}" in done.err
+    assert f"hint: {hint}\n" in done.err
+    assert done.out == ""
 
 
-def test_the_summary_as_json(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_as_json(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     some = msgspec.structs.replace(NOTHING, games=2, sessions=["x/one"], reach={2048: 0.5})
     monkeypatch.setattr("faulthandler.enable", lambda: None)  # there is no standard error to write to
     monkeypatch.setattr("tape2048_recorder.recorder.run", lambda *_, **__: some)
-    done = tape("record", "--player", "random", "--json")
-    assert done.code == 0
+    done = cli("record --player random --json")
     assert done.json == msgspec.to_builtins(some, str_keys=True)
 
 
@@ -399,8 +388,8 @@ def test_a_lost_summary_is_no_failure(tmp_path: Path) -> None:
             cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
         )  # fmt: skip
     assert done.returncode == 0
-    assert "warning: the summary is lost: writing to standard output failed (No space left" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "warning: the summary is lost: writing to standard output failed (No space left" in done.err
+    assert "Traceback" not in done.err
     assert len(sessions(tmp_path / "selfplay")) == 1
 
 
@@ -448,12 +437,11 @@ def test_a_signal_during_loading_drains(
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["reason"] == said
+    assert done.returncode == 0, done.err
+    assert json.loads(done.out)["reason"] == said
 
 
-def test_a_start_without_descriptors(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_without_descriptors(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pipe2", raising(OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
-    done = tape("record")
-    assert done.code == TooManyFilesError.exit_code
+    done = cli("record", expect=TooManyFilesError)
     assert "error: Too many open files" in done.err

@@ -19,7 +19,7 @@ from tape2048.session.locks import make_readers_lock
 from tape2048_tools.cli import run
 from tape2048_tools.views.run import choose_run
 
-from ..conftest import Tape, write_session
+from ..conftest import Cli, write_session
 
 NAME = "20260101T000000Z_model=toy"
 
@@ -84,7 +84,7 @@ def content(path: Path) -> Any:
     ],
 )
 def test_commands_agree_on_rows_and_tape(
-    tape: Tape, storages: dict[str, Path], monkeypatch: pytest.MonkeyPatch, line: str
+    cli: Cli, storages: dict[str, Path], monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     found = {}
     for storage, directory in storages.items():
@@ -92,11 +92,10 @@ def test_commands_agree_on_rows_and_tape(
         (path,) = sessions("selfplay")
         if storage == "tape":  # no command holds a whole session's rows, 28 bytes each
             monkeypatch.setattr(Session, "steps", property(lambda _: pytest.fail("all rows were decoded")))
-        done = tape(*shlex.split(line.replace("NAME", path.name)))
+        done = cli(*shlex.split(line.replace("NAME", path.name)))
         made = directory / "made"
         files = content(made) if made.exists() else None
         shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
-        assert done.code == 0, storage
         # On a busy machine there is a line of progress every 30 s.
         assert all(" info " in line for line in done.err.splitlines()), storage
         document = json.loads(done.out.replace(str(directory), "HERE"))
@@ -106,54 +105,52 @@ def test_commands_agree_on_rows_and_tape(
     assert found["rows"] == found["tape"]
 
 
-def test_the_storage_is_said_where_it_is_tape(tape: Tape, storages: dict[str, Path]) -> None:
+def test_the_storage_is_said_where_it_is_tape(cli: Cli, storages: dict[str, Path]) -> None:
     root = storages["tape"] / "selfplay"
     (path,) = sessions(root)
-    heading, line = tape("list", root).out.splitlines()
+    heading, line = cli("list", root).out.splitlines()
     assert heading.endswith("  note")
     assert line.endswith("  on tape, columns: loss")
     for scores in ("--scores", "--no-scores"):
-        (document,) = tape("list", root, scores, "--json").json["sessions"]
+        (document,) = cli("list", root, scores, "--json").json["sessions"]
         assert document["storage"] == "tape"
         assert (document["mean_score"] is None) == (scores == "--no-scores")
-    assert "1 of 1 on tape" in tape("show", root).out
-    assert ["storage", "tape"] in [line.split() for line in tape("show", path).out.splitlines()]
+    assert "1 of 1 on tape" in cli("show", root).out
+    assert ["storage", "tape"] in [line.split() for line in cli("show", path).out.splitlines()]
     plain = storages["rows"] / "selfplay"
-    assert "tape" not in tape("list", plain).out.replace(str(plain), "")
-    assert "on tape" not in tape("show", plain).out
+    assert "tape" not in cli("list", plain).out.replace(str(plain), "")
+    assert "on tape" not in cli("show", plain).out
 
 
-def test_tape_game_needs_no_player(tape: Tape, tmp_path: Path) -> None:
+def test_tape_game_needs_no_player(cli: Cli, tmp_path: Path) -> None:
     path = write_tape(tmp_path / NAME, GAMES)
     found = choose_run(path, int(GAMES.runs["id"][1]), None, replay=True)
     assert found.ended
     assert np.array_equal(found.run.boards, GAMES.boards[int(GAMES.runs["rows"][0]) :])
     assert found.run.final_board == GAMES.finals[1]
-    document = tape("visualize", path, "--run", "8", "--json").json
+    document = cli("visualize", path, "--run", "8", "--json").json
     assert document["final_board"] == GAMES.finals[1]
     assert reference.legal_moves(reference.unpack(int(GAMES.finals[1]))) == []
 
 
-def test_a_part_of_a_session_on_tape_is_taken_for_one(tape: Tape, tmp_path: Path) -> None:
+def test_a_part_of_a_session_on_tape_is_taken_for_one(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "part"
     write_tape(path, GAMES)
     for name in ("metadata.db", "manifest.json"):
         (path / name).unlink()
-    assert "found a session, expected a directory of sessions" in tape("list", path).err
-    done = tape("validate", path)
-    assert done.code == 1
+    assert "found a session, expected a directory of sessions" in cli("list", path).err
+    done = cli("validate", path, expect=1)
     assert "no metadata.db in this directory" in done.out
 
 
 @pytest.mark.slow
 def test_a_recording_onto_tape_and_back_is_the_same(
-    tape: Tape, storages: dict[str, Path], tmp_path: Path
+    cli: Cli, storages: dict[str, Path], tmp_path: Path
 ) -> None:
     """The player plays the games again for moves and final boards that its rows lack."""
     (rows,), (path,) = (sessions(storages[storage] / "selfplay") for storage in ("rows", "tape"))
     assert path.name == rows.name
-    done = tape("repack", path, "--storage", "rows", "--out", tmp_path, "--json")
-    assert done.code == 0
+    done = cli("repack", path, "--storage", "rows", "--out", tmp_path, "--json")
     (document,) = done.json["sessions"]
     back = tmp_path / rows.name
     assert (back / "steps.npy").read_bytes() == (rows / "steps.npy").read_bytes()
@@ -165,13 +162,12 @@ def test_a_recording_onto_tape_and_back_is_the_same(
     assert Session.open(path).meta == {**session.meta, "storage": "tape"}
 
 
-def test_failed_repack_affects_one_session(tape: Tape, tmp_path: Path, foreign: Path) -> None:
+def test_failed_repack_affects_one_session(cli: Cli, tmp_path: Path, foreign: Path) -> None:
     good = write_rows(tmp_path / "a" / NAME, GAMES)
     unsure = write_rows(tmp_path / "b" / NAME, UNCERTAIN)
     there = write_tape(tmp_path / "c" / NAME, GAMES)
     out = tmp_path / "out"
-    done = tape("repack", foreign, unsure, there, good, "--storage", "tape", "--out", out, "--json")
-    assert done.code == 1
+    done = cli("repack", foreign, unsure, there, good, "--storage", "tape", "--out", out, "--json", expect=1)
     assert [each["path"] for each in done.json["sessions"]] == [str(out / NAME)]
     said = {each["path"]: each["message"] for each in done.json["failed"]}
     assert list(said) == [str(foreign), str(unsure), str(there)]
@@ -180,15 +176,13 @@ def test_failed_repack_affects_one_session(tape: Tape, tmp_path: Path, foreign: 
     assert "the session does not name its player" in said[str(unsure)]
     assert "in this storage already: tape" in said[str(there)]
     assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == [NAME]
-    plain = tape("repack", there, unsure, "--storage", "tape", "--out", out)
-    assert plain.code == 1
+    plain = cli("repack", there, unsure, "--storage", "tape", "--out", out, expect=1)
     assert [line[:16] for line in plain.out.splitlines() if "hint" not in line] == ["MaintenanceError"] * 2
-    lossy = tape("repack", unsure, "--storage", "tape", "--out", out, "--lossy")
-    assert lossy.code == 0
+    lossy = cli("repack", unsure, "--storage", "tape", "--out", out, "--lossy")
     assert lossy.out.startswith(f"{out / NAME}-2: 2 games, {len(UNCERTAIN.tape)} rows, ")
 
 
-def test_originals_are_removed_last(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_originals_are_removed_last(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
     new = tmp_path / f"{NAME}-2"
     from tape2048.maintenance import removal
@@ -200,49 +194,44 @@ def test_originals_are_removed_last(tape: Tape, tmp_path: Path, monkeypatch: pyt
         return hide(*args)
 
     monkeypatch.setattr(removal, "_hide", hide_after_the_check)
-    done = tape("repack", path, "--storage", "tape", "--remove")
-    assert done.code == 0
+    done = cli("repack", path, "--storage", "tape", "--remove")
     assert done.out.startswith(f"{new}: 2 games, ")
     assert done.out.endswith("; original removed\n")
     assert sessions(tmp_path) == [new]
-    assert tape("repack", new, "--storage", "rows", "--remove", "--json").json["removed"] == [str(new)]
+    assert cli("repack", new, "--storage", "rows", "--remove", "--json").json["removed"] == [str(new)]
     assert sessions(tmp_path) == [tmp_path / f"{NAME}-2-2"]
 
 
 @pytest.mark.parametrize("check", ["check_draft", "_check_same"])
 def test_failed_check_keeps_the_original(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
     monkeypatch.setattr(session_runs, check, raising(errors.MaintenanceError("it does not pass")))
-    done = tape("repack", path, "--storage", "tape", "--remove")
-    assert done.code == 1
+    done = cli("repack", path, "--storage", "tape", "--remove", expect=1)
     assert done.out.startswith("MaintenanceError: it does not pass\n  hint: ")
     assert sessions(tmp_path) == [path]
     assert validate_session(path).ok
 
 
-def test_kept_originals_are_reported(tape: Tape, tmp_path: Path) -> None:
+def test_kept_originals_are_reported(cli: Cli, tmp_path: Path) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
     out = tmp_path / "out"
     make_readers_lock(tmp_path)
     reader = Session.open(path)
-    done = tape("repack", path, "--storage", "tape", "--out", out, "--remove", "--json")
-    assert done.code == 1
+    done = cli("repack", path, "--storage", "tape", "--out", out, "--remove", "--json", expect=1)
     assert done.json["not_removed"] == [{"path": str(path), "why": "it is being read"}]
     assert (len(sessions(tmp_path)), len(sessions(out))) == (1, 1)
     del reader
     (path / ".loss.partial").mkdir()
-    done = tape("repack", path, "--storage", "tape", "--out", out, "--remove")
-    assert done.code == 1
+    done = cli("repack", path, "--storage", "tape", "--out", out, "--remove", expect=1)
     assert "cannot be removed: .loss.partial is an unfinished column" in done.out
     assert "hint: repack without --remove" in done.out
     assert (len(sessions(tmp_path)), len(sessions(out))) == (1, 1)
 
 
-def test_no_session_is_written_into_another(tape: Tape, tmp_path: Path, session: Path) -> None:
+def test_no_session_is_written_into_another(cli: Cli, tmp_path: Path, session: Path) -> None:
     path = write_session(tmp_path / "x" / session.name)
-    done = tape("repack", path, "--storage", "tape", "--out", session)
-    assert done.code == errors.StorageError.exit_code
+    done = cli("repack", path, "--storage", "tape", "--out", session, expect=errors.StorageError)
     assert "expected a directory of sessions" in done.err
     assert validate_session(session).ok

@@ -15,12 +15,12 @@ from tape2048 import Session, errors
 from tape2048_tools.cli import run
 from tape2048_tools.sessions.summary import directory_bytes, quantiles
 
-from ..conftest import GAMES, META, Tape, write_session
+from ..conftest import GAMES, META, Cli, write_session
 from ..small_sessions import session_name
 
 
-def test_json_has_everything(tape: Tape, session: Path) -> None:
-    document = tape("show", session, "--json").json
+def test_json_has_everything(cli: Cli, session: Path) -> None:
+    document = cli("show", session, "--json").json
     assert document["name"] == session.name
     assert document["path"] == str(session)
     assert (document["rows"], document["games"]) == (200, 4)
@@ -47,8 +47,8 @@ def test_json_has_everything(tape: Tape, session: Path) -> None:
     assert best["exps"] == [14, 0, 0, 0, 0, 4, *[0] * 10]
 
 
-def test_text_has_facts_settings_and_the_best_board(tape: Tape, session: Path) -> None:
-    out = tape("show", session).out
+def test_text_has_facts_settings_and_the_best_board(cli: Cli, session: Path) -> None:
+    out = cli("show", session).out
     lines = [line.split() for line in out.splitlines()]
     assert ["player", "expectimax,", "3-ply,", "expectimax@abababababab"] in lines
     assert ["player_sha256", "ab" * 32] in lines
@@ -61,67 +61,62 @@ def test_text_has_facts_settings_and_the_best_board(tape: Tape, session: Path) -
     ]  # fmt: skip
 
 
-def test_seed_is_shown_unsigned(tape: Tape, session: Path) -> None:
+def test_seed_is_shown_unsigned(cli: Cli, session: Path) -> None:
     database = sqlite3.connect(session / "metadata.db")
     with database:
         database.execute("UPDATE runs SET max_score = 900000 WHERE id = 2")
     database.close()
-    assert tape("show", session, "--json").json["best"]["seed"] == 2**63 + 5
+    assert cli("show", session, "--json").json["best"]["seed"] == 2**63 + 5
 
 
-def test_what_others_wrote_shows_what_is_there(tape: Tape, foreign: Path) -> None:
-    done = tape("show", foreign)
-    assert done.code == 0
+def test_what_others_wrote_shows_what_is_there(cli: Cli, foreign: Path) -> None:
+    done = cli("show", foreign)
     assert "settings" not in done.out
-    best = tape("show", foreign, "--json").json["best"]
+    best = cli("show", foreign, "--json").json["best"]
     assert (best["run_id"], best["step_idx"], best["exps"][0]) == (2, 59, 13)
 
 
-def test_facts_of_any_shape_are_shown_and_never_obeyed(tape: Tape, foreign: Path) -> None:
+def test_facts_of_any_shape_are_shown_and_never_obeyed(cli: Cli, foreign: Path) -> None:
     database = sqlite3.connect(foreign / "metadata.db")
     with database:
         values = [("config", '"none"'), ("note", '["[red]", {"a\\u001b[2J": null}]'), ("host", '"[link=x]h"')]
         database.executemany("INSERT INTO session VALUES (?, ?)", values)
     database.close()
-    done = tape("show", foreign)
-    assert done.code == 0
+    done = cli("show", foreign)
     assert "\x1b" not in done.out
     assert "[link=x]h" in done.out
     assert '["[red]",{"a' in done.out
 
 
-def test_a_session_without_games(tape: Tape, empty_session: Path) -> None:
-    done = tape("show", empty_session)
-    assert done.code == 0
+def test_a_session_without_games(cli: Cli, empty_session: Path) -> None:
+    done = cli("show", empty_session)
     assert "best game" not in done.out
-    document = tape("show", empty_session, "--json").json
+    document = cli("show", empty_session, "--json").json
     assert document["best"] is None
     assert document["score"] == {}
     assert document["labels"][0] == {"threshold": 8192, "games": 0, "game_share": None, "row_share": None}
 
 
-def test_a_best_game_of_which_no_board_was_kept(tape: Tape, foreign: Path) -> None:
+def test_a_best_game_of_which_no_board_was_kept(cli: Cli, foreign: Path) -> None:
     database = sqlite3.connect(foreign / "metadata.db")
     with database:
         database.execute("INSERT INTO runs VALUES (9, 1, 10, 999999, 8192)")
     database.close()
-    done = tape("show", foreign)
-    assert done.code == 0
+    done = cli("show", foreign)
     assert "its boards were not recorded" in done.out
 
 
 @pytest.mark.parametrize("args", [[], ["--json"]])
-def test_what_is_no_session_is_an_error(tape: Tape, tmp_path: Path, args: list[str]) -> None:
-    done = tape("show", tmp_path, *args)
-    assert done.code == errors.NotASessionError.exit_code
+def test_what_is_no_session_is_an_error(cli: Cli, tmp_path: Path, args: list[str]) -> None:
+    done = cli("show", tmp_path, *args, expect=errors.NotASessionError)
     assert done.out == ""
 
 
-def test_a_directory_is_summed_up(tape: Tape, root: Path, session: Path) -> None:
-    document = tape("show", root, "--json").json
+def test_a_directory_is_summed_up(cli: Cli, root: Path, session: Path) -> None:
+    document = cli("show", root, "--json").json
     assert (document["root"], document["sessions"], document["broken"]) == (str(root), 2, [])
     assert (document["rows"], document["games"]) == (300, 6)
-    assert document["bytes"] == tape("list", root, "--json").json["total"]["bytes"]
+    assert document["bytes"] == cli("list", root, "--json").json["total"]["bytes"]
     assert document["score"]["mean"] == pytest.approx(830_000 / 6)
     assert (document["started_at"], document["ended_at"]) == (
         "2026-01-01T00:00:00+00:00",
@@ -139,9 +134,9 @@ def test_a_directory_is_summed_up(tape: Tape, root: Path, session: Path) -> None
     best = document["best"]
     assert (best["session"], best["run_id"], best["score"]) == (session.name, 3, 370_000)
     # The same game and the same word in `list`.
-    assert tape("list", root, "--json").json["total"]["best_score"] == best["score"]
+    assert cli("list", root, "--json").json["total"]["best_score"] == best["score"]
 
-    out = tape("show", root).out
+    out = cli("show", root).out
     lines = [line.split() for line in out.splitlines()]
     at = lines.index(["expectimax,", "3-ply", "6", "138,333", "100%", "67%", "50%", "17%", "0"])
     assert lines[at + 1] == ["61.0-100.0", "30.0-90.3", "18.8-81.2", "3.0-56.4", "0.0-39.0"]
@@ -150,13 +145,13 @@ def test_a_directory_is_summed_up(tape: Tape, root: Path, session: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["x" * 400, "python:a.b.c:" + "y" * 300, "", "many words " * 30])
-def test_any_player_fits_100_columns(tape: Tape, tmp_path: Path, name: str) -> None:
+def test_any_player_fits_100_columns(cli: Cli, tmp_path: Path, name: str) -> None:
     root = tmp_path / "r"
     for at in range(30):  # more players than are shown
         args = {"weights": f"/a/long/path/{'w' * 300}.npz", "look_below": at}
         meta = {**META, "player": name, "player_args": args, "player_sha256": f"{at:02x}" * 32, "config": {}}
         write_session(root / session_name(at), GAMES[:1], meta)
-    shown = [tape("show", place) for place in (root, root / session_name(0))]
+    shown = [cli("show", place) for place in (root, root / session_name(0))]
     assert [done.code for done in shown] == [0, 0]
     allowed = {str(root), str(root / session_name(0))}  # paths of the test
     for done in shown:
@@ -165,20 +160,19 @@ def test_any_player_fits_100_columns(tape: Tape, tmp_path: Path, name: str) -> N
     assert "and 10 more players" in shown[0].out
 
 
-def test_directory_with_a_broken_session(tape: Tape, root: Path, session: Path, foreign: Path) -> None:
+def test_directory_with_a_broken_session(cli: Cli, root: Path, session: Path, foreign: Path) -> None:
     foreign.rename(root / "foreign")
     (session / "metadata.db").write_bytes(b"x" * (session / "metadata.db").stat().st_size)
-    done = tape("show", root, "--json")
-    assert done.code == 1
+    done = cli("show", root, "--json", expect=1)
     assert [broken["name"] for broken in done.json["broken"]] == [session.name]
     assert [player["player"] for player in done.json["players"]] == ["expectimax@abababababab", "unknown"]
     assert done.json["best"]["session"] == "20260101T000100Z_model=expectimax"
-    assert f"SchemaError: {session}/metadata.db" in tape("show", root).out
+    assert f"SchemaError: {session}/metadata.db" in cli("show", root).out
 
 
-def test_a_directory_of_sessions_without_games(tape: Tape, empty_session: Path) -> None:
-    assert tape("show", empty_session.parent).code == 0
-    document = tape("show", empty_session.parent, "--json").json
+def test_a_directory_of_sessions_without_games(cli: Cli, empty_session: Path) -> None:
+    cli("show", empty_session.parent)
+    document = cli("show", empty_session.parent, "--json").json
     assert (document["games"], document["best"], document["players"][0]["reach"]) == (0, None, {})
 
 
@@ -187,9 +181,8 @@ def test_quantiles_are_values_that_occur() -> None:
     assert quantiles(np.array([7])) == {"mean": 7, "p10": 7, "p50": 7, "p90": 7, "max": 7}
 
 
-def test_table_with_totals(tape: Tape, root: Path) -> None:
-    done = tape("list", root)
-    assert done.code == 0
+def test_table_with_totals(cli: Cli, root: Path) -> None:
+    done = cli("list", root)
     heading, first, second, total = (line.split() for line in done.out.splitlines())
     assert heading[:7] == ["session", "player", "rows", "games", "mean", "score", "best"]
     assert heading[7:] == ["2048", "4096", "8192", "16384", "32768", "size", "note"]
@@ -204,8 +197,8 @@ def test_table_with_totals(tape: Tape, root: Path) -> None:
     assert total[:10] == ["2", "sessions", "300", "6", "138,333", "370,000", "100%", "67%", "50%", "17%"]
 
 
-def test_json_has_the_numbers_unrounded(tape: Tape, root: Path) -> None:
-    document = tape("list", root, "--json").json
+def test_json_has_the_numbers_unrounded(cli: Cli, root: Path) -> None:
+    document = cli("list", root, "--json").json
     assert document["root"] == str(root)
     assert document["broken"] == []
     first, second = document["sessions"]
@@ -217,79 +210,74 @@ def test_json_has_the_numbers_unrounded(tape: Tape, root: Path) -> None:
     assert document["total"]["reach"]["16384"] == pytest.approx(1 / 6)
 
 
-def test_broken_session_is_listed_with_its_error(tape: Tape, root: Path, session: Path) -> None:
+def test_broken_session_is_listed_with_its_error(cli: Cli, root: Path, session: Path) -> None:
     (session / "metadata.db").write_bytes(b"x" * (session / "metadata.db").stat().st_size)
-    done = tape("list", root)
-    assert done.code == 1
+    done = cli("list", root, expect=1)
     assert done.err == ""
     assert f"SchemaError: {session}/metadata.db: " in done.out
     assert "20260101T000100Z_model=expectimax" in done.out
-    document = tape("list", root, "--json")
-    assert document.code == 1
+    document = cli("list", root, "--json", expect=1)
     (broken,) = document.json["broken"]
     assert broken["name"] == session.name
     assert broken["error"] == "SchemaError"
     assert len(document.json["sessions"]) == 1
 
 
-def test_only_broken_sessions_is_no_table(tape: Tape, root: Path) -> None:
+def test_only_broken_sessions_is_no_table(cli: Cli, root: Path) -> None:
     for path in root.glob("2*"):
         (path / "steps.npy").unlink()
-    done = tape("list", root)
-    assert done.code == 1
+    done = cli("list", root, expect=1)
     assert done.out.count("NotASessionError: ") == 2
     assert "games" not in done.out
 
 
-def test_what_others_wrote_is_listed(tape: Tape, foreign: Path) -> None:
-    (found,) = tape("list", foreign.parent, "--json").json["sessions"]
+def test_what_others_wrote_is_listed(cli: Cli, foreign: Path) -> None:
+    (found,) = cli("list", foreign.parent, "--json").json["sessions"]
     assert (found["rows"], found["games"], found["mean_score"], found["recovered"]) == (
         100, 2, 100_000.0, None,
     )  # fmt: skip
 
 
-def test_a_session_without_games_has_no_mean(tape: Tape, empty_session: Path) -> None:
-    (line, *_) = tape("list", empty_session.parent).out.splitlines()[1:]
+def test_a_session_without_games_has_no_mean(cli: Cli, empty_session: Path) -> None:
+    (line, *_) = cli("list", empty_session.parent).out.splitlines()[1:]
     assert line.split()[3:11] == ["0", "0", "-", "-", "-", "-", "-", "-"]
-    (found,) = tape("list", empty_session.parent, "--json").json["sessions"]
+    (found,) = cli("list", empty_session.parent, "--json").json["sessions"]
     assert found["mean_score"] is None
     assert found["best_score"] is found["highest_tile"] is None
 
 
-def test_an_empty_directory_says_how_to_fill_it(tape: Tape, tmp_path: Path) -> None:
-    done = tape("list", tmp_path)
-    assert done.code == 0
+def test_an_empty_directory_says_how_to_fill_it(cli: Cli, tmp_path: Path) -> None:
+    done = cli("list", tmp_path)
     assert f"no sessions in {tmp_path}" in done.out
     assert f"tape2048 record --out {tmp_path}" in done.out
-    assert tape("list", tmp_path, "--json").json["sessions"] == []
+    assert cli("list", tmp_path, "--json").json["sessions"] == []
 
 
-def test_default_root_is_the_out_dir(tape: Tape, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tape("list", "--json").json["root"] == "selfplay"
-    assert len(tape("list", "--json").json["sessions"]) == 2
+def test_default_root_is_the_out_dir(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("list --json").json["root"] == "selfplay"
+    assert len(cli("list --json").json["sessions"]) == 2
     root.rename(root.with_name("elsewhere"))
-    missing = tape("list")
-    assert missing.code == errors.MissingPathError.exit_code
+    missing = cli("list", expect=errors.MissingPathError)
     assert "record" in missing.err
     monkeypatch.setenv("TAPE2048_OUT_DIR", "elsewhere")
-    assert len(tape("list", "--json").json["sessions"]) == 2
+    assert len(cli("list --json").json["sessions"]) == 2
 
 
-def test_the_cost_does_not_grow_with_the_rows(tape: Tape, root: Path, session: Path) -> None:
+def test_the_cost_does_not_grow_with_the_rows(cli: Cli, root: Path, session: Path) -> None:
     """Rows that nobody reads may be anything: only their number is looked at, and the ends of runs."""
     data = bytearray((session / "steps.npy").read_bytes())
     for row in itertools.chain(range(1, 39), range(41, 99)):  # inside the first two runs
         data[192 + 28 * row : 192 + 28 * row + 28] = b"\xff" * 28
     (session / "steps.npy").write_bytes(data)
-    assert tape("list", root).code == 0
+    cli("list", root)
 
 
-def test_a_fact_of_another_type_is_not_believed(tape: Tape, foreign: Path) -> None:
+def test_a_fact_of_another_type_is_not_believed(cli: Cli, foreign: Path) -> None:
     database = sqlite3.connect(foreign / "metadata.db")
     with database:
         database.execute("INSERT INTO session VALUES ('recovered', '\"perhaps\"')")
     database.close()
-    (found,) = tape("list", foreign.parent, "--json").json["sessions"]
+    (found,) = cli("list", foreign.parent, "--json").json["sessions"]
     assert found["recovered"] is None
 
 
@@ -330,7 +318,7 @@ def test_plain_lines_omit_columns(
 
 
 @pytest.mark.parametrize("storage", ["rows", "tape"])
-def test_columns_are_listed(tape: Tape, tmp_path: Path, storage: str) -> None:
+def test_columns_are_listed(cli: Cli, tmp_path: Path, storage: str) -> None:
     """Name, type, shape, maker, and the error of a damaged one; of an overlay in ``show``."""
     write = write_rows if storage == "rows" else write_tape
     path = write(tmp_path / "root" / "20260101T000000Z_model=toy", games_on_tape(1))
@@ -340,13 +328,13 @@ def test_columns_are_listed(tape: Tape, tmp_path: Path, storage: str) -> None:
     session.use_overlay(None)
     session.write_column("values", np.zeros((rows, 4)), dtype="bf16", facts={"maker": "me"})
     (path / "half.u8.npy").touch()
-    half, values = tape("show", path, "--json").json["columns"]
+    half, values = cli("show", path, "--json").json["columns"]
     assert values == {"name": "values", "dtype": "bf16", "shape": [rows, 4], "maker": "me", "error": None}
     assert list(half.values())[:4] == ["half", None, None, None]
     assert "half-written" in half["error"]
     for scores in ("--scores", "--no-scores"):
-        assert tape("list", path.parent, scores, "--json").json["sessions"][0]["columns"] == [half, values]
-        assert "columns: half values" in tape("list", path.parent, scores).out
-    shown = [line.split() for line in tape("show", path, "--columns", tmp_path / "columns").out.splitlines()]
+        assert cli("list", path.parent, scores, "--json").json["sessions"][0]["columns"] == [half, values]
+        assert "columns: half values" in cli("list", path.parent, scores).out
+    shown = [line.split() for line in cli("show", path, "--columns", tmp_path / "columns").out.splitlines()]
     assert ["loss", "f32", f"({rows},)", "Session.write_column"] in shown
     assert ["values", "bf16", f"({rows},", "4)", "me"] in shown

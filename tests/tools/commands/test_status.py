@@ -17,7 +17,7 @@ from tape2048_recorder.recorder import Service
 from tape2048_recorder.status import control
 from tape2048_recorder.status.report import Counts, StatusFile, status_path
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 
 def write(
@@ -42,24 +42,24 @@ def write(
     ],
 )
 def test_it_says_what_the_file_means_now(
-    tape: Tape, tmp_path: Path, fields: dict[str, Any], said: str, code: int
+    cli: Cli, tmp_path: Path, fields: dict[str, Any], said: str, code: int
 ) -> None:
     write(tmp_path, **fields)
-    done = tape("status", str(tmp_path))
+    done = cli("status", str(tmp_path), expect=code)
     assert said.replace("PID", str(os.getpid())) in done.out
-    assert (done.code, done.err) == (code, "")
-    document = json.loads(tape("status", str(tmp_path), "--json").out)
+    assert done.err == ""
+    document = json.loads(cli("status", str(tmp_path), "--json").out)
     (recorder,) = document["recorders"]
     assert recorder["verdict"]["running"] is (code == 0)
     assert recorder["status"]["steps"] == 15_000_000
 
 
-def test_the_facts_are_there_in_words(tape: Tape, tmp_path: Path) -> None:
+def test_the_facts_are_there_in_words(cli: Cli, tmp_path: Path) -> None:
     counts = Counts(
         sessions=1, session_bytes=280_000_000, pauses={"disk_full": 2}, paused_s=61, worker_restarts=3
     )
     write(tmp_path, counts=counts, rows_waiting=262_144, by_highest_tile={1024: 400, 2048: 5500})
-    out = tape("status", str(tmp_path)).out
+    out = cli("status", str(tmp_path)).out
     for text in (
         "1,500,000 steps/s", "6,000 finished, 5,900 recorded, 15,000,000 steps, mean score 52,000",
         "2048 92%", "80 GB free, full in 2:00:00",
@@ -70,62 +70,58 @@ def test_the_facts_are_there_in_words(tape: Tape, tmp_path: Path) -> None:
     assert "in the model" not in out
     assert "dropped" not in out
     write(tmp_path, model_share=0.934)
-    assert "1,500,000 steps/s, 93% of the time in the model" in tape("status", str(tmp_path)).out
+    assert "1,500,000 steps/s, 93% of the time in the model" in cli("status", str(tmp_path)).out
 
 
-def test_one_that_runs_is_enough_and_one_can_be_named(tape: Tape, tmp_path: Path) -> None:
+def test_one_that_runs_is_enough_and_one_can_be_named(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "a", state="stopped")
     write(tmp_path, "b")
-    assert tape("status", str(tmp_path)).code == 0
-    assert tape("status", str(tmp_path), "--instance", "a").code == 1
-    assert tape("status", str(tmp_path), "--instance", "b").code == 0
+    cli("status", str(tmp_path))
+    cli("status", str(tmp_path), "--instance", "a", expect=1)
+    cli("status", str(tmp_path), "--instance", "b")
 
 
 @pytest.mark.parametrize("command", ["status", "rotate", "stop"])
-def test_where_nobody_ever_recorded(tape: Tape, tmp_path: Path, command: str) -> None:
-    assert tape(command, str(tmp_path / "nothing")).code == errors.MissingPathError.exit_code
-    done = tape(command, str(tmp_path))
-    assert done.code == errors.NotRunningError.exit_code
+def test_where_nobody_ever_recorded(cli: Cli, tmp_path: Path, command: str) -> None:
+    cli(command, str(tmp_path / "nothing"), expect=errors.MissingPathError)
+    done = cli(command, str(tmp_path), expect=errors.NotRunningError)
     assert "no recorder" in done.err
     assert done.out == ""
 
 
 @pytest.mark.parametrize("command", ["status", "rotate", "stop"])
-def test_a_missing_instance_lists_the_others(tape: Tape, tmp_path: Path, command: str) -> None:
+def test_a_missing_instance_lists_the_others(cli: Cli, tmp_path: Path, command: str) -> None:
     write(tmp_path, "gpu0")
     write(tmp_path, "gpu1", state="stopped")
-    done = tape(command, str(tmp_path), "--instance", "gpu2")
-    assert done.code == errors.NotRunningError.exit_code
+    done = cli(command, str(tmp_path), "--instance", "gpu2", expect=errors.NotRunningError)
     assert "as instance 'gpu2'" in done.err
     assert "known instances: gpu0, gpu1 (--instance)" in done.err
     for number in range(30):
         write(tmp_path, f"many{number}")
-    assert tape(command, str(tmp_path), "--instance", "gpu2").err.count("many") == 14
+    assert cli(command, str(tmp_path), "--instance", "gpu2").err.count("many") == 14
 
 
 @pytest.mark.parametrize("command", ["status", "rotate", "stop"])
-def test_a_file_in_the_place_of_the_directory_is_named(tape: Tape, tmp_path: Path, command: str) -> None:
+def test_a_file_in_the_place_of_the_directory_is_named(cli: Cli, tmp_path: Path, command: str) -> None:
     path = tmp_path / "steps.npy"
     path.write_text("mine")
-    done = tape(command, str(path))
-    assert done.code == errors.StorageError.exit_code
+    done = cli(command, str(path), expect=errors.StorageError)
     assert f"{path}: found a file, expected the directory" in done.err
 
 
 @pytest.mark.parametrize("command", ["rotate", "stop"])
 @pytest.mark.parametrize("fields", [{"state": "stopped"}, {"pid_off": 1}])
 def test_who_is_not_there_cannot_be_told(
-    tape: Tape, tmp_path: Path, command: str, fields: dict[str, Any]
+    cli: Cli, tmp_path: Path, command: str, fields: dict[str, Any]
 ) -> None:
     write(tmp_path, **fields)
-    done = tape(command, str(tmp_path))
-    assert done.code == errors.NotRunningError.exit_code
+    done = cli(command, str(tmp_path), expect=errors.NotRunningError)
     assert "no recorder is running here" in done.err
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_stop_tells_of_one_that_ended_with_an_error(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
     def fail(running: control.Running, *, drain: bool) -> None:
         config = RecorderConfig(out_dir=str(tmp_path))
@@ -138,17 +134,17 @@ def test_stop_tells_of_one_that_ended_with_an_error(
     write(tmp_path)
     monkeypatch.setattr(control.Running, "stop", fail)
     monkeypatch.setattr(control.Running, "wait", lambda *_: True)
-    done = tape("stop", str(tmp_path), *flags)
-    assert (done.code, done.out) == (errors.RecorderError.exit_code, "")
+    done = cli("stop", str(tmp_path), *flags, expect=errors.RecorderError)
+    assert done.out == ""
     assert f"ended with an error: {tmp_path}: publishing a session failed\n" in done.err
     monkeypatch.setattr(
         control.Running, "stop", lambda *_, **__: write(tmp_path, state="stopped", why="SIGTERM")
     )
     write(tmp_path)
-    assert tape("stop", str(tmp_path), *flags).code == 0
+    cli("stop", str(tmp_path), *flags)
 
 
-def test_dropped_games_are_shown(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_games_are_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {"by_highest_tile": {1024: 1, 2048: 4000}, "recorded_rows": 9_000_000}
 
     def stop(running: control.Running, *, drain: bool) -> None:
@@ -158,30 +154,28 @@ def test_dropped_games_are_shown(tape: Tape, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(control.Running, "wait", lambda *_: True)
     write(tmp_path)
     dropped = "2,001 games of the workers: not started, in progress, or finished and not yet written"
-    said = tape("stop", str(tmp_path), "--now").out
+    said = cli("stop", str(tmp_path), "--now").out
     assert said == f"stopped (SIGUSR2): 1 session, 4,001 games, 9,000,000 rows; dropped: {dropped}\n"
-    shown = tape("status", str(tmp_path)).out
+    shown = cli("status", str(tmp_path)).out
     assert "6,000 finished, 4,001 recorded, " in shown
     assert dropped in " ".join(shown.split())
 
 
-def test_one_that_ends_is_not_asked_to_rotate(tape: Tape, tmp_path: Path) -> None:
+def test_one_that_ends_is_not_asked_to_rotate(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, state="draining", ending=True)
-    done = tape("rotate", str(tmp_path))
-    assert done.code == errors.RecorderError.exit_code
+    done = cli("rotate", str(tmp_path), expect=errors.RecorderError)
     assert "about to end" in done.err
 
 
-def test_watching_is_for_people(tape: Tape, tmp_path: Path) -> None:
-    assert tape("status", str(tmp_path), "--watch", "--json").code == 2
+def test_watching_is_for_people(cli: Cli, tmp_path: Path) -> None:
+    cli("status", str(tmp_path), "--watch", "--json", expect=2)
 
 
-def test_the_running_recorder_is_the_default(tape: Tape, tmp_path: Path) -> None:
+def test_the_running_recorder_is_the_default(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "a", state="stopped", pid_off=1)
     write(tmp_path, "b", state="draining", ending=True)
-    assert "about to end" in tape("rotate", str(tmp_path)).err  # it was b that was found
+    assert "about to end" in cli("rotate", str(tmp_path)).err  # it was b that was found
     write(tmp_path, "c", state="draining", ending=True)
-    done = tape("rotate", str(tmp_path))
-    assert done.code == errors.RecorderError.exit_code
+    done = cli("rotate", str(tmp_path), expect=errors.RecorderError)
     assert "found 2 running recorders, expected one: b, c" in done.err
-    assert "about to end" in tape("rotate", str(tmp_path), "--instance", "c").err
+    assert "about to end" in cli("rotate", str(tmp_path), "--instance", "c").err

@@ -11,7 +11,7 @@ from tape2048.session import remote
 from tape2048.session.remote import bury_session, list_sessions, put_session
 from tape2048.session.session import sessions
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 
 @pytest.fixture(params=KINDS)
@@ -26,10 +26,10 @@ def rows_in(cache: Path) -> list[Path]:
     return [path for path in cache.rglob("*") if path.name in {"steps.npy", "tape.npy"}]
 
 
-def test_list_and_show_fetch_no_rows(tape: Tape, url: str, root: Path, tmp_path: Path) -> None:
+def test_list_and_show_fetch_no_rows(cli: Cli, url: str, root: Path, tmp_path: Path) -> None:
     """List and show have the numbers of the directory and fetch no rows."""
     cache = tmp_path / "cache"
-    mine, theirs = tape("list", root, "--json").json, tape("list", url, "--cache", cache, "--json").json
+    mine, theirs = cli("list", root, "--json").json, cli("list", url, "--cache", cache, "--json").json
     assert theirs["root"] == url
     # Sizes there are those of the files that the manifest lists, and so without it.
     without = sum((path / "manifest.json").stat().st_size for path in sessions(root))
@@ -40,8 +40,8 @@ def test_list_and_show_fetch_no_rows(tape: Tape, url: str, root: Path, tmp_path:
         assert b["path"].endswith(f"/sessions/{b['name']}")
         own = dict.fromkeys(("name", "path", "bytes"))
         assert a | own == b | own
-    assert "on tape" in tape("list", url, "--cache", cache).out or "recovered" in tape("list", url).out
-    whole, there = tape("show", root, "--json").json, tape("show", url, "--cache", cache, "--json").json
+    assert "on tape" in cli("list", url, "--cache", cache).out or "recovered" in cli("list", url).out
+    whole, there = cli("show", root, "--json").json, cli("show", url, "--cache", cache, "--json").json
     for document in (whole, there):
         document.pop("root")
         document.pop("bytes")
@@ -50,22 +50,21 @@ def test_list_and_show_fetch_no_rows(tape: Tape, url: str, root: Path, tmp_path:
     assert there == whole
     one = theirs["sessions"][0]["path"]
     one = one if one.startswith("s3:") else f"file://{one}"
-    shown, expected = tape("show", one, "--cache", cache, "--json").json, tape("show", sessions(root)[0])
+    shown, expected = cli("show", one, "--cache", cache, "--json").json, cli("show", sessions(root)[0])
     assert expected.code == 0
     assert shown["games"] == mine["sessions"][0]["games"]
     assert shown["best"]["exps"] is None
     assert not rows_in(cache)
 
 
-def test_a_damaged_run_table_is_listed_with_its_error(tape: Tape, url: str, tmp_path: Path) -> None:
+def test_a_damaged_run_table_is_listed_with_its_error(cli: Cli, url: str, tmp_path: Path) -> None:
     store = open_store(url)
     name = list_sessions(store)[0]
     store.put(f"sessions/{name}/metadata.db", b"damaged")
     for command in ("list", "show"):
-        done = tape(command, url, "--cache", tmp_path / "cache", "--json")
-        assert done.code == 1
+        done = cli(command, url, "--cache", tmp_path / "cache", "--json", expect=1)
         assert [(one["name"], one["error"]) for one in done.json["broken"]] == [(name, "TruncatedError")]
-    done = tape("show", f"{url}/sessions/{name}", "--cache", tmp_path / "cache")
+    done = cli("show", f"{url}/sessions/{name}", "--cache", tmp_path / "cache")
     assert done.code != 0
     assert "metadata.db" in done.err
 
@@ -83,53 +82,50 @@ def test_a_damaged_run_table_is_listed_with_its_error(tape: Tape, url: str, tmp_
         ["report", "--out", "x"],
     ],
 )
-def test_other_commands_say_that_they_take_paths(tape: Tape, command: list[str]) -> None:
-    done = tape(*command, "s3://bucket/place")
-    assert done.code == 78
+def test_other_commands_say_that_they_take_paths(cli: Cli, command: list[str]) -> None:
+    done = cli(*command, "s3://bucket/place", expect=78)
     assert "found the address s3://bucket/place, expected a path" in done.err
     assert "list, show" in done.err
 
 
 def test_fleet_prune_removes_after_a_delay(
-    tape: Tape, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fleet prune is a tombstone a delay and a removal."""
     store = open_store(url)
     old, new = list_sessions(store)
-    assert tape("fleet", "prune", url, "--max-sessions", "1").code == 11, "not a fleet's"
-    assert tape("fleet", "init", url, "--player", "random").code == 0
+    cli("fleet prune", url, "--max-sessions", "1", expect=11)
+    cli("fleet init", url, "--player", "random")
     limits = ["--max-sessions", "1"]
-    seen = tape("fleet", "prune", url, *limits, "--dry-run", "--json").json
+    seen = cli("fleet prune", url, *limits, "--dry-run", "--json").json
     assert [one["name"] for one in seen["tombstones"]] == [old]
     assert seen["tombstones"][0]["bytes"] == sum(store.names(f"sessions/{old}").values())
     assert list_sessions(store) == [old, new]
-    assert "2 sessions would get" in tape(
-        "fleet", "prune", url, "--max-age-s", "1d", "--keep-last", "0", "--dry-run"
+    assert "2 sessions would get" in cli(
+        "fleet prune", url, "--max-age-s", "1d", "--keep-last", "0", "--dry-run"
     ).out.replace("\n", " ")
-    done = tape("fleet", "prune", url, "--max-age-s", "1d", "--keep-last", "0")
-    assert done.code == 5
+    done = cli("fleet prune", url, "--max-age-s", "1d", "--keep-last", "0", expect=5)
     assert list_sessions(store) == [old, new]
-    done = tape("fleet", "prune", url, *limits)
+    done = cli("fleet prune", url, *limits)
     assert old in done.out
     assert "1 session got a tombstone, 0 sessions removed, 1 session" in done.out.replace("\n", " ")
     assert list_sessions(store) == [new]
     assert store.names(f"sessions/{old}"), "its readers go on"
-    assert tape("fleet", "prune", url, *limits, "--delay-s", "1h", "--json").json["removed"] == []
+    assert cli("fleet prune", url, *limits, "--delay-s", "1h", "--json").json["removed"] == []
     begin = remote.time.time()
     monkeypatch.setattr(remote.time, "time", lambda: begin + 86_401)
-    assert tape("fleet", "prune", url, "--json").json["removed"] == [old]
+    assert cli("fleet prune", url, "--json").json["removed"] == [old]
     assert not store.names(f"sessions/{old}")
-    assert tape("fleet", "prune", url, "--delay-s", "-1").code == 78
-    assert "no limit is set" in tape("fleet", "prune", url, "--keep-last", "1").out
+    cli("fleet prune", url, "--delay-s", "-1", expect=78)
+    assert "no limit is set" in cli("fleet prune", url, "--keep-last", "1").out
 
 
-def test_a_tombstone_that_is_none_is_named(tape: Tape, url: str) -> None:
+def test_a_tombstone_that_is_none_is_named(cli: Cli, url: str) -> None:
     store = open_store(url)
-    assert tape("fleet", "init", url, "--player", "random").code == 0
+    cli("fleet init", url, "--player", "random")
     name = list_sessions(store)[0]
     bury_session(store, name)
     store.put(f"removed/{name}.json", b"?")
-    done = tape("fleet", "prune", url)
-    assert done.code == 8
+    done = cli("fleet prune", url, expect=8)
     assert f"removed/{name}.json" in done.err
     assert store.names(f"sessions/{name}")

@@ -23,7 +23,7 @@ from tape2048.io.durable import rename_noreplace
 from tape2048.session.session import Session, sessions
 from tape2048_tools.sessions.jobs import Job, run_job, shard_of
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
@@ -84,51 +84,49 @@ def on_tape(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_shards_equal_one_process(operation: str, tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_shards_equal_one_process(operation: str, cli: Cli, many: Path, tmp_path: Path) -> None:
     root, out = tmp_path / "selfplay", tmp_path / "out"
     count = 3
     for session in sessions(many)[:count]:
         shutil.copytree(session, root / session.name)
-    serial = tape(*words(operation, root, out, "--shard", "1/1", "--json"))
-    assert serial.code == 0, serial.err
+    serial = cli(*words(operation, root, out, "--shard", "1/1", "--json"))
     one_process = tree(out)
     shutil.rmtree(out)
     made = 0
     for index in (3, 1, 2):
-        done = tape(*words(operation, root, out, "--shard", f"{index}/3", "--json"))
-        assert done.code == 0, done.err
+        done = cli(*words(operation, root, out, "--shard", f"{index}/3", "--json"))
         made += done.json["made"]
         assert (done.json["sessions"], done.json["complete"]) == (count, made)
     assert made == count
     assert tree(out) == one_process
     before = stamps(out)
-    again = tape(*words(operation, root, out, "--shard", "1/1", "--json"))
-    assert (again.code, again.json["made"], again.json["there"]) == (0, 0, count)
+    again = cli(*words(operation, root, out, "--shard", "1/1", "--json"))
+    assert (again.json["made"], again.json["there"]) == (0, count)
     results = [[each["result"] for each in run.json["outcomes"]] for run in (serial, again)]
     assert results[0] == results[1]
     assert stamps(out) == before
 
 
-def test_a_data_set_of_parts_is_that_of_the_sessions(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_a_data_set_of_parts_is_that_of_the_sessions(cli: Cli, many: Path, tmp_path: Path) -> None:
     for index in (1, 2):
-        assert tape(*words("pack", many, tmp_path / "parts", "--shard", f"{index}/2")).code == 0
+        cli(*words("pack", many, tmp_path / "parts", "--shard", f"{index}/2"))
     parts = [tmp_path / "parts" / f"{session.name}.a2pack" for session in sessions(many)]
-    assert tape("dataset", "build", *parts, "--out", tmp_path / "of-parts").code == 0
-    assert tape("dataset", "build", many, "--out", tmp_path / "direct").code == 0
+    cli("dataset build", *parts, "--out", tmp_path / "of-parts")
+    cli("dataset build", many, "--out", tmp_path / "direct")
     for name in ("steps.npy", "metadata.db"):
         assert (tmp_path / "of-parts" / name).read_bytes() == (tmp_path / "direct" / name).read_bytes()
 
 
 def test_a_new_session_is_all_that_a_later_run_makes(
-    tape: Tape, many: Path, on_tape: Path, tmp_path: Path
+    cli: Cli, many: Path, on_tape: Path, tmp_path: Path
 ) -> None:
     root, out = tmp_path / "growing", tmp_path / "out"
     shutil.copytree(many, root)
     last = sessions(root)[-1]
     last.rename(tmp_path / "later")
-    assert tape(*words("repack", root, out, "--shard", "1/1")).code == 0
+    cli(*words("repack", root, out, "--shard", "1/1"))
     (tmp_path / "later").rename(last)
-    done = tape(*words("repack", root, out, "--shard", "1/1", "--json"))
+    done = cli(*words("repack", root, out, "--shard", "1/1", "--json"))
     assert (done.json["made"], done.json["there"]) == (1, len(sessions(many)) - 1)
     assert tree(out) == tree(on_tape)
 
@@ -234,7 +232,7 @@ def test_two_processes_on_one_session_leave_one_output(many: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_killed_ray_tasks_equal_one_process(
-    tape: Tape, many: Path, on_tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, many: Path, on_tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -259,9 +257,9 @@ def test_killed_ray_tasks_equal_one_process(
     thread = threading.Thread(target=kill_tasks)
     thread.start()
     try:
-        done = tape(*words("repack", many, out, "--engine", "ray", "--json"))
+        done = cli(*words("repack", many, out, "--engine", "ray", "--json"))
         ended.set()
-        again = tape(*words("repack", many, out, "--engine", "ray", "--json"))
+        again = cli(*words("repack", many, out, "--engine", "ray", "--json"))
     finally:
         ended.set()
         thread.join()
@@ -273,70 +271,75 @@ def test_killed_ray_tasks_equal_one_process(
     assert (again.code, again.json["made"]) == (0, 0)
 
 
-def test_an_unreadable_session_fails_alone(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_an_unreadable_session_fails_alone(cli: Cli, many: Path, tmp_path: Path) -> None:
     root, out = tmp_path / "selfplay", tmp_path / "out"
     shutil.copytree(many, root)
     bad = sessions(root)[1]
     os.truncate(bad / "steps.npy", 1000)
     for operation in ("repack", "validate"):
-        done = tape(*words(operation, root, out / operation, "--shard", "1/1"))
-        assert done.code == 1
+        done = cli(*words(operation, root, out / operation, "--shard", "1/1"), expect=1)
         assert str(bad) in done.out
         assert "TruncatedError" in done.out
-        facts = tape(*words(operation, root, out / operation, "--shard", "1/1", "--json"))
-        assert (facts.code, facts.json["failed"], facts.json["made"]) == (1, 1, 0)
+        facts = cli(*words(operation, root, out / operation, "--shard", "1/1", "--json"), expect=1)
+        assert (facts.json["failed"], facts.json["made"]) == (1, 0)
         assert not [path for path in (out / operation).rglob("*") if path.name.split(".")[0] == bad.name]
     shutil.copy(many / bad.name / "steps.npy", bad)
-    done = tape(*words("repack", root, out / "repack", "--shard", "1/1", "--json"))
-    assert (done.code, done.json["made"]) == (0, 1)
+    done = cli(*words("repack", root, out / "repack", "--shard", "1/1", "--json"))
+    assert done.json["made"] == 1
 
 
 @pytest.mark.parametrize("shard", ["5/4", "0/4", "1/0", "-1/4", "1", "half", "1/4/4"])
-def test_a_shard_that_is_none_is_refused(tape: Tape, many: Path, tmp_path: Path, shard: str) -> None:
-    done = tape(*words("repack", many, tmp_path / "out", f"--shard={shard}"))
-    assert done.code == 2
+def test_a_shard_that_is_none_is_refused(cli: Cli, many: Path, tmp_path: Path, shard: str) -> None:
+    done = cli(*words("repack", many, tmp_path / "out", f"--shard={shard}"), expect=2)
     assert "expected I/N" in done.err
     assert not (tmp_path / "out").exists()
 
 
-def test_other_parameters_are_not_mistaken_for_these(tape: Tape, many: Path, on_tape: Path) -> None:
+def test_other_parameters_are_not_mistaken_for_these(cli: Cli, many: Path, on_tape: Path) -> None:
     before = stamps(on_tape)
     for more, said in [
         (("--lossy",), "lossy = False. This job has True"),
         (("--storage", "rows"), "storage = 'tape'. This job has 'rows'"),
     ]:
-        done = tape(*words("repack", many, on_tape, "--shard", "1/1", *more))
-        assert (done.code, said in done.err) == (errors.MaintenanceError.exit_code, True), done.err
-    done = tape("validate", many, "--out", on_tape)
-    assert done.code == errors.MaintenanceError.exit_code
+        done = cli(*words("repack", many, on_tape, "--shard", "1/1", *more), expect=errors.MaintenanceError)
+        assert said in done.err, done.err
+    done = cli("validate", many, "--out", on_tape, expect=errors.MaintenanceError)
     assert "operation = 'repack'. This job has 'validate'" in done.err
     assert stamps(on_tape) == before
 
 
-def test_namesakes_are_told_apart(tape: Tape, many: Path, on_tape: Path, tmp_path: Path) -> None:
+def test_namesakes_are_told_apart(cli: Cli, many: Path, on_tape: Path, tmp_path: Path) -> None:
     one, other = sessions(many)[:2]
     shutil.copytree(other, tmp_path / "others" / one.name)
-    done = tape(*words("repack", tmp_path / "others", on_tape, "--shard", "1/1"))
-    assert done.code == 1
+    done = cli(*words("repack", tmp_path / "others", on_tape, "--shard", "1/1"), expect=1)
     assert "made of another session of this name" in done.out
-    both = tape("repack", many, tmp_path / "others", "--storage", "tape", "--out", "new", "--shard", "1/1")
-    assert both.code == errors.MaintenanceError.exit_code
+    both = cli(
+        "repack",
+        many,
+        tmp_path / "others",
+        "--storage",
+        "tape",
+        "--out",
+        "new",
+        "--shard",
+        "1/1",
+        expect=errors.MaintenanceError,
+    )
     assert f"has the name of {one}" in both.err
     assert not Path("new").exists()
 
 
-def test_what_stands_in_the_way_is_not_replaced(tape: Tape, many: Path, tmp_path: Path) -> None:
+def test_what_stands_in_the_way_is_not_replaced(cli: Cli, many: Path, tmp_path: Path) -> None:
     out, first = tmp_path / "out", sessions(many)[0].name
     out.mkdir()
     (out / f"{first}.a2pack").write_text("mine")
-    done = tape(*words("pack", many, out, "--shard", "1/1"))
-    assert done.code == 1
+    done = cli(*words("pack", many, out, "--shard", "1/1"), expect=1)
     assert "NameTakenError" in done.out
     assert (out / f"{first}.a2pack").read_text() == "mine"
     assert len(list(out.glob("*.a2pack"))) == len(sessions(many))
     (out / ".job/job.json").write_text("{")
-    done = tape(*words("pack", many, out, "--shard", "1/1"))
-    assert (done.code, "malformed" in done.err) == (errors.MaintenanceError.exit_code, True)
+    done = cli(*words("pack", many, out, "--shard", "1/1"), expect=errors.MaintenanceError)
+    assert "malformed" in done.err
 
 
 @pytest.mark.parametrize(
@@ -355,22 +358,20 @@ def test_what_stands_in_the_way_is_not_replaced(tape: Tape, many: Path, tmp_path
     ],
 )  # fmt: skip
 def test_what_is_no_job_is_refused_with_what_to_do(
-    tape: Tape, many: Path, args: list[str], code: int, said: str
+    cli: Cli, many: Path, args: list[str], code: int, said: str
 ) -> None:
     before = stamps(many)
-    done = tape(*(word.format(root=many, session=sessions(many)[0]) for word in args))
-    assert done.code == code, done.err
+    done = cli(*(word.format(root=many, session=sessions(many)[0]) for word in args), expect=code)
     assert said in done.err
     assert not Path("new").exists()
     assert stamps(many) == before
 
 
 def test_without_ray_its_extra_is_named(
-    tape: Tape, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
-    assert done.code == errors.MissingPackageError.exit_code
+    done = cli(*words("repack", many, tmp_path / "out", "--engine", "ray"), expect=errors.MissingPackageError)
     assert "tape2048[ray]" in done.err
 
 
@@ -378,12 +379,11 @@ def test_without_ray_its_extra_is_named(
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 @pytest.mark.parametrize("address", ["nonsense://127.0.0.1:1", "127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_named(
-    tape: Tape, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+    cli: Cli, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", address)
-    done = tape(*words("repack", many, tmp_path / "out", "--engine", "ray"))
-    assert done.code == errors.FleetError.exit_code
+    done = cli(*words("repack", many, tmp_path / "out", "--engine", "ray"), expect=errors.FleetError)
     assert f"{address}: no cluster of Ray" in done.err
 
 

@@ -26,6 +26,7 @@ from tape2048_tools.viewer.games import Game, Judges, pack, parse_board, read_ga
 from tape2048_tools.viewer.live import LIVE_BOARDS, game_document, training_document
 from tape2048_tools.viewer.overview import overview
 
+from ..conftest import Cli
 from ..small_sessions import session_name
 from .conftest import until
 
@@ -216,12 +217,11 @@ def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
         assert odds == pytest.approx(np.mean([by_key[key, str(run)] for run in few], axis=0).tolist())
 
 
-def test_cards_have_what_annotate_wrote(data: Data, copied: Path, process: Any) -> None:
+def test_cards_have_what_annotate_wrote(data: Data, copied: Path, cli: Cli) -> None:
     first, second = sorted(copied.glob("2*"))
     other = Data(Collection([copied]), data.judges)
     assert np.isnan(other.collection.whole()["loss"]).all()
-    done = process("annotate", str(first), "--player", "ntuple:weights=fast", "--quiet")
-    assert done.returncode == 0, done.stderr  # seen without a new viewer
+    cli("annotate", str(first), "--player", "ntuple:weights=fast", "--quiet", process=True)
     session = Session.open(first)
     loss, luck = (np.nan_to_num(session.column(name).values) for name in ("loss", "luck"))
     expected = {}
@@ -402,9 +402,9 @@ def test_a_critic_judges_in_probabilities(data: Data) -> None:
         assert found["loss"].min() >= 0
 
 
-def test_sampled_game_has_no_moves(data: Data, recorded: Path, process: Any, tmp_path: Path) -> None:
+def test_sampled_game_has_no_moves(data: Data, recorded: Path, cli: Cli, tmp_path: Path) -> None:
     flags = ["--player", "greedy", "--max-games", "2", "--sample-rate", "3", "--workers", "1"]
-    assert process("record", *flags, "--out", "thin", cwd=tmp_path).returncode == 0
+    cli("record", *flags, "--out", "thin", cwd=tmp_path, process=True)
     thin = Data(Collection([tmp_path / "thin"]), data.judges)
     thin.collection.whole()
     row = thin.games({})["rows"][0]

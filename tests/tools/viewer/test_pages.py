@@ -20,7 +20,7 @@ from tape2048.game.rules import boards_to_exps
 from tape2048.runs.run import Run, RunMeta
 from tape2048_tools.viewer.games import read_game
 
-from ..conftest import META, Game, write_session as write_toy_session
+from ..conftest import META, Cli, Game, write_session as write_toy_session
 from ..small_sessions import session_name
 from .conftest import SecondViewer, Viewer, until as wait_until
 
@@ -291,12 +291,12 @@ def test_a_planted_blunder_comes_first_in_the_list(
 
 
 def test_two_games_of_one_seed_stand_side_by_side(
-    second_viewer: SecondViewer, new_page: Callable[..., Any], process: Any
+    second_viewer: SecondViewer, new_page: Callable[..., Any], cli: Cli
 ) -> None:
     more_of = {second_viewer.first: "", second_viewer.second: ",look_below=16,look_margin=0"}
     for root, more in more_of.items():
         flags = ["--player", f"ntuple:weights=fast{more}", "--max-games", "1", "--seed", "5"]
-        assert process("record", *flags, "--workers", "1", "--out", str(root)).returncode == 0
+        cli("record", *flags, "--workers", "1", "--out", str(root), process=True)
     found = second_viewer.viewer
     time.sleep(1.1)  # until it lists the directories again
     session, run = found.best_game()
@@ -597,11 +597,10 @@ def test_three_questions_take_two_clicks(
 
 
 def test_gallery_shows_what_annotate_found(
-    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], copied: Path, process: Any
+    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], copied: Path, cli: Cli
 ) -> None:
     first = min(copied.glob("2*"))
-    done = process("annotate", str(first), "--player", "ntuple:weights=fast", "--quiet")
-    assert done.returncode == 0, done.stderr
+    cli("annotate", str(first), "--player", "ntuple:weights=fast", "--quiet", process=True)
     viewer = start_viewer(copied)
     viewer.best_game()
     page = new_page(viewer, "#games?sort=loss")

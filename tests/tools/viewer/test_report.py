@@ -13,7 +13,7 @@ from tape2048_tools.commands.sessions.view import make_data
 from tape2048_tools.viewer.app import static_files
 from tape2048_tools.viewer.report import bundle, make_report, one_file
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 #: Lines of all scripts together: small enough to be read.
 SCRIPT_LINES_MAX = 2600
@@ -93,12 +93,11 @@ def test_a_report_holds_each_kind_of_game_once(report: Path) -> None:
     assert report.stat().st_size < 1_000_000
 
 
-def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, process: Any) -> None:
+def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, cli: Cli) -> None:
     """No game without a judgement is among them."""
     first, second = sorted(copied.glob("2*"))
     for session in (first, second):
-        done = process("annotate", str(session), "--player", "ntuple:weights=fast", "--quiet")
-        assert done.returncode == 0, done.stderr
+        cli("annotate", str(session), "--player", "ntuple:weights=fast", "--quiet", process=True)
     found = make_report(make_data((copied,), ("ntuple:weights=fast",), Path("default")), games=8).decode()
     kinds = re.findall(r'"why":"([a-z ]+)"', found)
     assert sorted(kinds) == [kind for kind in ("best", "longest", "most lossy", "worst") for _ in range(2)]
@@ -122,23 +121,22 @@ def test_markup_in_a_document_ends_no_script() -> None:
     assert "<b>" not in page
 
 
-def test_a_report_is_not_replaced_unasked(tape: Tape, recorded: Path, tmp_path: Path) -> None:
+def test_a_report_is_not_replaced_unasked(cli: Cli, recorded: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     out.write_text("mine")
-    done = tape("report", recorded, "-o", out)
-    assert done.code == NameTakenError.exit_code
+    done = cli("report", recorded, "-o", out, expect=NameTakenError)
     assert "--force" in done.err
     assert out.read_text() == "mine"
 
 
-def test_a_report_of_nothing_is_one(tape: Tape, tmp_path: Path) -> None:
+def test_a_report_of_nothing_is_one(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert tape("report", tmp_path / "empty", "-o", tmp_path / "report.html", "--quiet").code == 0
+    cli("report", tmp_path / "empty", "-o", tmp_path / "report.html", "--quiet")
     assert b"<html" in (tmp_path / "report.html").read_bytes()
 
 
-def test_a_directory_whose_name_is_no_text(tape: Tape, recorded: Path, tmp_path: Path) -> None:
+def test_a_directory_whose_name_is_no_text(cli: Cli, recorded: Path, tmp_path: Path) -> None:
     root = tmp_path / os.fsdecode(b"sessions-\xff")
     shutil.copytree(recorded, root)
-    assert tape("report", root, "-o", tmp_path / "report.html", "--quiet", "--games", 1).code == 0
+    cli("report", root, "-o", tmp_path / "report.html", "--quiet", "--games", 1)
     assert rb"sessions-\\udcff" in (tmp_path / "report.html").read_bytes()

@@ -20,6 +20,7 @@ import pytest
 
 from tape2048.errors import MissingPathError
 
+from ..conftest import Cli
 from .conftest import SecondViewer, Viewer, key_of, until
 
 
@@ -266,11 +267,10 @@ def test_markup_in_facts_stays_text(second_viewer: SecondViewer, browser: Any, r
     page.close()
 
 
-def test_a_port_in_use_is_refused_with_what_to_do(viewer: Viewer, recorded: Path, process: Any) -> None:
-    done = process("view", str(recorded), "--port", viewer.address.rpartition(":")[2])
-    assert done.returncode == 78
-    assert "cannot be listened on" in done.stderr
-    assert "--port 0" in done.stderr
+def test_a_port_in_use_is_refused_with_what_to_do(viewer: Viewer, recorded: Path, cli: Cli) -> None:
+    done = cli("view", str(recorded), "--port", viewer.address.rpartition(":")[2], expect=78, process=True)
+    assert "cannot be listened on" in done.err
+    assert "--port 0" in done.err
 
 
 def test_two_viewers_have_separate_keys(viewer: Viewer, second_viewer: SecondViewer) -> None:
@@ -295,7 +295,6 @@ def test_signals_end_the_viewer_at_once(
     connection.close()
 
 
-def test_missing_root_is_refused(process: Any) -> None:
-    done = process("view", "nowhere")
-    assert done.returncode == MissingPathError.exit_code
-    assert "nowhere" in done.stderr
+def test_missing_root_is_refused(cli: Cli) -> None:
+    done = cli("view nowhere", expect=MissingPathError, process=True)
+    assert "nowhere" in done.err
