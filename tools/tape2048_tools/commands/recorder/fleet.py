@@ -14,7 +14,6 @@ import click
 import msgspec
 
 from tape2048.base.text import counted, printable
-from tape2048.errors import MaintenanceError
 from tape2048.io.objects import open_store
 from tape2048.session.remote import bury_session, sweep_sessions
 from tape2048.settings.fields import NonNegative, Settings, about, from_flags, read_given, settings_of
@@ -34,7 +33,7 @@ from tape2048_recorder.fleet.spool import Spool
 from tape2048_recorder.record_options import merge_sources
 from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of, load_from_command_line, some_setting_options
-from tape2048_tools.sessions.pruning import NO_LIMIT, make_plan, store_candidates
+from tape2048_tools.sessions.retention import NO_LIMIT, make_plan, store_candidates
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
 from tape2048_tools.terminal.display import duration, number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_lines, print_result, table
@@ -323,14 +322,9 @@ def prune(
     delay = given["delay_s"][0] if given else settings_of(_Removal)["delay_s"].default
     store = open_store(url)
     read_plan(store)
-    found = store_candidates(store)
-    plan = make_plan(found, retention, now_s=time.time(), free=0, is_held=lambda _: False)
-    if plan.going and not plan.staying and not yes_really and not dry_run:
-        raise MaintenanceError(
-            f"found limits that leave none of {counted(len(found), 'session')}. Nothing was removed",
-            path=store.url,
-            hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
-        )
+    plan = make_plan(store_candidates(store), retention)
+    if not yes_really and not dry_run:
+        plan.refuse_to_empty(store.url)
     removed = [] if dry_run else sweep_sessions(store, delay)
     for going in [] if dry_run else plan.going:
         bury_session(store, going.session.name)

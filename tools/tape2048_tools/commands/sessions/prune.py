@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 import click
 
 from tape2048.base.text import counted
-from tape2048.errors import MaintenanceError, StorageError
+from tape2048.errors import StorageError
 from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
 from tape2048.session.locks import LockProbe, RemovalLock
 from tape2048_recorder.record_options import CONFIG_ENV
 from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.pruning import (
+from tape2048_tools.sessions.retention import (
     FREE_SPACE,
     MEGABYTE,
     NO_LIMIT,
@@ -82,71 +81,42 @@ def command(
     retention = load_retention(limits, path)
     directory = root or default_root(config_path)
     refuse_session(directory, "name its parent directory")
-
-    try:
-        found, skipped = candidates(directory, tags)
-    except StorageError as error:
-        error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
-        raise
-    for tag in sorted(set(tags) - {session.tag for session in found}):
-        complain(f"no removable session has the tag {tag!r}: `tape2048 list` shows the names")
+    found, skipped = _candidates(directory, tags)
     with LockProbe(directory) if dry_run else RemovalLock(directory) as upkeep:
         leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, RemovalLock) else []
         plan = make_plan(
             found,
             retention,
-            now_s=time.time(),
             free=free_bytes(directory),
-            is_held=lambda session: _is_read(upkeep, directory, session),
+            is_held=lambda session: _is_read(upkeep, directory / session.name),
         )
-        if plan.going and not plan.staying and not yes_really and not dry_run:
-            raise MaintenanceError(
-                f"found limits that leave none of {counted(len(found), 'session')}. Nothing was removed",
-                path=directory,
-                hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
-            )
         done: list[Removed] = []
         if isinstance(upkeep, RemovalLock):
+            if not yes_really:
+                plan.refuse_to_empty(directory)
             done = _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
-    failed = [outcome for outcome in (*leftovers, *done) if outcome.error is not None]
-    gone = {outcome.path.name for outcome in done if outcome.gone}
-    read = [outcome.path.name for outcome in done if not outcome.gone and not outcome.error]
-    document = {
-        "root": str(directory),
-        "dry_run": dry_run,
-        "sessions": [
-            {
-                "name": session.name,
-                "model_tag": session.tag,
-                "bytes": session.bytes,
-                "rule": rule,
-                "why": why,
-                "removed": session.name in gone,
-            }
-            for session, rule, why in plan.going
-        ],
-        "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
-        "staying": plan.staying,
-        "staying_bytes": plan.staying_bytes,
-        "read": [*plan.held, *read],
-        "passed_over": [{"name": path.name, "why": why} for path, why in skipped],
-        "failed": [
-            {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
-            for outcome in failed
-        ],
-        "unmet": plan.unmet,
-        "leftovers_removed": [outcome.path.name for outcome in leftovers if outcome.gone],
-    }
+    document = _document(directory, plan, leftovers, done, skipped, dry_run=dry_run)
     if as_json:
         print_json(document)
     else:
         _print(document, plan.held, quiet=quiet, has_limit=retention.limited)
-    exit_on_findings(failed)
+    exit_on_findings(document["failed"])
 
 
-def _is_read(upkeep: LockProbe | RemovalLock, root: Path, session: Candidate) -> bool:
+def _candidates(root: Path, tags: Sequence[str]) -> tuple[list[Candidate], list[tuple[Path, str]]]:
     try:
-        return upkeep.is_read(root / session.name)
+        found, skipped = candidates(root, tags)
+    except StorageError as error:
+        error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
+        raise
+    for tag in sorted(set(tags) - {session.tag for session in found}):
+        complain(f"no removable session has the tag {tag!r}: `tape2048 list` shows the names")
+    return found, skipped
+
+
+def _is_read(upkeep: LockProbe | RemovalLock, path: Path) -> bool:
+    try:
+        return upkeep.is_read(path)
     except OSError:
         return False  # missing or not accessible: the removal reports it
 
@@ -169,6 +139,45 @@ def _remove(
             if progress is not None:
                 progress(len(done), len(rules))
     return done
+
+
+def _document(
+    root: Path,
+    plan: PrunePlan,
+    leftovers: Sequence[Removed],
+    done: Sequence[Removed],
+    skipped: Sequence[tuple[Path, str]],
+    *,
+    dry_run: bool,
+) -> dict[str, Any]:
+    gone = {outcome.path.name for outcome in done if outcome.gone}
+    return {
+        "root": str(root),
+        "dry_run": dry_run,
+        "sessions": [
+            {
+                "name": session.name,
+                "model_tag": session.tag,
+                "bytes": session.bytes,
+                "rule": rule,
+                "why": why,
+                "removed": session.name in gone,
+            }
+            for session, rule, why in plan.going
+        ],
+        "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
+        "staying": plan.staying,
+        "staying_bytes": plan.staying_bytes,
+        "read": [*plan.held, *(one.path.name for one in done if not one.gone and not one.error)],
+        "passed_over": [{"name": path.name, "why": why} for path, why in skipped],
+        "failed": [
+            {"name": one.path.name, "error": type(one.error).__name__, "message": str(one.error)}
+            for one in (*leftovers, *done)
+            if one.error is not None
+        ],
+        "unmet": plan.unmet,
+        "leftovers_removed": [outcome.path.name for outcome in leftovers if outcome.gone],
+    }
 
 
 def _print(document: dict[str, Any], held: Sequence[str], *, quiet: bool, has_limit: bool) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tape2048.base.text import counted
-from tape2048.errors import TapeError
+from tape2048.errors import MaintenanceError, TapeError
+from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refusal, remove_sessions
+from tape2048.session.columns import find_drafts
+from tape2048.session.locks import RemovalLock
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.jobs import Engine, Job
-from tape2048_tools.sessions.pruning import check_removable, kept_lines, not_removed, remove_originals
 from tape2048_tools.sessions.summary import expand_all, refuse_session
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -59,11 +62,11 @@ def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, q
     from tape2048.maintenance.merging import merge_sessions
 
     for path in sessions if remove else ():
-        check_removable(path, "merge")
+        _check_removable(path, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
         merged = merge_sessions(sessions, out, all_columns=remove, progress=progress)
-    removed = remove_originals(sessions) if remove else []
-    staying = not_removed(removed)
+    removed = _remove_originals(sessions) if remove else []
+    staying = _not_removed(removed)
     document = {
         "path": str(merged.path),
         "sessions": merged.sessions,
@@ -78,7 +81,7 @@ def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, q
     what = ", ".join(counted(count, noun) for count, noun in counts)
     ids = "; games are renumbered" if merged.renumbered else ""
     gone = f"; {counted(len(removed) - len(staying), 'original')} removed" if remove else ""
-    lines = [f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}", *kept_lines(staying)]
+    lines = [f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}", *_kept_lines(staying)]
     print_result(document, lambda: map(cell, lines), as_json=as_json)
     exit_on_findings(staying)
 
@@ -148,7 +151,7 @@ def repack(
         lines: list[Any] = []
         try:
             if remove:
-                check_removable(path, "repack")
+                _check_removable(path, "repack")
             with progress_bar(f"{count}/{len(originals)} repacking", unit="rows", quiet=quiet) as progress:
                 made = _repack(path, out or path.parent, storage, lossy=lossy, progress=progress)
         except TapeError as error:
@@ -156,14 +159,14 @@ def repack(
             done["failed"].append({"path": str(path), **failure})
             lines.append(error_finding(error))
         else:
-            removed = remove_originals([path]) if remove else []
+            removed = _remove_originals([path]) if remove else []
             done["sessions"].append({"source": str(path), "path": str(made.path), **_sizes(made)})
             done["removed"] += [str(path) for outcome in removed if outcome.gone]
-            done["not_removed"] += (kept := not_removed(removed))
+            done["not_removed"] += (kept := _not_removed(removed))
             counts = f"{counted(made.runs, 'game')}, {counted(made.rows, 'row')}"
             gone = "; original removed" if removed and not kept else ""
             text = f"{made.path}: {counts}, {size(made.bytes_before)} -> {size(made.bytes)}{gone}"
-            lines += map(cell, [*([] if quiet else [text]), *kept_lines(kept)])
+            lines += map(cell, [*([] if quiet else [text]), *_kept_lines(kept)])
         if not as_json:
             print_human(*lines)
     if as_json:
@@ -184,3 +187,49 @@ def _sizes(made: Repacked) -> dict[str, Any]:
 
 def _repack_one(session: Path, draft: Path, *, storage: Storage, lossy: bool) -> dict[str, Any]:
     return _sizes(_repack(session, draft, storage, lossy=lossy))
+
+
+def _check_removable(path: Path, doing: str) -> None:
+    """Refuse a session that could not be removed, before anything is written. A missing path passes."""
+    if not os.path.lexists(path):
+        return
+    why = explain_refusal(path.absolute())
+    if why is None and (drafts := find_drafts(path)):
+        why = f"{drafts[0]} is an unfinished column, which the new session would lack"
+    if why is not None:
+        raise MaintenanceError(
+            f"this session cannot be removed: {why}. Nothing was written",
+            path=path,
+            hint=f"{doing} without --remove, or leave it out",
+        )
+
+
+def _remove_originals(paths: Sequence[Path]) -> list[Removed]:
+    """Remove sessions, directory by directory, and continue after a failure; return the outcomes."""
+    done: list[Removed] = []
+    absolute = [path.absolute() for path in paths]
+    for root in sorted({path.parent for path in absolute}):
+        here = [path for path in absolute if path.parent == root]
+        try:
+            with RemovalLock(root) as upkeep:
+                clear_leftovers(root, upkeep)  # `prune` reports its failures
+                done += remove_sessions(root, here, upkeep)
+        except TapeError as error:
+            # Removals that are not durable yet count as failed, too.
+            done = [outcome for outcome in done if outcome.path not in here]
+            done += [Removed(path, gone=False, error=error) for path in here]
+    return done
+
+
+def _not_removed(removed: Sequence[Removed]) -> list[dict[str, str]]:
+    """Return the sessions that were not removed, and the reasons."""
+    return [
+        {"path": str(one.path), "why": "it is being read" if one.error is None else str(one.error)}
+        for one in removed
+        if not one.gone
+    ]
+
+
+def _kept_lines(kept: Sequence[dict[str, str]]) -> list[str]:
+    """Return lines on the sessions that were not removed."""
+    return [f"not removed: {one['path']}: {one['why']}" for one in kept]

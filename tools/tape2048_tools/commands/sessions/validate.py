@@ -23,7 +23,7 @@ from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.jobs import Engine, Job
-from tape2048_tools.sessions.pruning import start_s
+from tape2048_tools.sessions.retention import start_s
 from tape2048_tools.sessions.summary import default_root, expand_sources
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,

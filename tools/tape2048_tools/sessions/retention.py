@@ -1,10 +1,15 @@
-"""Removal of sessions: plans of retention, from names and sizes alone; and of originals after a copy."""
+"""Retention: the sessions to remove by the limits on age, number, size and free space, from names and sizes.
+
+The limits are settings: :mod:`tape2048_recorder.retention`. ``tape2048 prune`` and ``tape2048 fleet prune``
+carry plans out.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
 import os
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,15 +20,13 @@ from tape2048.errors import MaintenanceError, TapeError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
-from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refusal, remove_sessions
-from tape2048.session.columns import find_drafts
-from tape2048.session.locks import RemovalLock
+from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import sessions
 from tape2048_tools.sessions.summary import directory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from tape2048.io.objects import Store
@@ -74,6 +77,15 @@ class PrunePlan(NamedTuple):
     staying_bytes: int
     held: list[str]
     unmet: list[str]
+
+    def refuse_to_empty(self, where: Path | str) -> None:
+        """Raise MaintenanceError if no session would be left."""
+        if self.going and not self.staying:
+            raise MaintenanceError(
+                f"found limits that leave none of {counted(len(self.going), 'session')}. Nothing was removed",
+                path=where,
+                hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
+            )
 
 
 def free_bytes(root: Path) -> int:
@@ -143,15 +155,16 @@ def make_plan(
     found: list[Candidate],
     retention: Retention,
     *,
-    now_s: float,
-    free: int,
-    is_held: Callable[[Candidate], bool],
+    free: int = 0,
+    is_held: Callable[[Candidate], bool] = lambda _: False,
+    now_s: float | None = None,
 ) -> PrunePlan:
     """Choose the sessions to remove from candidates, the oldest first.
 
     A session that a process reads stays, and limits of size and count remove the next session instead. A
     session that starts in the future, by a wrong clock, stays, and does not count among the newest.
     """
+    now_s = time.time() if now_s is None else now_s
     dated = [session for session in found if session.start_s <= now_s]
     planner = _Planner(dated, retention, functools.cache(is_held))
     planner.apply(retention.general, dated, "", now_s)
@@ -222,49 +235,3 @@ class _Planner:
                     self.held.add(session)
                 else:
                     yield session
-
-
-def check_removable(path: Path, doing: str) -> None:
-    """Refuse a session that could not be removed, before anything is written. A missing path passes."""
-    if not os.path.lexists(path):
-        return
-    why = explain_refusal(path.absolute())
-    if why is None and (drafts := find_drafts(path)):
-        why = f"{drafts[0]} is an unfinished column, which the new session would lack"
-    if why is not None:
-        raise MaintenanceError(
-            f"this session cannot be removed: {why}. Nothing was written",
-            path=path,
-            hint=f"{doing} without --remove, or leave it out",
-        )
-
-
-def remove_originals(paths: Sequence[Path]) -> list[Removed]:
-    """Remove sessions, directory by directory, and continue after a failure; return the outcomes."""
-    done: list[Removed] = []
-    absolute = [path.absolute() for path in paths]
-    for root in sorted({path.parent for path in absolute}):
-        here = [path for path in absolute if path.parent == root]
-        try:
-            with RemovalLock(root) as upkeep:
-                clear_leftovers(root, upkeep)  # `prune` reports its failures
-                done += remove_sessions(root, here, upkeep)
-        except TapeError as error:
-            # Removals that are not durable yet count as failed, too.
-            done = [outcome for outcome in done if outcome.path not in here]
-            done += [Removed(path, gone=False, error=error) for path in here]
-    return done
-
-
-def not_removed(removed: Sequence[Removed]) -> list[dict[str, str]]:
-    """Return the sessions that were not removed, and the reasons."""
-    return [
-        {"path": str(one.path), "why": "it is being read" if one.error is None else str(one.error)}
-        for one in removed
-        if not one.gone
-    ]
-
-
-def kept_lines(kept: Sequence[dict[str, str]]) -> list[str]:
-    """Return lines on the sessions that were not removed."""
-    return [f"not removed: {one['path']}: {one['why']}" for one in kept]
