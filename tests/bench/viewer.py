@@ -24,7 +24,15 @@ from typing import Any
 import numpy as np
 
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_tools.viewer.collection import COLUMNS, SORTS, Entry, Games, Selection, choose, page_of_games
+from tape2048_tools.viewer.collection import (
+    COLUMNS,
+    SORTS,
+    Entry,
+    GameTable,
+    Selection,
+    choose,
+    page_of_games,
+)
 
 from ..tools.conftest import write_session
 from ..tools.small_sessions import fill, session_name
@@ -136,7 +144,7 @@ def of_lists(count: int) -> list[Figure]:
     filters = Selection.of({"min_score": "100000", "max_steps": "9000"})
     comparisons = Selection(where="max_score >= 100000 AND steps < 9000 AND model = 'ntuple'")
     condition = Selection(where="max_score >= 100000 AND (highest_tile = 8192 OR steps < 9000)")
-    games = Games(entries)
+    games = GameTable(entries)
     began, cpu = time.perf_counter(), time.process_time()
     for column in (*COLUMNS, "session"):
         _ = games[column]

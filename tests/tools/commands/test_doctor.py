@@ -51,7 +51,7 @@ drain_timeout_s = 60
 """
 
 
-def found(tmp_path: Path, config: str = CONFIG, **answers: Any) -> dict[str, doctor.Check]:
+def found(tmp_path: Path, config: str = CONFIG, **answers: Any) -> dict[str, doctor.MachineCheck]:
     """The checks by name, of a machine that gives these answers."""
     path = tmp_path / "recorder.toml"
     path.write_text(config)

@@ -20,7 +20,7 @@ from tape2048.runs.run import Run, RunMeta
 from tape2048_recorder.replay.annotation import Annotator
 from tape2048_recorder.replay.judging import Judge
 from tape2048_tools.viewer import games
-from tape2048_tools.viewer.collection import Collection, Entry, Games, Selection, choose
+from tape2048_tools.viewer.collection import Collection, Entry, GameTable, Selection, choose
 from tape2048_tools.viewer.data import Data
 from tape2048_tools.viewer.games import Game, Judges, pack, parse_board, read_game
 from tape2048_tools.viewer.live import LIVE_BOARDS, game_document, training_document
@@ -256,7 +256,7 @@ def test_very_many_players(data: Data) -> None:
         runs["highest_tile"] = 2048
         meta = {"player": "ntuple", "player_sha256": f"{number:05d}" + 59 * "0"} if number else {}
         entries.append(Entry(f"{number:010x}", Path(session_name(number)), meta, runs, 0))
-    games = Games(entries)
+    games = GameTable(entries)
     (part,) = overview(games, [None])["selections"]
     players = part["players"]
     assert (len(players), part["players_in_all"], players[-1]["games"]) == (50, 10_000, 1)

@@ -18,7 +18,7 @@ from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
     SORTS,
     Entry,
-    Games,
+    GameTable,
     Selection,
     _compared,
     _ranked,
@@ -27,7 +27,7 @@ from tape2048_tools.viewer.collection import (
 )  # fmt: skip
 
 
-def games_of(counts: list[int], seed: int = 0) -> Games:
+def games_of(counts: list[int], seed: int = 0) -> GameTable:
     """Games with small numbers, so that many are equal; seeds of both signs."""
     random = np.random.default_rng(seed)
     entries = []
@@ -42,7 +42,7 @@ def games_of(counts: list[int], seed: int = 0) -> Games:
         judged = np.where(random.random((3, count)) < 0.2, np.nan, random.integers(-5, 5, (3, count)))
         entry.__dict__["_sums"] = dict(zip(ANNOTATED, judged, strict=True))  # some games are not judged
         entries.append(entry)
-    return Games(entries)
+    return GameTable(entries)
 
 
 GAMES = games_of([40, 0, 70, 30])
@@ -66,8 +66,8 @@ def test_selection() -> None:
     ]
     assert [one.label for one in several] == labels
     for player, games in (*zip(labels, (1, 2, 4), strict=True), ("greedy:epsilon", 0)):
-        assert choose(Games(several), Selection.of({"player": player})).sum() == games
-    assert choose(Games(several[1:]), Selection.of({"player": "greedy"})).sum() == 6
+        assert choose(GameTable(several), Selection.of({"player": player})).sum() == games
+    assert choose(GameTable(several[1:]), Selection.of({"player": "greedy"})).sum() == 6
     assert choose(GAMES, Selection()) is None
     with pytest.raises(ConfigError):
         choose(GAMES, Selection(where="scores > 1"))
@@ -141,5 +141,5 @@ def test_ranks_as_of_a_whole_sort(
 
 
 def test_games_without_sessions() -> None:
-    assert len(Games([])) == 0
-    assert page_of_games(Games([]), None, "max_score", 0, descending=True).tolist() == []
+    assert len(GameTable([])) == 0
+    assert page_of_games(GameTable([]), None, "max_score", 0, descending=True).tolist() == []

@@ -154,7 +154,7 @@ class Machine:
             return None
 
 
-class Check(msgspec.Struct, frozen=True):
+class MachineCheck(msgspec.Struct, frozen=True):
     """The result of one check: status, name, finding, and what to do."""
 
     status: Literal["ok", "warn", "fail"]
@@ -163,7 +163,7 @@ class Check(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
-def examine(config_path: Path | None = None, machine: Machine | None = None) -> list[Check]:
+def examine(config_path: Path | None = None, machine: Machine | None = None) -> list[MachineCheck]:
     """Make every check of a machine, by default this one, for a recorder's file.
 
     The first check is about the configuration; if that is invalid, the others use the defaults.
@@ -173,9 +173,9 @@ def examine(config_path: Path | None = None, machine: Machine | None = None) -> 
         # The stop timeout has its own check.
         env = {name: value for name, value in machine.env.items() if name != STOP_TIMEOUT_ENV}
         config = load_config({}, env, config_path).config
-        done = [Check("ok", "configuration", str(config_path or "defaults and the environment"))]
+        done = [MachineCheck("ok", "configuration", str(config_path or "defaults and the environment"))]
     except TapeError as error:
-        config, done = RecorderConfig(), [Check("fail", "configuration", str(error), error.advice)]
+        config, done = RecorderConfig(), [MachineCheck("fail", "configuration", str(error), error.advice)]
     for name, check in CHECKS.items():
         try:
             result = check(config, machine)
@@ -183,7 +183,7 @@ def examine(config_path: Path | None = None, machine: Machine | None = None) -> 
             result = "warn", f"cannot be determined: {error}"
         if result is not None:
             status, *words = result
-            done.append(Check(status, name, *words))
+            done.append(MachineCheck(status, name, *words))
     return done
 
 

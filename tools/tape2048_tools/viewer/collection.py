@@ -157,7 +157,7 @@ class Entry:
         return row
 
 
-class Games:
+class GameTable:
     """The run tables of all sessions read so far, as columns; immutable.
 
     Attributes:
@@ -258,7 +258,7 @@ class Collection:
         self._listed = self._trainings_listed = -math.inf
         self._trainings: dict[str, Path] = {}
         self._reading = False
-        self._games: Games | None = None  # None after a change
+        self._games: GameTable | None = None  # None after a change
         # By id: each listed session's path with its identity; read sessions; unreadable sessions; rows and
         # games.
         self._paths: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -266,7 +266,7 @@ class Collection:
         self._broken: dict[str, dict[str, str | None]] = {}
         self._briefs: dict[str, tuple[int, int]] = {}
 
-    def games(self) -> Games:
+    def games(self) -> GameTable:
         """Return the games read so far; list the directories again after a second."""
         with self._listing:
             if time.monotonic() - self._listed > LISTED_S:
@@ -278,7 +278,7 @@ class Collection:
                 threading.Thread(target=self._read_new, daemon=True).start()
             if self._games is None:
                 sizes = [self._briefs.get(one, (0, 0)) for one in waiting]
-                self._games = Games(
+                self._games = GameTable(
                     [self._read[one] for one in self._paths if one in self._read],
                     len(waiting), sum(rows for rows, _ in sizes), sum(games for _, games in sizes),
                     [self._broken[one] for one in self._paths if one in self._broken],
@@ -296,7 +296,7 @@ class Collection:
             raise MissingPathError(f"no session has the id {session_id:.20}", hint="it was removed")
         return read_entry(session_id, Path(listed[0]))
 
-    def whole(self) -> Games:
+    def whole(self) -> GameTable:
         """Return all sessions, read in this thread."""
         self._list()
         self._read_new()
@@ -432,7 +432,7 @@ class Selection(msgspec.Struct, frozen=True):
         return cls(**texts, filters=tuple(check_filters(named).items()))
 
 
-def choose(games: Games, selection: Selection) -> NDArray[np.bool_] | None:
+def choose(games: GameTable, selection: Selection) -> NDArray[np.bool_] | None:
     """Return the games of a selection, ``bool[R]``; None: all.
 
     A ``player`` that is the whole label of a session selects this player only. A part of a label can select
@@ -469,7 +469,7 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def _compared(games: Games, condition: str) -> NDArray[np.bool_] | None:
+def _compared(games: GameTable, condition: str) -> NDArray[np.bool_] | None:
     """Evaluate comparisons with numbers or texts, joined by AND; return None for any other condition.
 
     For 1e7 games this takes 0.05 s, and SQLite 8 s: ``python -m tests.bench.viewer``.
@@ -492,7 +492,7 @@ def _compared(games: Games, condition: str) -> NDArray[np.bool_] | None:
 
 
 def page_of_games(
-    games: Games, chosen: NDArray[np.bool_] | None, sort: str, page: int, *, descending: bool
+    games: GameTable, chosen: NDArray[np.bool_] | None, sort: str, page: int, *, descending: bool
 ) -> NDArray[np.int64]:
     """Return the numbers of the games on a page of the sorted list.
 

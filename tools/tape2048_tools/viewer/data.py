@@ -22,7 +22,7 @@ from tape2048_tools.viewer.collection import (
     SORTS,
     Collection,
     Entry,
-    Games,
+    GameTable,
     Selection,
     choose,
     id_of,
@@ -77,7 +77,7 @@ class Data:
         self.judges = judges
         self._examine = None if examine is None else functools.cache(examine)
         self._examining = threading.Lock()
-        self._last: Games | None = None
+        self._last: GameTable | None = None
         self._chosen = functools.lru_cache(_TABLES_MAX)(choose)
         self._overview = functools.lru_cache(_TABLES_MAX)(
             lambda games, selections: overview(games, [self._chosen(games, one) for one in selections])
@@ -88,7 +88,7 @@ class Data:
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
         self._packed = functools.lru_cache(_REPLAYS_MAX)(self.packed)
 
-    def _games(self) -> Games:
+    def _games(self) -> GameTable:
         """Return the games; clear the caches after a change, as old run tables take much memory."""
         games = self.collection.games()
         if games is not self._last:
@@ -355,7 +355,7 @@ def _totals(entry: Entry) -> dict[str, Any]:
     return {"rows": int(entry.runs["rows"].sum(dtype=np.uint64)), **scores(entry.runs)}
 
 
-def _session_row(games: Games, entry: Entry) -> dict[str, Any]:
+def _session_row(games: GameTable, entry: Entry) -> dict[str, Any]:
     runs = entry.runs
     facts = ("started_at", "ended_at", "host", "model_tag", "engine", "sample_rate", "recovered")
     return {
@@ -370,5 +370,5 @@ def _session_row(games: Games, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _game_rows(games: Games, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _game_rows(games: GameTable, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
     return [games.document(number) for number in numbers.tolist()]

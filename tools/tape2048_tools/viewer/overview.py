@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_tools.viewer.collection import Entry, Games
+    from tape2048_tools.viewer.collection import Entry, GameTable
 
     # A game of the sample: its number, its boards u64[n], and the highest exponent so far at each.
     _Read = tuple[int, NDArray[np.uint64], NDArray[np.uint8]]
@@ -43,7 +43,7 @@ _MOVES = 4
 _EXPONENTS = 32
 
 
-def overview(games: Games, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
+def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
     """Return the overview of one or several selections, ``bool[R]`` or None for all, with the same bins."""
     names = ("max_score", "steps", "highest_tile", "rows", "session")
     parts = [
@@ -66,7 +66,7 @@ def overview(games: Games, choices: Sequence[NDArray[np.bool_] | None]) -> dict[
     }
 
 
-def _best(games: Games, chosen: NDArray[np.bool_] | None, scores: NDArray[Any]) -> dict[str, Any] | None:
+def _best(games: GameTable, chosen: NDArray[np.bool_] | None, scores: NDArray[Any]) -> dict[str, Any] | None:
     if not len(scores):
         return None
     best = int(scores.argmax())
@@ -81,7 +81,7 @@ def _round_width(width: float) -> int:
     return int(next(step * base for step in (1, 2, 5, 10) if step * base >= width))
 
 
-def _part(games: Games, columns: dict[str, NDArray[Any]], widths: dict[str, int]) -> dict[str, Any]:
+def _part(games: GameTable, columns: dict[str, NDArray[Any]], widths: dict[str, int]) -> dict[str, Any]:
     scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
     # Games by session and highest tile.
     places = owners.astype(np.int64) * _EXPONENTS + exponents_of(columns["highest_tile"])
@@ -116,7 +116,7 @@ def _part(games: Games, columns: dict[str, NDArray[Any]], widths: dict[str, int]
 
 
 def _players(
-    games: Games, owners: NDArray[Any], scores: NDArray[Any], table: NDArray[np.int64]
+    games: GameTable, owners: NDArray[Any], scores: NDArray[Any], table: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
     sessions, counts = games.sessions, table.sum(axis=1)
     of_player: dict[str, list[int]] = {}
@@ -180,7 +180,7 @@ def _throughput(entries: Sequence[Entry]) -> list[dict[str, float]]:
     ]
 
 
-def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
+def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
     """Return statistics of a few games: first steps of tiles, shares of moves, the critic's predictions."""
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
     if len(numbers) > SAMPLE_GAMES:
@@ -216,7 +216,7 @@ def sample(games: Games, chosen: NDArray[np.bool_] | None, judges: Judges) -> di
     }
 
 
-def _predictions(games: Games, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:
+def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:
     """Return for each tile of the critic its predictions of some games, and how many of them reach the tile.
 
     The predictions are for the first board of each game, and for the first board with half the tile. Neither

@@ -42,7 +42,7 @@ from tape2048_tools.terminal.output import cell, finding, print_human, print_jso
 _DAY_S = 86_400
 
 
-class Checked(msgspec.Struct, frozen=True):
+class Validated(msgspec.Struct, frozen=True):
     """The result of checking one session.
 
     Attributes:
@@ -152,11 +152,11 @@ def command(
         job = Job("validate", facts, functools.partial(_check_one, replay=replay, overlay=overlay), out)
         do_job(
             job, sessions, shard=shard, engine=engine, as_json=as_json, quiet=quiet,
-            show=lambda result: _print(msgspec.convert(result, Checked), quiet=quiet),
+            show=lambda result: _print(msgspec.convert(result, Validated), quiet=quiet),
         )  # fmt: skip
         return
     homes = {session.parent: _identify(session.parent) for session in sessions}
-    checked: list[Checked] = []
+    checked: list[Validated] = []
     for count, session in enumerate(sessions, start=1):
         result = _check(session, f"{count}/{len(sessions)}", replay=replay, overlay=overlay, quiet=quiet)
         if not result.ok and _is_removed(session, homes[session.parent]):
@@ -220,7 +220,7 @@ def _is_removed(path: Path, home: os.stat_result) -> bool:
         return False
 
 
-def _check(path: Path, which: str, *, replay: bool, overlay: Path | None, quiet: bool) -> Checked:
+def _check(path: Path, which: str, *, replay: bool, overlay: Path | None, quiet: bool) -> Validated:
     with progress_bar(f"{which} reading", quiet=quiet) as progress:
         report = validate_session(path, columns=overlay, progress=progress)
     findings = report.findings
@@ -237,10 +237,10 @@ def _check(path: Path, which: str, *, replay: bool, overlay: Path | None, quiet:
         except TapeError as error:
             findings = (Finding.of(error),)
     counts = (report.rows, report.runs, report.checksums, replayed, not_replayed)
-    return Checked(Path(report.path).name, report.path, not findings, *counts, findings, report.notes)
+    return Validated(Path(report.path).name, report.path, not findings, *counts, findings, report.notes)
 
 
-def _put_away(result: Checked, overlay: Path | None) -> Checked:
+def _put_away(result: Validated, overlay: Path | None) -> Validated:
     from tape2048.maintenance.removal import quarantine_session
     from tape2048.session.locks import RemovalLock
 
@@ -261,7 +261,7 @@ def _put_away(result: Checked, overlay: Path | None) -> Checked:
     return msgspec.structs.replace(result, quarantined=str(moved))
 
 
-def _print(result: Checked, *, quiet: bool) -> None:
+def _print(result: Validated, *, quiet: bool) -> None:
     if result.removed:
         if not quiet:
             print_human(cell(f"--  {result.name}: removed by another process"))
