@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tape2048 import errors
+
 from ...sdk.simulator import play, write
 from ..conftest import Cli
 
@@ -34,5 +36,5 @@ def test_damage_is_an_error_or_a_finding(cli: Cli, tmp_path: Path) -> None:
     done = cli("audit", root, expect=1)
     assert done.out.splitlines()[-1].endswith(": this is 2048")
     assert "left out: " in done.err
-    assert cli("audit", root / "20260102T000000Z_model=x").code > 2
+    cli("audit", root / "20260102T000000Z_model=x", expect=errors.TruncatedError)
     cli("audit", tmp_path / "missing", expect=3)

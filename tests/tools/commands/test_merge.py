@@ -67,7 +67,7 @@ def test_merging_keeps_the_originals_unless_told(cli: Cli, halves: list[Path], t
 @pytest.mark.parametrize("paths", [("20260102T*_model=greedy",), ("nowhere", "20260102T*_model=greedy")])
 def test_missing_sessions_are_refused(cli: Cli, tmp_path: Path, paths: tuple[str, ...]) -> None:
     """A pattern that matches nothing reaches the command as it is; no session is unfit to be removed."""
-    plain = cli("merge", *paths, "--out", tmp_path)
+    plain = cli("merge", *paths, "--out", tmp_path, expect=3)
     done = cli("merge", *paths, "--out", tmp_path, "--remove", expect=plain.code)
     assert done.err == plain.err
     assert "cannot be removed" not in done.err
@@ -113,7 +113,7 @@ def test_what_has_findings_is_put_away_with_the_reason(cli: Cli, root: Path, ses
     assert "1 in " in listed.out
     assert cli("list", root, "--json").json["quarantined"] == 1
     shutil.copytree(away, session)  # the same name again
-    moved = cli("validate", session, "--quarantine", "--json").json["sessions"][0]["quarantined"]
+    moved = cli("validate", session, "--quarantine", "--json", expect=1).json["sessions"][0]["quarantined"]
     assert moved == f"{away}-2"
     assert cli("list", root, "--json").json["quarantined"] == 2
 

@@ -218,10 +218,10 @@ def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
     path.write_bytes(build.a2pack_bytes(build.PackSpec([build.a2t1_bytes(other), build.a2run2_bytes(GAME)])))
     found = cli("visualize", path, "--run", "1", "--json").json
     assert (found["steps"], found["run"]) == (12, 1)
-    assert "2; there is no such run: 2 runs, 0 to 1" in cli("visualize", path, "--run", "2").err
+    assert "2; there is no such run: 2 runs, 0 to 1" in cli("visualize", path, "--run", "2", expect=2).err
     (tmp_path / "none.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec([])))
     for flags in ([], ["--run", "0"]):
-        assert "there is no run" in cli("visualize", tmp_path / "none.a2pack", *flags).err
+        assert "there is no run" in cli("visualize", tmp_path / "none.a2pack", *flags, expect=2).err
     (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
     cli("visualize", tmp_path / "run", "--run", "1", expect=2)
 
@@ -285,7 +285,7 @@ def test_a_game_of_a_session(cli: Cli, tmp_path: Path, action: bool) -> None:
         else:
             assert shown["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[GAME.moves[step]]
     assert "the last recorded board" in cli("visualize", session, "--step", "-1").out
-    assert "1 run, 68 to 68" in cli("visualize", session, "--run", "0").err
+    assert "1 run, 68 to 68" in cli("visualize", session, "--run", "0", expect=2).err
 
 
 def test_a_run_among_lines(cli: Cli, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_every_fourth_board(cli: Cli, session: Path) -> None:
     found = cli("visualize", session, "--longest", "--step", "8", "--json").json
     assert (found["run"], found["step"]) == (2, 8)
     assert found["exps"] == kept[(kept["run_id"] == 2) & (kept["step_idx"] == 8)]["exps"][0].tolist()
-    assert "boards 0 to 56, every 4th" in cli("visualize", session, "--run", "2", "--step", "9").err
+    assert "boards 0 to 56, every 4th" in cli("visualize", session, "--run", "2", "--step", "9", expect=2).err
 
 
 def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_an_id_that_two_sessions_have(cli: Cli, root: Path, session: Path) -> None:
-    assert "2 sessions have it" in cli("visualize", root, "--run", "2").err
+    assert "2 sessions have it" in cli("visualize", root, "--run", "2", expect=2).err
     found = cli("visualize", root, "--json").json
     assert (found["path"], found["run"], found["max_score"]) == (str(session), 3, 370_000)
     assert cli("show", root, "--json").json["best"]["run_id"] == 3

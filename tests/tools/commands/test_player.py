@@ -222,15 +222,15 @@ def test_games_are_analysed(cli: Cli, quantised: Path, session: Path) -> None:
     cli("player analyse gredy", *how, expect=errors.ConfigError)
 
 
-@pytest.mark.parametrize("second", ["ntuple:weights={}", "python:a.b:c"])
 def test_eval_makes_all_players_before_any_plays(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: list[object] = []
     monkeypatch.setattr(playing, "evaluate", lambda player, **_: played.append(player))
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"damaged")
-    assert cli("player eval random", second.format(damaged)).code != 0
+    cli("player eval random", f"ntuple:weights={damaged}", expect=errors.TruncatedError)
+    cli("player eval random python:a.b:c", expect=errors.ConfigError)
     assert not played
 
 

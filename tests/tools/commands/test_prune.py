@@ -335,7 +335,7 @@ def test_stuck_leftover_does_not_block_removals(
 
 def test_one_that_cannot_be_removed_is_said(cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.rmtree", raising(PermissionError(13, "Permission denied")))
-    document = cli("prune", many, "--max-sessions", 8, "--json").json
+    document = cli("prune", many, "--max-sessions", 8, "--json", expect=1).json
     assert ([entry["removed"] for entry in document["sessions"]], document["bytes_removed"]) == ([False], 0)
     assert [entry["name"] for entry in document["failed"]] == [name(0)]
     done = cli("prune", many, "--max-sessions", 7, expect=1)

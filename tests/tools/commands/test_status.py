@@ -1,7 +1,6 @@
 """`tape2048 status`, `rotate` and `stop` where no recorder has to be at work."""
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +47,7 @@ def test_it_says_what_the_file_means_now(
     done = cli("status", str(tmp_path), expect=code)
     assert said.replace("PID", str(os.getpid())) in done.out
     assert done.err == ""
-    document = json.loads(cli("status", str(tmp_path), "--json").out)
+    document = cli("status", tmp_path, "--json", expect=code).json
     (recorder,) = document["recorders"]
     assert recorder["verdict"]["running"] is (code == 0)
     assert recorder["status"]["steps"] == 15_000_000
@@ -98,7 +97,7 @@ def test_a_missing_instance_lists_the_others(cli: Cli, tmp_path: Path, command: 
     assert "known instances: gpu0, gpu1 (--instance)" in done.err
     for number in range(30):
         write(tmp_path, f"many{number}")
-    assert cli(command, str(tmp_path), "--instance", "gpu2").err.count("many") == 14
+    assert cli(command, str(tmp_path), "--instance", "gpu2", expect=3).err.count("many") == 14
 
 
 @pytest.mark.parametrize("command", ["status", "rotate", "stop"])
@@ -156,7 +155,7 @@ def test_dropped_games_are_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     dropped = "2,001 games of the workers: not started, in progress, or finished and not yet written"
     said = cli("stop", str(tmp_path), "--now").out
     assert said == f"stopped (SIGUSR2): 1 session, 4,001 games, 9,000,000 rows; dropped: {dropped}\n"
-    shown = cli("status", str(tmp_path)).out
+    shown = cli("status", str(tmp_path), expect=1).out
     assert "6,000 finished, 4,001 recorded, " in shown
     assert dropped in " ".join(shown.split())
 
@@ -174,8 +173,10 @@ def test_watching_is_for_people(cli: Cli, tmp_path: Path) -> None:
 def test_the_running_recorder_is_the_default(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "a", state="stopped", pid_off=1)
     write(tmp_path, "b", state="draining", ending=True)
-    assert "about to end" in cli("rotate", str(tmp_path)).err  # it was b that was found
+    assert (
+        "about to end" in cli("rotate", str(tmp_path), expect=errors.RecorderError).err
+    )  # it was b that was found
     write(tmp_path, "c", state="draining", ending=True)
     done = cli("rotate", str(tmp_path), expect=errors.RecorderError)
     assert "found 2 running recorders, expected one: b, c" in done.err
-    assert "about to end" in cli("rotate", str(tmp_path), "--instance", "c").err
+    assert "about to end" in cli("rotate", str(tmp_path), "--instance", "c", expect=errors.RecorderError).err

