@@ -410,6 +410,7 @@ def test_processes_share_a_cache(local: Path, url: str, tmp_path: Path) -> None:
             for seed in range(3)
         ]  # fmt: skip
         found = [child.communicate(timeout=180) for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0], found
     mine = Corpus.open(local)
     for seed, (said, wrong) in enumerate(found):
         expected = digest(mine.batches(64, seed=seed, pool_rows=512, pool_sessions=1))

@@ -120,7 +120,7 @@ def check_that_another_user_may_not(service: Service) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(service.root)],
-        env=environment(), capture_output=True, text=True, check=False,
+        env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     owner = pwd.getpwuid(0).pw_name
     assert f"(pid {service.process.pid}) belongs to {owner}, you are nobody" in done.stdout, done.stderr

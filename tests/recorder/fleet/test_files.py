@@ -94,7 +94,7 @@ def test_a_job_of_slurm_runs_an_agent_on_each_node(store: Store, tmp_path: Path,
     assert int(seconds) >= 2 * DRAIN_S
     assert text.index("set -euo") > text.rindex("#SBATCH"), "Slurm reads none behind the first command"
     done = subprocess.run(["bash", file], env=environment(), capture_output=True, text=True, check=False)
-    assert "FLEET: the address of the fleet" in done.stderr
+    assert (done.returncode, "FLEET: the address of the fleet" in done.stderr) == (1, True)
     run_until_shipped(
         ["bash", str(file)], store, [tmp_path / "tape2048-n1", tmp_path / "tape2048-n2"], programs,
         FLEET=store.url, SPOOLS=str(tmp_path), SLURM_CPUS_PER_TASK="1", PIDS=str(tmp_path / "pids"),

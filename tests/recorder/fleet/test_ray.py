@@ -168,7 +168,9 @@ def rows_by_lease(store: Store, into: Path) -> Counter[int]:
 
 def lost(store: Store) -> Sequence[str]:
     done = fleet("status", store.url, "--json")
-    return json.loads(done.stdout)["lost"]  # type: ignore[no-any-return]
+    found: Sequence[str] = json.loads(done.stdout)["lost"]
+    assert done.returncode == int(bool(found)), done.stderr
+    return found
 
 
 def check_surroundings(recorder: int) -> None:

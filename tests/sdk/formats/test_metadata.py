@@ -192,6 +192,7 @@ class TestWrite:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", code, path], capture_output=True, text=True, check=False
         )
+        assert done.returncode == 1
         assert done.stderr.startswith("StorageError SQLite could not write it: disk I/O error")
         assert "dmesg" in done.stderr
         assert not path.exists()

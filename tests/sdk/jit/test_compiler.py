@@ -289,6 +289,7 @@ def test_a_compiler_that_is_switched_off() -> None:
     command = [sys.executable, "-c", "import tape2048.game.rules"]
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
     assert "ConfigError: $NUMBA_DISABLE_JIT is set; expected numba's compiler" in done.stderr
     assert done.stderr.endswith("hint: Unset NUMBA_DISABLE_JIT.\n")
 

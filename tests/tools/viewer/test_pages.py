@@ -527,6 +527,7 @@ def test_live_shows_a_recorder_within_seconds(
             assert until(page, lambda: moving.text_content() != before)
         finally:
             recorder.terminate()
+    assert recorder.returncode == 0
     page.locator(".state:text('stopped')").wait_for()
     page.locator(
         ".latest:has-text('halfway through the last 8 games')"

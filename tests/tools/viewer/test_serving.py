@@ -64,6 +64,7 @@ def test_the_token_is_in_no_argument(recorded: Path, tmp_path: Path, environment
             connection.close()
         finally:
             process.terminate()
+    assert process.returncode == -signal.SIGTERM
     assert not redirect.exists()
 
 
