@@ -26,7 +26,6 @@ from tape2048.errors import (
 from tape2048.formats.dataset_layout import METADATA_DB, SkippedRun
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.registry import FORMATS, load_function
-from tape2048.formats.session import TAPE_NPY
 from tape2048.io.reading import reading
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.files import JSONL_GZ, find_run_files, first_bytes, read_run_file
@@ -321,12 +320,11 @@ def _play_of(path: Path, how: Reading) -> Play | None:
     is needed for boards.
     """
     from tape2048.conversion.session_runs import SAMPLED, player_of
-    from tape2048.session.directory import check_directory, find_steps
-    from tape2048.session.foreign import step_layout
+    from tape2048.session.files import SessionFiles
 
-    directory = check_directory(path)
-    steps = find_steps(directory)[0]
-    if steps.name == TAPE_NPY:
+    files = SessionFiles(path)
+    directory = files.path
+    if files.on_tape:
         return None  # which holds every move and the final boards
     facts = read_facts(directory / METADATA_DB)
     play, why = player_of(how.replayer, directory, facts)
@@ -339,7 +337,7 @@ def _play_of(path: Path, how: Reading) -> Play | None:
             path=directory,
             hint="export and Session read its rows; for whole games, record with sample_rate = 1",
         )
-    if not step_layout(steps).move and not how.lossy:
+    if not files.layout.move and not how.lossy:
         raise MaintenanceError(
             f"its moves were not recorded, and its games cannot be replayed: {why}",
             path=directory,

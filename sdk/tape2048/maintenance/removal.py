@@ -38,7 +38,7 @@ from tape2048.io.durable import (
     write_file,
 )
 from tape2048.session.columns import column_files
-from tape2048.session.directory import list_names, read_manifest
+from tape2048.session.files import SessionFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,8 +69,8 @@ def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for e
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
             return "it is a link or a file"
-        names = set(list_names(path))
-        manifest = read_manifest(path)
+        files = SessionFiles(path)
+        names, manifest = set(files.names), files.manifest
     except FileNotFoundError:
         return "it is gone"
     except OSError as error:

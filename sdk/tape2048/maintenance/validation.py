@@ -28,7 +28,7 @@ from tape2048.errors import (
     SchemaError,
     TapeError,
 )
-from tape2048.formats.metadata import Metadata, packed_defect, read_metadata
+from tape2048.formats.metadata import Metadata, packed_defect
 from tape2048.formats.npy import NpyHeader, read_header
 from tape2048.formats.session import (
     ANCHOR_DTYPE,
@@ -37,21 +37,13 @@ from tape2048.formats.session import (
     SAMPLE_RATE_MAX,
     STEP_DTYPES,
     TAPE_DTYPE,
-    TAPE_NPY,
-    Manifest,
     anchor_count,
 )
 from tape2048.io.reading import crc32c, open_regular, read_exactly
 from tape2048.session.columns import Columns, column_files, find_drafts
-from tape2048.session.directory import (
-    PLAIN_NAME,
-    check_directory,
-    find_steps,
-    list_names,
-    manifest_defects,
-    read_manifest,
-)
-from tape2048.session.foreign import Layout, step_layout
+from tape2048.session.directory import PLAIN_NAME, list_names
+from tape2048.session.files import SessionFiles
+from tape2048.session.foreign import Layout
 from tape2048.session.run_table import Owners, from_run_table
 from tape2048.tape.reader import (
     Defect,
@@ -513,7 +505,11 @@ def validate_session(
         >>> report.ok, report.runs
         (True, 200)
     """
-    return _Validation(progress).run(path, columns)
+    try:
+        files = SessionFiles(path)
+    except TapeError as error:
+        return Report(os.fspath(path), 0, 0, 0, (Finding.of(error),))
+    return _Validation(files, progress).run(columns)
 
 
 def check_draft(draft: Path, kind: type[TapeError]) -> None:
@@ -529,56 +525,51 @@ def check_draft(draft: Path, kind: type[TapeError]) -> None:
 
 
 class _Validation:
-    def __init__(self, progress: Progress | None) -> None:
+    """One validation: every step adds to the findings and notes, and a defect does not stop the next step."""
+
+    def __init__(self, files: SessionFiles, progress: Progress | None) -> None:
         self._progress = progress
         self._findings: list[Finding] = []
         self._notes: list[str] = []
         self._checksums = 0
         self._bytes_done = 0
-        self._bytes_total = 0
-        self._directory = Path()
-        self._manifest: Manifest | None = None
-        self._metadata: Metadata | None = None
+        self._files, self._directory = files, files.path
+        self._parts = self._collect(lambda: files.parts) or []
+        self._manifest = self._collect(lambda: files.manifest)
+        self._metadata = self._read_metadata()
+        if self._manifest is not None:
+            self._add(*files.defects(self._parts))
+        names = self._manifest.files if self._manifest else ()
+        self._listed = [self._directory / name for name in names if PLAIN_NAME.fullmatch(name)]
+        found = map(_stat, {*self._parts, *self._listed})
+        self._bytes_total = sum(status.st_size for status in found if status is not None)
+        self._layout: Layout | None = None
         self._blocks: BlockSums | None = None
 
-    def run(self, path: str | os.PathLike[str], overlay: str | os.PathLike[str] | None) -> Report:
-        directory = self._collect(check_directory, path)
-        if directory is None:
-            return Report(os.fspath(path), 0, 0, 0, tuple(self._findings))
-        self._directory = directory
-        database = directory / METADATA_DB
-        parts = self._collect(find_steps, directory) or []
-        self._manifest = self._collect(read_manifest, directory)
-        if os.path.lexists(database):
-            self._metadata = self._collect(read_metadata, database)
-        if self._metadata is not None:
-            packed = self._collect(packed_defect, database)
-            self._add(*([packed] if packed else []))
-        self._add(*(manifest_defects(self._manifest, parts, directory) if self._manifest else ()))
-        listed = [
-            directory / name
-            for name in (self._manifest.files if self._manifest else ())
-            if PLAIN_NAME.fullmatch(name)
-        ]
-        self._bytes_total = sum(found.st_size for found in map(_stat, {*parts, *listed}) if found is not None)
-        on_tape = bool(parts) and parts[0].name == TAPE_NPY
-        layout = None
-        if parts and self._manifest is None and not on_tape:
-            layout = self._collect(step_layout, parts[0])
-        types = STEP_DTYPES if layout is None or layout.is_native else (layout.dtype,)
-        headers = self._headers(parts, *([[TAPE_DTYPE], [ANCHOR_DTYPE]] if on_tape else [types]))
+    def _read_metadata(self) -> Metadata | None:
+        database = self._directory / METADATA_DB
+        if not os.path.lexists(database):
+            return None
+        metadata = self._collect(lambda: self._files.metadata)
+        if metadata is not None and (packed := self._collect(packed_defect, database)):
+            self._add(packed)
+        return metadata
+
+    def run(self, overlay: str | os.PathLike[str] | None) -> Report:
+        """Check rows, other files, names and columns."""
+        on_tape = bool(self._parts) and self._files.on_tape
+        headers = self._tape_headers() if on_tape else self._row_headers()
         rows = left_out = beyond = 0
         if headers is None:
-            self._read_plain(*parts)
+            self._read_plain(*self._parts)
         else:
             rows = headers[0].rows if on_tape else sum(header.rows for header in headers)
-            left_out, beyond = (self._read_tape if on_tape else self._read_rows)(parts, headers, rows)
+            read = self._read_tape if on_tape else self._read_rows
+            left_out, beyond = read(self._parts, headers, rows)
             self._check_facts(rows)
-        self._read_plain(*(path for path in listed if path not in parts and path.is_file()))
-        in_columns = self._collect(column_files, directory) or set()
-        known = {MANIFEST, METADATA_DB, *in_columns, *(part.name for part in (*parts, *listed))}
-        self._check_names(known | {f"{name}s.json" for name in (layout.dtype.names or () if layout else ())})
-        for place in (directory, *([] if overlay is None else [Path(overlay, directory.name)])):
+        self._read_plain(*(path for path in self._listed if path not in self._parts and path.is_file()))
+        self._check_names()
+        for place in (self._directory, *([] if overlay is None else [Path(overlay, self._directory.name)])):
             self._collect(self._check_columns, place, None if headers is None else rows - left_out - beyond)
         if left_out:
             what = f"{counted(left_out, 'row')} of games that never reached the table runs: left out"
@@ -586,20 +577,28 @@ class _Validation:
         if beyond:
             self._notes.append(f"{counted(beyond, 'row')} after the first 65536 of a game: left out")
         runs = len(self._metadata.runs) if self._metadata else 0
-        return Report(str(directory), rows, runs, self._checksums, tuple(self._findings), tuple(self._notes))
+        return Report(
+            str(self._directory), rows, runs, self._checksums, tuple(self._findings), tuple(self._notes)
+        )
 
-    def _headers(self, parts: list[Path], *accepted: Sequence[np.dtype[Any]]) -> list[NpyHeader] | None:
-        """Read the header of each part; return None if one is invalid or two differ.
+    def _tape_headers(self) -> list[NpyHeader] | None:
+        tape, anchors = self._parts
+        of_tape = self._collect(_read_header, tape, [TAPE_DTYPE])
+        of_anchors = self._collect(_read_header, anchors, [ANCHOR_DTYPE]) if of_tape else None
+        return [of_tape, of_anchors] if of_tape and of_anchors else None
 
-        ``accepted`` are the row types of each part, or of all parts.
-        """
+    def _row_headers(self) -> list[NpyHeader] | None:
+        """Read the header of each file of rows; return None if one is invalid or two differ."""
+        if self._parts and self._manifest is None:
+            self._layout = self._collect(lambda: self._files.layout)
+        types = STEP_DTYPES if self._layout is None or self._layout.is_native else (self._layout.dtype,)
         headers: list[NpyHeader] = []
-        for at, part in enumerate(parts):
-            header = self._collect(_read_header, part, accepted[at % len(accepted)])
+        for part in self._parts:
+            header = self._collect(_read_header, part, types)
             if header is None:
                 return None
-            if headers and len(accepted) == 1 and header.dtype != headers[0].dtype:
-                msg = f"rows of type {header.dtype.descr}; {parts[0].name} has {headers[0].dtype.descr}"
+            if headers and header.dtype != headers[0].dtype:
+                msg = f"rows of type {header.dtype.descr}; {self._parts[0].name} has {headers[0].dtype.descr}"
                 self._add(NpyError(msg, path=part))
                 return None
             headers.append(header)
@@ -749,7 +748,10 @@ class _Validation:
             self._collect(columns.open, name)
         self._notes += [f"unfinished: {place / name}" for name in find_drafts(place)]
 
-    def _check_names(self, known: set[str]) -> None:
+    def _check_names(self) -> None:
+        in_columns = self._collect(column_files, self._directory) or set()
+        known = {MANIFEST, METADATA_DB, *in_columns, *(part.name for part in (*self._parts, *self._listed))}
+        known |= {f"{name}s.json" for name in (self._layout.dtype.names or () if self._layout else ())}
         names = self._collect(list_names, self._directory) or []
         ours = self._metadata is not None and self._metadata.has_rows and self._metadata.blocks is not None
         if ours and MANIFEST not in names:

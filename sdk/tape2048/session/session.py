@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 import numpy as np
 
 from tape2048.base.text import facts_table
-from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, ReplayError, StorageError
-from tape2048.formats.metadata import Metadata, read_metadata
+from tape2048.errors import BookkeepingError, MissingPathError, ReplayError, StorageError
 from tape2048.formats.npy import Load, check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     EXPS_OFFSET,
-    MANIFEST,
     METADATA_DB,
     SESSION_NAME,
-    STEPS_NPY,
-    TAPE_NPY,
     Manifest,
     step_dtype,
 )
 from tape2048.players import player_label
 from tape2048.session.columns import Column, Columns
-from tape2048.session.directory import check_directory, check_files, is_dataset, is_session, read_steps
-from tape2048.session.foreign import ForeignRows, step_layout
+from tape2048.session.directory import is_dataset, is_session
+from tape2048.session.files import SessionFiles
+from tape2048.session.foreign import ForeignRows
 from tape2048.session.locks import ReadLock, lock_for_reading
 from tape2048.session.run_table import (
     DEFAULT_THRESHOLDS,
@@ -36,12 +33,14 @@ from tape2048.session.run_table import (
     game_facts,
     run_labels,
 )
-from tape2048.tape.reader import Tape, open_tape
+from tape2048.tape.reader import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
+
+    from tape2048.formats.metadata import Metadata
 
 
 #: A selection of rows: a slice, row numbers, or a mask of all rows.
@@ -157,27 +156,10 @@ class Session(RowView):
             ValueError: ``load`` is invalid.
         """
         check_load(load)
-        directory = check_directory(path)
-        lock = lock_for_reading(directory)
-        parts, manifest = check_files(directory)
-        metadata = read_metadata(directory / METADATA_DB)
-        rows: NDArray[np.void] | Tape | ForeignRows
-        if parts[0].name == TAPE_NPY:
-            rows = open_tape(directory, metadata, manifest, load)
-        elif (
-            parts[0].name != STEPS_NPY
-            or not metadata.has_rows
-            or not (manifest or step_layout(parts[0]).is_native)
-        ):
-            rows = ForeignRows(parts, metadata, directory / METADATA_DB, load, whole=manifest is not None)
-        else:
-            rows = read_steps(parts[0], load)
-        for name, found in (("rows", len(rows)), ("runs", len(metadata.runs))) if manifest else ():
-            if getattr(manifest, name) != found:
-                raise ManifestError(
-                    f"{name} is {getattr(manifest, name)}. The session has {found}", path=directory / MANIFEST
-                )
-        session = cls(directory, rows, metadata, manifest, load)
+        files = SessionFiles(path)
+        lock = lock_for_reading(files.path)
+        files.check()
+        session = cls(files.path, files.open_rows(load), files.metadata, files.manifest, load)
         session.read_lock = lock
         session.use_overlay(columns)
         return session

@@ -325,7 +325,7 @@ def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch
     assert "its name" in str(explain_refusal(write_ours(tmp_path / "session")))
     assert explain_refusal(root / "20250107T000000Z_model=gone") is not None
     refuse = raising(OSError(5, "Input/output error"))
-    monkeypatch.setattr("tape2048.maintenance.removal.list_names", refuse)
+    monkeypatch.setattr("tape2048.session.files.list_names", refuse)
     assert explain_refusal(root / NAMES[3]) == "Input/output error"
 
 

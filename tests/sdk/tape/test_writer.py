@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from tape2048.errors import ReplayError
 from tape2048.formats.metadata import packed_defect, read_metadata
-from tape2048.session.directory import read_manifest
+from tape2048.session.files import SessionFiles
 from tape2048.tape import TapeWriter, check_games, writer as module
 
 from ..tapes import games_on_tape
@@ -41,7 +41,7 @@ def test_files_are_those_of_the_format(tmp_path: Path) -> None:
     assert (metadata.start_boards == GAMES.starts).all()
     assert metadata.session == {"engine": "toy", "storage": "tape", "rows": len(tape), "runs": 12}
     assert packed_defect(session / "metadata.db") is None
-    manifest = read_manifest(session)
+    manifest = SessionFiles(session).manifest
     assert (manifest.rows, manifest.runs, manifest.anchor_rows) == (len(tape), 12, 16)
     assert {name: (entry.bytes, entry.crc32c) for name, entry in manifest.files.items()} == {
         path.name: (path.stat().st_size, crc32c(path.read_bytes()))
