@@ -30,6 +30,7 @@ from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.game.rules import legal_masks
 from tape2048.io.durable import lock_directory
 from tape2048.maintenance.validation import validate_session
+from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2, normalize
 from tape2048.runs.jsonl import run_line
 from tape2048.runs.run import Run
@@ -702,6 +703,15 @@ class TestFiles:
         convert(runs, tmp_path / "out", kind, lossy=True)
         os.close(fd)
         assert sorted(os.listdir(tmp_path)) == [left[1].name, "out", "runs"]  # noqa: PTH208
+
+    def test_an_elapsed_time_alone_is_a_loss(self, recorded: Path, tmp_path: Path) -> None:
+        run = runs_in(recorded)[0]
+        for elapsed_s in (0.0, 1.5):
+            path = tmp_path / f"{elapsed_s}.a2run"
+            meta = msgspec.structs.replace(run.meta, elapsed_s=elapsed_s)
+            write_run(path, dataclasses.replace(run, meta=meta))
+            lost = convert(path, tmp_path / f"s{elapsed_s}", "session", lossy=True).lost
+            assert any("elapsed time" in loss for loss in lost) == bool(elapsed_s)
 
 
 class TestMoveValues:
