@@ -80,9 +80,8 @@ from tape2048.formats.session import (
     read_manifest_file,
 )
 from tape2048.io.bulk_read import Stretch, read_into
-from tape2048.io.reading import map_file, open_regular, reading
+from tape2048.io.reading import first_bytes, map_file, open_regular, reading
 from tape2048.rows.phases import ALL, Phase
-from tape2048.runs.files import first_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
