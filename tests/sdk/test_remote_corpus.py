@@ -232,7 +232,7 @@ def test_windows_serve_every_row_once(
     rows: list[int], pool_sessions: int, pool_rows: int, world: int, epoch: int
 ) -> None:
     """The chunks of a window come together; it has rows of at most so many sessions, or is one chunk."""
-    from tape2048.batches.gatherer import PoolReader
+    from tape2048.batches.pool import PoolReader
 
     class Rows:
         """What a reader asks its gatherer for while it plans."""

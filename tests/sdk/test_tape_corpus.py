@@ -13,7 +13,7 @@ from crc32c import crc32c
 from hypothesis import given, settings, strategies as st
 
 from tape2048 import Corpus, errors
-from tape2048.batches.fields import FIELDS
+from tape2048.batches import FIELDS
 from tape2048.export.write import export
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import (

@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
+from tape2048.formats.fields import FIELDS
 from tape2048.formats.npy import open_shards, peek_header, read_header
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import path_exists
@@ -47,12 +48,6 @@ COLUMN_DTYPES = {
     "bool": "|b1", "u8": "|u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i8": "|i1", "i16": "<i2",
     "i32": "<i4", "i64": "<i8", "f16": "<f2", "f32": "<f4", "f64": "<f8", "bf16": "<u2",
 }  # fmt: skip
-
-#: Fields of batches that need no column. No column can have these names.
-BUILT_IN_FIELDS = (
-    "tokens", "labels", "weight", "row", "run", "step", "action", "legal", "move", "symmetry", "steps_left",
-    "score", "highest", "seed",
-)  # fmt: skip
 
 _NAME = r"[a-z][a-z0-9_]{0,63}"
 _NPY = re.compile(rf"({_NAME})\.({'|'.join(COLUMN_DTYPES)})\.npy", re.ASCII)
@@ -304,7 +299,7 @@ def shared_columns(sessions: Sequence[Columns]) -> tuple[dict[str, ColumnInfo], 
 
 def check_column_name(name: str) -> None:
     """Raise ValueError for a name that no column can have."""
-    if name in BUILT_IN_FIELDS:
+    if name in FIELDS:
         raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
     if re.fullmatch(_NAME, name, re.ASCII) is None or f"{name}.json" == MANIFEST:
         raise ValueError(f"column name {name!r}; expected a-z, then up to 63 of a-z, 0-9 and _")
@@ -336,7 +331,7 @@ def _is_info(path: Path) -> bool:
 
 def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
     path = place / f"{name}.json"
-    if name in BUILT_IN_FIELDS:
+    if name in FIELDS:
         message = f"{name!r} is a built-in field of batches; expected another name for a column"
         raise ColumnError(message, path=place / next(iter(files), path), hint="Rename the column's files.")
     if files and _EMBEDDINGS.fullmatch(files[0]):

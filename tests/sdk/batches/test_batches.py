@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests import reference
 
 from tape2048 import Capped, Corpus, errors
-from tape2048.batches import gatherer as pool
+from tape2048.batches import gatherer
 from tape2048.batches.batches import Batches
 from tape2048.game.rules import SYMMETRY_MOVES
 from tape2048.io.bulk_read import allocate
@@ -714,12 +714,12 @@ class TestPool:
     def test_memory_is_bounded(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 100) for i in range(1, 101)]))
         asked: list[int] = []
-        from tape2048.batches import gatherer as pool
+        from tape2048.batches import gatherer
 
-        original = pool.allocate
-        monkeypatch.setattr(pool, "allocate", lambda count: asked.append(count) or original(count))
+        original = gatherer.allocate
+        monkeypatch.setattr(gatherer, "allocate", lambda count: asked.append(count) or original(count))
         batches = Corpus.open(tmp_path).batches(64, pool_rows=2000)
-        reader = batches._pool
+        reader = batches._parts[0]._pool
         for _ in batches:
             assert len(reader._pools) <= 2
         assert max(asked) * 2 <= 2000 * 28
@@ -754,7 +754,7 @@ class TestPool:
                 raise errors.StorageError("no memory")
             return allocate(count)
 
-        monkeypatch.setattr(pool, "allocate", fail_once)
+        monkeypatch.setattr(gatherer, "allocate", fail_once)
         batches = corpus.batches(64, **options)
         found: list[list[int]] = []
         with pytest.raises(errors.StorageError, match="no memory"):
