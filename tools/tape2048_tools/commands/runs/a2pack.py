@@ -340,6 +340,7 @@ def _numbers(text: str, count: int) -> list[int]:
                 param_hint="--indices",
             )
         numbers.append(int(word))
-    if len(set(numbers)) < len(numbers):
-        raise click.BadParameter("a run is given twice", param_hint="--indices")
+    if not numbers or len(set(numbers)) < len(numbers):
+        found = "a run is given twice" if numbers else "found no number"
+        raise click.BadParameter(found, param_hint="--indices")
     return numbers
