@@ -58,132 +58,77 @@ def test_columns(cli: Cli, session: Path, tmp_path: Path) -> None:
     opened.write_column("loss", np.arange(len(opened)) / 2)
     opened.use_overlay(None)
     opened.write_column("best", np.arange(len(opened), dtype=np.uint8))
-    line = ("export", session, "--format", "jsonl", "-o", "-", "--columns", tmp_path / "columns")
+    line = ("export --format jsonl -o - --columns", tmp_path / "columns", session)
     for options, names in (((), ["best", "loss"]), (("--with", "loss"), ["loss"]), (("--with", ""), [])):
         records = [json.loads(line) for line in cli(*line, *options).out.splitlines()]
         assert list(records[3]) == ["session", "run_id", "step_idx", "exps", *names]
         assert records[3].get("loss", 1.5) == 1.5
-    done = cli(*line, "--with", "luck", expect=errors.ColumnError)
-    assert "no column 'luck'" in done.err
+    assert "no column 'luck'" in cli(*line, "--with", "luck", expect=errors.ColumnError).err
 
 
 def test_seeds_as_text(cli: Cli, session: Path) -> None:
-    out = cli("export", session, "--runs", "--format", "jsonl", "-o", "-", "--u64", "text").out
+    out = cli("export --runs --format jsonl -o - --u64 text", session).out
     records = [json.loads(line) for line in out.splitlines()]
     assert (records[1]["run_id"], records[1]["seed"], records[1]["steps"]) == ("2", str(2**63 + 5), 60)
 
 
-class TestRunFiles:
-    """``--runs`` over run files: a record for each."""
-
-    @pytest.fixture
-    def traces(self, tmp_path: Path) -> Path:
-        (tmp_path / "traces/ab").mkdir(parents=True)
-        for suffix in ("a2run", "a2run2"):
-            golden = Path(__file__).parents[2] / f"data/golden.{suffix}"
-            shutil.copy(golden, tmp_path / f"traces/ab/golden.{suffix}")
-        return tmp_path / "traces"
-
-    @pytest.mark.parametrize("format_", ["parquet", "csv"])
-    def test_a_file_named_after_them(self, cli: Cli, traces: Path, elsewhere: Path, format_: str) -> None:
-        pytest.importorskip("pyarrow")
-        done = cli("export", traces, "--runs", "--format", format_, "--labels", "2048")
-        path = elsewhere / f"traces.runs.{format_}"
-        assert done.out.startswith(f"{path.name}: 2 runs, ")
-        if format_ == "csv":
-            lines = path.read_text().splitlines()
-            assert lines[0] == (
-                "source,steps,start_unix_s,elapsed_s,max_score,highest_tile,engine,reached_2048"
-            )
-            assert lines[1].startswith(f"{traces}/ab/golden.a2run,")
-
-    def test_to_a_pipe_and_past_a_damaged_file(self, cli: Cli, traces: Path) -> None:
-        (traces / "bad.a2run").write_bytes(b"A2T1")
-        done = cli(
-            "export", traces, traces / "ab/golden.a2run", "--runs", "--format", "csv", "-o", "-", expect=1
-        )
-        assert len(done.out.splitlines()) == 4
-        assert f"left out: {traces}/bad.a2run: TruncatedError" in done.err
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["--runs", "--where", "steps > 3"], "--where: a condition on runs of sessions"),
-            (["--runs", "SESSION"], "some of SOURCES are sessions, and some are run files"),
-        ],
-    )
-    def test_wrong_usage(
-        self, cli: Cli, traces: Path, session: Path, arguments: list[str], message: str
-    ) -> None:
-        given = [session if word == "SESSION" else word for word in arguments]
-        done = cli("export", traces, *given, "--format", "csv", "-o", "-", expect=2)
-        assert message in done.err
-
-    def test_nothing_there(self, cli: Cli, tmp_path: Path) -> None:
-        (tmp_path / "empty").mkdir()
-        cli("export", tmp_path / "empty", "--runs", "--format", "csv", expect=errors.EmptyCorpusError)
+def test_run_files(cli: Cli, session: Path, elsewhere: Path) -> None:
+    """``--runs`` over run files: a record for each, past a damaged file."""
+    golden = Path(__file__).parents[2] / "data"
+    (elsewhere / "traces/ab").mkdir(parents=True)
+    for suffix in ("a2run", "a2run2"):
+        shutil.copy(golden / f"golden.{suffix}", elsewhere / f"traces/ab/golden.{suffix}")
+    for format_ in ("csv", "parquet"):
+        done = cli(f"export traces --runs --format {format_} --labels 2048")
+        assert done.out.startswith(f"traces.runs.{format_}: 2 runs, ")
+    lines = (elsewhere / "traces.runs.csv").read_text().splitlines()
+    assert lines[0] == "source,steps,start_unix_s,elapsed_s,max_score,highest_tile,engine,reached_2048"
+    assert lines[1].startswith("traces/ab/golden.a2run,")
+    (elsewhere / "traces/bad.a2run").write_bytes(b"A2T1")
+    done = cli("export traces traces/ab/golden.a2run --runs --format csv -o -", expect=1)
+    assert len(done.out.splitlines()) == 4
+    assert "left out: traces/bad.a2run: TruncatedError" in done.err
+    for wrong, message in (
+        (("--where", "steps > 3"), "--where: a condition on runs of sessions"),
+        ((session,), "some of SOURCES are sessions, and some are run files"),
+    ):
+        assert message in cli("export traces --runs --format csv -o -", *wrong, expect=2).err
 
 
 def test_where_chooses_runs(cli: Cli, session: Path) -> None:
-    out = cli("export", session, "--format", "jsonl", "-o", "-", "--where", "max_score >= 180000").out
-    assert {json.loads(line)["run_id"] for line in out.splitlines()} == {2, 3}
-    assert len(out.splitlines()) == 110
-    cli(
-        "export",
-        session,
-        "--format",
-        "jsonl",
-        "-o",
-        "-",
-        "--where",
-        "max_score > 1e9",
-        expect=errors.EmptyCorpusError,
-    )
-    cli(
-        "export",
-        session,
-        "--format",
-        "jsonl",
-        "-o",
-        "-",
-        "--where",
-        "DROP TABLE runs",
-        expect=errors.ConfigError,
-    )
+    line = ("export --format jsonl -o - --where", "max_score >= 180000", session)
+    records = [json.loads(line) for line in cli(*line).out.splitlines()]
+    assert ({record["run_id"] for record in records}, len(records)) == ({2, 3}, 110)
+    for where, error in (("max_score > 1e9", errors.EmptyCorpusError), ("DROP TABLE x", errors.ConfigError)):
+        cli(line[0], where, session, expect=error)
 
 
 def test_an_existing_file_stays_without_force(cli: Cli, session: Path, elsewhere: Path) -> None:
     path = elsewhere / "rows.jsonl"
     path.write_text("mine")
-    outcome = cli("export", session, "--format", "jsonl", "--out", path, expect=errors.NameTakenError)
-    assert "--force" in outcome.err
+    line = ("export --format jsonl --out rows.jsonl", session)
+    assert "--force" in cli(*line, expect=errors.NameTakenError).err
     assert path.read_text() == "mine"
-    assert cli("export", session, "--format", "jsonl", "--out", path, "--force", "--quiet").out == ""
+    assert cli(*line, "--force", "--quiet").out == ""
     assert len(path.read_text().splitlines()) == 200
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--format", "xlsx"], "'xlsx' is not one of"),
-        ([], "--format"),
-        (["--format", "jsonl", "--labels", "8192,9"], "powers of two"),
-        (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles, as 8192,16384"),
-        (["--format", "parquet", "--out", "-"], "only jsonl and csv can go to a pipe"),
-        (["--format", "csv", "--u64", "text"], "--u64 text: csv holds every integer"),
-        (["--format", "jsonl", "--compression", "zstd"], "jsonl supports none"),
-    ],
-)
-def test_wrong_usage(cli: Cli, session: Path, elsewhere: Path, arguments: list[str], message: str) -> None:
-    outcome = cli("export", session, *arguments, expect=2)
-    assert message in outcome.err
-    assert not list(elsewhere.iterdir())
-
-
-def test_sources_that_are_none(cli: Cli, tmp_path: Path) -> None:
+def test_wrong_usage(cli: Cli, session: Path, elsewhere: Path) -> None:
+    for line, message in {
+        "--format xlsx": "'xlsx' is not one of",
+        "": "--format",
+        "--format jsonl --labels 8192,9": "powers of two",
+        "--format jsonl --labels many": "found 'many', expected tiles, as 8192,16384",
+        "--format parquet --out -": "only jsonl and csv can go to a pipe",
+        "--format csv --u64 text": "--u64 text: csv holds every integer",
+        "--format jsonl --compression zstd": "jsonl supports none",
+    }.items():
+        assert message in cli(f"export {line}", session, expect=2).err
     cli("export --format jsonl", expect=2)
-    (tmp_path / "empty").mkdir()
-    cli("export", tmp_path / "empty", "--format", "jsonl", expect=errors.EmptyCorpusError)
+    assert not list(elsewhere.iterdir())
+    (elsewhere / "empty").mkdir()
+    for table in ("--rows", "--runs"):
+        cli(f"export empty --format jsonl {table}", expect=errors.EmptyCorpusError)
 
 
 def test_a_closed_pipe_is_no_error(session: Path, environment: dict[str, str]) -> None:
