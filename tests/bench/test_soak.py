@@ -2,7 +2,7 @@
 
 import pytest
 
-from .figures import memory_dir
+from .recording import memory_dir
 from .soak import soak
 
 

@@ -391,18 +391,16 @@ class Draft:
                 return fd
         return -1
 
-    def publish(self, *, exchange: bool = False, durable: bool = True) -> None:
+    def publish(self, *, exchange: bool = False) -> None:
         """Flush the directory, rename it to the target, and flush the parent directory.
 
         With ``exchange``, it replaces a target, which is removed at the end of the block; without, an
-        existing target is a NameTakenError. Without ``durable``, nothing is flushed.
+        existing target is a NameTakenError.
         """
-        if durable:
-            fsync_dir(self.path)
+        fsync_dir(self.path)
         (rename_exchange if exchange else rename_noreplace)(self.path, self._target)
         self._published = not exchange
-        if durable:
-            fsync_dir(self._target.parent)
+        fsync_dir(self._target.parent)
 
     def __exit__(self, *_: object) -> None:
         if not self._published:

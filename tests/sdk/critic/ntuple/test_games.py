@@ -208,8 +208,9 @@ def test_parts_without_games_are_refused(built: Built) -> None:
     assert THEIRS in IDS
 
 
-def test_contradictory_settings_are_rejected() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
         ({"thresholds": "8192 131072"}, "found 131072, expected tiles up to 65536"),
         ({"thresholds": "8192 4096"}, "ascending"),
         ({"thresholds": "100"}, "powers of two"),
@@ -218,7 +219,8 @@ def test_contradictory_settings_are_rejected() -> None:
         ({"stages": "8192 4096"}, "ascending order"),
         ({"stages": "102"}, "ascending order"),
         ({"val_share": 0.0}, "a part for validation"),
-    ]
-    for changes, said in cases:
-        with pytest.raises(ConfigError, match=said):
-            NTupleCriticConfig(**changes).check()
+    ],
+)
+def test_contradictory_settings_are_rejected(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        NTupleCriticConfig(**changes).check()
