@@ -52,8 +52,8 @@ unit: $(VENV)/.installed-dev ## Run the tests alone, three at a time (JOBS=3, PY
 	  echo "running the tests that failed again, one at a time"; \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
-bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
-	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)
+bench: $(VENV)/.installed-dev ## Run the benchmarks, or some of them: ARGS="batches tapes"; tables go to bench-results/.
+	$(BIN)/python -m tests.bench $(ARGS)
 
 peers: .peers/venv/.installed ## Measure beside what one would take instead, ten minutes; writes docs/explanation/speed.md (ARGS=).
 	.peers/venv/bin/python -m tests.bench.peers $(ARGS)
@@ -106,7 +106,7 @@ package: $(BIN)/python ## Build sdist and wheel, install the wheel in an empty e
 	$(BIN)/python -m tests.package $(ARGS)
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
-	rm -rf $(VENV) .peers build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .peers build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find recorder sdk tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tests start a thousand processes: not each is to compile all sources.

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
+import numpy as np
 
+from tape2048.batches import FIELDS
 from tape2048.critic.config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
 from tape2048.formats.registry import FORMATS
@@ -57,6 +59,20 @@ def players_table() -> str:
             )
             parts.append(table(["parameter", "default", "values", "what it does"], rows))
     return "\n".join(parts)
+
+
+def fields_table() -> str:
+    """Return the fields of batches."""
+    rows = (
+        (
+            f"`{name}`",
+            np.dtype(field.dtype).name if field.dtype else "`label_dtype`",
+            {"tokens": "16", "labels": "T"}.get(name, ""),
+            field.about,
+        )
+        for name, field in FIELDS.items()
+    )
+    return table(["field", "type", "values a row", "content"], rows)
 
 
 def error_tree(root: type[TapeError] = TapeError) -> Iterator[type[TapeError]]:
@@ -214,6 +230,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "player-training": lambda: settings_table(TrainingConfig),
     },
     "docs/reference/players.md": {"players": players_table},
+    "docs/how-to/load-batches.md": {"fields": fields_table},
     "docs/reference/errors.md": {"errors": errors_table},
     **{
         f"docs/reference/commands/{name}.md": {"command": functools.partial(command_reference, name)}

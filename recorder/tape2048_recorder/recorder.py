@@ -57,9 +57,8 @@ class Service:
         self,
         view: Reporter,
         config: RecorderConfig,
-        path: Path,
+        instance: Instance,
         env: Mapping[str, str],
-        lost: Callable[[], StorageError | None] = lambda: None,
     ) -> None:
         self.manager = Manager(env)
         self._view = view
@@ -69,8 +68,8 @@ class Service:
         assert process is not None
         self._process = process
         self._metrics = Metrics(config, lambda text: self.event("warning", text))
-        self._file = StatusFile(path)
-        self._lost = lost
+        self._file = StatusFile(instance.status_path)
+        self._lost = instance.lost
         self._file_fails = False
         self._next = 0.0
         self._last = Status(state="starting", workers=config.worker_count)
@@ -168,9 +167,7 @@ def run(
         out_dir = _prepare(Path(config.out_dir), config.min_free_mb)
         instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))
         progress = GameProgress(instance, config)
-        service = stack.enter_context(
-            Service(reporter, config, instance.status_path, os.environ, instance.lost)
-        )
+        service = stack.enter_context(Service(reporter, config, instance, os.environ))
         reload = None
         if load is not None:
 

@@ -10,7 +10,6 @@ memory; the 1,000 sessions are written to a directory in memory and opened with 
 """
 
 import itertools
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,19 +30,17 @@ from tape2048.rows.view import tables_of
 from . import corpora
 from .figures import (
     ROUNDS_MIN,
+    Benchmark,
     Figure,
     alternate,
     cat_s,
-    machine,
     make_cold,
     median_of,
-    options,
+    memory_dir,
     ratios,
-    report,
 )
 from .floor import Floor, load_floor
 from .gathering import take_turns
-from .recording import memory_dir
 
 ROWS = 20_000_000
 LARGE_ROWS = 200_000_000
@@ -288,19 +285,28 @@ def opening_figures(directory: Path, *, sessions: int, games: int, rounds: int) 
     ]
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, rows=ROWS, large=LARGE_ROWS, batch=BATCH, rounds=ROUNDS_MIN + 4)
-    before = machine()
-    figures = batch_figures(rows=args.rows, large=args.large, batch=args.batch, rounds=args.rounds)
-    figures += label_figures(rows=LABEL_ROWS, rounds=args.rounds)
-    with tempfile.TemporaryDirectory(dir=Path()) as disk:
-        how = {"rows": DISK_ROWS, "pool_rows": POOL_ROWS, "batch": args.batch, "rounds": args.rounds}
-        figures += pool_figures(Path(disk), **how)
-    with memory_dir() as directory:
-        figures += opening_figures(directory, sessions=SESSIONS, games=SESSION_GAMES, rounds=args.rounds)
-    report("batches", figures, before)
+def measure(
+    directory: Path, *, labels: int, disk: int, pool: int, sessions: int, games: int, **how: int
+) -> list[Figure]:
+    """All of them."""
+    rounds = how["rounds"]
+    figures = batch_figures(**how) + label_figures(rows=labels, rounds=rounds)
+    figures += pool_figures(directory / "cold", rows=disk, pool_rows=pool, batch=how["batch"], rounds=rounds)
+    with memory_dir() as memory:
+        return figures + opening_figures(memory, sessions=sessions, games=games, rounds=rounds)
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={
+        "rows": ROWS, "large": LARGE_ROWS, "batch": BATCH, "labels": LABEL_ROWS, "disk": DISK_ROWS,
+        "pool": POOL_ROWS, "sessions": SESSIONS, "games": SESSION_GAMES, "rounds": ROUNDS_MIN + 4,
+    },
+    smallest={
+        "rows": 20_000, "large": 40_000, "batch": 512, "labels": 100_000, "disk": 20_000, "pool": 4_000,
+        "sessions": 3, "games": 5, "rounds": 1,
+    },
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("batches", __doc__)

@@ -20,9 +20,8 @@ from crc32c import crc32c
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 
-from .figures import Figure, machine, median_of, options, report
+from .figures import Benchmark, Figure, median_of
 from .games import BLOCK_ROWS, Games, make_buffer
-from .recording import memory_dir, warm_memory
 
 ROW_BYTES = 28
 BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
@@ -41,7 +40,7 @@ def _cpu_ns(work: Callable[[], int]) -> float:
     return (time.process_time_ns() - begin) / rows
 
 
-def cost_figures(player: str, *, rounds: int, directory: Path, toy: bool = False) -> list[Figure]:
+def cost_figures(directory: Path, *, player: str, rounds: int, toy: bool) -> list[Figure]:
     """The pieces of a row of this player."""
     play = Games(player, 2 if toy else GAMES[player])
     buffer = make_buffer()
@@ -91,14 +90,12 @@ def cost_figures(player: str, *, rounds: int, directory: Path, toy: bool = False
     return [median_of(found, group=group, name=name, unit="CPU-ns") for name, found in samples.items()]
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, player="random", rounds=7)
-    before = machine()
-    with memory_dir() as directory:
-        warm_memory(directory, 10**9)
-        report("costs", cost_figures(args.player, rounds=args.rounds, directory=directory), before)
-
+BENCHMARK = Benchmark(
+    cost_figures,
+    sizes={"player": "random", "rounds": 7, "toy": False},
+    smallest={"player": "random", "rounds": 1, "toy": True},
+    in_memory=True,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("costs", __doc__)

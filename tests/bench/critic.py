@@ -10,10 +10,10 @@ loader, in turns, the same gather by ``np.take``, which is what any loader of th
 """
 
 import json
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from tape2048.corpus import Corpus
 from tape2048.critic.config import CriticConfig
 
 from .corpora import make_corpus
-from .figures import ROUNDS_MIN, Figure, alternate, machine, median_of, options, report
+from .figures import ROUNDS_MIN, Benchmark, Figure, alternate, median_of
 
 ROWS = 4_000_000
 STEPS = 60
@@ -130,30 +130,28 @@ def embedding_figures(root: Path, *, batch: int, batches: int, rounds: int) -> l
 
 
 def critic_figures(
-    *, rows: int, steps: int, rounds: int, batch: int, directory: Path, config: CriticConfig
+    directory: Path, *, rows: int, steps: int, rounds: int, batch: int, **config: Any
 ) -> list[Figure]:
-    """All of them."""
+    """All of them; the rest are settings of the training."""
     root = make_corpus(directory / "corpus", rows, game_rows=min(12_500, max(20, rows // 50)))
     make_embeddings(root, WIDTH)
     return [
         *embedding_figures(root, batch=batch, batches=200, rounds=rounds),
-        *training_figures(root, directory, steps=steps, rounds=rounds, config=config),
+        *training_figures(root, directory, steps=steps, rounds=rounds, config=CriticConfig(**config)),
     ]
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(
-        __doc__, rows=ROWS, steps=STEPS, rounds=ROUNDS_MIN, batch_rows=1024, device="auto", directory=Path()
-    )
-    before = machine()
-    with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-        figures = critic_figures(
-            rows=args.rows, steps=args.steps, rounds=args.rounds, batch=BATCH, directory=Path(directory),
-            config=CriticConfig(device=args.device, batch_rows=args.batch_rows),
-        )  # fmt: skip
-    report("critic", figures, before)
-
+BENCHMARK = Benchmark(
+    critic_figures,
+    sizes={
+        "rows": ROWS, "steps": STEPS, "batch": BATCH, "rounds": ROUNDS_MIN, "batch_rows": 1024,
+        "device": "auto",
+    },
+    smallest={
+        "rows": 20_000, "steps": 8, "batch": 100, "rounds": 1, "batch_rows": 64, "device": "cpu",
+        "tower_dim": 8, "tower_layers": 1, "tower_heads": 1,
+    },
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("critic", __doc__)

@@ -16,7 +16,6 @@ the page cache before each.
 """
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,18 +25,16 @@ import numpy as np
 
 from tape2048.conversion.dataset_build import DatasetWriter, build_dataset
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
+from tape2048.datasets.run_table import RunTable
 from tape2048.game.rules import legal_masks
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import RunMeta
-from tape2048.session.dataset_runs import RunTable
 
-from .figures import Figure, alternate, cat_s, machine, make_cold, median_of, options, ratios, report
+from .figures import Benchmark, Figure, alternate, cat_s, make_cold, median_of, memory_dir, ratios
 from .floor import Floor
 from .games import play
-from .recording import memory_dir, warm_memory
 
 BATCH = 4096
-CALLS = 200
 RUN_STEPS = 2000
 
 #: What a batch of 4,096 may take of the C loop's time.
@@ -65,7 +62,7 @@ def make_rows(directory: Path, rows: int) -> Path:
     return path
 
 
-def gather_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
+def gather_figures(directory: Path, *, rows: int, calls: int, rounds: int) -> list[Figure]:
     """Batches of random rows, each way, in turns."""
     dataset = Dataset.open(make_rows(directory, rows))
     records = dataset.steps
@@ -83,7 +80,7 @@ def gather_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(rounds + 1):  # the first one compiles
         times: dict[str, list[float]] = {name: [] for name in ways}
-        for call in range(CALLS):
+        for call in range(calls):
             # Another one is first each time: what the caches hold is what the one before has left.
             order = [*ways][call % len(ways) :] + [*ways][: call % len(ways)]
             for name in order if call // len(ways) % 2 else order[::-1]:
@@ -159,19 +156,19 @@ def open_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
     ]
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, rows=20_000_000, runs=2000, rounds=7, directory=Path(tempfile.gettempdir()))
-    before = machine()
+def measure(directory: Path, *, rows: int, calls: int, runs: int, rounds: int) -> list[Figure]:
+    """All of them."""
     with memory_dir() as memory:
-        warm_memory(memory)
-        figures = gather_figures(memory, rows=args.rows, rounds=args.rounds)
-    with memory_dir() as memory:
-        figures += build_figures(memory, runs=args.runs, rounds=args.rounds)
-    with tempfile.TemporaryDirectory(dir=args.directory) as disk:
-        figures += open_figures(Path(disk), rows=args.rows, rounds=args.rounds)
-    report("datasets", figures, before)
+        figures = gather_figures(memory, rows=rows, calls=calls, rounds=rounds)
+        figures += build_figures(memory, runs=runs, rounds=rounds)
+    return figures + open_figures(directory, rows=rows, rounds=rounds)
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={"rows": 20_000_000, "calls": 200, "runs": 2000, "rounds": 7},
+    smallest={"rows": 50_000, "calls": 3, "runs": 3, "rounds": 1},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("datasets", __doc__)

@@ -5,17 +5,21 @@ other, so that whatever else the machine does hits both; the ratio is the median
 """
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import os
 import platform
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +28,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 #: Where packages are imported from, as ``PYTHONPATH``.
 TREES = os.pathsep.join(str(CHECKOUT / tree) for tree in ("sdk", "recorder", "tools"))
 RESULTS = CHECKOUT / "bench-results"
+SHM = Path("/dev/shm")
+WARM_BYTES = 3 * 10**9
 
 #: What a full run takes, by `benchmarks.md`: medians of at least five.
 ROUNDS_MIN = 5
@@ -196,19 +202,71 @@ def write_table(stem: str, figures: Sequence[Figure], before: dict[str, Any]) ->
     return path
 
 
-def report(stem: str, figures: Sequence[Figure], before: dict[str, Any]) -> None:
-    """Write the table and print it; for the long forms."""
-    path = write_table(stem, figures, before)
-    sys.stdout.write(f"{path.read_text()}\n{path}\n")
-
-
 def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
-    """The command line of a long form: an option for each default, of its type; False makes a flag."""
+    """The command line of a benchmark: an option for each default, of its type; False makes a flag."""
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=how)
     for name, default in defaults.items():
         kind: dict[str, Any] = {"type": type(default), "default": default}
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", **({"action": "store_true"} if default is False else kind)
-        )
+        if default is False:
+            kind = {"action": "store_true"}
+        elif isinstance(default, tuple):
+            kind = {"nargs": "*", "default": default}
+        parser.add_argument(f"--{name.replace('_', '-')}", **kind)
     return parser.parse_args()
+
+
+class Benchmark(NamedTuple):
+    """What a module of this package measures: as a command, in ``make bench``, and in the suite.
+
+    Attributes:
+        measure: returns figures, given an empty directory and the sizes.
+        sizes: each size at full, an option of the command.
+        smallest: sizes that show only that it works.
+        in_memory: whether the directory is in memory, warmed at full size, or on the disk.
+    """
+
+    measure: Callable[..., list[Figure]]
+    sizes: dict[str, Any]
+    smallest: dict[str, Any]
+    in_memory: bool = False
+
+    def run(self, parent: Path | None = None, **sizes: Any) -> list[Figure]:
+        """Measure in a directory below ``parent``, by default at full size."""
+        if self.in_memory:
+            with memory_dir() as directory:
+                if sizes != self.smallest:
+                    warm_memory(directory)
+                return self.measure(directory, **{**self.sizes, **sizes})
+        with tempfile.TemporaryDirectory(dir=parent) as disk:
+            return self.measure(Path(disk), **{**self.sizes, **sizes})
+
+    def main(self, stem: str, doc: str | None) -> None:
+        """Measure with the options of the command line, print, write the table."""
+        sizes = vars(options(doc, directory=Path(), **self.sizes))
+        before = machine()
+        path = write_table(stem, self.run(sizes.pop("directory"), **sizes), before)
+        sys.stdout.write(f"{path.read_text()}\n{path}\n")
+
+
+@contextlib.contextmanager
+def memory_dir() -> Iterator[Path]:
+    """An empty directory in memory (else in the place for temporary files); it goes at SIGTERM too."""
+    parent = SHM if os.access(SHM, os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="tape2048-bench-", dir=parent))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+def warm_memory(directory: Path, size: int = WARM_BYTES) -> None:
+    """Have the machine's memory touched once before it is measured with."""
+    chunk = bytes(16 << 20)
+    path = directory / "warm"
+    with path.open("wb") as file:
+        for _ in range(size // len(chunk)):
+            file.write(chunk)
+    path.unlink()

@@ -2,8 +2,7 @@
 
 ::
 
-    python -m tests.bench.fleet [--players ntuple:look_below=0 random] [--rounds 5] [--seconds 20]
-    python -m tests.bench.fleet --outage [--minutes 10] [--spool-max-mb 200]
+    python -m tests.bench.fleet [--players ntuple:look_below=0 random] [--rounds 5] [--minutes 10]
 
 **Ratio.** A round records with two nodes of a fleet, one worker each, and with two recorders alone, on tape,
 into sessions of 20M rows, which the nodes ship into a store beside their spools while they record. A rate is
@@ -14,7 +13,6 @@ and from where the recorders write.
 size is looked at meanwhile.
 """
 
-import argparse
 import contextlib
 import shutil
 import subprocess
@@ -27,8 +25,8 @@ from tape2048.errors import TapeError
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Snapshot, read_snapshot
 
-from .figures import ROUNDS_MIN, Figure, alternate, machine, median_of, report
-from .recording import Deleting, memory_dir, warm_memory
+from .figures import ROUNDS_MIN, Benchmark, Figure, alternate, median_of
+from .recording import Deleting
 from .start import recorder_env
 
 PLAYERS = ("ntuple:look_below=0", "random")
@@ -175,32 +173,33 @@ def outage_figures(
     ]  # fmt: skip
 
 
-def main() -> None:
-    """Measure, print and write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--players", nargs="+", default=PLAYERS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--outage", action="store_true")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--spool-max-mb", type=int, default=200)
-    args = parser.parse_args()
-    before = machine()
-    figures: list[Figure] = []
-    with memory_dir() as directory:
-        if args.outage:
-            figures += outage_figures(
-                seconds=60 * args.minutes, spool_max_mb=args.spool_max_mb, rotate_steps=ROTATE_STEPS,
-                directory=directory,
-            )  # fmt: skip
-        else:
-            warm_memory(directory)
-            for player in args.players:
-                figures += overhead_figures(
-                    player, rounds=args.rounds, seconds=args.seconds, directory=directory
-                )
-    report("fleet-outage" if args.outage else "fleet", figures, before)
+def measure(
+    directory: Path, *, players: Sequence[str], rounds: int, seconds: float, nodes: int, minutes: float,
+    spool_max_mb: int, rotate_steps: int,
+) -> list[Figure]:  # fmt: skip
+    """Both; without minutes, the first."""
+    figures = []
+    for player in players:
+        figures += overhead_figures(player, rounds=rounds, seconds=seconds, directory=directory, nodes=nodes)
+    if minutes:
+        figures += outage_figures(
+            seconds=60 * minutes, spool_max_mb=spool_max_mb, rotate_steps=rotate_steps, directory=directory
+        )
+    return figures
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={
+        "players": PLAYERS, "rounds": ROUNDS_MIN, "seconds": 20.0, "nodes": NODES, "minutes": 10.0,
+        "spool_max_mb": 200, "rotate_steps": ROTATE_STEPS,
+    },
+    smallest={
+        "players": ("random",), "rounds": 1, "seconds": 0.5, "nodes": 1, "minutes": 0.05, "spool_max_mb": 3,
+        "rotate_steps": 200_000,
+    },
+    in_memory=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("fleet", __doc__)

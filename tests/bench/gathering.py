@@ -12,6 +12,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from tape2048.batches.shuffle import Permutation
 from tape2048.io.bulk_read import allocate
 
-from .figures import ROUNDS_MIN, Figure, in_turns, machine, median_of, options, ratios, report
+from .figures import ROUNDS_MIN, Benchmark, Figure, in_turns, median_of, ratios
 from .floor import ROW_BYTES, Floor, load_floor
 
 ROWS = 20_000_000
@@ -96,15 +97,17 @@ def gather_figures(*, rows: int, batch: int, rounds: int, row_bytes: int) -> lis
     return figures
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, rows=ROWS, batch=BATCH, rounds=ROUNDS_MIN + 4)
-    before = machine()
-    figures = []
-    for row_bytes in ROW_BYTES:
-        figures += gather_figures(rows=args.rows, batch=args.batch, rounds=args.rounds, row_bytes=row_bytes)
-    report("gathering", figures, before)
+def measure(_directory: Path, *, rows: int, batch: int, rounds: int) -> list[Figure]:
+    """Rows of each size."""
+    how = {"rows": rows, "batch": batch, "rounds": rounds}
+    return [figure for size in ROW_BYTES for figure in gather_figures(**how, row_bytes=size)]
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={"rows": ROWS, "batch": BATCH, "rounds": ROUNDS_MIN + 4},
+    smallest={"rows": 10_000, "batch": 512, "rounds": 1},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("gathering", __doc__)

@@ -2,8 +2,7 @@
 
 ::
 
-    python -m tests.bench.lanes [--lanes 4096] [--rounds 5] [--seconds 4]
-    python -m tests.bench.lanes --recorded [--workers 2] [--seconds 8]
+    python -m tests.bench.lanes [--lanes 4096] [--rounds 5] [--network-lanes 1024] [--workers 2]
 
 **Lanes.** Steps per second of CPU time, in one process, recording into memory: random moves in compiled code;
 a player in Python that does nothing, which adds the calls and the choice among scores; and one that looks
@@ -22,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tape2048_recorder.lanes.table import NULL, measure
+from tape2048_recorder.lanes import table
+from tape2048_recorder.lanes.table import NULL
 from tape2048_recorder.players.batch import Sampling
 
-from .figures import CHECKOUT, ROUNDS_MIN, Figure, in_turns, machine, median_of, options, ratios, report
-from .recording import WARM_BYTES, memory_dir, record, warm_memory
+from .figures import CHECKOUT, ROUNDS_MIN, Benchmark, Figure, in_turns, median_of, ratios
+from .recording import record
 
 Player = Callable[[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint8]], Any]
 
@@ -65,7 +65,7 @@ def lane_figures(*, rounds: int, seconds: float, lanes: int) -> list[Figure]:
     """Each of :data:`PLAYERS` in turns, and what is left of the first one's rate."""
 
     def measured(player: str) -> float:
-        found = measure(player, {}, lanes=lanes, sampling=Sampling(), seconds=seconds)
+        found = table.measure(player, {}, lanes=lanes, sampling=Sampling(), seconds=seconds)
         return found.moves_per_cpu_s
 
     samples = in_turns(
@@ -115,22 +115,35 @@ def recorded_figures(
     ]
 
 
-def main() -> None:
-    """Measure, print and write the table."""
-    args = options(__doc__, lanes=0, rounds=ROUNDS_MIN, seconds=4.0, workers=2, recorded=False)
-    before = machine()
-    if not args.recorded:
-        figures = lane_figures(rounds=args.rounds, seconds=args.seconds, lanes=args.lanes or LANES)
-        report("lanes", figures, before)
-        return
-    with memory_dir() as directory:
-        warm_memory(directory, WARM_BYTES)
-        figures = recorded_figures(
-            make_network(directory), group=NETWORK, rounds=args.rounds, seconds=args.seconds,
-            lanes=args.lanes or NETWORK_LANES, workers=args.workers, directory=directory,
+def measure(
+    directory: Path,
+    *,
+    lanes: int,
+    seconds: float,
+    rounds: int,
+    network_lanes: int,
+    recorded_s: float,
+    workers: int,
+) -> list[Figure]:
+    """Both; without lanes for a network, the first."""
+    figures = lane_figures(rounds=rounds, seconds=seconds, lanes=lanes)
+    if network_lanes:
+        figures += recorded_figures(
+            make_network(directory), group=NETWORK, rounds=rounds, seconds=recorded_s, lanes=network_lanes,
+            workers=workers, directory=directory,
         )  # fmt: skip
-    report("lanes-recorded", figures, before)
+    return figures
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={
+        "lanes": LANES, "seconds": 4.0, "rounds": ROUNDS_MIN, "network_lanes": NETWORK_LANES,
+        "recorded_s": 8.0, "workers": 2,
+    },
+    smallest={"lanes": 64, "seconds": 0.05, "rounds": 1, "network_lanes": 0},
+    in_memory=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("lanes", __doc__)

@@ -10,7 +10,6 @@ virtual disk may be cached by its host, for both alike. And memory is made ready
 """
 
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from tape2048.io.bulk_read import Stretch, read_rows
 from tape2048.rows.boards import read_boards
 from tape2048.rows.row_map import BOARD_BYTES
 
-from .figures import ROUNDS_MIN, Figure, alternate, cat_s, machine, make_cold, median_of, options, report
+from .figures import ROUNDS_MIN, Benchmark, Figure, alternate, cat_s, make_cold, median_of
 
 TARGET = 0.9
 ROW_BYTES = STEP_DTYPE.itemsize
@@ -52,9 +51,9 @@ def read_s(paths: Sequence[Path], size: int, *, packed: bool) -> float:
     return found
 
 
-def loading_figures(*, files: int, size: int, rounds: int, directory: Path) -> list[Figure]:
+def loading_figures(directory: Path, *, files: int, megabytes: int, rounds: int) -> list[Figure]:
     """Both speeds, and ours of cat's: of whole rows, and of boards alone."""
-    size -= size % ROW_BYTES
+    size = megabytes * 10**6 // ROW_BYTES * ROW_BYTES
     paths = make_files(directory, files, size)
     total = files * size / 1e9
     group = f"{total:.2g} GB of cold files"
@@ -78,16 +77,11 @@ def loading_figures(*, files: int, size: int, rounds: int, directory: Path) -> l
     return figures
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, files=FILES, megabytes=MEGABYTES, rounds=ROUNDS_MIN + 2, directory=Path())
-    before = machine()
-    with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-        figures = loading_figures(
-            files=args.files, size=args.megabytes * 10**6, rounds=args.rounds, directory=Path(directory)
-        )
-    report("loading", figures, before)
-
+BENCHMARK = Benchmark(
+    loading_figures,
+    sizes={"files": FILES, "megabytes": MEGABYTES, "rounds": ROUNDS_MIN + 2},
+    smallest={"files": 2, "megabytes": 1, "rounds": 1},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("loading", __doc__)

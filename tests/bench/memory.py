@@ -13,7 +13,6 @@ last third may have no more than the middle third, but for the few of a session 
 """
 
 import contextlib
-import re
 import signal
 import subprocess
 import sys
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..recorder.processes import resident_mb, workers_of
-from .figures import Figure, machine, options, report
-from .recording import Deleting, memory_dir
+from .figures import Benchmark, Figure
+from .recording import Deleting
 from .start import recorder_command, recorder_env
 
 BOUND_MB = 250.0
@@ -78,9 +77,7 @@ def highest(samples: list[Sample]) -> Sample:
     )
 
 
-def watch(
-    child: subprocess.Popen[bytes], *, samples: int, interval_s: float, looks: int = 1, show: bool = False
-) -> list[Sample]:
+def watch(child: subprocess.Popen[bytes], *, samples: int, interval_s: float, looks: int = 1) -> list[Sample]:
     """The highest of ``looks`` for each sample."""
     found = []
     pids = [child.pid, *workers_of(child.pid)]
@@ -93,10 +90,9 @@ def watch(
                 raise RuntimeError(f"the processes were {pids}, and are not any more")
             seen.append(look(pids))
         found.append(highest(seen))
-        if show:
-            cells = [f"{mb:.1f} ({fds:.0f})" for mb, fds in zip(*found[-1], strict=True)]
-            sys.stdout.write(f"| {(time.monotonic() - begin) / 60:.1f} | {' | '.join(cells)} |\n")
-            sys.stdout.flush()
+        cells = [f"{mb:.1f} ({fds:.0f})" for mb, fds in zip(*found[-1], strict=True)]
+        sys.stdout.write(f"| {(time.monotonic() - begin) / 60:.1f} | {' | '.join(cells)} |\n")
+        sys.stdout.flush()
     return found
 
 
@@ -131,22 +127,24 @@ def memory_figures(samples: list[Sample], player: str) -> list[Figure]:
     return figures
 
 
-def main() -> None:
-    """Run, print a line a minute, write the table."""
-    args = options(__doc__, minutes=30.0, interval_s=60.0, player="random", workers=2)
-    before = machine()
-    samples = max(1, round(args.minutes * 60 / args.interval_s))
-    columns = ["minute", "daemon", *(f"worker {i}" for i in range(args.workers))]
+def measure(directory: Path, *, minutes: float, interval_s: float, player: str, workers: int) -> list[Figure]:
+    """Run, and print a line for each interval."""
+    columns = ["minute", "daemon", *(f"worker {i}" for i in range(workers))]
     sys.stdout.write(
-        f"resident MB (descriptors), `{args.player}`\n\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
+        f"resident MB (descriptors), `{player}`\n\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
     )
-    with memory_dir() as directory, recorder(directory / "out", args.player, args.workers) as child:
-        looks = max(1, round(args.interval_s))
-        found = watch(child, samples=samples, interval_s=args.interval_s, looks=looks, show=True)
-    sys.stdout.write("\n")
-    stem = "memory-" + re.sub(r"[^a-z0-9]+", "-", args.player)
-    report(stem, memory_figures(found, args.player), before)
+    samples, looks = max(1, round(minutes * 60 / interval_s)), max(1, round(interval_s))
+    with recorder(directory / "out", player, workers) as child:
+        found = watch(child, samples=samples, interval_s=interval_s, looks=looks)
+    return memory_figures(found, player)
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={"minutes": 2.0, "interval_s": 10.0, "player": "random", "workers": 2},
+    smallest={"minutes": 0.01, "interval_s": 0.2, "player": "random", "workers": 1},
+    in_memory=True,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("memory", __doc__)

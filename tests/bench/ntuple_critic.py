@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,13 +26,12 @@ from tape2048_recorder.evaluation.games import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player
 
-from .figures import Figure, machine, median_of, options, ratios, report
+from .figures import Benchmark, Figure, median_of, ratios
 
 if TYPE_CHECKING:
     from tape2048.critic.ntuple.critic import CriticTables, GameBoards
 
 LEARNED_TARGET, JUDGED_TARGET = 2e6, 3e6
-_JUDGED = 1_000_000
 
 
 def _games(count: int) -> GameBoards:
@@ -58,7 +58,7 @@ def _learned_per_s(games: GameBoards, threads: int) -> tuple[float, CriticTables
     return rows / (time.perf_counter() - begin), tables
 
 
-def critic_figures(*, games: int, rounds: int, judged: int = _JUDGED) -> list[Figure]:
+def critic_figures(_directory: Path, *, games: int, rounds: int, judged: int) -> list[Figure]:
     """Boards a second: learned from by one thread and by two; judged by one."""
     played, network = _games(games), load_network("default")
     boards = np.random.default_rng(0).choice(played.boards, judged)
@@ -88,12 +88,11 @@ def critic_figures(*, games: int, rounds: int, judged: int = _JUDGED) -> list[Fi
     ]
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, games=2000, rounds=5)
-    before = machine()
-    report("ntuple_critic", critic_figures(games=args.games, rounds=args.rounds), before)
-
+BENCHMARK = Benchmark(
+    critic_figures,
+    sizes={"games": 2000, "judged": 1_000_000, "rounds": 5},
+    smallest={"games": 4, "judged": 1000, "rounds": 1},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("ntuple_critic", __doc__)

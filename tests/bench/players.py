@@ -10,6 +10,7 @@ moves of boards with at most two empty cells, or of all; ours looks where it doe
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.trainer import Trainer
 
 from . import sketch
-from .figures import ROUNDS_MIN, Figure, alternate, cpu_rate, machine, median_of, options, report
+from .figures import Benchmark, Figure, alternate, cpu_rate, median_of
 from .games import Games
 from .training import config_of
 
@@ -79,13 +80,16 @@ def learning(rounds: int, *, moves: int, **network: str) -> list[Figure]:
     return _compared(ours, theirs, "training", rounds, TRAINING_TARGET)
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, rounds=9)
-    before = machine()
-    rounds = max(args.rounds, ROUNDS_MIN)
-    report("players", playing(rounds) + learning(rounds, moves=5_000_000), before)
+def measure(_directory: Path, *, rounds: int, games: int, moves: int, **network: str) -> list[Figure]:
+    """Both; ``games`` a round, or 0 for the usual ones."""
+    return playing(rounds, games=games or None) + learning(rounds, moves=moves, **network)
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={"rounds": 9, "games": 0, "moves": 5_000_000},
+    smallest={"rounds": 1, "games": 1, "moves": 10_000, "stages": "128"},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("players", __doc__)

@@ -4,14 +4,13 @@
 
     python -m tests.bench.recording [--players random greedy ntuple:look_below=0] [--rounds 5] [--seconds 8]
     python -m tests.bench.recording --storage tape
-    python -m tests.bench.recording --niced [--core 0]
 
 **Ratio.** A round plays for some seconds in bare processes, one for each worker, that keep no rows. Then a
 recorder with as many workers records into memory (``/dev/shm``). Its rate is each worker's rows between its
 first and its last block, so neither start nor drain counts, over the wall time between them, summed.
 Sessions are deleted as they appear, by a thread of the recorder's process: its CPU time counts against the
 recorder, some 3 ns a row. With ``--keep`` they go at the end of each round: no such cost, but memory for them
-all (28 bytes a row; warm as much with ``--warm-gb``).
+all (28 bytes a row).
 
 Memory that a virtual machine has not touched before comes slowly (0.4 GB/s here, against 3 GB/s after):
 a few GB are written and deleted before the first round.
@@ -19,29 +18,23 @@ a few GB are written and deleted before the first round.
 **Niced.** The same recorder on one core, at the lowest priority: the mission's 40,000 steps/s must hold.
 """
 
-import argparse
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tape2048_recorder.daemon.daemon import Daemon
 from tape2048_recorder.daemon.supervisor import WorkerPlace
 
-from .figures import CHECKOUT, ROUNDS_MIN, TREES, Figure, alternate, machine, median_of, report
+from .figures import CHECKOUT, ROUNDS_MIN, TREES, Benchmark, Figure, alternate, median_of
 
-SHM = Path("/dev/shm")
-WARM_BYTES = 3 * 10**9
 #: The players that are measured. Playing at 25M steps/s and more, the first two are limited by memory.
 TARGETS: dict[str, float | None] = {
     "random": None, "greedy": None, "expectimax:depth=1": 0.95, "ntuple:look_below=0": 0.85, "ntuple": 0.95,
@@ -258,29 +251,6 @@ class Deleting:
             shutil.rmtree(path, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def memory_dir() -> Iterator[Path]:
-    """An empty directory in memory (else in the place for temporary files); it goes at SIGTERM too."""
-    parent = SHM if os.access(SHM, os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix="tape2048-bench-", dir=parent))
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        signal.signal(signal.SIGTERM, before)
-
-
-def warm_memory(directory: Path, size: int = WARM_BYTES) -> None:
-    """Have the machine's memory touched once before it is measured with."""
-    chunk = bytes(16 << 20)
-    path = directory / "warm"
-    with path.open("wb") as file:
-        for _ in range(size // len(chunk)):
-            file.write(chunk)
-    path.unlink()
-
-
 def ratio_figures(
     player: str, *, rounds: int, seconds: float, workers: int, directory: Path, **how: Any
 ) -> list[Figure]:
@@ -319,7 +289,7 @@ def ratio_figures(
     ]  # fmt: skip
 
 
-def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, nice: int = 19) -> list[Figure]:
+def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, nice: int) -> list[Figure]:
     """The recorder at the lowest priority, on one core."""
     out_dir = directory / "sessions"
     rates = [
@@ -330,49 +300,33 @@ def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, ni
     return [median_of(rates, target=NICED_TARGET, **how)]
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--players", nargs="+")
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--block-rows", type=int, help="default: the recorder's")
-    parser.add_argument("--storage", choices=("rows", "tape"), default="rows")
-    parser.add_argument("--keep", action="store_true", help="delete sessions at the end of each round")
-    parser.add_argument("--warm-gb", type=float, default=WARM_BYTES / 1e9)
-    parser.add_argument("--niced", action="store_true")
-    parser.add_argument("--core", type=int, default=min(os.sched_getaffinity(0)))
-    for what in ("play", "record"):
-        parser.add_argument(f"--child-{what}", type=json.loads, help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Measure, print and write the table; or be one of the processes that are measured."""
-    args = _arguments()
-    if args.child_play is not None:
-        _play_child(**args.child_play)
-        return
-    if args.child_record is not None:
-        _record_child(**args.child_record)
-        return
-    before = machine()
+def measure(
+    directory: Path, *, players: Sequence[str], rounds: int, seconds: float, workers: int, block_rows: int,
+    storage: str, keep: bool, core: int, nice: int,
+) -> list[Figure]:  # fmt: skip
+    """The ratio of each player, and rows niced to one core; without a core, the first."""
+    how: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "directory": directory}
     figures: list[Figure] = []
-    with memory_dir() as directory:
-        warm_memory(directory, int(args.warm_gb * 1e9))
-        how: dict[str, Any] = {"rounds": args.rounds, "seconds": args.seconds, "directory": directory}
-        if args.niced:
-            figures += niced_figures(core=args.core, **how)
-        else:
-            targets = TAPE_TARGETS if args.storage == "tape" else TARGETS
-            for player in args.players or targets:
-                figures += ratio_figures(
-                    player, workers=args.workers, block_rows=args.block_rows, keep=int(args.keep),
-                    storage=args.storage, **how,
-                )  # fmt: skip
-    name = "recording-tape" if args.storage == "tape" else "recording"
-    report("niced" if args.niced else name, figures, before)
+    for player in players or (TAPE_TARGETS if storage == "tape" else TARGETS):
+        figures += ratio_figures(
+            player, workers=workers, block_rows=block_rows or None, keep=keep, storage=storage, **how
+        )
+    return figures + (niced_figures(core=core, nice=nice, **how) if core >= 0 else [])
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={
+        "players": (), "rounds": ROUNDS_MIN, "seconds": 8.0, "workers": 2, "block_rows": 0, "storage": "rows",
+        "keep": False, "core": min(os.sched_getaffinity(0)), "nice": 19,
+    },
+    smallest={"players": ("random",), "rounds": 1, "seconds": 0.5, "workers": 1, "nice": 0},
+    in_memory=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    children = {"--child-play": _play_child, "--child-record": _record_child}
+    if sys.argv[1:] and sys.argv[1] in children:
+        children[sys.argv[1]](**json.loads(sys.argv[2]))
+    else:
+        BENCHMARK.main("recording", __doc__)

@@ -37,8 +37,8 @@ from tape2048_recorder.ipc.protocol import Shared
 
 from ..recorder.checks import confirmed_now, partials, snapshot
 from ..recorder.processes import Recorder, Recorders, kill, resident_mb, shared_memory, wait_until, workers_of
+from .figures import memory_dir
 from .memory_group import MemoryGroup
-from .recording import memory_dir
 
 #: Expectimax, a row in twenty: games of some ten thousand steps, and files that stay small.
 SETTINGS: dict[str, Any] = {

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .figures import ROUNDS_MIN, TREES, Figure, machine, median_of, options, report
-from .recording import memory_dir
+from .figures import ROUNDS_MIN, TREES, Benchmark, Figure, median_of
 
 TARGET_S = 3.0
 TIMEOUT_S = 300.0
@@ -70,9 +70,7 @@ def _has_rows(out_dir: Path) -> bool:
     )
 
 
-def start_figures(
-    *, rounds: int, cold_rounds: int, directory: Path, players: tuple[str, ...] = PLAYERS
-) -> list[Figure]:
+def start_figures(directory: Path, *, rounds: int, cold_rounds: int, players: Sequence[str]) -> list[Figure]:
     """Starts with a cache that a first start filled, and starts that compile everything."""
     figures = []
     how: dict[str, Any] = {"group": "first recorded step", "unit": "s"}
@@ -91,14 +89,12 @@ def start_figures(
     return figures
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, rounds=ROUNDS_MIN, cold_rounds=1)
-    before = machine()
-    with memory_dir() as directory:
-        figures = start_figures(rounds=args.rounds, cold_rounds=args.cold_rounds, directory=directory)
-    report("start", figures, before)
-
+BENCHMARK = Benchmark(
+    start_figures,
+    sizes={"rounds": ROUNDS_MIN, "cold_rounds": 1, "players": PLAYERS},
+    smallest={"rounds": 1, "cold_rounds": 0, "players": ("random",)},
+    in_memory=True,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("start", __doc__)

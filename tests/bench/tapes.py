@@ -10,7 +10,6 @@ thread, from rows at addresses that no call has touched before. Cold files as in
 
 import functools
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -27,7 +26,7 @@ from tape2048.rows.view import tables_of
 from tape2048.tape import ANCHOR_ROWS, TapeWriter, encode
 
 from .batches import _Memory, fills
-from .figures import Figure, alternate, cat_s, in_turns, machine, make_cold, median_of, options, report
+from .figures import Benchmark, Figure, alternate, cat_s, in_turns, make_cold, median_of
 from .games import play as play_boards
 
 ROWS = 200_000_000
@@ -188,18 +187,26 @@ def disk_figures(games: Games, *, rows: int, batch: int, rounds: int, directory:
     return [*figures, median_of(rates, group=group, name=name, unit="M rows/s", target=20.0)]
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, rows=ROWS, cold=COLD_ROWS, batch=BATCH, rounds=7, directory=Path())
-    before = machine()
-    games = play(PLAYER, GAMES)
-    figures = batch_figures(games, rows=args.rows, batch=args.batch, rounds=args.rounds)
-    with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-        figures += disk_figures(
-            games, rows=args.cold, batch=args.batch, rounds=args.rounds, directory=Path(directory)
-        )
-    report("tapes", figures, before)
+def measure(
+    directory: Path, *, rows: int, cold: int, batch: int, player: str, games: int, rounds: int
+) -> list[Figure]:
+    """All of them."""
+    played = play(player, games)
+    return [
+        *batch_figures(played, rows=rows, batch=batch, rounds=rounds),
+        *disk_figures(played, rows=cold, batch=batch, rounds=rounds, directory=directory),
+    ]
 
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={
+        "rows": ROWS, "cold": COLD_ROWS, "batch": BATCH, "player": PLAYER, "games": GAMES, "rounds": 7,
+    },
+    smallest={
+        "rows": 50_000, "cold": 20_000, "batch": 256, "player": "random", "games": 200, "rounds": 1,
+    },
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("tapes", __doc__)

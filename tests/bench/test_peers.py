@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.bench import peers
-from tests.bench.peers import __main__ as main, engines, loaders, recorders
+from tests.bench.peers import __main__ as main, engines
 from tests.sdk.builders import raising
 
 from tape2048.game import boards_to_exps, exps_to_boards, legal_masks, slide
@@ -37,33 +37,6 @@ def test_numpy_games_keep_the_rules() -> None:
             moved += 1
     assert moved > 10_000
     assert ends > 10
-
-
-def test_each_row_is_drawn_once_an_epoch() -> None:
-    rows = 3 * loaders.BATCH + 5
-    draws = loaders._draws(rows)
-    epochs = [np.concatenate([next(draws) for _ in range(3)]) for _ in range(2)]
-    assert all(len(set(epoch.tolist())) == 3 * loaders.BATCH for epoch in epochs)
-    assert epochs[0].tolist() != epochs[1].tolist()
-
-
-def test_peers_see_the_rows_that_we_serve(tmp_path: Path) -> None:
-    rows = 3 * loaders.GAME_ROWS
-    loaders.make_data(tmp_path, rows)
-    tokens, labels = loaders._arrays(tmp_path)
-    assert tokens.shape == (rows, 16)
-    assert labels.shape == (rows, 3)
-    assert (np.diff(labels.astype(int), axis=0).any(axis=1).nonzero()[0] % loaders.GAME_ROWS == 2499).all()
-
-
-def test_blocks_of_the_plain_recorder() -> None:
-    block = next(recorders._engine_blocks(0))
-    assert block.dtype.names == ("run_id", "step_idx", "exps")
-    assert len(block) > 200_000
-    rows = next(recorders._numpy_blocks(0))
-    one = rows[rows["run_id"] == 7]
-    assert len(one) > 1
-    assert not (one["exps"][1:] == one["exps"][:-1]).all(axis=(1, 2)).any()
 
 
 def test_turns_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .recording import memory_dir
+from .figures import memory_dir
 from .soak import soak
 
 

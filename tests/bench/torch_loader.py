@@ -11,7 +11,6 @@ threads, and torch's own ``DataLoader`` with ``shuffle=True`` over rows by numbe
 
 import functools
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from tape2048.corpus import Corpus
 
 from .corpora import make_corpus
-from .figures import ROUNDS_MIN, Figure, in_turns, machine, median_of, options, report
+from .figures import ROUNDS_MIN, Benchmark, Figure, in_turns, median_of
 
 ROWS = 20_000_000
 BATCH = 4096
@@ -68,7 +67,7 @@ def _after_first(through: Iterable[Any], count: int) -> float:
     return rate(batches, max(1, count))
 
 
-def torch_figures(*, rows: int, batch: int, batches: int, rounds: int, directory: Path) -> list[Figure]:
+def torch_figures(directory: Path, *, rows: int, batch: int, batches: int, rounds: int) -> list[Figure]:
     """Rows a second of each."""
     corpus = Corpus.open(make_corpus(directory / "corpus", rows), load="ram")
     measured = contenders(corpus, batch, rounds).items()
@@ -80,16 +79,11 @@ def torch_figures(*, rows: int, batch: int, batches: int, rounds: int, directory
     ]
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, rows=ROWS, batches=BATCHES, rounds=ROUNDS_MIN + 2, directory=Path())
-    before = machine()
-    with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-        figures = torch_figures(
-            rows=args.rows, batch=BATCH, batches=args.batches, rounds=args.rounds, directory=Path(directory)
-        )
-    report("torch_loader", figures, before)
-
+BENCHMARK = Benchmark(
+    torch_figures,
+    sizes={"rows": ROWS, "batch": BATCH, "batches": BATCHES, "rounds": ROUNDS_MIN + 2},
+    smallest={"rows": 20_000, "batch": 100, "batches": 100, "rounds": 1},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("torch_loader", __doc__)

@@ -11,6 +11,7 @@ it is the spread over rounds that tells whether one is better.
 """
 
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from tape2048.base.resources import available_cores
@@ -19,7 +20,7 @@ from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Trainer
 from tape2048_recorder.players.ntuple import of_network
 
-from .figures import Figure, machine, median_of, options, report
+from .figures import Benchmark, Figure, median_of
 
 RATE_TARGET = 1.5e6
 SPEED_UP_TARGET = 1.7
@@ -55,7 +56,9 @@ def trained(config: TrainingConfig, games: int) -> Trained:
     return Trained(moves_per_s, found.mean_score)
 
 
-def training_figures(*, moves: int, games: int, rounds: int, **network: str) -> list[Figure]:
+def training_figures(
+    _directory: Path, *, moves: int, games: int, rounds: int, **network: str
+) -> list[Figure]:
     """Speed of one thread; of two, what they bring in speed and in strength for as many moves."""
     trained(config_of(min(moves, 10_000), 0, 2, **network), 2)  # compiled before the clock starts
     ones, twos = [], []
@@ -84,12 +87,11 @@ def training_figures(*, moves: int, games: int, rounds: int, **network: str) -> 
     ]  # fmt: skip
 
 
-def main() -> None:
-    """Measure, print, write the table."""
-    args = options(__doc__, moves=150_000_000, rounds=4, games=1000, tuples=TUPLES)
-    before = machine()
-    report("training", training_figures(**vars(args)), before)
-
+BENCHMARK = Benchmark(
+    training_figures,
+    sizes={"moves": 150_000_000, "rounds": 4, "games": 1000, "tuples": TUPLES},
+    smallest={"moves": 20_000, "rounds": 1, "games": 2, "stages": "128"},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("training", __doc__)

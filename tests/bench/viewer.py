@@ -36,8 +36,7 @@ from tape2048_tools.viewer.collection import (
 
 from ..tools.conftest import write_session
 from ..tools.small_sessions import fill, session_name
-from .figures import ROUNDS_MIN, Figure, machine, options, report
-from .recording import memory_dir
+from .figures import ROUNDS_MIN, Benchmark, Figure
 from .start import recorder_env
 
 _COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
@@ -255,8 +254,8 @@ def of_report(root: Path, out: Path) -> list[Figure]:
 
 
 def measure(
-    directory: Path, *, sessions: int, rows: int, small: int, games: int, frames: int = 600,
-    seconds: float = 20, player: str = "ntuple",
+    directory: Path, *, sessions: int, rows: int, small: int, games: int, frames: int,
+    seconds: float, player: str,
 ) -> list[Figure]:  # fmt: skip
     """Measure everything below an empty directory."""
     from playwright.sync_api import sync_playwright
@@ -283,13 +282,18 @@ def measure(
     return found + of_live(directory / "live", seconds)
 
 
-def main() -> None:
-    """Measure, and print the table."""
-    args = options(__doc__, sessions=100, rows=10_000_000, small=10_000, games=10_000_000)
-    before = machine()
-    with memory_dir() as directory:
-        report("viewer", measure(directory, **vars(args)), before)
-
+BENCHMARK = Benchmark(
+    measure,
+    sizes={
+        "sessions": 100, "rows": 10_000_000, "small": 10_000, "games": 10_000_000, "frames": 600,
+        "seconds": 20.0, "player": "ntuple",
+    },
+    smallest={
+        "sessions": 2, "rows": 20_000, "small": 5, "games": 1000, "frames": 10, "seconds": 1.0,
+        "player": "greedy",
+    },
+    in_memory=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main("viewer", __doc__)

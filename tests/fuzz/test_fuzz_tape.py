@@ -20,14 +20,9 @@ READER = "tape2048.tape.reader"
 PLANTED = {
     "wrong steps": (f"{CODEC}:judge", "wrong[game] or ", ""),
     "a game that does not end": (f"{CODEC}:judge", "or legal_mask(final) != U64(0) ", ""),
-    "a number of the run table": (f"{READER}:check_games", "[differs] = _DIFFERS", "[differs] = 0"),
     "the count of anchors": (f"{READER}:check_anchor_count", "if anchors != expected:", "if False:"),
-    "the distance of anchors": (f"{READER}:check_anchor_rows", "or found & (found - 1)", ""),
     "anchors": ("tape2048.maintenance.validation:TapeChecks.update", "if sound.any():", "if False:"),
-    "anchors on the way": (f"{READER}:Tape.boards", "if differs.any():", "if False:"),
     "steps on the way": (f"{READER}:Tape.boards", "np.flatnonzero(wrong)", "wrong[:0]"),
-    "runs that end early": ("tape2048.session.run_table:from_run_table", "if ends[-1] != rows:", "if False:"),
-    "the type of numbers": ("tape2048.formats.npy:check_header", "if known is None:", "if known == 0:"),
 }
 
 

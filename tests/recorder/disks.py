@@ -93,16 +93,6 @@ class Looped:
         done = self._mount()
         assert done.returncode == 0, done.stderr
 
-    def turn_read_only(self) -> None:
-        """Have an ext4 find an error, whereupon it lets nobody write any more."""
-        device = self.mount_point.stat().st_dev
-        name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
-        trigger = Path(f"/sys/fs/ext4/{name}/trigger_fs_error")
-        try:
-            trigger.write_text("a test")
-        except OSError as error:
-            pytest.skip(f"no error can be made here: {error}")
-
     def unmount(self) -> None:
         """Take it away."""
         subprocess.run(["umount", "--lazy", str(self.mount_point)], check=True)

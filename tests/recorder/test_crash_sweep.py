@@ -306,11 +306,11 @@ def test_what_the_sweep_sees(rotation: Stage) -> None:
 
 
 def test_killed_at_calls_of_a_rotation(rotation: Stage, blocks: Blocks) -> None:
-    assert rotation.sweep(some(rotation.kills(), 40), blocks) == []
+    assert rotation.sweep(some(rotation.kills(), 24), blocks) == []
 
 
 def test_killed_at_calls_of_a_recovery(recovery: Stage, blocks: Blocks) -> None:
-    assert recovery.sweep(some(recovery.kills(), 30), blocks) == []
+    assert recovery.sweep(some(recovery.kills(), 20), blocks) == []
 
 
 def some(points: list[Point], count: int) -> list[Point]:
@@ -321,6 +321,7 @@ def some(points: list[Point], count: int) -> list[Point]:
 FAILING = [("ENOSPC", FILLING), ("EIO", REACHING), *([("EDQUOT", FILLING)] if FULL else [])]
 
 
+@rows_only
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for_ever"])
 @pytest.mark.parametrize(("code", "names"), FAILING)
 def test_calls_of_a_rotation_fail(
@@ -344,7 +345,7 @@ def test_killed_and_killed_again(rotation: Stage, recovery: Stage, blocks: Block
     first = rotation.points("signal=KILL", ("fsync", "unlinkat", "rmdir"))
     second = recovery.points("signal=KILL", ("fsync", "rename", "renameat2", "ftruncate", "unlinkat"))
     pairs = list(itertools.product(first, second))
-    assert rotation.sweep_pairs(pairs if FULL else pairs[::17], blocks) == []
+    assert rotation.sweep_pairs(pairs if FULL else pairs[::34], blocks) == []
 
 
 @rows_only
@@ -373,7 +374,6 @@ CREATING = ("openat", "mkdir", "mkdirat")
 WRITING = ("write", "pwrite64", "ftruncate")
 
 
-@rows_only
 def test_all_is_flushed_before_it_gets_its_name(rotation: Stage) -> None:
     """What a power failure takes is what was not flushed: nothing of that may have its final name."""
     dirty: set[Path] = set()

@@ -402,35 +402,6 @@ def test_no_free_descriptor_pauses_like_a_full_disk(recorders: Recorders, root: 
     assert not partials(root)
 
 
-@pytest.mark.parametrize("what", ["the journal", "rows"])
-def test_finished_games_that_find_no_room_are_an_error(
-    recorders: Recorders, root: Path, tmp_path: Path, what: str
-) -> None:
-    hooks = {
-        "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 1.5,
-        "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
-        "import:slow_publisher": True,
-        "slow_publisher:GO": str(tmp_path / "go"),
-    }
-    settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
-    recorder = recorders.start_recording(**settings, **CALM, hooks=hooks)
-    pids = [recorder.pid] if what == "the journal" else recorder.workers
-    with limited(pids, resource.RLIMIT_FSIZE, 500):
-        recorder.wait_for_event("paused: ")
-        wait_until_idle(recorder.workers)
-        recorder.signal(signal.SIGTERM)
-        wait_until(lambda: not recorder.workers)
-        if what == "the journal":  # until it has heard of the death, room would still save the block
-            recorder.wait_for_event("ended while draining")
-    (tmp_path / "go").touch()
-    assert recorder.end() == DiskFullError.exit_code
-    assert "found no room before the drain's time was up" in recorder.error["message"]
-    # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
-    assert recorder.count("ended while draining: killed") == (what == "the journal")
-    assert_all_published(root)
-    assert_every_game_accounted_for(root)
-
-
 def block_memory(root: Path) -> Path:
     """Keep a recorder from writing its memory; return where the last one is."""
     memory = root / ".recorder" / "default.json"

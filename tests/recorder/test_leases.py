@@ -1,8 +1,6 @@
 """Recorders that share a seed: each plays the games of its lease, and the spool bounds what waits."""
 
 import json
-import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from tape2048_recorder.record_options import LEASE_MAX, NUMBER_BITS
 from tape2048_recorder.replay.replay import replay_session
 
 from .checks import assert_sessions_valid, published_runs
-from .processes import PATIENCE_S, Recorders, wait_until
+from .processes import Recorders
 
 pytestmark = pytest.mark.slow
 
@@ -82,32 +80,3 @@ def test_a_used_up_lease_ends_the_recorder(recorders: Recorders, root: Path) -> 
     assert again.error["hint"] == "give it another --lease"
     assert recorders.run(seed=SEED, lease=4, max_games=5).summary["games"] == 5, "the next one is whole"
     assert ids_of(root)[-5:] == list(range(end, end + 5))
-
-
-def test_a_full_spool_pauses_it(recorders: Recorders, root: Path) -> None:
-    limit = 3_000_000
-    recorder = recorders.start(
-        player="greedy", workers=1, storage="tape", rotate_steps=500_000, spool_max_mb=3, seed=SEED,
-        # Sessions that wait while publishing compiles are another reason to pause.
-        hooks={"tape2048_recorder.recording.recording:BACKLOG_MAX": 1000},
-    )  # fmt: skip
-
-    def spooled() -> int:
-        return sum(path.stat().st_size for session in sessions(root) for path in session.iterdir())
-
-    for times in (1, 2):
-        wait_until(lambda: recorder.count("paused: the spool is full") == times)  # noqa: B023 - at once
-        paused = recorder.wait_for_status(lambda status: status["counts"]["pauses"] == {"spool_full": times})  # noqa: B023
-        assert paused["why"].startswith("the spool is full: ")
-        assert paused["why"].endswith(f"MB of sessions in {root} (spool_max_mb = 3)")
-        assert spooled() < limit * 1.1
-        deadline = time.monotonic() + PATIENCE_S
-        while recorder.count("recording again") < times:  # a second's play fills it: keep it empty
-            for path in sessions(root):
-                shutil.rmtree(path, ignore_errors=True)
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    wait_until(lambda: recorder.count("paused: the spool is full") == 3)
-    recorder.stop()  # a drain writes what has been played
-    assert recorder.count("paused: the spool is full") == 3
-    assert_sessions_valid(root)

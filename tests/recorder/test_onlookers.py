@@ -49,7 +49,8 @@ class Full:
 
 def test_a_failing_view_is_tried_again(tmp_path: Path) -> None:
     view = Full()
-    nowhere = tmp_path / "gone" / "default.status.json"  # so that the service has something to say itself
+    # Its status file cannot be written: the service has something to say itself.
+    nowhere: Any = SimpleNamespace(status_path=tmp_path / "gone" / "x.status.json", lost=lambda: None)
     with Service(view, RecorderConfig(), nowhere, {}) as service:
         service.event("info", "one")
         service.status(status_now)
@@ -152,7 +153,8 @@ def test_a_lost_lock_leaves_the_status_file(tmp_path: Path) -> None:
     path = status_path(tmp_path, "default")
     path.parent.mkdir()
     view = SimpleNamespace(event=lambda *_: None, status=lambda *_: None)
-    with Service(cast("Any", view), RecorderConfig(), path, {}, lambda: lost[0] if lost else None) as service:
+    instance: Any = SimpleNamespace(status_path=path, lost=lambda: lost[0] if lost else None)
+    with Service(cast("Any", view), RecorderConfig(), instance, {}) as service:
         written = read_snapshot(tmp_path, "default")
         lost.append(StorageError("the lock is gone"))
         draft = path.with_name(f".{path.name}.next")

@@ -3,17 +3,14 @@
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tape2048.errors import DiskFullError, StorageError
-from tape2048.session.session import sessions
+from tape2048.errors import StorageError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 
-from .checks import Listener, assert_all_published, published_runs
-from .disks import Looped
+from .checks import Listener
 from .processes import Recorders
 
 pytestmark = pytest.mark.slow
@@ -38,40 +35,6 @@ def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(no_text)
     with pytest.raises(StorageError, match="bytes that are no text"):
         run(RecorderConfig(out_dir=str(tmp_path / "link"), player="random", workers=1), Listener())
-
-
-@pytest.mark.root
-def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Path) -> None:
-    """As ext4 does by itself when it finds an error, whoever has files open for writing."""
-    disk = Looped("ext4", fast_dir)
-    try:
-        out_dir = disk.mount_point / "out"
-        settings: dict[str, Any] = {
-            "out_dir": str(out_dir), "seed": 7, "player": "expectimax", "sample_rate": 20,
-        }  # fmt: skip
-        hooks = {
-            "tape2048_recorder.daemon.daemon:FLOWING_S": 0.3,
-            "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
-        }
-        recorder = recorders.start(**settings, rotate_steps=5_000, drain_timeout_s=0.5, hooks=hooks)
-        recorder.wait_for_status(lambda status: status["sessions"] >= 2)
-        before = {path.name for path in sessions(out_dir)}
-        disk.turn_read_only()
-        with pytest.raises(OSError, match="Read-only"):
-            (out_dir / "probe").touch()
-        recorder.wait_for(lambda said: "Read-only file system" in said.get("event", ""))
-        recorder.signal(signal.SIGTERM)
-        assert recorder.end() in {error.exit_code for error in (StorageError, StorageError, DiskFullError)}
-        assert recorder.error["hint"]
-
-        disk.power_up()
-        recorders.run(**settings, max_games=20)
-        assert before <= {path.name for path in sessions(out_dir)}
-        assert_all_published(out_dir)
-        ids = [run.outcome[0] for run in published_runs(out_dir)]
-        assert len(set(ids)) == len(ids)
-    finally:
-        disk.unmount()
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0, 0o755), (0o027, 0o750)])

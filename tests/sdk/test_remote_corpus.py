@@ -1,5 +1,6 @@
 """Corpora of stores: the batches of a local corpus, through a bounded cache that processes share."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -19,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.crashes import at_system_call
 
 from tape2048 import Corpus, Session
 from tape2048.errors import (
@@ -34,8 +36,17 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.io.objects import DirectoryStore, Store, open_store
+from tape2048.maintenance.removal import remove_sessions
 from tape2048.session import remote as caches, remote_session
-from tape2048.session.remote import SessionCache, bury_session, list_sessions, put_session, sweep_sessions
+from tape2048.session.locks import RemovalLock
+from tape2048.session.remote import (
+    SessionCache,
+    bury_session,
+    list_sessions,
+    put_session,
+    read_manifest,
+    sweep_sessions,
+)
 from tape2048.session.remote_session import RemoteSession
 
 from ..bench.remote_sessions import fill_store
@@ -232,7 +243,7 @@ def test_windows_serve_every_row_once(
     rows: list[int], pool_sessions: int, pool_rows: int, world: int, epoch: int
 ) -> None:
     """The chunks of a window come together; it has rows of at most so many sessions, or is one chunk."""
-    from tape2048.batches.gatherer import PoolReader
+    from tape2048.batches.pool import PoolReader
 
     class Rows:
         """What a reader asks its gatherer for while it plans."""
@@ -384,6 +395,37 @@ def test_orders_too_large_for_the_cache(local: Path, place: str, tmp_path: Path,
         Corpus.open(place, cache=tmp_path / "cache", cache_max_mb=-1)
     with pytest.raises(ValueError, match="pool_sessions needs pool_rows"):
         corpus.batches(64, pool_sessions=1)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_session_that_is_removed_while_it_is_taken(place: str, tmp_path: Path, is_there: bool) -> None:
+    """Before each system call in turn: what is taken is there, and stays."""
+    store, name = open_store(place), first_name(place)
+    manifest, _ = read_manifest(store, name)
+    cache = SessionCache(tmp_path, None)
+    target = tmp_path / name
+    removed = []
+
+    def remove() -> None:
+        with contextlib.suppress(FileNotFoundError), RemovalLock(tmp_path) as lock:
+            removed.extend(each.gone for each in remove_sessions(tmp_path, [target], lock))
+
+    cache.take(store, name, manifest)
+    for number in itertools.count(1):
+        if not is_there:
+            remove()
+        removed.clear()
+        with at_system_call(number, remove) as calls:
+            held = cache.take(store, name, manifest)
+        assert held.lock is not None
+        assert {path.name for path in target.iterdir()} == {"manifest.json", *manifest.files}
+        gone = list(removed)
+        remove()
+        assert removed[len(gone) :] == [False], "it is held"
+        del held
+        if len(calls) < number:
+            break
+    assert number > 8
 
 
 READER = """

@@ -206,6 +206,11 @@ class Outcome(NamedTuple):
     out: str
     err: str
 
+    def checked(self, expect: int | type[TapeError]) -> "Outcome":
+        """Check the exit code: a number, or that of an error."""
+        assert self.code == (expect if isinstance(expect, int) else expect.exit_code), self
+        return self
+
     @property
     def json(self) -> Any:
         return json.loads(self.out)
@@ -227,8 +232,7 @@ def cli(tape: Tape, process: Process) -> Cli:
             done = Outcome(ended.returncode, ended.stdout, ended.stderr)
         else:
             done = tape(*words)
-        assert done.code == (expect if isinstance(expect, int) else expect.exit_code), (words, done)
-        return done
+        return done.checked(expect)
 
     return run_command
 

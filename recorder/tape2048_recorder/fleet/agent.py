@@ -23,6 +23,7 @@ import msgspec
 
 from tape2048.base.text import counted, pretty_json
 from tape2048.errors import FleetError, MissingPathError, NotRunningError, StorageError, TapeError
+from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048_recorder.fleet.launching import start_recorder, trim_log
 from tape2048_recorder.fleet.plan import (
@@ -258,7 +259,7 @@ class Agent:
                 self._error = FleetError(
                     f"the recorder ended with an error: {last.status.error}",
                     path=self.spool.path,
-                    hint=f"its log: {self.spool.path / '.recorder' / config.instance}.log",
+                    hint=f"its log: {self.spool.path / LOCKS_DIRECTORY / config.instance}.log",
                 )
             return False
         if self._drains:
@@ -296,7 +297,7 @@ class Agent:
         self._next_beat = time.monotonic() + BEAT_S
         self._beat()
         for log in (AGENT_LOG, "default.log" if self.config is None else f"{self.config.instance}.log"):
-            trim_log(self.spool.path / ".recorder" / log)
+            trim_log(self.spool.path / LOCKS_DIRECTORY / log)
         with contextlib.suppress(TapeError):
             if self.config is not None and (drain := read_drain(self.store)) is not None:
                 if drain.now and not self._stops_now:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tape2048.errors import FleetError, NotRunningError, RecorderError, StorageError, TapeError
 from tape2048.io.durable import open_owned, replace_file, storage_errors
 from tape2048.io.reading import read_path
+from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048.settings.fields import ENV_PREFIX, settings_toml
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Process, read_snapshot
@@ -47,7 +48,7 @@ _LOG_BYTES_MAX = 5_000_000
 
 def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
     """Start a detached recorder, and wait for its first status."""
-    directory = Path(config.out_dir, ".recorder")
+    directory = Path(config.out_dir, LOCKS_DIRECTORY)
     file, log = directory / f"{config.instance}.recorder.toml", directory / f"{config.instance}.log"
     with storage_errors(file, "writing the recorder's settings"):
         replace_file(file, settings_toml(config).encode())

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tape2048.base.text import counted
 from tape2048.errors import BusyError, FleetError, MissingPackageError, StoreError, TapeError
 from tape2048.io.objects import open_store
+from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.fleet.agent import ENDED, RETRY_S_MAX, RETRY_S_MIN, read_beat
 from tape2048_recorder.fleet.launching import end_of, start_agent
@@ -95,7 +96,7 @@ class NodeActor:
                     self._pidfd = None
                 if process is not None and (why := self._ended(process)) is not None:
                     return why
-                problem = f"the agent ended; {end_of(self._spool / '.recorder' / AGENT_LOG)}"
+                problem = f"the agent ended; {end_of(self._spool / LOCKS_DIRECTORY / AGENT_LOG)}"
             except StoreError as error:
                 problem = str(error)
             wait_s = RETRY_S_MIN if time.monotonic() - begun > RETRY_S_MAX else min(2 * wait_s, RETRY_S_MAX)
@@ -128,7 +129,7 @@ class NodeActor:
                 if is_last:
                     raise
                 time.sleep(2 * _LOOK_S)
-        started = start_agent(self._command, self._spool / ".recorder" / AGENT_LOG)
+        started = start_agent(self._command, self._spool / LOCKS_DIRECTORY / AGENT_LOG)
         with contextlib.suppress(ProcessLookupError):
             if started is not None:
                 self._pidfd = os.pidfd_open(started.pid)

@@ -30,11 +30,11 @@ from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import open_owned, replace_file, storage_errors, try_lock, write_all
 from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.columns import column_files
-from tape2048.session.locks import RemovalLock, make_readers_lock
+from tape2048.session.locks import LOCKS_DIRECTORY, RemovalLock, make_readers_lock
 from tape2048.session.remote import put_session
 from tape2048_recorder.fleet.plan import FleetPlan, claim_lease, lease_label, read_plan
 from tape2048_recorder.record_options import NUMBER_BITS
-from tape2048_recorder.recording.recording import bytes_of
+from tape2048_recorder.recording.recording import MEGABYTE, bytes_of
 from tape2048_recorder.status.report import Process
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ if TYPE_CHECKING:
 
     from tape2048.io.objects import Store
 
-_DIRECTORY = ".recorder"
 _MEMBER, _LOCK = "agent.fleet.json", "agent.fleet.lock"
 #: The log of an agent that an engine started.
 AGENT_LOG = "agent.fleet.log"
-_MEGABYTE = 10**6
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +62,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_member(spool: Path) -> Member | None:
     """Read the membership of a spool; None if no agent ever ran there, FleetError if the file is damaged."""
-    path = spool / _DIRECTORY / _MEMBER
+    path = spool / LOCKS_DIRECTORY / _MEMBER
     try:
         with storage_errors(path, "reading it"):
             return msgspec.json.decode(path.read_bytes(), type=Member)
@@ -80,7 +78,7 @@ def read_member(spool: Path) -> Member | None:
 def agent_at_work(spool: Path) -> tuple[Process, int] | None:
     """Return the agent that runs in a spool, and a pidfd that holds it; None without an agent."""
     try:
-        pid, ticks = (spool / _DIRECTORY / _LOCK).read_text().split()
+        pid, ticks = (spool / LOCKS_DIRECTORY / _LOCK).read_text().split()
         process = Process(int(pid), int(ticks))
         pidfd = os.pidfd_open(process.pid)
     except (OSError, ValueError):
@@ -102,7 +100,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             path.mkdir(parents=True, exist_ok=True)
             self.path = path.resolve()
             make_readers_lock(self.path)
-            self._lock = open_owned(self.path / _DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT)
+            self._lock = open_owned(self.path / LOCKS_DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             self._take()
             self.member = self._join()
@@ -146,7 +144,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         return member
 
     def _save(self, member: Member) -> None:
-        path = self.path / _DIRECTORY / _MEMBER
+        path = self.path / LOCKS_DIRECTORY / _MEMBER
         with storage_errors(path, "writing it"):
             replace_file(path, pretty_json(member))
         self.member = member
@@ -176,13 +174,13 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         """Ship until a recorder can write; DiskFullError if the spool is full and nothing can be shipped."""
         for session in self.sessions():
             size = self.size_bytes()
-            if spool_max_mb is None or size < spool_max_mb * _MEGABYTE:
+            if spool_max_mb is None or size < spool_max_mb * MEGABYTE:
                 return
             try:
                 self.ship(session)
             except TapeError as error:
                 raise DiskFullError(
-                    f"{size // _MEGABYTE} MB wait to be shipped (spool_max_mb = {spool_max_mb}): {error}",
+                    f"{size // MEGABYTE} MB wait to be shipped (spool_max_mb = {spool_max_mb}): {error}",
                     path=self.path,
                     hint=error.hint or "Repair that, or raise spool_max_mb.",
                 ) from error

@@ -276,27 +276,6 @@ def choose_moves(lanes: Any, scores: Any, policy: Any, moves: Any) -> int:
 
 
 @kernel
-def stir_moves(lanes: Any, policy: Any, moves: Any) -> None:
-    """Replace legal moves by random moves with probability epsilon."""
-    for i in range(moves.shape[0]):
-        move, state = _stir(
-            policy, U64(moves[i]), U64(lanes.legal[i]), lanes.steps[i], lanes.states[i], lanes.gammas[i]
-        )
-        lanes.states[i] = state
-        moves[i] = np.uint8(move)
-
-
-@kernel
-def first_illegal(lanes: Any, moves: Any) -> int:
-    """Return the first lane with an illegal move of ``u8[n]``, or -1."""
-    for i in range(moves.shape[0]):
-        move = U64(moves[i])
-        if move > U64(3) or not (U64(lanes.legal[i]) >> move) & U64(1):
-            return i
-    return -1
-
-
-@kernel
 def advance(lanes: Any, moves: Any, log: Any) -> int:
     """Make a move and a spawn in every lane, list ended games in ``over``, and return their number.
 

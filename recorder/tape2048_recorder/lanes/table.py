@@ -229,11 +229,11 @@ class LaneTable:
     def _take_moves(
         self, group: _Group, answer: npt.NDArray[Any], views: Views, moves: npt.NDArray[Any]
     ) -> None:
-        bad = int(kernels.first_illegal(group.lanes, answer))
-        if bad >= 0:
-            place = describe_place(self._caller.name, bad, views)
+        bad = np.flatnonzero((answer > 3) | (views[1] >> np.minimum(answer, 3) & 1 == 0))
+        if len(bad):
+            place = describe_place(self._caller.name, int(bad[0]), views)
             raise PlayerError(
-                f"{place}: found move {answer[bad]}; expected a legal one",
+                f"{place}: found move {answer[bad[0]]}; expected a legal one",
                 hint="answer scores (float32[n, 4]) to leave legality to the recorder",
             )
         if self._sampling.needs_scores:
@@ -244,7 +244,8 @@ class LaneTable:
             )
         moves[:] = answer
         if self._sampling.epsilon > 0:
-            kernels.stir_moves(group.lanes, self._policy, moves)
+            chosen = (answer[:, None] == np.arange(4)).astype(np.float32)
+            kernels.choose_moves(group.lanes, chosen, self._policy, moves)
 
     def _settle(self, group: _Group) -> None:
         while True:

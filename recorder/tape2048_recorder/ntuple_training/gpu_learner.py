@@ -59,8 +59,29 @@ _GAMMA = uint64(0x9E3779B97F4A7C15)
 _IS_NEW, _IS_GUIDED, _IS_OVER = uint64(1), uint64(2), uint64(4)
 
 
+class DeviceArrays(NamedTuple):
+    """The arrays of a GPU, for G games and segments of M moves."""
+
+    weights: Any  # `f32[entries]`
+    rates: Any  # `f32[entries, 2]`: E and A
+    slide: Any  # the tables of the rules
+    merge: Any
+    begins: Any  # sums `u64[n]` at which stages start, with which games end, and from which they are guided
+    goals: Any
+    guides: Any
+    games: Any  # `u64[G, 6]`
+    afterstates: Any  # `u64[M, G]`
+    rewards: Any  # `f32[M, G]`
+    tails: Any  # `f32[M, G]`: the worth of what follows a move, NaN where the game's next move follows
+    pools: Any  # `u64[S, P]`
+    tallies: Any  # `i64[3, S]`
+    results: Any  # `u64[RESULTS_MAX, 2]`: score and last board of new games
+    counts: Any  # `i64[2]`: results so far, and games that reached their goal
+    errors: Any  # `f32[G]`
+
+
 def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
-    """Return the kernel that plays and learns with networks of this layout."""
+    """Return the kernel that plays and learns with networks of this layout, on :class:`DeviceArrays`."""
     boards = _board_functions()
     entries = _entry_functions(layout)
     start = _start_function(layout, boards)
@@ -69,22 +90,12 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
     learn = _learn_function(layout, segment_moves, boards, entries)
 
     @cuda.jit  # type: ignore[untyped-decorator]
-    def kernel(
-        weights: Any, rates: Any, slide: Any, merge: Any, begins: Any, goals: Any, guides: Any,
-        goal_reward: Any, games: Any, afterstates: Any, rewards: Any, tails: Any, pools: Any, tallies: Any,
-        results: Any, counts: Any, errors: Any, beta: Any, decay: Any, coherent: Any, pooling: Any,
-    ) -> None:  # fmt: skip
+    def kernel(on: Any, goal_reward: Any, beta: Any, decay: Any, coherent: Any, pooling: Any) -> None:
         game = cuda.grid(1) // _WARP
-        if game < games.shape[0]:
-            play(
-                game, weights, slide, merge, begins, goals, guides, goal_reward, games, afterstates, rewards,
-                tails, pools, tallies, results, counts, pooling,
-            )  # fmt: skip
+        if game < on.games.shape[0]:
+            play(on, game, goal_reward, pooling)
             cuda.syncwarp()
-            learn(
-                game, weights, rates, begins, afterstates, rewards, tails, tallies, errors, beta, decay,
-                coherent,
-            )  # fmt: skip
+            learn(on, game, beta, decay, coherent)
 
     return kernel
 
@@ -190,7 +201,8 @@ def _start_function(layout: NetworkLayout, boards: _Boards) -> Any:
     mix, spawned, stages = boards.mix, boards.spawned, layout.stage_count
 
     @_device
-    def start(random: Any, pools: Any, tallies: Any, pooling: Any) -> Any:
+    def start(on: Any, random: Any, pooling: Any) -> Any:
+        pools, tallies = on.pools, on.tallies
         random += _GAMMA
         bits = mix(random)
         board = uint64(0)
@@ -231,26 +243,23 @@ def _choice_function(boards: _Boards, entries: _Entries) -> Any:
     value_of = entries.value_of
 
     @_device
-    def choose(
-        board: Any, flags: Any, reached: Any, weights: Any, slide: Any, merge: Any, begins: Any, goals: Any,
-        guides: Any, goal_reward: Any,
-    ) -> Any:  # fmt: skip
+    def choose(on: Any, board: Any, flags: Any, reached: Any, goal_reward: Any) -> Any:
         k, group = cuda.laneid & 7, cuda.laneid >> 3
         # The group's afterstate, turned so that the move is along the rows: its value is the same.
         source = transpose(board) if group < 2 else board
         after, points = uint64(0), uint64(0)
         for i in range(4):
             row = int64((source >> uint64(16 * i)) & uint64(0xFFFF))
-            after |= uint64(slide[row + ((group & 1) << 16)]) << uint64(16 * i)
-            points += uint64(merge[row])
+            after |= uint64(on.slide[row + ((group & 1) << 16)]) << uint64(16 * i)
+            points += uint64(on.merge[row])
         reward = float32(points)
         at_goal = 0
-        if reward >= _WIN or (reward >= goal_reward and stage_of(goals, after) > reached):
+        if reward >= _WIN or (reward >= goal_reward and stage_of(on.goals, after) > reached):
             at_goal = 1
         seen = after
-        if at_goal == 1 or (flags & _IS_GUIDED != uint64(0) and stage_of(guides, board) > 0):
+        if at_goal == 1 or (flags & _IS_GUIDED != uint64(0) and stage_of(on.guides, board) > 0):
             seen = downgraded(after)
-        value = value_of(weights, image(seen, k), stage_of(begins, seen), 0, 1)
+        value = value_of(on.weights, image(seen, k), stage_of(on.begins, seen), 0, 1)
         for step in (1, 2, 4):
             value += cuda.shfl_xor_sync(_ALL, value, step)
         best, value = group, reward + value if after != source else float32(-math.inf)
@@ -273,38 +282,33 @@ def _play_function(segment_moves: int, boards: _Boards, start: Any, choose: Any)
     mix, stage_of, spawned = boards.mix, boards.stage_of, boards.spawned
 
     @_device
-    def play(
-        game: Any, weights: Any, slide: Any, merge: Any, begins: Any, goals: Any, guides: Any,
-        goal_reward: Any, games: Any, afterstates: Any, rewards: Any, tails: Any, pools: Any, tallies: Any,
-        results: Any, counts: Any, pooling: Any,
-    ) -> None:  # fmt: skip
-        thread = cuda.laneid
+    def play(on: Any, game: Any, goal_reward: Any, pooling: Any) -> None:
+        thread, games, tails = cuda.laneid, on.games, on.tails
         board, random, score = games[game, _BOARD], games[game, _RANDOM], games[game, _SCORE]
         entered, reached = int64(games[game, _STAGE]), int64(games[game, _REACHED])
         flags = games[game, _FLAGS]
         length, own = 0, 0  # moves of the segment, and of its current game
         while True:
             if board == uint64(0):
-                board, random, flags = start(random, pools, tallies, pooling)
+                board, random, flags = start(on, random, pooling)
                 score, own = uint64(0), 0
-                entered, reached = int64(stage_of(begins, board)), int64(stage_of(goals, board))
-            value, after, reward, at_goal = choose(
-                board, flags, reached, weights, slide, merge, begins, goals, guides, goal_reward
-            )
+                entered, reached = int64(stage_of(on.begins, board)), int64(stage_of(on.goals, board))
+            value, after, reward, at_goal = choose(on, board, flags, reached, goal_reward)
             is_dead = value == float32(-math.inf)
             if pooling and not is_dead:
-                stage = stage_of(begins, board)
+                stage = stage_of(on.begins, board)
                 if stage > entered:
                     entered = int64(stage)
                     if thread == 0:
-                        pools[stage, cuda.atomic.add(tallies, (ENTERED, stage), 1) % pools.shape[1]] = board
+                        number = cuda.atomic.add(on.tallies, (ENTERED, stage), 1)
+                        on.pools[stage, number % on.pools.shape[1]] = board
             if is_dead or flags & _IS_OVER != uint64(0):
                 if thread == 0:
                     if own > 0 and flags & _IS_OVER == uint64(0):
                         tails[length - 1, game] = float32(0)
                     if flags & _IS_NEW != uint64(0):
-                        place = cuda.atomic.add(counts, 0, 1) % results.shape[0]
-                        results[place, 0], results[place, 1] = score, board
+                        place = cuda.atomic.add(on.counts, 0, 1) % on.results.shape[0]
+                        on.results[place, 0], on.results[place, 1] = score, board
                 board = uint64(0)
                 continue
             if length == segment_moves:
@@ -315,12 +319,12 @@ def _play_function(segment_moves: int, boards: _Boards, start: Any, choose: Any)
             if at_goal == 1:
                 flags |= _IS_OVER
                 if thread == 0:
-                    cuda.atomic.add(counts, 1, 1)
+                    cuda.atomic.add(on.counts, 1, 1)
                     if own > 0:
                         tails[length - 1, game] = value
             else:
                 if thread == 0:
-                    afterstates[length, game], rewards[length, game] = after, reward
+                    on.afterstates[length, game], on.rewards[length, game] = after, reward
                     tails[length, game] = float32(math.nan)
                 length += 1
                 own += 1
@@ -342,23 +346,20 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
     place_of, value_of = entries.place_of, entries.value_of
 
     @_device
-    def learn(
-        game: Any, weights: Any, rates: Any, begins: Any, afterstates: Any, rewards: Any, tails: Any,
-        tallies: Any, errors: Any, beta: Any, decay: Any, coherent: Any,
-    ) -> None:  # fmt: skip
-        thread = cuda.laneid
+    def learn(on: Any, game: Any, beta: Any, decay: Any, coherent: Any) -> None:
+        thread, weights, rates = cuda.laneid, on.weights, on.rates
         k, group = thread & 7, thread >> 3
         rate = beta / float32(_IMAGES * tuples)
         target, following, error, learned = float32(0), float32(0), float32(0), 0
         for back in range(segment_moves):
             j = segment_moves - 1 - back
-            tail = tails[j, game]
+            tail = on.tails[j, game]
             if math.isnan(tail):
-                target = rewards[j + 1, game] + (float32(1) - decay) * following + decay * target
+                target = on.rewards[j + 1, game] + (float32(1) - decay) * following + decay * target
             else:
                 target = tail
-            after = afterstates[j, game]
-            stage, pattern = stage_of(begins, after), image(after, k)
+            after = on.afterstates[j, game]
+            stage, pattern = stage_of(on.begins, after), image(after, k)
             if stage == thread:
                 learned += 1
             value = value_of(weights, pattern, stage, group, _GROUPS)
@@ -384,9 +385,9 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
                 value += cuda.shfl_xor_sync(_ALL, value, step)
             following = value
         if thread < stages and learned > 0:
-            cuda.atomic.add(tallies, (LEARNED, thread), learned)
+            cuda.atomic.add(on.tallies, (LEARNED, thread), learned)
         if thread == 0:
-            errors[game] += error
+            on.errors[game] += error
 
     return learn
 
@@ -421,29 +422,36 @@ class GpuLearner:
         self._kernel = compiled(layout, SEGMENT_MOVES)
         states = np.zeros((games, 6), np.uint64)
         states[:, _RANDOM] = np.random.default_rng(seed).integers(0, 2**64, games, np.uint64)
-        self._states = cuda.to_device(states)
-        self._afterstates = cuda.device_array((SEGMENT_MOVES, games), np.uint64)
-        self._rewards = cuda.device_array((SEGMENT_MOVES, games), np.float32)
-        self._tails = cuda.device_array((SEGMENT_MOVES, games), np.float32)
-        self._pools = cuda.to_device(np.zeros((layout.stage_count, pool_boards), np.uint64))
-        self._tallies = cuda.to_device(np.zeros((3, layout.stage_count), np.int64))
-        self._results = cuda.to_device(np.zeros((RESULTS_MAX, 2), np.uint64))
-        self._counts = cuda.to_device(np.zeros(2, np.int64))
-        self._errors = cuda.to_device(np.zeros(games, np.float32))
-        self._rules = cuda.to_device(SLIDE), cuda.to_device(MERGE_SCORE)
-        self._weights = cuda.device_array(layout.entries, np.float32)
-        self._rates = cuda.device_array((layout.entries, 2), np.float32)
+        nothing = cuda.to_device(np.array([_NEVER], np.uint64))
+        self._on = DeviceArrays(
+            weights=cuda.device_array(layout.entries, np.float32),
+            rates=cuda.device_array((layout.entries, 2), np.float32),
+            slide=cuda.to_device(SLIDE),
+            merge=cuda.to_device(MERGE_SCORE),
+            begins=nothing,
+            goals=nothing,
+            guides=nothing,
+            games=cuda.to_device(states),
+            afterstates=cuda.device_array((SEGMENT_MOVES, games), np.uint64),
+            rewards=cuda.device_array((SEGMENT_MOVES, games), np.float32),
+            tails=cuda.device_array((SEGMENT_MOVES, games), np.float32),
+            pools=cuda.to_device(np.zeros((layout.stage_count, pool_boards), np.uint64)),
+            tallies=cuda.to_device(np.zeros((3, layout.stage_count), np.int64)),
+            results=cuda.to_device(np.zeros((RESULTS_MAX, 2), np.uint64)),
+            counts=cuda.to_device(np.zeros(2, np.int64)),
+            errors=cuda.to_device(np.zeros(games, np.float32)),
+        )
         self._taken = 0
 
     def upload(self, entries: npt.NDArray[np.float32]) -> None:
         """Take over the entries of the host, ``f32[entries, 4]``."""
-        self._weights.copy_to_device(np.ascontiguousarray(entries[:, WEIGHT]))
-        self._rates.copy_to_device(np.ascontiguousarray(entries[:, E : A + 1]))
+        self._on.weights.copy_to_device(np.ascontiguousarray(entries[:, WEIGHT]))
+        self._on.rates.copy_to_device(np.ascontiguousarray(entries[:, E : A + 1]))
 
     def download(self, entries: npt.NDArray[np.float32]) -> None:
         """Write the entries into the host's, ``f32[entries, 4]``."""
-        entries[:, WEIGHT] = self._weights.copy_to_host()
-        entries[:, E : A + 1] = self._rates.copy_to_host()
+        entries[:, WEIGHT] = self._on.weights.copy_to_host()
+        entries[:, E : A + 1] = self._on.rates.copy_to_host()
 
     def learn(
         self,
@@ -467,38 +475,38 @@ class GpuLearner:
             decay: lambda.
             coherent: whether entries learn at separate rates.
         """
-        sums = [cuda.to_device(np.array(each or [_NEVER], np.uint64)) for each in (begins, goals, guides)]
+        sums = {"begins": begins, "goals": goals, "guides": guides}
+        arrays = {name: np.array(each or [_NEVER], np.uint64) for name, each in sums.items()}
+        on = self._on._replace(**{name: cuda.to_device(array) for name, array in arrays.items()})
         reward = np.float32(min((goal & -goal for goal in goals), default=np.inf))
         for _ in range(launches):
             self._kernel[-(-self._games * _WARP // _THREADS), _THREADS](
-                self._weights, self._rates, *self._rules, *sums, reward, self._states, self._afterstates,
-                self._rewards, self._tails, self._pools, self._tallies, self._results, self._counts,
-                self._errors, np.float32(beta), np.float32(decay), coherent, bool(begins),
-            )  # fmt: skip
+                on, reward, np.float32(beta), np.float32(decay), coherent, bool(begins)
+            )
         cuda.synchronize()
         return launches * self._games * SEGMENT_MOVES
 
     def results(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
         """Return scores and highest exponents of new games since the last call, at most the last 65,536."""
-        count = int(self._counts.copy_to_host()[0])
+        count = int(self._on.counts.copy_to_host()[0])
         new = np.arange(max(self._taken, count - RESULTS_MAX), count)
         self._taken = count
-        scores, boards = self._results.copy_to_host()[new % RESULTS_MAX].T
+        scores, boards = self._on.results.copy_to_host()[new % RESULTS_MAX].T
         return scores.astype(np.float64), boards_to_exps(boards).max(axis=1, initial=0)
 
     def take_errors(self) -> float:
         """Return the sum of ``|delta|`` since the last call."""
-        total = float(self._errors.copy_to_host().sum(dtype=np.float64))
-        self._errors.copy_to_device(np.zeros(self._games, np.float32))
+        total = float(self._on.errors.copy_to_host().sum(dtype=np.float64))
+        self._on.errors.copy_to_device(np.zeros(self._games, np.float32))
         return total
 
     @property
     def goals(self) -> int:
         """Games that reached their goal."""
-        return int(self._counts.copy_to_host()[1])
+        return int(self._on.counts.copy_to_host()[1])
 
     @property
     def tallies(self) -> npt.NDArray[np.int64]:
         """Counts by stage, ``i64[3, S]``, as a lane's."""
-        tallies: npt.NDArray[np.int64] = self._tallies.copy_to_host()
+        tallies: npt.NDArray[np.int64] = self._on.tallies.copy_to_host()
         return tallies

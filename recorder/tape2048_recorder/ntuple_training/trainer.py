@@ -487,7 +487,6 @@ def train_player(
     directory: Path,
     view: TrainingView,
     stop: threading.Event,
-    hurry: Callable[[], bool] = lambda: False,
     *,
     start: str | None = None,
 ) -> Trainer:
@@ -496,8 +495,6 @@ def train_player(
     It resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
     ``start``, or from nothing. It ends with a checkpoint and a network unless it learned nothing (``moves``
     of the trainer is 0). See :class:`tape2048.training.Training` for full disks.
-
-    ``hurry`` is called while the network is compressed at the end; True cancels that.
     """
 
     def make(content: memoryview | None) -> Trainer:
@@ -517,5 +514,5 @@ def train_player(
             return trainer
         view.event("writing the network as it ships")
         network, step = trainer.network(), config.quantise_step
-        save_network(network.quantised(step) if step else network, directory / NETWORK, interrupted=hurry)
+        save_network(network.quantised(step) if step else network, directory / NETWORK)
     return trainer

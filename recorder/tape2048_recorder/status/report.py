@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from tape2048.errors import FieldError, NotRunningError, StorageError
 from tape2048.io.durable import open_owned, rename_exchange, storage_error, write_all
+from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048.session.run_table import REACH_TILES
 
 Level = Literal["info", "warning", "error"]
@@ -204,7 +205,6 @@ _FILE_BYTES_MAX = 1 << 20
 _NAMES_SHOWN = 16
 _BLOCK_BYTES = 4096
 _SUFFIX = ".status.json"
-_DIRECTORY = ".recorder"
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -266,7 +266,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def status_path(out_dir: Path, instance: str) -> Path:
     """Return the path of an instance's status file."""
-    return out_dir / _DIRECTORY / f"{instance}{_SUFFIX}"
+    return out_dir / LOCKS_DIRECTORY / f"{instance}{_SUFFIX}"
 
 
 class StatusFile:
@@ -299,7 +299,7 @@ class StatusFile:
 
 def instances(out_dir: Path) -> list[str]:
     """List the instances that have a status in a directory; StorageError if it cannot be listed."""
-    directory = out_dir / _DIRECTORY
+    directory = out_dir / LOCKS_DIRECTORY
     try:
         names = os.listdir(directory)  # noqa: PTH208 - a glob hides a refused listing
     except (FileNotFoundError, NotADirectoryError):

@@ -10,6 +10,7 @@ import datetime as dt
 import html
 import math
 import operator
+import re
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
@@ -22,8 +23,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a list, which commas or white space separate."""
-    return text.replace(",", " ").split()
+    """Return the words of a list, which commas or white space separate; an empty one between two commas."""
+    return re.split(r"\s*,\s*|\s+", text.strip())
 
 
 def as_int(name: str, value: SupportsIndex) -> int:

@@ -29,34 +29,34 @@ dropped. An epoch of the mixture is as many batches as the rows of all sources f
 large share is served several times in it. The ranks take batches in turns. A state has each source's place,
 so any number of ranks, with any batch size, continues where the saved ones stopped.
 
-**Pools.** ``pool_rows`` suits rows on a slow disk that do not fit the memory; see ``gatherer.PoolReader``.
+**Pools.** ``pool_rows`` suits rows on a slow disk that do not fit the memory; see ``batches.pool``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int, facts_table
-from tape2048.batches import gather_kernel
 from tape2048.batches.columns import plan_fields
-from tape2048.batches.fields import Batch, BatchLayout, BatchOptions, BatchPool, LabelDtype, Order
-from tape2048.batches.gatherer import NO_CAP, Cap, Gatherer, PoolReader, check_weights
-from tape2048.batches.shuffle import Permutation
+from tape2048.batches.fields import Batch, BatchLayout, BatchOptions, BatchPool
+from tape2048.batches.gatherer import Gatherer, check_weights
+from tape2048.batches.order import Order, order_of
+from tape2048.batches.plan import NO_CAP, Cap
+from tape2048.batches.pool import PoolReader
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
 from tape2048.players import player_label
 from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, warn_of_constants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from typing import Unpack
 
     from numpy.typing import NDArray
@@ -125,15 +125,82 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     places: list[int] = []
 
 
-@lru_cache(maxsize=64)
-def _keys_of(rows: int, seed: int, epoch: int, shuffle: bool, augment: bool) -> list[NDArray[np.uint64]]:  # noqa: FBT001
-    """Return the keys of an epoch's permutation, and the entries of its ``Order``."""
-    name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
-    words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
-    symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry
-    kind = gather_kernel.SHUFFLED if shuffle else gather_kernel.STRAIGHT
-    order = np.array(Order(kind, cap_key=int(words[0]), symmetry_key=symmetry), np.uint64)
-    return [Permutation(rows, seed=seed, epoch=epoch).keys, order]
+#: The options of :class:`Batches` by default.
+DEFAULTS: BatchOptions = {
+    "shuffle": True, "seed": 0, "fields": ("tokens", "labels"), "thresholds": DEFAULT_THRESHOLDS,
+    "label_dtype": "bool", "augment": None, "drop_last": False, "rank": None, "world_size": None,
+    "pool_rows": None, "pool_sessions": None, "extra": None, "weight": None, "targets": None,
+}  # fmt: skip
+
+
+class Part:
+    """A corpus, or a capped one, that serves fields of its rows at the places of an order.
+
+    Attributes:
+        source: as given.
+        corpus: the view that the rows come from.
+        batch_size: rows of each batch that come from this part.
+        layout: the fields.
+        rows: rows of an epoch.
+        shared_rows: rows that the ranks serve together; with a pool, each serves as many as the rank with the
+            fewest.
+    """
+
+    def __init__(self, source: Any, batch_size: int, options: BatchOptions, ranks: tuple[int, int]) -> None:
+        self.source = self.corpus = source
+        self.batch_size = batch_size
+        cap = NO_CAP
+        if hasattr(source, "spread"):  # a capped corpus
+            self.corpus = source.corpus
+            firsts = source.firsts.astype(np.uint64)
+            cap = Cap(make_guide(source.starts), firsts, int(source.spread == "even"), source.weights)
+        self._tables = tables_of(self.corpus)
+        tiles, weight = check_thresholds(options["thresholds"]), options["weight"]
+        self.layout, columns = plan_fields(
+            self._tables, options["fields"], tiles, options["label_dtype"], extra=options["extra"],
+            weight=weight, targets=options["targets"], turned=options["augment"] is not None,
+        )  # fmt: skip
+        if weight:
+            check_weights(self._tables, next(each for each in columns if each.info.name == weight))
+        if "labels" in self.layout.fields and not options["targets"]:
+            tiles_ = tuple(tiles.tolist())
+            warn_of_constants(self.corpus.run_labels(tiles_)[self.corpus.row_counts > 0], tiles_)
+        shuffle, pool_rows = options["shuffle"], options["pool_rows"]
+        joins = shuffle and cap is NO_CAP if columns and pool_rows is None else None
+        self._gatherer = Gatherer(self._tables, self.layout.fields, tiles, cap, columns, joins=joins)
+        self.rows = self.shared_rows = len(source)
+        self._pool: PoolReader | None = None
+        if pool_rows is not None:
+            if self._tables.store.remote and "move" in self.layout.fields:
+                raise CorpusError(
+                    "the field move reads neighbours of the pool's rows, not kept for sessions in a store",
+                    hint='take "action", or leave pool_rows out',
+                )
+            self._pool = PoolReader(
+                self._gatherer, self.rows,
+                pool_rows=pool_rows, pool_sessions=options["pool_sessions"],
+                ranks=ranks,
+            )  # fmt: skip
+            self.shared_rows = self._pool.rank_rows * ranks[1]
+        elif shuffle and self._gatherer.fetches:
+            self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether each rank has a separate order."""
+        return self._pool is not None
+
+    def serve(self, batch: Batch, order: Order, epoch: tuple[int, int], places: tuple[int, int]) -> None:
+        """Fill a batch with the rows of some places, by first and number, of an epoch of a seed."""
+        if self._pool is not None:
+            self._pool.fill(batch, epoch, places, order)
+        else:
+            self._gatherer.fill(order, places, batch)
+
+    def check_files(self) -> None:
+        """Raise CorpusError if a mapped file that batches are read from was truncated."""
+        if self._gatherer.reads_rows or self._pool is not None:
+            self._tables.store.check_files()
 
 
 class Batches:
@@ -146,29 +213,12 @@ class Batches:
     Args:
         source: a corpus, or ``corpus.capped(...)``.
         batch_size: rows of a batch, B >= 1.
+        **options: the arguments below.
         shuffle: draw a new random order for each epoch. Otherwise, keep the order of the corpus.
         seed: seed of all epochs, 0 <= seed < 2**64.
-        fields: the fields of each row, out of
-
-            - ``tokens``: exponents of the board, ``u8[B, 16]``;
-            - ``labels``: whether the game reached each threshold, ``[B, T]`` of ``label_dtype``;
-            - ``weight``: rows of the corpus that the row represents, ``f32[B]``: with a cap, the rows of its
-              run in the corpus / those drawn in an epoch; without one, 1;
-            - ``row``: number of the row in the corpus, ``i64[B]``;
-            - ``run``: ordinal of the run in ``corpus.runs``, ``u32[B]``;
-            - ``step``: ``step_idx``, ``u32[B]``;
-            - ``action``: the recorded move, ``u8[B]``, if all sessions of the rows have it (tapes do);
-            - ``legal``: mask of legal moves, ``u8[B]``;
-            - ``move``: the move recovered from this board and the next, ``u8[B]`` (``tape2048.game.moves``);
-              ``UNKNOWN`` if the next board was not recorded (a game's last row, sampled rows);
-            - ``symmetry``: index of the applied symmetry, ``u8[B]``;
-            - ``steps_left``: moves of the game after the row's, ``u32[B]``;
-            - ``score``: the game's final score, ``u32[B]``;
-            - ``highest``: exponent of the game's highest tile, ``u8[B]``;
-            - ``seed``: the game's seed, ``u64[B]``;
-            - a column's name: its values, ``[B]`` or ``[B, D]``; ``bf16`` as its bits, ``u16``. All sessions
-              of the rows need the column, of one dtype, width and origin.
-
+        fields: names out of :data:`tape2048.batches.FIELDS`, and names of columns. A column has values
+            ``[B]`` or ``[B, D]``; ``bf16`` has its bits, ``u16``. All sessions of the rows need the column,
+            of one dtype, width and origin.
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
         augment: ``"d4"`` applies a random symmetry of the square to each row's board, moves and masks, drawn
@@ -211,103 +261,44 @@ class Batches:
         (1, 0)
     """
 
-    def __init__(
-        self,
-        source: Any,
-        batch_size: int = 4096,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        fields: Sequence[str] = ("tokens", "labels"),
-        thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
-        label_dtype: LabelDtype = "bool",
-        augment: Literal["d4"] | None = None,
-        drop_last: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        pool_rows: int | None = None,
-        pool_sessions: int | None = None,
-        extra: Mapping[str, Any] | None = None,
-        weight: str | None = None,
-        targets: str | None = None,
-    ) -> None:
+    def __init__(self, source: Any, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> None:
         self.batch_size = as_int("batch_size", batch_size)
-        self.seed = as_int("seed", seed)
-        self.pool_rows = None if pool_rows is None else as_int("pool_rows", pool_rows)
-        self.pool_sessions = None if pool_sessions is None else as_int("pool_sessions", pool_sessions)
         if self.batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; expected at least 1")
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed={seed}; expected 0 <= seed < 2**64")
-        if augment not in {None, "d4"}:
-            raise ValueError(f"augment={augment!r}; expected None or 'd4'")
         self.source = source
-        self.corpus: Any = source
-        cap = NO_CAP
-        if hasattr(source, "spread"):  # a capped corpus
-            self.corpus = source.corpus
-            firsts = source.firsts.astype(np.uint64)
-            cap = Cap(make_guide(source.starts), firsts, source.spread == "even", source.weights)
-        self._tables = tables_of(self.corpus)
-        self.shuffle = bool(shuffle)
-        self.augment = augment
-        self.drop_last = bool(drop_last)
-        self.rank, self.world_size = launched_ranks(rank, world_size)
+        self._options = options = _checked(DEFAULTS | options)
+        self.seed = options["seed"]
+        self.rank, self.world_size = launched_ranks(options["rank"], options["world_size"])
+        options |= {"rank": self.rank, "world_size": self.world_size}
+        self.shuffle, self.augment, self.drop_last = (
+            options["shuffle"], options["augment"], options["drop_last"],
+        )  # fmt: skip
+        self.pool_rows, self.pool_sessions = options["pool_rows"], options["pool_sessions"]
+        self._tiles = tuple(check_thresholds(options["thresholds"]).tolist())
         self.epoch = self.position = self.start = 0
-        self._parts: list[Batches] = []  # loaders of a mixture's sources
-        self._bases: list[int] = []  # of a mixture: see places
-        self._strides: list[int] = []
+        self._parts, self._strides = self._open()
+        # The places of a mixture's sources at ``start``.
+        self._bases = [0] * len(self._strides)
+        self.layout = self._parts[0].layout
+        self._buffers = BatchPool()
         # Where each served range started, and the position at its end.
         self._served: list[tuple[tuple[int, ...], int]] = []
         self._since = self.here
         self._handed_out = False
-        self.rows = len(source)
-        tiles = check_thresholds(thresholds)
-        self._tiles = tuple(tiles.tolist())
-        self.extra = dict(extra or {})
-        self.layout, columns = plan_fields(
-            self._tables, fields, tiles, label_dtype,
-            extra=self.extra, weight=weight, targets=targets, turned=augment is not None,
-        )  # fmt: skip
-        if weight:
-            check_weights(self._tables, next(each for each in columns if each.info.name == weight))
-        if "labels" in self.layout.fields and not targets:
-            warn_of_constants(self.corpus.run_labels(self._tiles)[self.corpus.row_counts > 0], self._tiles)
-        joins = self.shuffle and cap is NO_CAP if columns and self.pool_rows is None else None
-        self._gatherer = Gatherer(self._tables, self.layout.fields, tiles, cap, columns, joins=joins)
-        self._buffers = BatchPool()
-        self._pool = self._make_pool()
-        # All ranks together; with a pool, each serves as many as the rank with the fewest.
-        self._shared_rows = self.rows if self._pool is None else self._pool.rank_rows * self.world_size
-        rank_rows = self._shared_rows // self.world_size
-        if rank_rows == 0:
+        if not len(self):
+            rank_rows = self._shared_rows // self.world_size
+            msg = f"{rank_rows:,} rows a rank make no whole batch of {self.batch_size:,}"
+            hint = "a smaller batch_size" + ("" if self._strides else ", or drop_last=False")
+            raise EmptyCorpusError(msg, hint=hint)
+
+    def _open(self) -> tuple[list[Part], list[int]]:
+        """Open the sources; return them, and for a mixture the rows of each in a batch of all ranks."""
+        part = Part(self.source, self.batch_size, self._options, (self.rank, self.world_size))
+        self.corpus, self.rows, self._shared_rows = part.corpus, part.rows, part.shared_rows
+        if self._shared_rows < self.world_size:
             found = f"{self.rows:,} rows for {self.world_size} ranks"
             raise ConfigError(found, hint="fewer ranks, or a smaller pool")
-        if not len(self):
-            msg = f"{rank_rows:,} rows a rank make no whole batch of {self.batch_size:,}"
-            raise EmptyCorpusError(msg, hint="a smaller batch_size, or drop_last=False")
-
-    def _make_pool(self) -> PoolReader | None:
-        if self.pool_rows is None:
-            if self.pool_sessions is not None:
-                raise ValueError("pool_sessions needs pool_rows, the number of rows in a pool")
-            if self.shuffle and self._gatherer.fetches:
-                self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
-            return None
-        if not self.shuffle:
-            raise ValueError("pool_rows is for shuffle=True. The rows in order need no pool")
-        if self._tables.store.remote and "move" in self.layout.fields:
-            raise CorpusError(
-                "the field move reads neighbours of the pool's rows, not kept for sessions in a store",
-                hint='take "action", or leave pool_rows out',
-            )
-        return PoolReader(
-            self._gatherer,
-            self.rows,
-            pool_rows=self.pool_rows,
-            pool_sessions=self.pool_sessions,
-            ranks=(self.rank, self.world_size),
-        )
+        return [part], []
 
     def __len__(self) -> int:
         """Number of batches of this epoch on this rank, since ``start``."""
@@ -362,17 +353,13 @@ class Batches:
         return count
 
     def _fill(self, batch: Batch, epoch: int, _index: int, first: int, count: int) -> None:
-        # With a pool, each rank has its own order.
-        first = first + self.rank * count if self._pool is None else first // self.world_size
-        self._serve(batch, (self.seed, epoch), (first, count))
+        (part,) = self._parts
+        first = first // self.world_size if part.pooled else first + self.rank * count
+        self._serve(part, batch, (self.seed, epoch), (first, count))
 
-    def _serve(self, batch: Batch, epoch: tuple[int, int], places: tuple[int, int]) -> None:
-        """Fill a batch with the rows of some places, by first and number, of an epoch of a seed."""
-        keys, order = _keys_of(self.rows, *epoch, self.shuffle, bool(self.augment))
-        if self._pool is not None:
-            self._pool.fill(batch, epoch, places, order)
-        else:
-            self._gatherer.fill(order, places, batch, keys)
+    def _serve(self, part: Part, batch: Batch, epoch: tuple[int, int], places: tuple[int, int]) -> None:
+        order = order_of(part.rows, *epoch, self.shuffle, bool(self.augment))
+        part.serve(batch, order, epoch, places)
 
     def __iter__(self) -> Iterator[Batch]:
         """Serve the rest of this epoch, then go to the next; CorpusError if a mapped file was truncated."""
@@ -387,8 +374,8 @@ class Batches:
 
     def check_files(self) -> None:
         """Raise CorpusError if a mapped file that batches are read from was truncated."""
-        if self._gatherer.reads_rows or self._pool is not None:
-            self._tables.store.check_files()
+        for part in self._parts:
+            part.check_files()
 
     def begin(self) -> None:
         """Go to the next epoch if this loader has served the last batch of this one.
@@ -470,7 +457,7 @@ class Batches:
             raise StateError(f"no state of a loader: {error}") from error
         mine = self._state()
         free = {"seed", "epoch", "position", "start", "places", "rank", "batch_size"}
-        if self._pool is None or found.position == found.start == 0:
+        if self.pool_rows is None or found.position == found.start == 0:
             free.add("world_size")
         if found.version == _OTHER_SHUFFLE_VERSION and not found.shuffle:
             free.add("version")
@@ -515,7 +502,7 @@ class Batches:
         """
         seen: Batches = object.__new__(type(self))
         seen.__dict__.update(self.__dict__, layout=BatchLayout(("tokens", "run"), 0, "bool"), _served=[])
-        batch, parts = seen.buffer(), self._parts or [self]
+        batch, parts = seen.buffer(), self._parts
         runs = [np.zeros(len(part.corpus.runs), np.int64) for part in parts]
         names = ("sessions", "players", "stages", "labels")
         found: dict[str, Counter[Any]] = {name: Counter() for name in names}
@@ -538,8 +525,8 @@ class Batches:
             for session, count in zip(part.corpus.sessions, by_session.tolist(), strict=True):
                 found["sessions"][session.name] += count
                 found["players"][player_label(session.meta)] += count
-            by_label = by_run @ part.corpus.run_labels(part._tiles)  # noqa: SLF001 - of this class
-            found["labels"].update(dict(zip(part._tiles, by_label.tolist(), strict=True)))  # noqa: SLF001
+            by_label = by_run @ part.corpus.run_labels(self._tiles)
+            found["labels"].update(dict(zip(self._tiles, by_label.tolist(), strict=True)))
         rows = 0
         for (_, position, start, *_), end in ranges:
             shares = self._shares_from(start)
@@ -571,24 +558,20 @@ class Batches:
         return facts_table("Batches", facts, {"of this epoch": self.position / max(len(self), 1)})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the settings and the position; unpickling opens the rest again."""
-        names = (
-            "source batch_size shuffle seed augment drop_last rank world_size pool_rows pool_sessions extra"
-        )
-        settings = {name: getattr(self, name) for name in names.split()}
-        layout = self.layout
-        settings |= {"fields": layout.fields, "thresholds": self._tiles, "label_dtype": layout.label_dtype}
-        settings |= {"weight": layout.weight, "targets": layout.targets}
-        return {"settings": settings, "position": self.here, "handed_out": self._handed_out}
+        """Pickle the options and the position; unpickling opens the rest again."""
+        options = {**self._options, "seed": self.seed, "shuffle": self.shuffle, "augment": self.augment}
+        made = self.source, self.batch_size, options
+        return {"made": made, "position": self.here, "handed_out": self._handed_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state["settings"])  # type: ignore[misc]
+        source, batch_size, options = state["made"]
+        self.__init__(source, batch_size, **options)  # type: ignore[misc]
         self.go_to(*state["position"])
         self._handed_out = state["handed_out"]
 
 
 class MixedBatches(Batches):
-    """Batches of a mixture, made of a loader for each source; see :meth:`tape2048.Mixture.batches`.
+    """Batches of a mixture; see :meth:`tape2048.Mixture.batches`.
 
     Args:
         source: a mixture.
@@ -596,39 +579,31 @@ class MixedBatches(Batches):
         **options: as for :class:`Batches`; ``drop_last`` changes nothing, since all batches are whole.
     """
 
-    # The parts have the base class's arguments.
-    def __init__(self, source: Any, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> None:
-        self.source = self.corpus = source
-        self.batch_size = as_int("batch_size", batch_size)
-        self.rank, self.world_size = launched_ranks(options.get("rank"), options.get("world_size"))
-        self.pool_rows, self.pool_sessions = options.get("pool_rows"), options.get("pool_sessions")
-        self.drop_last, self._pool, self._handed_out = True, None, False
-        counts, self._parts = source.rows_of_batch(self.batch_size), []
-        self.extra = {name: list(arrays) for name, arrays in (options.get("extra") or {}).items()}
-        if any(len(arrays) != len(counts) for arrays in self.extra.values()):
+    def _open(self) -> tuple[list[Part], list[int]]:
+        mixture, options = self.source, self._options
+        counts = mixture.rows_of_batch(self.batch_size)
+        extra = options["extra"] or {}
+        if any(len(arrays) != len(counts) for arrays in extra.values()):
             raise ValueError(
                 f"extra: expected {len(counts)} arrays for each name, equal to the number of sources"
             )
-        for number, (one, share, rows) in enumerate(zip(source.sources, source.shares, counts, strict=True)):
-            own: Any = {**options, "rank": 0, "world_size": 1, "drop_last": False}
-            if self.pool_rows is not None:
-                own["pool_rows"] = int(self.pool_rows * share)
-            own["extra"] = {name: arrays[number] for name, arrays in self.extra.items()}
-            self._parts.append(Batches(one, rows, **own))
-        first = self._parts[0]
-        self.layout, self._tiles, self._buffers = first.layout, first._tiles, BatchPool()  # noqa: SLF001
-        self.seed, self.shuffle, self.augment = first.seed, first.shuffle, first.augment
-        if others := [part.layout for part in self._parts if part.layout != self.layout]:
-            raise CorpusError(f"the sources have different fields: {self.layout}, and {others[0]}")
-        self.rows = self._shared_rows = len(source)
-        self.epoch = self.position = self.start = 0
-        if not len(self):
-            msg = f"{self.rows:,} rows make no batch of {self.batch_size:,} on {self.world_size} ranks"
-            raise EmptyCorpusError(msg, hint="a smaller batch_size")
-        # Of each source: rows from a batch to this rank's next one, and its place at ``start``.
-        self._strides = [self.world_size * rows for rows in counts]
-        self._bases = [0] * len(counts)
-        self._served, self._since = [], self.here
+        parts = []
+        for number, (one, share, rows) in enumerate(
+            zip(mixture.sources, mixture.shares, counts, strict=True)
+        ):
+            own: BatchOptions = {
+                **options,
+                "pool_rows": None if self.pool_rows is None else int(self.pool_rows * share),
+                "extra": {name: arrays[number] for name, arrays in extra.items()},
+            }  # fmt: skip
+            parts.append(Part(one, rows, own, (0, 1)))
+            if parts[-1].layout != parts[0].layout:
+                raise CorpusError(
+                    f"the sources have different fields: {parts[0].layout}, and {parts[-1].layout}"
+                )
+        self.corpus, self.drop_last = mixture, True
+        self.rows = self._shared_rows = len(mixture)
+        return parts, [self.world_size * rows for rows in counts]
 
     def _fill(self, batch: Batch, epoch: int, index: int, _first: int, _count: int) -> None:
         turns, done = index * self.world_size + self.rank, 0
@@ -639,14 +614,29 @@ class MixedBatches(Batches):
                 turn, first = divmod(place, part.rows)
                 count = min(end - done, part.rows - first)
                 arrays = {name: array[done : done + count] for name, array in batch.arrays.items()}
-                part._serve(Batch(arrays, self.layout), (seed, turn), (first, count))  # noqa: SLF001
+                self._serve(part, Batch(arrays, self.layout), (seed, turn), (first, count))
                 done, place = done + count, place + count
         batch.rows = done
 
-    def check_files(self) -> None:
-        """Raise CorpusError if a mapped file that batches are read from was truncated."""
-        for part in self._parts:
-            part.check_files()
+
+def _checked(options: BatchOptions) -> BatchOptions:
+    """Return options of the expected types, and this process's rank; errors as for :class:`Batches`."""
+    own = options.copy()
+    own["seed"] = as_int("seed", options["seed"])
+    if not 0 <= own["seed"] < 1 << 64:
+        raise ValueError(f"seed={options['seed']}; expected 0 <= seed < 2**64")
+    if options["augment"] not in {None, "d4"}:
+        raise ValueError(f"augment={options['augment']!r}; expected None or 'd4'")
+    own["shuffle"], own["drop_last"] = bool(options["shuffle"]), bool(options["drop_last"])
+    if options["pool_sessions"] is not None:
+        own["pool_sessions"] = as_int("pool_sessions", options["pool_sessions"])
+        if options["pool_rows"] is None:
+            raise ValueError("pool_sessions needs pool_rows, the number of rows in a pool")
+    if options["pool_rows"] is not None:
+        own["pool_rows"] = as_int("pool_rows", options["pool_rows"])
+        if not own["shuffle"]:
+            raise ValueError("pool_rows is for shuffle=True. The rows in order need no pool")
+    return own
 
 
 def launched_ranks(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:

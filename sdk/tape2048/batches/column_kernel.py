@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.batches.fields import ColumnEntries
+from tape2048.batches.plan import ColumnEntries
 from tape2048.game.rules import SYMMETRY_MOVES
 from tape2048.jit.intrinsics import (
     keep,
@@ -32,6 +32,7 @@ A_MOVE = U64(255)
 
 _LINE = U64(64)
 _COLUMN_BYTES = U64(8 * len(ColumnEntries._fields))
+_LINE_AT, _ORIGINS, _STRIDE, _SIZE, _MOVES, _MAPPED = range(len(ColumnEntries._fields))
 
 
 @register_jitable
@@ -52,32 +53,50 @@ def prefetch_last_line(first: Any, last: Any, near: Any) -> None:
 
 
 @register_jitable
-def locate_columns(chunk: Any, count: Any, tables: Any) -> None:
-    """Compute the addresses of the rows' values in each column."""
-    for c in range(tables.column_count):
-        at = tables.columns + c * _COLUMN_BYTES
-        line, origins, stride = word(at, 0), word(at, 1), word(at, 5)
-        index = chunk.base if word(at, 4) else chunk.number
-        out = chunk.columns + c * U64(8 * CHUNK)
-        if origins:
-            for k in range(count):
-                keep(out, k, word(origins, word(chunk.segment, k)) + word(index, k) * stride)
-        else:
-            for k in range(count):
-                keep(out, k, line + word(index, k) * stride)
+def locate(numbers: Any, segments: Any, count: Any, where: Any, out: Any) -> None:
+    """Compute addresses of rows from their numbers, as ``origin + number * stride``.
+
+    ``where``: the origin if it is equal in all segments, else 0; a table of the origin in each segment; a
+    table of the stride in each segment, or 0; and the stride without that table.
+    """
+    line, origins, strides, stride = where
+    if line:
+        for k in range(count):
+            keep(out, k, line + word(numbers, k) * stride)
+        return
+    if strides:
+        for k in range(count):
+            segment = word(segments, k)
+            keep(out, k, word(origins, segment) + word(numbers, k) * word(strides, segment))
+        return
+    for k in range(count):
+        keep(out, k, word(origins, word(segments, k)) + word(numbers, k) * stride)
 
 
 @register_jitable
-def prefetch_columns(chunk: Any, count: Any, tables: Any, wants: Any) -> None:
+def locate_columns(chunk: Any, count: Any, plan: Any) -> None:
+    """Compute the addresses of the rows' values in each column."""
+    for c in range(plan.column_count):
+        at = plan.columns + c * _COLUMN_BYTES
+        numbers = chunk.base if word(at, _MAPPED) else chunk.number
+        where = word(at, _LINE_AT), word(at, _ORIGINS), U64(0), word(at, _STRIDE)
+        locate(numbers, chunk.segment, count, where, chunk.columns + c * U64(8 * CHUNK))
+
+
+@register_jitable
+def prefetch_columns(chunk: Any, count: Any, plan: Any, wants: Any) -> None:
     """Prefetch rows' values in all columns; in a pool, the lines that the prefetch of rows leaves out."""
-    if not tables.pool:
-        for c in range(tables.column_count):
+    if not plan.pool.count:
+        for c in range(plan.column_count):
             _prefetch_spans(
-                chunk.columns + c * U64(8 * CHUNK), U64(0), count, word(tables.columns + c * _COLUMN_BYTES, 2)
+                chunk.columns + c * U64(8 * CHUNK),
+                U64(0),
+                count,
+                word(plan.columns + c * _COLUMN_BYTES, _SIZE),
             )
-    elif _LINE % tables.pool_stride or not (wants.rows or wants.boards):
-        lead = U64(0) if tables.packed else wants.lead
-        _prefetch_spans(chunk.board if tables.packed else chunk.row, lead, count, tables.pool_stride - lead)
+    elif _LINE % plan.pool.stride or not (wants.rows or wants.boards):
+        lead = U64(0) if plan.packed else wants.lead
+        _prefetch_spans(chunk.board if plan.packed else chunk.row, lead, count, plan.pool.stride - lead)
 
 
 @register_jitable
@@ -119,15 +138,15 @@ def _copy_values(table: Any, at: Any, count: Any, out: Any, size: Any) -> None:
 
 
 @register_jitable
-def write_columns(chunk: Any, rows: Any, tables: Any, key: Any, outs: Any) -> None:
+def write_columns(chunk: Any, rows: Any, plan: Any, key: Any, outs: Any) -> None:
     """Copy the values of a chunk's rows. A loop of a constant size is faster."""
     first, count = rows
-    for c in range(tables.column_count):
-        entry = tables.columns + c * _COLUMN_BYTES
-        size, moves = word(entry, 2), word(entry, 3)
+    for c in range(plan.column_count):
+        entry = plan.columns + c * _COLUMN_BYTES
+        size, moves = word(entry, _SIZE), word(entry, _MOVES)
         table, at = chunk.columns + c * U64(8 * CHUNK), U64(0)
-        if tables.pool:
-            table, at = chunk.board if tables.packed else chunk.row, word(entry, 0)
+        if plan.pool.count:
+            table, at = chunk.board if plan.packed else chunk.row, word(entry, _LINE_AT)
         stride = word(outs, 2 * c + 1)
         out = word(outs, 2 * c) + first * stride, stride
         if key and moves:

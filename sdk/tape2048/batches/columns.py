@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.batches.column_kernel import A_MOVE
-from tape2048.batches.fields import FIELDS, BatchLayout, ColumnEntries, check_fields
+from tape2048.batches.fields import BatchLayout, check_fields
+from tape2048.batches.plan import ColumnEntries
 from tape2048.errors import ColumnError, CorpusError
+from tape2048.formats.fields import FIELDS
 from tape2048.rows.row_map import address_of, line_of
 from tape2048.session.columns import COLUMN_DTYPES, ColumnInfo, Located, check_column_name
 
@@ -167,4 +169,4 @@ def _entries(
     moves = 0
     if info.facts["moves"]:
         moves = int(A_MOVE) if info.width is None else info.numpy_dtype.itemsize
-    return ColumnEntries(line, origins, info.row_bytes, moves, mapped, stride or info.row_bytes)
+    return ColumnEntries(line, origins, stride or info.row_bytes, info.row_bytes, moves, mapped)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.threads import map_ordered
-from tape2048.batches import gather_kernel
 from tape2048.batches.columns import plan_fields
-from tape2048.batches.fields import FIELDS, Batch, Order, floats_of
-from tape2048.batches.gatherer import NO_KEYS, Gatherer
+from tape2048.batches.fields import Batch, floats_of
+from tape2048.batches.gatherer import Gatherer
+from tape2048.batches.order import Order
 from tape2048.errors import ConfigError
+from tape2048.formats.fields import FIELDS
 from tape2048.rows.boards import no_bits
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def mark_rows(
     if gatherer.reads_rows:
         tables.store.check_files()
     starts = tables.rowmap.run_starts.astype(np.int64)
-    rows, order = int(starts[-1]), np.array(Order(gather_kernel.STRAIGHT), np.uint64)
+    rows, order = int(starts[-1]), Order.straight()
     words = no_bits(rows)
 
     def mark(first: int) -> None:
@@ -215,7 +216,7 @@ def mark_rows(
         if fields:
             batch = Batch.allocate(layout, end - first)
             with gatherer.hold(first, end):  # fill holds the sessions that a thread reads
-                gatherer.fill(order, (first, end - first), batch, NO_KEYS)
+                gatherer.fill(order, (first, end - first), batch)
             halves = {name: floats_of(batch, name) for name in layout.halves}
             values |= {**{name: batch[name] for name in fields}, **halves}
         found = condition.rows(values, end - first)

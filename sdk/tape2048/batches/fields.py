@@ -1,9 +1,4 @@
-"""Fields of a batch, their types, the buffers that the gather fills, and the arguments of its kernel.
-
-A call with 26 arrays takes 14 us before it does anything, with five 2 us. A batch takes 50 to 100. The arrays
-of a view do not change, so their addresses are written once into one array. :class:`PlanEntries`,
-:class:`Order` and :class:`Outputs` define the order of its entries.
-"""
+"""Batches: the types of their fields, and the buffers that the gather fills."""
 
 from __future__ import annotations
 
@@ -18,37 +13,16 @@ import numpy as np
 
 from tape2048.base.drawing import Drawing, boards_html
 from tape2048.base.text import counted, facts_table
+from tape2048.formats.fields import FIELDS
 from tape2048.rows.row_map import address_of
-from tape2048.session.columns import BUILT_IN_FIELDS, ColumnInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tape2048.session.columns import ColumnInfo
+
 #: Labels as truth values of a byte, or as 0.0 and 1.0 for a loss.
 LabelDtype: TypeAlias = Literal["bool", "float32"]
-
-#: Dtype of the fields that have the same shape in all batches: a value, or for ``tokens`` 16, in each row.
-_PLAIN = {
-    "tokens": np.uint8,
-    "weight": np.float32,
-    "row": np.int64,
-    "run": np.uint32,
-    "step": np.uint32,
-    "action": np.uint8,
-    "legal": np.uint8,
-    "move": np.uint8,
-    "symmetry": np.uint8,
-    "steps_left": np.uint32,
-    "score": np.uint32,
-    "highest": np.uint8,
-    "seed": np.uint64,
-}
-
-#: The names of the built-in fields of a batch. All others are columns.
-FIELDS = BUILT_IN_FIELDS
-
-#: The fields that are facts of the row's game, which ``Gatherer.finish`` adds.
-GAME_FIELDS = frozenset({"steps_left", "score", "highest", "seed"})
 
 
 class BatchLayout(NamedTuple):
@@ -74,8 +48,8 @@ class BatchLayout(NamedTuple):
         """Return dtype and shape of a row's entry in a field."""
         if field == "labels":
             return np.dtype(self.label_dtype), (self.thresholds,)
-        if field in _PLAIN:
-            return np.dtype(_PLAIN[field]), (16,) if field == "tokens" else ()
+        if (found := FIELDS.get(field)) is not None:
+            return np.dtype(found.dtype), () if found.width is None else (found.width,)
         info = next(info for info in self.columns if info.name == field)
         return info.numpy_dtype, info.shape[1:]
 
@@ -128,62 +102,22 @@ def check_fields(
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     unknown = [name for name in names if not isinstance(name, str) or (known and name not in known)]
     if unknown or not names or len(set(names)) != len(names):
-        expected = f"{known or FIELDS}{'' if known else ' or columns'}"
+        expected = f"{known or tuple(FIELDS)}{'' if known else ' or columns'}"
         raise ValueError(f"fields={names!r}; expected one or more of {expected}, each once")
     if label_dtype not in get_args(LabelDtype):
         raise ValueError(f"label_dtype={label_dtype!r}; expected one of {get_args(LabelDtype)}")
     return names
 
 
-#: The entries of a plan, ``u64``, most of them addresses (0: there is no such table).
-#:
-#: ``limit`` bounds the numbers of the view's rows, and ``rows`` the numbers of the map's rows. ``packed`` is
-#: 1 where boards are served as words. ``exponents`` are by segment, so most batches need no run; ``weights``
-#: by range of the cap.
-#: ``patterns`` has a row's labels for each exponent, as the bytes of a word; 0 if they do not fit.
-PlanEntries = namedtuple(  # noqa: PYI024 - forty entries of one type, u64
-    "PlanEntries",
-    "limit entries starts shift line address strides packed board_line board run end rows row_bytes "
-    "words ranks samples cap_entries cap_starts cap_firsts cap_shift cap_evenly pool pool_firsts "
-    "pool_shift pool_rows pool_stride labels exponents thresholds threshold_count patterns weights "
-    "tape runs run_bytes columns column_count",
-)
-
-#: A column of a plan, ``u64``, in the table ``columns``.
-#:
-#: ``line`` is the address of row 0, or ``origins`` a table of that address for each segment; in a pool, it is
-#: the place in the pool's row. ``size`` is the bytes of a row. ``moves`` is the bytes of a move's value if a
-#: row has a value for each move, ``A_MOVE`` where a row is the number of a move, and else 0. ``mapped`` is 1
-#: where rows have their number in the map, not the view. ``stride`` is the bytes from a row to the next one.
-ColumnEntries = namedtuple("ColumnEntries", "line origins size moves mapped stride")  # noqa: PYI024 - all u64
-
-
-class Order(NamedTuple):
-    """The entries of an order, ``u64``.
-
-    Attributes:
-        kind: ``gather_kernel.STRAIGHT``, SHUFFLED or LISTED.
-        listed: address of the listed places, ``i64``.
-        cap_key: key of the capped rows.
-        symmetry_key: key of the symmetries. 0 leaves boards unchanged.
-    """
-
-    kind: Any
-    listed: Any = 0
-    cap_key: Any = 0
-    symmetry_key: Any = 0
-
-
-#: The entries of a target: addresses of C-ordered arrays, 0 for an output that is not wanted.
+#: The entries of a target, ``u64``: addresses of C-ordered arrays, 0 for an output that is not wanted.
 #:
 #: ``records`` u8[B, row_bytes] and ``boards`` u64[B] have ``stride`` bytes from one to the next; ``flags``
-#: bool[B, T] and ``targets`` f32[B, T] are labels. The others as the fields of a batch. Two entries for each
+#: bool[B, T] and ``targets`` f32[B, T] are labels. The others are fields of the batch. Two entries for each
 #: of the plan's columns follow: the address of its first value, and the bytes from a row to the next one.
-Outputs = namedtuple(  # noqa: PYI024 - fourteen: one more than 16 takes 0.3 us
-    "Outputs",
-    "records tokens flags targets weight row run step action legal move symmetry boards stride",
-    defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-)
+_OUTPUTS = ["records", "boards", "stride", "flags", "targets"]
+_OUTPUTS += [name for name, field in FIELDS.items() if field.make is None and field.dtype is not None]
+_named: Any = namedtuple  # noqa: PYI024 - names from FIELDS, which no type checker knows
+Outputs = _named("Outputs", _OUTPUTS, defaults=[0] * len(_OUTPUTS))
 
 
 class Batch(Mapping[str, "NDArray[Any]"]):
@@ -212,7 +146,8 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     """
 
     __slots__ = (
-        "_arrays", "_columns", "_targets", "_unused", "_words", "capacity", "layout", "owners", "rows",
+        "_arrays", "_columns", "_made", "_targets", "_unused", "_words", "capacity", "layout", "owners",
+        "rows",
     )  # fmt: skip
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> None:
@@ -236,18 +171,16 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         # Views of an array refer to the array that owns the memory.
         self.owners = [array if array.base is None else array.base for array in self._arrays.values()]
         self._unused = 0  # references while only a pool has the batch
-        outputs = (_PLAIN.keys() - GAME_FIELDS) & self._arrays.keys()
-        self._targets = {name: self._arrays[name] for name in outputs}
+        built_in = {name: FIELDS[name] for name in layout.fields if name in FIELDS}
+        self._targets = {name: self._arrays[name] for name in built_in if name in Outputs._fields}
         if "labels" in self._arrays and not layout.targets:
             self._targets["flags" if layout.label_dtype == "bool" else "targets"] = self._arrays["labels"]
-        # The row names an invalid weight; run and step lead to the facts of the game.
-        for name, users in (
-            ("row", {layout.weight and "weight"}),
-            ("run", GAME_FIELDS),
-            ("step", {"steps_left"}),
-        ):
-            if not users.isdisjoint(layout.fields):
-                self._targets.setdefault(name, layout.empty(name, self.capacity))
+        self._made = {name: field for name, field in built_in.items() if field.make is not None}
+        needed = {name for field in self._made.values() for name in field.needs}
+        if layout.weight and "weight" in built_in:
+            needed.add("row")  # which the error of an invalid weight names
+        for name in needed:
+            self._targets.setdefault(name, layout.empty(name, self.capacity))
         # Columns that serve only as weights or targets are not fields.
         self._columns = {
             name: arrays[name] if name in arrays else layout.empty(name, self.capacity)
@@ -361,6 +294,19 @@ def floats_of(batch: Batch, name: str) -> NDArray[np.float32]:
     if name in batch.layout.halves:
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values.astype(np.float32, copy=False)
+
+
+def make_fields(batch: Batch, runs: NDArray[np.void]) -> None:
+    """Write the fields that are computed from other fields and the view's run table."""
+    for name, field in batch._made.items():  # noqa: SLF001 - of this module
+        if field.make is not None:
+            batch[name][:] = field.make(runs, *(output_of(batch, need) for need in field.needs))
+
+
+def output_of(batch: Batch, name: str) -> NDArray[Any]:
+    """Return the current rows of a field that the kernel has written, even if the caller did not want it."""
+    values: NDArray[Any] = batch._targets[name][: batch.rows]  # noqa: SLF001 - of this module
+    return values
 
 
 def words_of(batch: Batch, row: int = 0) -> NDArray[np.uint64]:

@@ -14,6 +14,7 @@ crash.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +23,16 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from tape2048.batches.column_kernel import (
     CHUNK,
+    locate,
     locate_columns,
     prefetch_columns,
     prefetch_last_line,
     turn_of,
     write_columns,
 )
-from tape2048.batches.fields import Order, Outputs, PlanEntries
+from tape2048.batches.fields import Outputs
+from tape2048.batches.order import LISTED, SHUFFLED, OrderEntries
+from tape2048.batches.plan import PLAN_WORDS, read_plan
 from tape2048.batches.shuffle import fill_permuted
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.game.moves import UNKNOWN, recover_move
@@ -61,13 +65,14 @@ from tape2048.rows.boards import (
     LACKS,
     MOVE,
     RUN,
+    STEP,
     board_in,
     board_of,
     entry_of,
     layout_of,
     nearest,
-    step_in,
 )
+from tape2048.rows.buffers import CORPUS_RUN_DTYPE
 from tape2048.rows.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048.tape.codec import step_checked, step_forward
 
@@ -83,8 +88,11 @@ _BOARDS, _ROWS = U64(8 * CHUNK), U64(16 * CHUNK)
 _ROW_SHIFT = U64(5)
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
 _ACTION = U64(STEP_DTYPE.itemsize)
+_RUN_BYTES, _RUN_ID = U64(CORPUS_RUN_DTYPE.itemsize), U64(CORPUS_RUN_DTYPE.fields["id"][1])  # type: ignore[index]
 
-_BOARD_BYTES = U64(BOARD_BYTES)
+
+# LLVM prefers to inline functions of many arguments, such as a plan, and these functions take few.
+_inlined: Callable[[Callable[..., Any]], Any] = register_jitable(forceinline=True)
 
 
 class Chunk(NamedTuple):
@@ -123,31 +131,37 @@ class Wants(NamedTuple):
     taped: Any
 
 
-@register_jitable
-def run_of(tables: Any, segment: Any) -> Any:
+@_inlined
+def run_of(rows: Any, segment: Any) -> Any:
     """Return the ordinal of a segment's run."""
-    return load32(tables.run + (segment << U64(2)))
+    return load32(rows.run + (segment << U64(2)))
 
 
-@register_jitable
-def stride_of(tables: Any, segment: Any) -> Any:
+@_inlined
+def stride_of(rows: Any, segment: Any) -> Any:
     """Return the bytes from a segment's row to the next one."""
-    return word(tables.strides, segment) if tables.strides else tables.row_bytes
+    return word(rows.strides, segment) if rows.strides else rows.row_bytes
 
 
-@register_jitable
-def _draw(number: Any, share: Any, tables: Any, cap_key: Any) -> Any:
+@_inlined
+def _segment_of(number: Any, guide: Any) -> Any:
+    """Return the range of a guide that a number is in."""
+    return find(number, guide.entries, guide.starts, guide.shift)
+
+
+@_inlined
+def _draw(number: Any, share: Any, cap: Any, cap_key: Any) -> Any:
     """Return the row of a capped number, which is of a range, in this epoch; see ``tape2048.Capped``."""
-    begin = word(tables.cap_starts, share)
+    begin = word(cap.guide.starts, share)
     slot = number - begin
-    taken = word(tables.cap_starts, share + U64(1)) - begin
-    first = word(tables.cap_firsts, share)
-    rows = word(tables.cap_firsts, share + U64(1)) - first
+    taken = word(cap.guide.starts, share + U64(1)) - begin
+    first = word(cap.firsts, share)
+    rows = word(cap.firsts, share + U64(1)) - first
     if rows == taken:
         return first + slot
     key = mix(cap_key + share)
     turn = high64(key, rows)
-    if tables.cap_evenly:
+    if cap.evenly:
         return first + (slot * rows + turn) // taken
     low = slot * rows // taken
     size = (slot + U64(1)) * rows // taken - low
@@ -155,25 +169,25 @@ def _draw(number: Any, share: Any, tables: Any, cap_key: Any) -> Any:
     return first + (row - rows if row >= rows else row)
 
 
-@register_jitable
-def _unmask(number: Any, tables: Any) -> Any:
+@_inlined
+def _unmask(number: Any, mask: Any) -> Any:
     """Return the ``number``-th row (from 0) of the map with its bit set."""
     sample = number >> U64(9)
-    low, high = word(tables.samples, sample), word(tables.samples, sample + U64(1))
+    low, high = word(mask.samples, sample), word(mask.samples, sample + U64(1))
     while low < high:  # the last block with at most `number` bits set before it
         middle = (low + high + U64(1)) >> U64(1)
-        if word(tables.ranks, middle) <= number:
+        if word(mask.ranks, middle) <= number:
             low = middle
         else:
             high = middle - U64(1)
-    rest = number - word(tables.ranks, low)
+    rest = number - word(mask.ranks, low)
     at = low << U64(3)
-    bits = word(tables.words, at)
+    bits = word(mask.words, at)
     count = popcount(bits)
     while rest >= count:
         rest -= count
         at += U64(1)
-        bits = word(tables.words, at)
+        bits = word(mask.words, at)
         count = popcount(bits)
     return (at << U64(6)) + popcount(select_bit(bits, rest) - U64(1))
 
@@ -193,90 +207,69 @@ def _within(numbers: Any, count: Any, limit: Any) -> Any:
 
 
 @register_jitable
-def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
+def _take_from_pool(chunk: Any, count: Any, plan: Any) -> Any:
     """Turn slots of a pool into row addresses and numbers; return how many slots are in the pool."""
-    count = _within(chunk.number, count, tables.pool_rows)
+    pool = plan.pool
+    count = _within(chunk.number, count, pool.count)
     for k in range(count):
         slot = word(chunk.number, k)
-        keep(chunk.board if tables.packed else chunk.row, k, tables.pool + slot * tables.pool_stride)
-        within = slot & ((U64(1) << tables.pool_shift) - U64(1))
-        keep(chunk.number, k, word(tables.pool_firsts, slot >> tables.pool_shift) + within)
+        keep(chunk.board if plan.packed else chunk.row, k, pool.rows + slot * pool.stride)
+        within = slot & ((U64(1) << pool.shift) - U64(1))
+        keep(chunk.number, k, word(pool.firsts, slot >> pool.shift) + within)
     return count
 
 
 @register_jitable
-def _locate(chunk: Any, count: Any, where: Any, out: Any) -> None:
-    """Compute addresses from numbers in the map.
-
-    ``where``: address of number 0 if all are adjacent, else 0; a table of that address for each segment; a
-    table of the bytes of an element in each segment, or 0; and these bytes without that table.
-    """
-    line, origins, sizes, size = where
-    if line:
-        for k in range(count):
-            keep(out, k, line + word(chunk.base, k) * size)
-        return
-    if sizes:
-        for k in range(count):
-            segment = word(chunk.segment, k)
-            keep(out, k, word(origins, segment) + word(chunk.base, k) * word(sizes, segment))
-        return
-    for k in range(count):
-        keep(out, k, word(origins, word(chunk.segment, k)) + word(chunk.base, k) * size)
-
-
-@register_jitable
-def _exponent(base: Any, tables: Any) -> Any:
+def _exponent(base: Any, plan: Any) -> Any:
     """Return the exponent of the highest tile of a row's game, by the row's segment."""
-    return load8(tables.exponents + find(base, tables.entries, tables.starts, tables.shift))
+    return load8(plan.labels.exponents + _segment_of(base, plan.rows.guide))
 
 
 @register_jitable
-def _label(chunk: Any, count: Any, tables: Any) -> None:
+def _label(chunk: Any, count: Any, plan: Any) -> None:
     """Look up the exponents of the rows' games; see ``row_map`` for the label guide."""
-    shift = tables.shift
-    if not tables.labels:
+    shift = plan.rows.guide.shift
+    if not plan.labels.guide:
         for k in range(count):
-            keep(chunk.exponent, k, _exponent(word(chunk.base, k), tables))
+            keep(chunk.exponent, k, _exponent(word(chunk.base, k), plan))
         return
     for k in range(count):
         base = word(chunk.base, k)
-        entry = load32(tables.labels + ((base >> shift) << U64(2)))
+        entry = load32(plan.labels.guide + ((base >> shift) << U64(2)))
         later = base & ((U64(1) << shift) - U64(1)) >= entry >> LABEL_BOUNDARY
         exponent = (entry >> LABEL_LATER if later else entry) & LABEL_EXPONENT_MAX
         if (entry >> LABEL_WALK) & U64(1):
-            exponent = _exponent(base, tables)
+            exponent = _exponent(base, plan)
         keep(chunk.exponent, k, exponent)
 
 
 @register_jitable
-def _resolve(chunk: Any, count: Any, tables: Any, cap: Any) -> Any:
+def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
     """Turn places into numbers in the view and in the map; return how many are within the view.
 
     ``cap``: its key, and the address for the weights of the drawn rows, or 0.
     """
     cap_key, weight = cap
-    if tables.pool:
-        count = _take_from_pool(chunk, count, tables)
-    count = _within(chunk.number, count, tables.limit)
-    if tables.cap_entries:
+    if plan.pool.count:
+        count = _take_from_pool(chunk, count, plan)
+    count = _within(chunk.number, count, plan.limit)
+    if plan.cap.guide.entries:
         for k in range(count):
-            share = find(word(chunk.number, k), tables.cap_entries, tables.cap_starts, tables.cap_shift)
-            keep(chunk.segment, k, share)
+            keep(chunk.segment, k, _segment_of(word(chunk.number, k), plan.cap.guide))
         for k in range(count):
-            keep(chunk.number, k, _draw(word(chunk.number, k), word(chunk.segment, k), tables, cap_key))
+            keep(chunk.number, k, _draw(word(chunk.number, k), word(chunk.segment, k), plan.cap, cap_key))
         if weight:
             for k in range(count):
-                stands_for = load32(tables.weights + (word(chunk.segment, k) << U64(2)))
+                stands_for = load32(plan.cap.weights + (word(chunk.segment, k) << U64(2)))
                 store32_at(weight + (k << U64(2)), stands_for)
-    if tables.words:
+    if plan.rows.mask.words:
         for k in range(count):
-            keep(chunk.base, k, _unmask(word(chunk.number, k), tables))
+            keep(chunk.base, k, _unmask(word(chunk.number, k), plan.rows.mask))
     return count
 
 
 @register_jitable
-def _find_sources(chunk: Any, count: Any, tables: Any) -> None:
+def _find_sources(chunk: Any, count: Any, plan: Any) -> None:
     """Find from where rows on tape are decoded, and prefetch it.
 
     A row that follows on the one before it in the chunk needs only that row's board. Every 32nd row is
@@ -284,7 +277,7 @@ def _find_sources(chunk: Any, count: Any, tables: Any) -> None:
     """
     before = U64(0)
     for k in range(count):
-        row, entry = word(chunk.row, k), entry_of(tables.tape, word(chunk.segment, k))
+        row, entry = word(chunk.row, k), entry_of(plan.rows.tape.segments, word(chunk.segment, k))
         layout = layout_of(entry)
         if layout:
             keep(chunk.board, k, row + word(layout, BOARD))
@@ -305,27 +298,28 @@ def _find_sources(chunk: Any, count: Any, tables: Any) -> None:
 
 
 @register_jitable
-def look_up(chunk: Any, count: Any, tables: Any, cap: Any, wants: Any) -> Any:
+def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
     """Fill the wanted tables of a chunk from its places; ``cap`` as for :func:`_resolve`.
 
     Returns:
         The number of leading places within the view.
     """
-    count = _resolve(chunk, count, tables, cap)
+    count, rows = _resolve(chunk, count, plan, cap), plan.rows
     if wants.segments:
         for k in range(count):
-            segment = find(word(chunk.base, k), tables.entries, tables.starts, tables.shift)
-            keep(chunk.segment, k, segment)
+            keep(chunk.segment, k, _segment_of(word(chunk.base, k), plan.rows.guide))
     if wants.labels:
-        _label(chunk, count, tables)
-    if (wants.rows or wants.taped) and not tables.pool:
-        _locate(chunk, count, (tables.line, tables.address, tables.strides, tables.row_bytes), chunk.row)
-    if wants.boards and tables.board:
-        _locate(chunk, count, (tables.board_line, tables.board, U64(0), _BOARD_BYTES), chunk.board)
+        _label(chunk, count, plan)
+    if (wants.rows or wants.taped) and not plan.pool.count:
+        where = rows.line, rows.address, rows.strides, rows.row_bytes
+        locate(chunk.base, chunk.segment, count, where, chunk.row)
+    if wants.boards and rows.board and not plan.pool.count:
+        where = rows.board_line, rows.board, U64(0), U64(BOARD_BYTES)
+        locate(chunk.base, chunk.segment, count, where, chunk.board)
     if wants.taped:
-        _find_sources(chunk, count, tables)
-    if tables.column_count and not tables.pool:
-        locate_columns(chunk, count, tables)
+        _find_sources(chunk, count, plan)
+    if plan.column_count and not plan.pool.count:
+        locate_columns(chunk, count, plan)
     return count
 
 
@@ -362,7 +356,7 @@ def _known_board(chunk: Any, k: Any, layout: Any) -> Any:
 
 
 @register_jitable
-def decode_chunk(chunk: Any, count: Any, tables: Any, wants: Any, scratch: Any) -> Any:
+def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) -> Any:
     """Decode the rows of a chunk that are on tape, or of another layout.
 
     Afterwards, ``chunk.source`` of these rows is the address of the row's byte, ``chunk.board`` that of its
@@ -375,7 +369,7 @@ def decode_chunk(chunk: Any, count: Any, tables: Any, wants: Any, scratch: Any) 
     boards = scratch + _BOARDS
     left = bad = U64(0)
     for k in range(count):
-        entry = entry_of(tables.tape, word(chunk.segment, k))
+        entry = entry_of(plan.rows.tape.segments, word(chunk.segment, k))
         if word(entry, FIRST) and word(chunk.source, k):
             board, wrong = _known_board(chunk, k, layout_of(entry))
             bad = max(bad, U64(wrong) * (word(chunk.base, k) + U64(1)))
@@ -396,20 +390,20 @@ def decode_chunk(chunk: Any, count: Any, tables: Any, wants: Any, scratch: Any) 
             keep(scratch, kept, k)
             kept += U64(source != word(chunk.row, k))
         left = kept
-    following = _follow(chunk, count, tables, boards)
+    following = _follow(chunk, count, plan, boards)
     for k in range(count):
-        entry = entry_of(tables.tape, word(chunk.segment, k))
+        entry = entry_of(plan.rows.tape.segments, word(chunk.segment, k))
         if word(entry, FIRST):
             keep(chunk.board, k, boards + (U64(k) << U64(3)))
             if wants.rows:
                 row = scratch + _ROWS + (U64(k) << _ROW_SHIFT)
-                _make_row(chunk, k, tables, entry, row)
+                _make_row(chunk, k, plan, entry, row)
                 keep(chunk.row, k, row)
     return bad or following
 
 
 @register_jitable
-def _follow(chunk: Any, count: Any, tables: Any, boards: Any) -> Any:
+def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
     """Decode the rows that follow on the one before them, in all parts of the chunk by turns.
 
     Returns as :func:`decode_chunk`.
@@ -417,7 +411,9 @@ def _follow(chunk: Any, count: Any, tables: Any, boards: Any) -> Any:
     bad = U64(0)
     for within in range(U64(1), U64(PART)):
         for k in range(within, count, U64(PART)):
-            if word(entry_of(tables.tape, word(chunk.segment, k)), FIRST) and not word(chunk.source, k):
+            if word(entry_of(plan.rows.tape.segments, word(chunk.segment, k)), FIRST) and not word(
+                chunk.source, k
+            ):
                 row = word(chunk.row, k)
                 board, wrong = step_checked(word(boards, k - U64(1)), load8(row - U64(1)))
                 if wrong:
@@ -428,19 +424,18 @@ def _follow(chunk: Any, count: Any, tables: Any, boards: Any) -> Any:
 
 
 @register_jitable
-def _make_row(chunk: Any, k: Any, tables: Any, entry: Any, row: Any) -> None:
+def _make_row(chunk: Any, k: Any, plan: Any, entry: Any, row: Any) -> None:
     at, layout = word(chunk.source, k), layout_of(entry)
-    store64_at(row, load64(tables.runs + run_of(tables, word(chunk.segment, k)) * tables.run_bytes))
+    store64_at(
+        row, load64(plan.rows.tape.runs + run_of(plan.rows, word(chunk.segment, k)) * _RUN_BYTES + _RUN_ID)
+    )
     step, move = at - word(entry, FIRST), U64(0)
     if layout:
-        step, move = step_in(at, layout), word(layout, MOVE)
+        step, move = load32(at + word(layout, STEP)), word(layout, MOVE)
     store32_at(row + _STEP, step)
     unpack_symmetry(load64(word(chunk.board, k)), row + EXPS, U64(0))
     store8_at(row + _ACTION, load8(at + move) & U64(3) if move != LACKS else U64(0))
 
-
-#: Sources of a batch's places: consecutive places, the epoch's permutation, or the caller's list.
-STRAIGHT, SHUFFLED, LISTED = U64(0), U64(1), U64(2)
 
 _ONE = U64(0x3F800000)  # the bits of the float 1
 
@@ -451,18 +446,18 @@ _EXPS_LAST = EXPS + U64(15)
 _LATER = U64(8)
 _WITHIN = U64(CHUNK - 1)
 
-_TABLE_ENTRIES = len(PlanEntries._fields)
-_ORDER_ENTRIES = len(Order._fields)
+_ORDER_ENTRIES = len(OrderEntries._fields)
 _OUTPUT_ENTRIES = len(Outputs._fields)
 
 _CHUNKS = 2
 _CHUNK_WORDS = (len(Chunk._fields) - 1) * CHUNK
 
+_read_plan: Any = register_jitable(read_plan)
 _entries: Any = to_fixed_tuple  # an intrinsic, called without the typing context that its signature names
 
 
 @register_jitable
-def _chunk(scratch: Any, ordinal: Any, tables: Any, columns: Any) -> Any:
+def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any) -> Any:
     table = U64(8 * CHUNK)
     turn = ordinal % U64(_CHUNKS)
     number = scratch + turn * U64(8 * _CHUNK_WORDS)
@@ -471,25 +466,26 @@ def _chunk(scratch: Any, ordinal: Any, tables: Any, columns: Any) -> Any:
     exponent = segment + table
     row = exponent + table
     board = row + table
-    columns += turn * tables.column_count * table
-    base = base if tables.words else number
+    columns += turn * plan.column_count * table
+    base = base if plan.rows.mask.words else number
     return Chunk(number, base, segment, exponent, row, board, board + table, columns)
 
 
 @register_jitable
-def _wants(tables: Any, out: Any) -> Any:
+def _wants(plan: Any, out: Any) -> Any:
+    pooled = plan.pool.count
     of_board = out.tokens or out.legal or out.boards
-    boards = of_board and tables.packed
-    rows = out.records or out.step or out.action or out.move or (of_board and not tables.packed)
-    taped = tables.tape and not tables.pool and (rows or (boards and not tables.board))
-    away = (rows and not (tables.line or tables.pool)) or (boards and not (tables.board_line or tables.pool))
-    segments = away or taped or out.run or (tables.column_count and not tables.pool)
+    boards = of_board and plan.packed
+    rows = out.records or out.step or out.action or out.move or (of_board and not plan.packed)
+    taped = plan.rows.tape.segments and not pooled and (rows or (boards and not plan.rows.board))
+    away = not pooled and ((rows and not plan.rows.line) or (boards and not plan.rows.board_line))
+    segments = away or taped or out.run or (plan.column_count and not pooled)
     labels = out.flags or out.targets
     # Few outputs need a row's first twelve bytes, which may be in another line. A move needs the next row
     # too.
     lead = U64(0) if out.records or out.step or out.move else EXPS
-    last = _EXPS_LAST + (tables.row_bytes if out.move else U64(0))
-    if tables.pool and tables.column_count:
+    last = _EXPS_LAST + (plan.rows.row_bytes if out.move else U64(0))
+    if pooled and plan.column_count:
         last = lead  # the columns request the rest
     return Wants(segments, labels, rows, lead, last, boards, taped)
 
@@ -546,78 +542,76 @@ def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
             copy_symmetry(word(chunk.row, k) + EXPS, target + (k << U64(4)), nothing)
 
 
-@register_jitable
-def _write_labels(chunk: Any, count: Any, tables: Any, target: Any) -> None:
+@_inlined
+def _write_labels(chunk: Any, count: Any, labels: Any, target: Any) -> None:
     """Write a byte for each threshold: a row's bytes as one word, of which the next rows overwrite the rest.
 
     The last rows, and more than eight thresholds, go one threshold at a time: an inner loop over few is slow.
     """
-    width = tables.threshold_count
+    width = labels.count
     rest = U64(0)
-    if tables.patterns and count > U64(8):
+    if labels.patterns and count > U64(8):
         rest = count - U64(8)
         for k in range(rest):
-            store64_at(target + k * width, word(tables.patterns, word(chunk.exponent, k)))
+            store64_at(target + k * width, word(labels.patterns, word(chunk.exponent, k)))
     for t in range(width):
-        threshold = load8(tables.thresholds + t)
+        threshold = load8(labels.thresholds + t)
         for k in range(rest, count):
             store8_at(target + k * width + t, U64(word(chunk.exponent, k) >= threshold))
 
 
 @register_jitable
-def _write_targets(chunk: Any, count: Any, tables: Any, target: Any) -> None:
-    width = tables.threshold_count
+def _write_targets(chunk: Any, count: Any, labels: Any, target: Any) -> None:
+    width = labels.count
     for t in range(width):
-        threshold = load8(tables.thresholds + t)
+        threshold = load8(labels.thresholds + t)
         for k in range(count):
             at = target + ((k * width + t) << U64(2))
             store32_at(at, _ONE if word(chunk.exponent, k) >= threshold else U64(0))
 
 
-@register_jitable
-def _step_of(row: Any, layout: Any) -> Any:
-    return step_in(row, layout) if layout else load32(row + _STEP)
-
-
-@register_jitable
-def _following(base: Any, segment: Any, address: Any, tables: Any, layout: Any) -> Any:
+@_inlined
+def _following(base: Any, segment: Any, address: Any, rows: Any, layout: Any) -> Any:
     """Return the address of the row one step after a row of a file, 0 if that was not recorded.
 
     It is the next row in the view, or else in memory: a view may end in the middle of a run.
     """
-    run_at = word(layout, RUN) if layout else U64(0)
-    step = _step_of(address, layout) + U64(1)
-    if base + U64(1) < tables.rows:
-        after = find(base + U64(1), tables.entries, tables.starts, tables.shift)
-        there = word(tables.address, after) + (base + U64(1)) * stride_of(tables, after)
-        same = run_of(tables, after) == run_of(tables, segment)
-        if same and _step_of(there, layout) == step:
+    run_at, step_at = U64(0), _STEP
+    if layout:
+        run_at, step_at = word(layout, RUN), word(layout, STEP)
+    step = load32(address + step_at) + U64(1)
+    if base + U64(1) < rows.rows:
+        after = _segment_of(base + U64(1), rows.guide)
+        there = word(rows.address, after) + (base + U64(1)) * stride_of(rows, after)
+        same = run_of(rows, after) == run_of(rows, segment)
+        if same and load32(there + step_at) == step:
             return there
-    there = address + stride_of(tables, segment)
-    inside = there < word(tables.end, segment)
-    if inside and load32(there + run_at) == load32(address + run_at) and _step_of(there, layout) == step:
+    there = address + stride_of(rows, segment)
+    inside = there < word(rows.end, segment)
+    if inside and load32(there + run_at) == load32(address + run_at) and load32(there + step_at) == step:
         return there
     return U64(0)
 
 
-@register_jitable
-def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> None:
+@_inlined
+def _write_moves(chunk: Any, count: Any, plan: Any, key: Any, target: Any) -> None:
+    rows, tape = plan.rows, plan.rows.tape.segments
     for k in range(count):
         base = word(chunk.base, k)
-        segment = find(base, tables.entries, tables.starts, tables.shift)
+        segment = _segment_of(base, rows.guide)
         # Not the chunk's address: a pool has the row, but not the next one.
-        address = word(tables.address, segment) + base * stride_of(tables, segment)
+        address = word(rows.address, segment) + base * stride_of(rows, segment)
         move, layout = U64(UNKNOWN), U64(0)
-        if tables.tape:
-            layout = layout_of(entry_of(tables.tape, segment))
+        if tape:
+            layout = layout_of(entry_of(plan.rows.tape.segments, segment))
         if layout and word(layout, MOVE) != LACKS:
             move = load8(address + word(layout, MOVE))
-        elif tables.tape and not layout and word(entry_of(tables.tape, segment), FIRST):
-            if address + U64(1) < word(entry_of(tables.tape, segment), END):
-                board = load64(word(chunk.board, k)) if not tables.pool else board_of(word(chunk.row, k))
+        elif tape and not layout and word(entry_of(plan.rows.tape.segments, segment), FIRST):
+            if address + U64(1) < word(entry_of(plan.rows.tape.segments, segment), END):
+                board = load64(word(chunk.board, k)) if not plan.pool.count else board_of(word(chunk.row, k))
                 move = recover_move(board, step_forward(board, load8(address)))
         else:
-            there = _following(base, segment, address, tables, layout)
+            there = _following(base, segment, address, rows, layout)
             if there and layout:
                 move = recover_move(board_in(address, layout)[0], board_in(there, layout)[0])
             elif there:
@@ -650,42 +644,42 @@ def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> Non
 
 
 @register_jitable
-def _write_words(chunk: Any, count: Any, first: Any, tables: Any, out: Any) -> None:
+def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> None:
     """Write the outputs that need no row, and packed boards."""
     for k in range(count):
         at = first + k
         if out.boards:
-            board = load64(word(chunk.board, k)) if tables.packed else board_of(word(chunk.row, k))
+            board = load64(word(chunk.board, k)) if plan.packed else board_of(word(chunk.row, k))
             store64_at(out.boards + at * out.stride, board)
         if out.row:
             keep(out.row, at, word(chunk.number, k))
         if out.run:
-            store32_at(out.run + (at << U64(2)), run_of(tables, word(chunk.segment, k)))
-        if out.weight and not tables.weights:  # else they were written when the rows were drawn
+            store32_at(out.run + (at << U64(2)), run_of(plan.rows, word(chunk.segment, k)))
+        if out.weight and not plan.cap.weights:  # else they were written when the rows were drawn
             store32_at(out.weight + (at << U64(2)), _ONE)
 
 
 @register_jitable
-def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
+def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> None:
     """Write the outputs of the first of two chunks; ``rows``: its first index in the batch, and its count."""
     chunk, _, wants = chunks
     first, count = rows
     if out.tokens:
         _write_tokens(chunks, count, key, out.tokens + (first << U64(4)))
     if out.flags:
-        _write_labels(chunk, count, tables, out.flags + first * tables.threshold_count)
+        _write_labels(chunk, count, plan.labels, out.flags + first * plan.labels.count)
     if out.targets:
-        _write_targets(chunk, count, tables, out.targets + first * tables.threshold_count * U64(4))
+        _write_targets(chunk, count, plan.labels, out.targets + first * plan.labels.count * U64(4))
     if out.records:
-        _write_records(chunk, count, tables.row_bytes, out.stride, out.records + first * out.stride)
+        _write_records(chunk, count, plan.rows.row_bytes, out.stride, out.records + first * out.stride)
     if out.row or out.run or out.weight or out.boards:
-        _write_words(chunk, count, first, tables, out)
+        _write_words(chunk, count, first, plan, out)
     if out.legal:
         _write_legal(chunk, count, key, wants.boards, out.legal + first)
     if out.step or out.action or out.symmetry:
         _write_by_row(chunk, count, first, key, out)
     if out.move:
-        _write_moves(chunk, count, tables, key, out.move + first)
+        _write_moves(chunk, count, plan, key, out.move + first)
 
 
 @register_jitable
@@ -696,7 +690,7 @@ def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None
 
 
 @kernel
-def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
+def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
     """Write a batch.
 
     Returns:
@@ -704,13 +698,13 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
         number, -1 - the number in the map of a row before which its tape has a step that the rules do not
         allow.
     """
-    tables = PlanEntries(*_entries(plan, _TABLE_ENTRIES))
-    order = Order(*_entries(order_words, _ORDER_ENTRIES))
+    plan = _read_plan(_entries(words, PLAN_WORDS))
+    order = OrderEntries(*_entries(order_words, _ORDER_ENTRIES))
     out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
     key = order.symmetry_key
-    wants = _wants(tables, out)
+    wants = _wants(plan, out)
     own = _CHUNKS * _CHUNK_WORDS + CHUNK + SCRATCH_WORDS
-    memory = np.empty(np.int64(own) + np.int64(tables.column_count * U64(_CHUNKS * CHUNK)), np.uint64)
+    memory = np.empty(np.int64(own) + np.int64(plan.column_count * U64(_CHUNKS * CHUNK)), np.uint64)
     columns, outs = (
         U64(memory.ctypes.data) + U64(8 * own),
         U64(out_words.ctypes.data) + U64(8 * _OUTPUT_ENTRIES),
@@ -722,8 +716,8 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
     place, total = U64(places[0]), U64(places[1])
     begin, ordinal = U64(0), U64(0)
     while begin < total or looked_up:
-        chunk = _chunk(scratch, ordinal, tables, columns)
-        before = _chunk(scratch, ordinal + U64(1), tables, columns)
+        chunk = _chunk(scratch, ordinal, plan, columns)
+        before = _chunk(scratch, ordinal + U64(1), plan, columns)
         wanted = min(U64(CHUNK), total - begin)
         if order.kind == SHUFFLED:
             at = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
@@ -731,22 +725,22 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
         else:
             _number(order, place, begin, chunk.number, wanted)
         weight = out.weight + (begin << U64(2)) if out.weight else U64(0)
-        within = look_up(chunk, wanted, tables, (order.cap_key, weight), wants)
+        within = look_up(chunk, wanted, plan, (order.cap_key, weight), wants)
         # The loops that write tokens prefetch the next chunk's.
         spread = out.tokens and looked_up
-        _prefetch(chunk, within, wants, not spread, tables.packed or not spread)
+        _prefetch(chunk, within, wants, not spread, plan.packed or not spread)
         if within < wanted:
             total = begin + within
         if looked_up and wants.taped:
-            bad = decode_chunk(before, looked_up, tables, wants, decoded)
+            bad = decode_chunk(before, looked_up, plan, wants, decoded)
             if bad:
                 total = U64(0) - bad
                 break
-        if tables.column_count and out_words.shape[0] > _OUTPUT_ENTRIES:
-            prefetch_columns(chunk, within, tables, wants)
-            write_columns(before, (begin - looked_up, looked_up), tables, key, outs)
+        if plan.column_count and out_words.shape[0] > _OUTPUT_ENTRIES:
+            prefetch_columns(chunk, within, plan, wants)
+            write_columns(before, (begin - looked_up, looked_up), plan, key, outs)
         if looked_up:
-            _write((before, chunk, wants), (begin - looked_up, looked_up), tables, key, out)
+            _write((before, chunk, wants), (begin - looked_up, looked_up), plan, key, out)
         begin += within
         looked_up = within
         ordinal += U64(1)

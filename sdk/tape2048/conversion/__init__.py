@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from tape2048.conversion.auditing import Audit as Audit, Check as Check, audit as audit
+    from tape2048.conversion.auditing import Audit as Audit, AuditCheck as AuditCheck, audit as audit
     from tape2048.conversion.dataset_build import (
         Built as Built,
         append_dataset as append_dataset,

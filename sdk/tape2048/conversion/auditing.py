@@ -43,7 +43,7 @@ _RULES, _SCORES, _STARTS, _ROWS = "moves, merges, spawns", "scores", "starts", "
 _FACTS = 17
 
 
-class Check(NamedTuple):
+class AuditCheck(NamedTuple):
     """A check: its sample, whether it passed (None: not checked), its p-value, and the p-value after Holm."""
 
     name: str
@@ -61,7 +61,7 @@ class Audit(NamedTuple):
     verdict: str
     games: int
     moves: int
-    checks: list[Check]
+    checks: list[AuditCheck]
     skipped: list[SkippedRun]
 
 
@@ -164,11 +164,13 @@ def _examine(found: SourceRun) -> Examined:
     return found._replace(error=error), rule, counts, key
 
 
-def _rules(broken: dict[str, tuple[int, str]], games: int, scores: int, ends: int, ended: int) -> list[Check]:
-    def rule(name: str, sample: int, what: str) -> Check:
+def _rules(
+    broken: dict[str, tuple[int, str]], games: int, scores: int, ends: int, ended: int
+) -> list[AuditCheck]:
+    def rule(name: str, sample: int, what: str) -> AuditCheck:
         count, first = broken.get(name, (0, ""))
         text = f"{count:,} of {sample:,} games {what}{first and f' ({first})'}"
-        return Check(name, sample, not count if sample else None, text if sample else "not checked")
+        return AuditCheck(name, sample, not count if sample else None, text if sample else "not checked")
 
     checks = [
         rule(_RULES, games, "break the rules"),
@@ -176,12 +178,12 @@ def _rules(broken: dict[str, tuple[int, str]], games: int, scores: int, ends: in
         rule(_STARTS, games, "start with fewer than two tiles"),
     ]
     text = f"{ended:,} of {ends:,} games end without a legal move, {ends - ended:,} break off"
-    checks.append(Check("ends", ends, True if ends else None, text if ends else "not checked"))
+    checks.append(AuditCheck("ends", ends, True if ends else None, text if ends else "not checked"))
     count, first = broken.get(_ROWS, (0, ""))
-    return [*checks, Check(_ROWS, count, None, f"not checked: {first}")] if count else checks
+    return [*checks, AuditCheck(_ROWS, count, None, f"not checked: {first}")] if count else checks
 
 
-def _tests(counts: NDArray[np.int64]) -> list[Check]:
+def _tests(counts: NDArray[np.int64]) -> list[AuditCheck]:
     (spawns, fours), (starts, in_starts) = counts[2:16, 16:].sum(axis=0), counts[16, 16:]
     samples = {
         "share of 4s": np.array([spawns - fours, fours]),
@@ -195,7 +197,7 @@ def _tests(counts: NDArray[np.int64]) -> list[Check]:
         shares = np.array([0.9, 0.1]) if "4s" in name else np.full(k, 1 / k)
         expected = sample * shares
         if expected.min() < EXPECTED_MIN:
-            checks.append(Check(name, sample, None, f"not checked: {sample:,} spawns are too few"))
+            checks.append(AuditCheck(name, sample, None, f"not checked: {sample:,} spawns are too few"))
             continue
         worst = int(np.argmax(np.abs(observed - expected) / expected))
         what = name if "4s" in name else f"share of spawns in cell {worst + 1} of {k} empty cells"
@@ -203,7 +205,7 @@ def _tests(counts: NDArray[np.int64]) -> list[Check]:
         statistic = float(((observed - expected) ** 2 / expected).sum())
         # The tiles of a start board are in different cells, which lowers the variance to 14/15.
         p = chi_square_p(statistic * 15 / 14 if k == 16 else statistic, k - 1)
-        checks.append(Check(name, sample, ok=True, text=text, p=p))
+        checks.append(AuditCheck(name, sample, ok=True, text=text, p=p))
     tests = sorted((check.p, i) for i, check in enumerate(checks) if check.p is not None)
     p_holm = 0.0
     for rank, (p, i) in enumerate(tests):

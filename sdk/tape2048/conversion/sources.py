@@ -18,7 +18,6 @@ from tape2048.base.threads import map_ordered
 from tape2048.errors import (
     MagicError,
     MaintenanceError,
-    MissingPathError,
     NotASessionError,
     ReplayError,
     TapeError,
@@ -26,9 +25,9 @@ from tape2048.errors import (
 from tape2048.formats.dataset_layout import METADATA_DB, SkippedRun
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.registry import FORMATS, load_function
-from tape2048.io.reading import reading
+from tape2048.io.reading import first_bytes, reading
 from tape2048.runs import jsonl, parquet
-from tape2048.runs.files import JSONL_GZ, find_run_files, first_bytes, read_run_file
+from tape2048.runs.files import JSONL_GZ, find_run_files, read_run_file
 from tape2048.runs.run import Run, check_rules, until_win
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class RunSource:
         return map_ordered(job, self._groups(), workers)
 
 
-class Reading(NamedTuple):
+class SessionReading(NamedTuple):
     """How runs of sessions are read: the arguments of :func:`open_source`."""
 
     replayer: Replayer | None = None
@@ -186,7 +185,7 @@ def open_source(
     where = Path(path)
     kind = kind_of(where)
     read = load_function(FORMATS[_FORMATS.get(kind, kind)].reader)
-    source: RunSource = read(where, kind, Reading(replayer, lossy, final_boards, values))
+    source: RunSource = read(where, kind, SessionReading(replayer, lossy, final_boards, values))
     return source
 
 
@@ -194,8 +193,6 @@ def kind_of(path: Path) -> str:
     """Return the kind of a path, see :class:`RunSource`; errors as :func:`open_source`."""
     with reading(path):
         is_directory = path.is_dir()
-        if not is_directory and not path.exists():
-            raise MissingPathError("no such file or directory", path=path)
     if is_directory:
         from tape2048.session.directory import is_dataset, is_session, list_names
         from tape2048.session.session import sessions
@@ -232,7 +229,7 @@ def _numbered(
     return RunSource(path, kind, count, groups, read)
 
 
-def read_files(path: Path, kind: str, _: Reading) -> RunSource:
+def read_files(path: Path, kind: str, _: SessionReading) -> RunSource:
     """Open a run's file, or a directory of them."""
     files = [path] if kind == "run" else find_run_files(path)
 
@@ -242,7 +239,7 @@ def read_files(path: Path, kind: str, _: Reading) -> RunSource:
     return _numbered(path, kind, len(files), lambda i: str(files[i]), read)
 
 
-def read_lines(path: Path, kind: str, _: Reading) -> RunSource:
+def read_lines(path: Path, kind: str, _: SessionReading) -> RunSource:
     """Open JSON lines with a run in each."""
 
     def groups() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
@@ -253,13 +250,13 @@ def read_lines(path: Path, kind: str, _: Reading) -> RunSource:
     return RunSource(path, kind, count, groups, lambda line: (jsonl.parse_line(line[1], path, line[0]),))
 
 
-def read_parquet(path: Path, kind: str, _: Reading) -> RunSource:
+def read_parquet(path: Path, kind: str, _: SessionReading) -> RunSource:
     """Open Parquet with a run in each row."""
     count, groups = parquet.count_rows(path), functools.partial(parquet.row_groups, path)
     return RunSource(path, kind, count, groups, lambda row: (parquet.parse_row(row, path),))
 
 
-def read_pack(path: Path, kind: str, _: Reading) -> RunSource:
+def read_pack(path: Path, kind: str, _: SessionReading) -> RunSource:
     """Open a pack."""
     from tape2048.packs.reader import PackReader
 
@@ -267,7 +264,7 @@ def read_pack(path: Path, kind: str, _: Reading) -> RunSource:
     return _numbered(path, kind, len(pack), lambda i: f"{path}: entry {i}", lambda i: (pack[i],))
 
 
-def read_rows(path: Path, kind: str, _: Reading) -> RunSource:
+def read_rows(path: Path, kind: str, _: SessionReading) -> RunSource:
     """Open a pack.dat or a data set."""
     from tape2048.datasets.dataset import Dataset
     from tape2048.datasets.packdat import DataPack
@@ -277,7 +274,7 @@ def read_rows(path: Path, kind: str, _: Reading) -> RunSource:
     return _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
 
 
-def read_sessions(path: Path, kind: str, how: Reading) -> RunSource:
+def read_sessions(path: Path, kind: str, how: SessionReading) -> RunSource:
     """Open a session, or a directory of sessions."""
     from tape2048.conversion.session_runs import move_values, session_run, with_values
     from tape2048.session.session import Session, sessions
@@ -313,7 +310,7 @@ def read_sessions(path: Path, kind: str, how: Reading) -> RunSource:
     return dataclasses.replace(source, columns=tuple(names))
 
 
-def _play_of(path: Path, how: Reading) -> Play | None:
+def _play_of(path: Path, how: SessionReading) -> Play | None:
     """Return the function that plays a session's games again; None without a replayable player, and on tape.
 
     Raises MaintenanceError if the player is needed for moves and ``lossy`` is not set, and ReplayError if it

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048.conversion.sources import SESSIONS, RunSource, SourceRun, kind_of, open_source
+from tape2048.conversion.sources import SESSIONS, RunSource, SourceRun, open_source
 from tape2048.datasets.dataset import refuse_empty
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
@@ -138,8 +138,6 @@ def convert(
         >>> done.kind, done.runs, done.lost
         ('pack', 2, {})
     """
-    if not isinstance(source, RunSource):
-        kind_of(Path(source))  # first: a missing source matters more than the target's name
     kind = target_of(target, to)
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):

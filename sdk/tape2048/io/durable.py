@@ -391,16 +391,18 @@ class Draft:
                 return fd
         return -1
 
-    def publish(self, *, exchange: bool = False) -> None:
+    def publish(self, *, exchange: bool = False, durable: bool = True) -> None:
         """Flush the directory, rename it to the target, and flush the parent directory.
 
         With ``exchange``, it replaces a target, which is removed at the end of the block; without, an
-        existing target is a NameTakenError.
+        existing target is a NameTakenError. Without ``durable``, nothing is flushed.
         """
-        fsync_dir(self.path)
+        if durable:
+            fsync_dir(self.path)
         (rename_exchange if exchange else rename_noreplace)(self.path, self._target)
         self._published = not exchange
-        fsync_dir(self._target.parent)
+        if durable:
+            fsync_dir(self._target.parent)
 
     def __exit__(self, *_: object) -> None:
         if not self._published:

@@ -176,6 +176,12 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
             os.close(fd)
 
 
+def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
+    """Read the first bytes of a regular file; fewer if it is shorter."""
+    with open_regular(path) as fd:
+        return os.pread(fd, count, 0)
+
+
 def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLike[str]) -> None:
     """Fill a contiguous array with the file's bytes from ``offset`` on; ``path`` is for errors."""
     view = into.view(np.uint8).reshape(-1).data

@@ -40,7 +40,7 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -528,7 +528,6 @@ def save_network(
     path: str | os.PathLike[str],
     *,
     compress: bool = True,
-    interrupted: Callable[[], bool] = lambda: False,
 ) -> int:
     """Write a network's file and replace any file at ``path``; return its size in bytes.
 
@@ -537,11 +536,9 @@ def save_network(
         path: of the file.
         compress: whether to compress files below :data:`EXPANDED_BYTES_MAX`. Larger files are never
             compressed.
-        interrupted: called about once a second while the network is compressed; true ends the call.
 
     Raises:
         StorageError: the operating system refused. The old file stays.
-        KeyboardInterrupt: ``interrupted()`` was true. The old file stays.
 
     Example:
         >>> from tape2048.ntuple import NetworkLayout, Network, load_network, save_network
@@ -549,7 +546,7 @@ def save_network(
         >>> load_network("empty.ntuple").layout.tuples
         ((0, 1, 2, 3),)
     """
-    parts = _parts(network, compress=compress, interrupted=interrupted)
+    parts = _parts(network, compress=compress)
     with publishing_file(path, replace=True) as file:
         file.writelines(parts)
         return file.tell()
@@ -560,35 +557,25 @@ def file_bytes(network: Network) -> int:
     return sum(len(part) for part in _parts(network, compress=True))
 
 
-def _parts(
-    network: Network, *, compress: bool, interrupted: Callable[[], bool] = lambda: False
-) -> Iterable[bytes | memoryview]:
+def _parts(network: Network, *, compress: bool) -> Iterable[bytes | memoryview]:
     layout = network.layout
     arrays = dict(zip(layout.names, layout.tables(network.table).values(), strict=True))
     parts = list(encode({**arrays, "scales": network.scales}, file_texts(FORMAT, layout, network.facts)))
     if not compress or sum(len(part) for part in parts) >= EXPANDED_BYTES_MAX:
         return parts
     if network.table.dtype == np.float32:
-        return compressed(parts, 1, interrupted)  # floats hardly repeat; -6 takes ten times as long
-    packed: dict[str, npt.NDArray[Any]] = {}
-    for name, entries in arrays.items():
-        if interrupted():
-            raise KeyboardInterrupt
-        packed[name] = _pack(entries)
+        return compressed(parts, 1)  # floats hardly repeat; -6 takes ten times as long
+    packed = {name: _pack(entries) for name, entries in arrays.items()}
     return encode({**packed, "scales": network.scales}, file_texts(SPARSE_FORMAT, layout, network.facts))
 
 
-def compressed(
-    parts: Iterable[bytes | memoryview], preset: int, interrupted: Callable[[], bool] = lambda: False
-) -> Iterator[bytes]:
+def compressed(parts: Iterable[bytes | memoryview], preset: int) -> Iterator[bytes]:
     """Compress part by part with xz: joined first, they would be in memory twice."""
     filters = [{**_FILTER, "preset": preset}]
     compressor = lzma.LZMACompressor(lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
     for part in parts:
         data = memoryview(part).cast("B")
         for begin in range(0, len(data), _COMPRESSED_BYTES):
-            if interrupted():
-                raise KeyboardInterrupt
             yield compressor.compress(data[begin : begin + _COMPRESSED_BYTES])
     yield compressor.flush()
 

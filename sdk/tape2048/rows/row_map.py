@@ -158,8 +158,10 @@ class RowMap(NamedTuple):
     strides: NDArray[np.uint64]  #: ``Segments.stride`` if a stride is not ``row_bytes``. Otherwise, empty
     run_starts: NDArray[np.uint64]  #: first row of each run in the view, and the number of rows, [R + 1]
     mask: RowMask
-    board: NDArray[np.uint64] = _NONE  #: address that packed board 0 would have in each segment, or empty
-    tape: TapeMap = NO_TAPE
+    board: NDArray[np.uint64]  #: address that packed board 0 would have in each segment, or empty
+    tape: TapeMap
+    line: int  #: address of row 0 if it is equal in all segments, and every stride is ``row_bytes``; else 0
+    board_line: int  #: address of packed board 0 if it is equal in all segments, else 0
 
     @classmethod
     def of(
@@ -179,18 +181,23 @@ class RowMap(NamedTuple):
         firsts = starts[:-1].astype(np.uint64)
         run_starts = starts[np.searchsorted(segments.run, np.arange(runs + 1))].astype(np.uint64)
         strides = segments.stride.astype(np.uint64)
+        address = segments.address - firsts * strides  # modulo 2**64, as the kernel adds it again
+        board = _NONE if boards is None else boards - firsts * _U64(BOARD_BYTES)
+        uneven = bool((strides != row_bytes).any() or len(tape.segments))
         return cls(
             rows=int(starts[-1]),
             row_bytes=row_bytes,
             guide=make_guide(starts),
-            address=segments.address - firsts * strides,  # modulo 2**64, as the kernel adds it again
+            address=address,
             run=segments.run.astype(np.uint32),
             end=segments.end,
-            strides=strides if (strides != row_bytes).any() or len(tape.segments) else _NONE,
+            strides=strides if uneven else _NONE,
             run_starts=run_starts,
             mask=NO_MASK,
-            board=_NONE if boards is None else boards - firsts * _U64(BOARD_BYTES),
+            board=board,
             tape=tape,
+            line=0 if uneven else line_of(address),
+            board_line=line_of(board),
         )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FormatError, MissingPathError, NotASessionError, StorageError
-from tape2048.io.reading import load_path, open_regular
+from tape2048.io.reading import load_path
 from tape2048.runs import a2run, jsonl
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, check_rules
@@ -50,12 +50,6 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
     if not found:
         raise NotASessionError(f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)}", path=root)
     return sorted(found, key=lambda path: [os.fsencode(part) for part in path.parts])
-
-
-def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
-    """Read the first bytes of a regular file; fewer if it is shorter."""
-    with open_regular(path) as fd:
-        return os.pread(fd, count, 0)
 
 
 def read_run_file(path: str | os.PathLike[str]) -> Run:

@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
+from tape2048.formats.fields import FIELDS
 from tape2048.formats.npy import open_shards, peek_header, read_header
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import path_exists
@@ -39,7 +40,6 @@ from tape2048.session.directory import list_names, rows_entry
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.formats.dataset_layout import Manifest as DatasetManifest
     from tape2048.formats.session import Manifest
     from tape2048.session.foreign import ForeignRows
 
@@ -49,12 +49,6 @@ COLUMN_DTYPES = {
     "i32": "<i4", "i64": "<i8", "f16": "<f2", "f32": "<f4", "f64": "<f8", "bf16": "<u2",
 }  # fmt: skip
 
-#: Fields of batches that need no column. No column can have these names.
-BUILT_IN_FIELDS = (
-    "tokens", "labels", "weight", "row", "run", "step", "action", "legal", "move", "symmetry", "steps_left",
-    "score", "highest", "seed",
-)  # fmt: skip
-
 _NAME = r"[a-z][a-z0-9_]{0,63}"
 _NPY = re.compile(rf"({_NAME})\.({'|'.join(COLUMN_DTYPES)})\.npy", re.ASCII)
 # Of other programs: float32, in the order of the files of rows.
@@ -63,8 +57,6 @@ _JSON = re.compile(rf"({_NAME})\.json", re.ASCII)
 _DRAFT = re.compile(rf"\.{_NAME}\.partial", re.ASCII)
 # A makers' command, which a hint may repeat.
 _COMMAND = re.compile(r"tape2048( [a-z]{1,20}){1,3}", re.ASCII)
-# Fields of rows with a value for each move.
-_OF_MOVES = frozenset({"branch_evs", "ev_values", "ev_q"})
 _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
     ("values", "best", "loss", "luck"), "tape2048 annotate"
 )
@@ -174,7 +166,7 @@ class Columns(Mapping[str, ColumnInfo]):
         self,
         places: tuple[Path, ...],
         rows: int,
-        manifest: Manifest | DatasetManifest | None,
+        manifest: Manifest | None,
         foreign: ForeignRows | None = None,
     ) -> None:
         self.places, self.rows, self.rows_entry = places, rows, rows_entry(manifest)
@@ -219,7 +211,7 @@ class Columns(Mapping[str, ColumnInfo]):
     def open(self, name: str) -> Located:
         """Map a column after all checks, wherever its rows are; errors as for ``Session.column``."""
         if self.foreign is not None and name in self._fields and name not in self._found:
-            rows = self.foreign.field(name)
+            rows = self.foreign.rows[name]
             return Located(self[name], self.foreign.paths[0], rows, self.foreign.places)
         if name not in self._found:
             check_column_name(name)
@@ -307,7 +299,7 @@ def shared_columns(sessions: Sequence[Columns]) -> tuple[dict[str, ColumnInfo], 
 
 def check_column_name(name: str) -> None:
     """Raise ValueError for a name that no column can have."""
-    if name in BUILT_IN_FIELDS:
+    if name in FIELDS:
         raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
     if re.fullmatch(_NAME, name, re.ASCII) is None or f"{name}.json" == MANIFEST:
         raise ValueError(f"column name {name!r}; expected a-z, then up to 63 of a-z, 0-9 and _")
@@ -339,7 +331,7 @@ def _is_info(path: Path) -> bool:
 
 def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
     path = place / f"{name}.json"
-    if name in BUILT_IN_FIELDS:
+    if name in FIELDS:
         message = f"{name!r} is a built-in field of batches; expected another name for a column"
         raise ColumnError(message, path=place / next(iter(files), path), hint="Rename the column's files.")
     if files and _EMBEDDINGS.fullmatch(files[0]):
@@ -368,9 +360,8 @@ def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
     found: dict[str, ColumnInfo] = {}
     types = {text: name for name, text in COLUMN_DTYPES.items() if name != "bf16"}
     layout = foreign.layout
-    named = () if layout.is_native else {*(layout.dtype.names or ())} - {*layout[1:]}
-    for name in (*named, *foreign.made):
-        each = layout.dtype[name] if name in named else foreign.type_made(name)
+    for name in () if layout.is_native else {*(layout.dtype.names or ())} - {*layout[1:]}:
+        each = layout.dtype[name]
         if each.base.str in types and each.ndim <= 1:
             with contextlib.suppress(ValueError):
                 check_column_name(name)
@@ -380,7 +371,7 @@ def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
 
 
 def _field_facts(name: str, path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = {"moves": True} if name in _OF_MOVES else {}
+    facts: dict[str, Any] = {"moves": True} if name == "branch_evs" else {}
     if path.exists():
         try:
             facts["names"] = msgspec.json.decode(read_path(path).tobytes())

@@ -64,7 +64,6 @@ from tape2048.io.durable import (
     open_fd,
     open_owned,
     remove_draft,
-    rename_noreplace,
     storage_errors,
     write_all,
     write_file,
@@ -380,7 +379,7 @@ class SessionCache:
                 (draft.path / MANIFEST).write_bytes(text)
                 if target.exists():
                     _discard(target)
-                rename_noreplace(draft.path, target)
+                draft.publish(durable=False)  # each reader compares it with its checksum
                 tell(size)
             return manifest, metadata
 
@@ -393,8 +392,11 @@ class SessionCache:
             target, lambda: _hold(target), lambda draft: self._fetch(store, name, manifest, draft)
         )
 
-    def _found(self, target: Path, find: Callable[[], T | None], fetch: Callable[[Draft], T]) -> T:
-        """Find something in the cache; otherwise fetch it, unless another process or thread does."""
+    def _found(self, target: Path, find: Callable[[], T | None], fetch: Callable[[Draft], T | None]) -> T:
+        """Find something in the cache; otherwise fetch it, unless another process or thread does.
+
+        None of either means that another process has removed it, and that this one starts again.
+        """
         while (found := find()) is None:
             with storage_errors(target, "writing it"), contextlib.ExitStack() as stack:
                 try:
@@ -402,11 +404,11 @@ class SessionCache:
                 except BusyError:
                     time.sleep(_LOOK_S)
                     continue
-                found = find()
-                return fetch(draft) if found is None else found
+                if (found := find() or fetch(draft)) is not None:
+                    return found
         return found
 
-    def _fetch(self, store: Store, name: str, manifest: Manifest, draft: Draft) -> Held:
+    def _fetch(self, store: Store, name: str, manifest: Manifest, draft: Draft) -> Held | None:
         remove_draft(self.directory / f".{name}.fetching")  # of an earlier release
         try:
             _, text = read_manifest(store, name)
@@ -424,10 +426,8 @@ class SessionCache:
                 hint="open the corpus again: the store's owner has removed sessions",
             ) from error
         with self._changing():  # no process makes room between the rename and the lock
-            rename_noreplace(draft.path, self.directory / name)
-            held = _hold(self.directory / name)
-        assert held is not None
-        return held
+            draft.publish()
+            return _hold(self.directory / name)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:

@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.bench.figures import CHECKOUT, RESULTS, ROUNDS_MIN, cpu_name, machine, number
-from tests.bench.recording import memory_dir
+from tests.bench.figures import CHECKOUT, RESULTS, ROUNDS_MIN, cpu_name, machine, memory_dir, number
 from tests.pages import table, with_parts
 
 from . import Peer, engines, loaders, recorders

@@ -10,7 +10,6 @@ import pytest
 from tape2048 import errors
 from tape2048_recorder.daemon import daemon as module
 from tape2048_recorder.daemon.daemon import (
-    FLOWING_S,
     HURRY_GRACE_S,
     LIMITS_INTERVAL_S,
     ROOM_GRACE_S,
@@ -137,18 +136,6 @@ def test_max_steps_counts_games_without_a_block() -> None:
     world.supervisor.rows_unconfirmed = 5
     world.daemon._check_limits(LIMITS_INTERVAL_S)
     assert world.daemon.reason == LIMIT
-
-
-def test_a_stopping_recorder_does_not_log_a_pause() -> None:
-    world = World(drain_timeout_s=7.0)
-    world.daemon.stop(LIMIT)
-    world.daemon._pause("the disk is full: 0 MB")
-    assert world.said[1:] == [
-        "warning: ending: the disk is full: 0 MB; finished games wait for room, at most 10 s"
-    ]
-    world.daemon._resume_if_flowing(1.0)
-    world.daemon._resume_if_flowing(1.0 + FLOWING_S)
-    assert len(world.said) == 2
 
 
 def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | None:

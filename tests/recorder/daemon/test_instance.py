@@ -66,12 +66,6 @@ def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) 
     mine.close()
 
 
-def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
-    (root / ".recorder" / "default.lock").write_bytes(b"")
-    with pytest.raises(BusyError, match="pid unknown"):
-        Instance(root, "default")
-
-
 def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
     with pytest.raises(StorageError, match=r"default\.lock: .*No locks available") as caught:
@@ -178,14 +172,6 @@ class TestGameProgress:
             memory.cover(next_id)
             assert mine.load_state(7).next_id >= next_id
 
-    def test_it_is_written_now_and_then(self, root: Path, mine: Instance) -> None:
-        memory = GameProgress(mine, RecorderConfig(seed=7))
-        files = set()
-        for next_id in range(1000):
-            memory.cover(next_id)
-            files.add((state_file(root).stat().st_ino, mine.load_state(7).next_id))
-        assert len({next_id for _, next_id in files}) <= 1 + 1000 // 50
-
     def test_a_random_seed_is_not_remembered(self, root: Path, mine: Instance) -> None:
         memory = GameProgress(mine, RecorderConfig())
         memory.cover(10**9)
@@ -220,15 +206,6 @@ def test_a_foreign_file_in_its_place_is_refused(root: Path, name: str, kind: str
         Instance(root, "default").load_state(1)
     assert caught.value.path == str(path)
     assert precious.read_text() == "mine"
-
-
-def test_what_a_killed_one_left_of_a_memory_goes(root: Path, mine: Instance) -> None:
-    mine.close()
-    drafts = [root / ".recorder" / f".{name}.json.4711.tmp" for name in ("default", "other")]
-    for draft in drafts:
-        draft.write_text("{")
-    mine.__init__(root, "default")  # type: ignore[misc]
-    assert [draft.exists() for draft in drafts] == [False, True], "another instance may be writing"
 
 
 def _make_again(root: Path) -> None:

@@ -20,7 +20,6 @@ from tape2048_recorder.daemon.daemon import LIVE, RELOAD_S, Reload, merged
 from tape2048_recorder.record_options import RecorderConfig
 
 from ..checks import Listener, assert_sessions_valid, run_table
-from ..lanes import batched
 from ..processes import PATIENCE_S, environment, wait_until
 
 #: Another value for each setting.
@@ -167,11 +166,10 @@ def test_a_higher_limit_restarts_finished_workers(root: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("player", ["greedy", f"python:{batched.__file__}:hashed"])
-def test_workers_follow_a_new_rotation(root: Path, tmp_path: Path, player: str) -> None:
+def test_workers_follow_a_new_rotation(root: Path, tmp_path: Path) -> None:
     """By age and by size: also where finished games would wait for minutes, or for a block to fill."""
     config = tmp_path / "recorder.toml"
-    text = f'player = "{player}"\nworkers = 1\nmin_free_mb = 0\nblock_rows = 4_000_000\nflush_s = 1_000\n'
+    text = 'player = "greedy"\nworkers = 1\nmin_free_mb = 0\nblock_rows = 4_000_000\nflush_s = 1_000\n'
     config.write_text(text)
 
     def rows() -> list[int]:

@@ -25,20 +25,17 @@ from tape2048.errors import (
     FleetError,
     NameTakenError,
     StorageError,
-    StoreError,
     TapeError,
 )
 from tape2048.io.objects import Store, open_store
 from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import Session, sessions
-from tape2048.settings.fields import settings_toml
 from tape2048_recorder.fleet import agent as agents, launching, plan as plans
 from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper, read_beat
 from tape2048_recorder.fleet.plan import (
     claim_lease,
     create_fleet,
     node_settings,
-    read_drain,
     read_plan,
     refuse_differences,
 )
@@ -249,24 +246,6 @@ def _recorded(spool: Spool, store: Store, tmp_path: Path) -> Path:
     return sessions(tmp_path / "elsewhere")[0]
 
 
-def test_a_recorder_reads_the_agent_s_settings(tmp_path: Path) -> None:
-    for changes in (
-        {},
-        {"player": "expectimax", "player_args": {"depth": 2}, "seed": 2**64 - 1, "lease": 5, "rotate_s": 0.5},
-        {"player": "python:m:f", "sampling": {"method": "softmax", "temperature": 0.5}, "max_games": 7},
-        {
-            "model_tag": "a",
-            "storage": "tape",
-            "out_dir": 'a "b" \\ c',
-            "spool_max_mb": 1000,
-            "record_action": True,
-        },
-    ):
-        config = RecorderConfig(**changes)  # type: ignore[arg-type]
-        (tmp_path / "r.toml").write_text(settings_toml(config))
-        assert load_config({}, {}, tmp_path / "r.toml").config == config
-
-
 @pytest.fixture(params=KINDS if os.environ.get("FULL_SWEEP") == "1" else KINDS[:1])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with store_url(request.param, tmp_path / "place") as url:
@@ -396,17 +375,6 @@ def test_silence_is_told_from_clock_skew(
     clock[0] += agents.LOST_S
     beat(1, 3, now)
     assert onlooker.look().lost == [f"node{lease} ({lease:06x})" for lease in (2, 3, 4, 5)]
-
-
-@pytest.mark.parametrize("key", ["drain.json", "agents/000001.json"])
-def test_a_fifo_in_the_store_blocks_nobody(store: Store, key: str) -> None:
-    Path(store.path("agents")).mkdir()
-    os.mkfifo(store.path(key))
-    if key == "drain.json":
-        with pytest.raises(StoreError, match="not a regular file"):
-            read_drain(store)
-    else:
-        assert Onlooker(store).look().unknown == [key]
 
 
 def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -> None:

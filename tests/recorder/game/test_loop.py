@@ -239,32 +239,6 @@ def test_games_that_have_not_begun_can_be_taken_back(begun: int) -> None:
     assert buffer.rows.tobytes() == whole(games=3).rows
 
 
-@pytest.mark.parametrize("rows", [1, 7, 100, 117, 1 << 13])
-@pytest.mark.parametrize("record_action", [False, True])
-def test_pieces_of_any_size_are_the_rows(
-    rows: int, record_action: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "_PIECE_ROWS", rows)
-    buffer = make_buffer(9, record_action=record_action, sample_rate=2)
-    play_into(buffer, player("random"), steps_max=1000)
-    assert buffer.in_play
-    pieces = [bytes(piece) for piece in buffer.pieces()]
-    row_bytes = buffer.dtype.itemsize
-    assert [len(piece) // row_bytes for piece in pieces[:-1]] == [rows] * (len(pieces) - 1)
-    expected = whole(games=9, record_action=record_action, sample_rate=2).rows
-    assert b"".join(pieces) == expected[: buffer.rows_finished * row_bytes]
-
-
-@pytest.mark.parametrize("size", [1, 117, 1 << 13])
-def test_pieces_of_a_tape_are_its_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "PIECE_BYTES", size)
-    buffer = make_buffer(9, storage="tape")
-    play_into(buffer, player("random"), steps_max=1000)
-    pieces = [bytes(piece) for piece in buffer.pieces()]
-    assert [len(piece) for piece in pieces[:-1]] == [size] * (len(pieces) - 1)
-    assert b"".join(pieces) == whole(games=9, storage="tape").rows[: buffer.rows_finished]
-
-
 def test_as_many_ids_as_seeds() -> None:
     buffer = make_buffer()
     with pytest.raises(ValueError, match="2 ids, 3 seeds"):

@@ -129,11 +129,12 @@ class Segment:
 
     def launch(self, *, goals: list[int], guides: list[int], beta: float = 1.0, kernel: Any = None) -> None:
         sums = [np.array(each or [2**63], U64) for each in (LAYOUT.stages, goals, guides)]
-        args = (
-            self.weights, self.rates, SLIDE, MERGE_SCORE, *sums, np.float32(max(goals, default=1e9)),
-            self.games, self.afterstates, self.rewards, self.tails, self.pools, self.tallies, self.results,
-            self.counts, self.errors, np.float32(beta), np.float32(0.5), True, True,
+        arrays = gpu_learner.DeviceArrays(
+            self.weights, self.rates, SLIDE, MERGE_SCORE, *sums, self.games, self.afterstates, self.rewards,
+            self.tails, self.pools, self.tallies, self.results, self.counts, self.errors,
         )  # fmt: skip
+        reward = np.float32(max(goals, default=1e9))
+        args = arrays, reward, np.float32(beta), np.float32(0.5), True, True
         if kernel is not None:
             kernel(*args)
             return

@@ -529,15 +529,6 @@ def test_metrics_are_written_every_ten_seconds_of_learning(
     assert open_files() == before
 
 
-def test_compression_can_be_interrupted(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train_player(small(moves=20_000), tmp_path, Seen(), threading.Event(), lambda: True)
-    assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, METRICS, NETWORK_F32}
-    trainer = train_player(small(moves=20_000), tmp_path, Seen(), threading.Event(), lambda: False)
-    assert trainer.done
-    assert (tmp_path / NETWORK).exists()
-
-
 @pytest.mark.parametrize("name", [name for name in PRESETS if preset_path(name).exists()])
 def test_presets_are_configurations(name: str) -> None:
     config = load_training_config(preset_path(name))

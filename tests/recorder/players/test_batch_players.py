@@ -26,7 +26,6 @@ from tape2048_recorder.players.batch import (
     read_sampling,
 )
 from tape2048_recorder.players.options import check_player, make_player
-from tape2048_recorder.record_options import load_config
 
 from ..lanes import batched
 
@@ -355,16 +354,3 @@ def test_a_table_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(error, match=says):
         read_sampling(table)
-
-
-def test_the_table_is_read_from_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "r.toml"
-    path.write_text('player = "python:m:f"\n[sampling]\nmethod = "top_k"\ntop_k = 3\n')
-    assert read_sampling(load_config({}, {}, path).config.sampling).top_k == 3
-    path.write_text('player = "python:m:f"\n[sampling]\nmethod = "top_q"\n')
-    with pytest.raises(ConfigError) as caught:
-        load_config({}, {}, path)
-    assert caught.value.path == f"{path}:2"
-    path.write_text('player = "greedy"\n[sampling]\nmethod = "top_k"\n')
-    with pytest.raises(ConfigError, match="batched player"):
-        load_config({}, {}, path)

@@ -78,12 +78,6 @@ def best_merges(cells: list[int]) -> list[int]:
     return [move for move in scores if scores[move] == max(scores.values())]
 
 
-@given(boards, words)
-def test_greedy_takes_a_best_merge(cells: list[int], state: int) -> None:
-    move, _, _ = choice(make("greedy"), cells, state)
-    assert move in (best_merges(cells) or [NO_MOVE])
-
-
 def boards_by(key: Callable[[list[int]], list[int]], seed: int, merges: bool = False) -> list[list[int]]:
     """A board for each set of moves that ``key`` finds on random boards, with merges where there are any."""
     draw = random.Random(seed)

@@ -187,21 +187,6 @@ def test_blocks_that_no_recorder_confirms(
     assert_only_this_is_put_away(root, session, blocks, "expected")
 
 
-def test_a_journal_without_end(root: Path, blocks: Blocks) -> None:
-    session = leave(root, blocks, range(2))
-    os.truncate(session.path / JOURNAL, 1 << 42)
-    found, _ = recover(root)
-    assert found == [root / NAME]
-
-
-def test_a_time_that_no_calendar_has(root: Path, blocks: Blocks) -> None:
-    session = leave(root, blocks, range(2))
-    os.utime(session.path / JOURNAL, (1 << 40, 1 << 40))
-    found, listener = recover(root)
-    assert found == [root / NAME]
-    assert listener.messages("error") == []
-
-
 @pytest.mark.parametrize(("name", "by"), [("max_score", 4), ("max_score", -4), ("highest_tile", 0)])
 def test_an_outcome_that_the_boards_do_not_have(root: Path, blocks: Blocks, name: str, by: int) -> None:
     run = blocks[1].runs[1]  # a view

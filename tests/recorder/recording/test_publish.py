@@ -79,26 +79,6 @@ def test_what_was_confirmed_is_published(root: Path, blocks: Blocks) -> None:
     assert (meta["rows"], meta["runs"], meta["player_sha256"]) == (rows, 18, "ab" * 32)
 
 
-def test_a_lying_copy_costs_its_block_alone(
-    root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The blocks are copied because of a hole, and the first copy is not written."""
-    real, lied = durable.write_all, []
-
-    def lie_once(fd: int, data: bytes, offset: int | None = None) -> None:
-        if len(data) > 500 and not lied:
-            lied.append(len(data))
-        else:
-            real(fd, data, offset)
-
-    session = begin(root, blocks, hole=50)
-    monkeypatch.setattr(durable, "write_all", lie_once)
-    published = finish(root, session)
-    assert lied
-    assert published.rows_lost == blocks[0].rows
-    assert_published(root, blocks[1:])
-
-
 @pytest.mark.parametrize("has_hole", [False, True])
 def test_everything_is_flushed_in_order(
     root: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch, has_hole: bool

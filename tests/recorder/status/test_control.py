@@ -1,12 +1,10 @@
 """What is made of a recorder's answers to a request; this process stands for the recorder."""
 
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -64,21 +62,6 @@ def test_a_recorder_that_ends_during_a_rotation(told: Told) -> None:
     told.answers = [Rotation(4, 3, "third")]
     with pytest.raises(RecorderError, match="ended before it had rotated"):
         told.rotate(PATIENCE_S)
-
-
-@pytest.mark.parametrize("patience_s", [None, 1e7, 1e12, 1e300, float("inf"), float("nan")])
-def test_a_patience_that_poll_cannot_have_is_for_ever(
-    root: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float | None
-) -> None:
-    asked: list[float | None] = []
-    (root / ".recorder").mkdir()
-    StatusFile(status_path(root, "default")).write(snapshot_now())
-    poll = SimpleNamespace(register=lambda *_: None, poll=asked.append)
-    monkeypatch.setattr(select, "poll", lambda: poll)
-    with Running(root, "default") as running:
-        running.wait(patience_s)
-        running.wait(0.5)
-    assert asked == [None, 500.0]
 
 
 @pytest.fixture

@@ -205,5 +205,5 @@ class TestBadInput:
         for source, share in ((parts[0].sessions[0], 1.0), (parts[0], "1")):
             with pytest.raises(TypeError):
                 Mixture([(source, share)])
-        with pytest.raises(errors.EmptyCorpusError, match="make no batch of 100,000"):
+        with pytest.raises(errors.EmptyCorpusError, match="make no whole batch of 100,000"):
             Mixture([(parts[0], 1)]).batches(100_000)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.conversion import audit, convert, write_session
-from tape2048.conversion.auditing import Check
+from tape2048.conversion import AuditCheck, audit, convert, write_session
 from tape2048.errors import TruncatedError
 from tape2048.game import board_score, recover
 from tape2048.game.moves import count_spawns
@@ -41,7 +40,7 @@ def write_lines(path: Path, runs: list[Run]) -> Path:
     return path
 
 
-def by_name(path: Path) -> dict[str, Check]:
+def by_name(path: Path) -> dict[str, AuditCheck]:
     return {check.name: check for check in audit(path).checks}
 
 

@@ -13,7 +13,7 @@ import pytest
 from tape2048.conversion.dataset_build import append_dataset, build_dataset
 from tape2048.conversion.session_runs import NO_CHOICE, NO_LAST_MOVE, session_run, write_session
 from tape2048.conversion.sources import kind_of, open_source
-from tape2048.conversion.targets import convert, target_of
+from tape2048.conversion.targets import convert
 from tape2048.datasets.dataset import Dataset
 from tape2048.errors import (
     EmptyCorpusError,
@@ -26,10 +26,12 @@ from tape2048.errors import (
     NotASessionError,
     ReplayError,
 )
+from tape2048.formats.registry import FORMATS, UNCERTAIN, VALUES_16_BITS
 from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.game.rules import legal_masks
 from tape2048.io.durable import lock_directory
 from tape2048.maintenance.validation import validate_session
+from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2, normalize
 from tape2048.runs.jsonl import run_line
 from tape2048.runs.run import Run
@@ -130,13 +132,13 @@ def record(path: Path, player: str, count: int) -> Path:
 
 
 class TestMatrix:
-    @pytest.mark.parametrize("first", WHOLE)
-    @pytest.mark.parametrize("second", WHOLE)
-    def test_whole_formats_lose_nothing(self, runs: Path, tmp_path: Path, first: str, second: str) -> None:
-        convert(runs, tmp_path / WHOLE[first], first)
-        done = convert(tmp_path / WHOLE[first], tmp_path / f"2-{WHOLE[second]}", second)
-        assert (done.runs, done.lost, done.skipped) == (3, {}, ())
-        assert_same(runs_in(tmp_path / f"2-{WHOLE[second]}"), runs_in(runs))
+    def test_whole_formats_lose_nothing(self, runs: Path, tmp_path: Path) -> None:
+        for first, name in WHOLE.items():
+            convert(runs, tmp_path / name, first)
+            for second, other in WHOLE.items():
+                done = convert(tmp_path / name, tmp_path / f"{first}-{other}", second)
+                assert (done.runs, done.lost, done.skipped) == (3, {}, ())
+                assert_same(runs_in(tmp_path / f"{first}-{other}"), runs_in(runs))
 
     @pytest.mark.parametrize("kind", NAMES)
     def test_every_target_from_every_source(
@@ -156,23 +158,19 @@ class TestMatrix:
                 assert one.meta.max_score == original.meta.max_score
                 assert one.meta.highest_tile == original.meta.highest_tile
 
-    @pytest.mark.parametrize(
-        ("kind", "words"),
-        [
-            ("a2run", "branch values"), ("jsonl", "branch values"), ("session", "final board|branch"),
-            ("packdat", "final board|16 bits"),
-        ],
-    )  # fmt: skip
-    def test_losses_are_said_and_nothing_is_written(
-        self, runs: Path, tmp_path: Path, kind: str, words: str
-    ) -> None:
+    def test_losses_are_said_and_nothing_is_written(self, runs: Path, tmp_path: Path) -> None:
+        """In the words of the registry."""
         before = tree(tmp_path)
-        with pytest.raises(MaintenanceError, match=words):
-            convert(runs, tmp_path / NAMES[kind], kind)
-        assert tree(tmp_path) == before
-        done = convert(runs, tmp_path / NAMES[kind], kind, lossy=True)
-        assert done.lost
-        assert all(count <= 3 for count in done.lost.values())
+        for kind in ("a2run", "jsonl", "session", "packdat", "dataset"):
+            with pytest.raises(MaintenanceError, match=f"{kind} cannot hold ") as caught:
+                convert(runs, tmp_path / NAMES[kind], kind)
+            assert any(f"cannot hold {fact} (" in caught.value.message for fact in FORMATS[kind].lacks)
+            assert tree(tmp_path) == before
+            lost = convert(runs, tmp_path / kind, kind, lossy=True).lost
+            assert {*lost} <= {*FORMATS[kind].lacks}
+            assert lost
+            assert all(count <= 3 for count in lost.values())
+            before = tree(tmp_path)
 
     def test_a_data_set_holds_what_is_normalised(self, tmp_path: Path) -> None:
         """Values of a player that takes a best move are all found again; others are said to be lost."""
@@ -191,14 +189,9 @@ class TestMatrix:
 
     def test_values_in_16_bits(self, tmp_path: Path) -> None:
         (tmp_path / "pack.dat").write_bytes(packdat_bytes())
-        for name in ("one", "two"):
-            convert(
-                tmp_path / ("pack.dat" if name == "one" else "one.a2pack"),
-                tmp_path / f"{name}.a2pack",
-                lossy=True,
-            )
-        done = convert(tmp_path / "two.a2pack", tmp_path / "again.dat", lossy=True)
-        assert "branch values beyond 16 bits" not in done.lost
+        convert(tmp_path / "pack.dat", tmp_path / "one.a2pack", lossy=True)
+        done = convert(tmp_path / "one.a2pack", tmp_path / "again.dat", lossy=True)
+        assert VALUES_16_BITS not in done.lost
         assert (tmp_path / "again.dat").read_bytes() == (tmp_path / "pack.dat").read_bytes()
 
 
@@ -268,13 +261,13 @@ class TestSessions:
         with pytest.raises(MaintenanceError, match="uncertain"):
             convert(path, tmp_path / "x.a2pack")
         done = convert(path, tmp_path / "x.a2pack", lossy=True)
-        assert 0 < done.lost["a final board that is uncertain"] < 40
+        assert 0 < done.lost[UNCERTAIN] < 40
         short = 0
         for run, whole in zip(runs_in(tmp_path / "x.a2pack"), runs_in(path, replayer), strict=True):
             short += len(run) == len(whole) - 1
             np.testing.assert_array_equal(run.states, whole.states[: len(run) + 1])
             np.testing.assert_array_equal(run.moves, whole.moves[: len(run)])
-        assert short == done.lost["a final board that is uncertain"], "these end at their last known board"
+        assert short == done.lost[UNCERTAIN], "these end at their last known board"
         assert convert(path, tmp_path / "pack.dat").lost == {}, "which holds no final boards"
 
     def test_another_player_of_that_name(self, recorded: Path) -> None:
@@ -305,33 +298,29 @@ class TestSessions:
         assert "2**16" in first.error.message
         assert [one.error for one in others] == [None] * 5
 
-    @pytest.mark.parametrize(
-        ("started_at", "expected"),
-        [
-            ("2026-01-02T03:04:05Z", 1_767_323_045),
-            ("2026-01-02T03:04:05", 1_767_323_045),
-            ("2026-01-02T03:04:05+02:00", 1_767_323_045 - 7200),
-            ("soon", 0),
-        ],
-    )
     def test_a_start_without_offset_is_utc(
-        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started_at: str, expected: int
+        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write_session(tmp_path / "s", runs_in(runs), {"started_at": started_at})
-        with monkeypatch.context() as elsewhere:
-            elsewhere.setenv("TZ", "XYZ+7")
+        cases = {
+            "2026-01-02T03:04:05Z": 1_767_323_045,
+            "2026-01-02T03:04:05": 1_767_323_045,
+            "2026-01-02T03:04:05+02:00": 1_767_323_045 - 7200,
+            "soon": 0,
+        }
+        given = runs_in(runs)
+        for number, (started_at, expected) in enumerate(cases.items()):
+            write_session(tmp_path / str(number), given, {"started_at": started_at})
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setenv("TZ", "XYZ+7")
+                time.tzset()
+                found = runs_in(tmp_path / str(number))
             time.tzset()
-            found = runs_in(tmp_path / "s")
-        time.tzset()
-        assert [run.meta.start_unix_s for run in found] == [expected] * 3
+            assert [run.meta.start_unix_s for run in found] == [expected] * 3
 
     def test_a_directory_of_sessions(self, tmp_path: Path) -> None:
+        (tmp_path / "root").mkdir()
         for name in ("20250102T030405Z_model=a", "20250102T030406Z_model=a"):
-            record(
-                tmp_path / "root" / name if (tmp_path / "root").mkdir(exist_ok=True) is None else tmp_path,
-                "random",
-                3,
-            )
+            record(tmp_path / "root" / name, "random", 3)
         assert kind_of(tmp_path / "root") == "sessions"
         assert len(runs_in(tmp_path / "root", replayer)) == 6
 
@@ -378,7 +367,7 @@ class TestReplay:
     def test_only_what_is_needed_is_played(self, tmp_path: Path) -> None:
         path = record(tmp_path / "s", "random", 40)
         uncertain = convert(path, tmp_path / "lossy.a2pack", lossy=True).lost
-        for target, plays in (("pack.dat", 0), ("x.a2pack", uncertain["a final board that is uncertain"])):
+        for target, plays in (("pack.dat", 0), ("x.a2pack", uncertain[UNCERTAIN])):
             counting = Counting()
             assert convert(path, tmp_path / target, replayer=counting).lost == {}
             assert len(counting.seeds) == plays
@@ -477,16 +466,13 @@ class TestShape:
                 assert len(os.listdir(tmp_path / f"{number}-{kind}")) == 1  # noqa: PTH208
         assert (tmp_path / "1.a2run2").read_bytes() == a2run2_bytes(GAMES[1])
 
-    @pytest.mark.parametrize("kind", ["pack", "jsonl", "parquet", "dataset", "runs"])
-    def test_several_runs_need_a_directory(
-        self, every_source: dict[str, Path], tmp_path: Path, kind: str
-    ) -> None:
-        source = every_source["a2run2" if kind == "runs" else kind]
-        with pytest.raises(FormatError, match="several runs") as caught:
-            convert(source, tmp_path / "x.a2run2", lossy=True)
-        assert f"--to a2run2 {tmp_path}/x" in str(caught.value.hint)
+    def test_several_runs_need_a_directory(self, every_source: dict[str, Path], tmp_path: Path) -> None:
+        for kind in ("pack", "jsonl", "parquet", "dataset", "a2run2"):
+            with pytest.raises(FormatError, match="several runs") as caught:
+                convert(every_source[kind], tmp_path / "x.a2run2", lossy=True)
+            assert f"--to a2run2 {tmp_path}/x" in str(caught.value.hint)
         assert os.listdir(tmp_path) == []  # noqa: PTH208
-        assert convert(source, tmp_path / "x", "a2run2", lossy=True).runs == 3
+        assert convert(every_source["pack"], tmp_path / "x", "a2run2", lossy=True).runs == 3
 
     def test_no_run_is_no_file(self, tmp_path: Path) -> None:
         (tmp_path / "none.jsonl").write_bytes(b"")
@@ -524,24 +510,19 @@ class TestFiles:
         done = convert(runs, tmp_path / "x.a2pack")
         assert (done.runs, [skipped.run for skipped in done.skipped]) == (3, [str(runs / "bad.a2run2")])
 
-    @pytest.mark.parametrize("kind", NAMES)
-    def test_where_every_run_is_bad_nothing_is_written(self, tmp_path: Path, kind: str) -> None:
+    def test_where_every_run_is_bad_nothing_is_written(self, tmp_path: Path) -> None:
+        """But a source without a run stays one."""
         (tmp_path / "runs").mkdir()
         for name in ("a.a2run", "b.a2run"):
             (tmp_path / "runs" / name).write_bytes(b"A2T1")
-        for source in (tmp_path / "runs", tmp_path / "runs/a.a2run"):
-            with pytest.raises(EmptyCorpusError, match=r"0 of (1 run|2 runs) .*a\.a2run: TruncatedError"):
-                convert(source, tmp_path / NAMES[kind], kind)
+        for kind, name in NAMES.items():
+            for source in (tmp_path / "runs", tmp_path / "runs/a.a2run"):
+                with pytest.raises(EmptyCorpusError, match=r"0 of (1 run|2 runs) .*a\.a2run: TruncatedError"):
+                    convert(source, tmp_path / name, kind)
         assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
-
-    def test_a_source_without_a_run_stays_one(self, tmp_path: Path) -> None:
         (tmp_path / "none.jsonl").write_bytes(b"")
         done = convert(tmp_path / "none.jsonl", tmp_path / "x.a2pack")
         assert (done.runs, done.skipped) == (0, ())
-
-    def test_a_source_that_is_not_there_is_said_first(self, tmp_path: Path) -> None:
-        with pytest.raises(MissingPathError, match="no such file"):
-            convert(tmp_path / "none", tmp_path / "x.unknown")
 
     def test_bad_lines_are_named(self, runs: Path, tmp_path: Path) -> None:
         convert(runs, tmp_path / "x.jsonl", lossy=True)
@@ -556,17 +537,6 @@ class TestFiles:
         assert [one.run is not None for one in found] == [True, *[False] * len(bad), True]
         assert all(isinstance(one.error, FormatError) for one in found[1:-1])
         assert f"line {len(bad) + 3}" in found[-1].name
-
-    def test_parquet_of_others(self, tmp_path: Path) -> None:
-        pa = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
-
-        parquet.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
-        with pytest.raises(FormatError, match="column steps is missing; expected uint32"):
-            open_source(tmp_path / "x.parquet")
-        (tmp_path / "x.parquet").write_bytes(b"PAR1xxxxPAR1")
-        with pytest.raises(FormatError, match="Parquet"):
-            open_source(tmp_path / "x.parquet")
 
     def test_parquet_that_others_have_rewritten(self, runs: Path, tmp_path: Path) -> None:
         """As DuckDB, Polars and pandas write it: columns by name, of wider types, lists of any kind."""
@@ -595,34 +565,32 @@ class TestFiles:
         parquet.write_table(without, tmp_path / "z.parquet")
         assert_same(runs_in(tmp_path / "z.parquet"), runs_in(path)[1:2])
 
-    @pytest.mark.parametrize(
-        ("name", "values", "words"),
-        [
-            (
-                "states",
-                [[1.0, 2.0]] * 3,
-                r"column states is list<element: double>; expected list<.*: uint64>",
-            ),
+    def test_parquet_that_would_change(self, runs: Path, tmp_path: Path) -> None:
+        """Columns of other types, and values that no run's field holds."""
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        convert(runs, tmp_path / "x.parquet")
+        table = parquet.read_table(tmp_path / "x.parquet")
+        parquet.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+        (tmp_path / "cut.parquet").write_bytes(b"PAR1xxxxPAR1")
+        cases: list[tuple[str, list[Any], str]] = [
+            ("states", [[1.0, 2.0]] * 3, r"column states is list<.*: double>; expected list<.*: uint64>"),
             ("steps", ["1"] * 3, "column steps is string; expected uint32"),
             ("engine", [1] * 3, "column engine is int64; expected string"),
             ("moves", [[-1]] * 3, "moves has -1, which a uint8 cannot hold"),
             ("moves", [[256]] * 3, "moves has 256"),
             ("branch_values", [[0.1]] * 3, "branch_values has 0.1, which a float32 cannot hold"),
             ("branch_values", [[1e300]] * 3, "branch_values has 1e"),
-        ],
-    )
-    def test_parquet_that_would_change(
-        self, runs: Path, tmp_path: Path, name: str, values: list[Any], words: str
-    ) -> None:
-        pa = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
-
-        convert(runs, tmp_path / "x.parquet")
-        table = parquet.read_table(tmp_path / "x.parquet")
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
-        parquet.write_table(table, tmp_path / "y.parquet")
-        with pytest.raises(FormatError, match=words):
-            next(open_source(tmp_path / "y.parquet").runs()).checked()
+            ("other", [], "column steps is missing; expected uint32"),
+            ("cut", [], "not readable as Parquet"),
+        ]
+        for name, values, words in cases:
+            if values:
+                changed = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+                parquet.write_table(changed, tmp_path / f"{name}.parquet")
+            with pytest.raises(FormatError, match=words):
+                next(open_source(tmp_path / f"{name}.parquet").runs()).checked()
 
     def test_lines_with_a_bom_and_the_longest_time(self, runs: Path, tmp_path: Path) -> None:
         (run, *_) = runs_in(runs)
@@ -665,20 +633,14 @@ class TestFiles:
     def test_unknown_kinds(self, tmp_path: Path, runs: Path) -> None:
         (tmp_path / "x.txt").write_bytes(b"text")
         (tmp_path / "empty").mkdir()
-        for path, error in ((tmp_path / "x.txt", MagicError), (tmp_path / "none", MissingPathError)):
+        for name, error in (("x.txt", MagicError), ("none", MissingPathError), ("empty", NotASessionError)):
             with pytest.raises(error):
-                open_source(path)
-        with pytest.raises(NotASessionError):
-            open_source(tmp_path / "empty")
-        for to in (None, "unknown"):
+                convert(tmp_path / name, tmp_path / "x.a2pack")
+        for to in (None, "unknown", "csv"):
             with pytest.raises(FormatError, match=r"no format|unknown target"):
                 convert(runs, tmp_path / "x.unknown", to)
-        assert target_of("x.a2pack") == "pack"
-        assert (
-            kind_of(write_dataset(tmp_path / "ds"))
-            == kind_of(write_dataset(tmp_path / "sh", shard_rows=9))
-            == "dataset"
-        )
+        kinds = {kind_of(write_dataset(tmp_path / f"{n}", shard_rows=n)) for n in (None, 9)}
+        assert kinds == {"dataset"}
 
     def test_a_run_that_does_not_fit_is_named(self, tmp_path: Path) -> None:
         runs = tmp_path / "runs"
@@ -702,6 +664,15 @@ class TestFiles:
         convert(runs, tmp_path / "out", kind, lossy=True)
         os.close(fd)
         assert sorted(os.listdir(tmp_path)) == [left[1].name, "out", "runs"]  # noqa: PTH208
+
+    def test_an_elapsed_time_alone_is_a_loss(self, recorded: Path, tmp_path: Path) -> None:
+        run = runs_in(recorded)[0]
+        for elapsed_s in (0.0, 1.5):
+            path = tmp_path / f"{elapsed_s}.a2run"
+            meta = msgspec.structs.replace(run.meta, elapsed_s=elapsed_s)
+            write_run(path, dataclasses.replace(run, meta=meta))
+            lost = convert(path, tmp_path / f"s{elapsed_s}", "session", lossy=True).lost
+            assert any("elapsed time" in loss for loss in lost) == bool(elapsed_s)
 
 
 class TestMoveValues:

@@ -66,15 +66,16 @@ def path(tmp_path: Path) -> Path:
 
 
 class TestWrite:
-    @pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 1000])
-    def test_read_back(self, path: Path, count: int) -> None:
-        runs, blocks = some_runs(count), some_blocks(count)
-        write_metadata(path, runs=runs, blocks=blocks, session=FACTS)
-        read = read_metadata(path)
-        np.testing.assert_array_equal(read.runs, runs)
-        np.testing.assert_array_equal(read.blocks, blocks)
-        assert read.session == FACTS
-        assert read.has_rows
+    def test_read_back(self, tmp_path: Path) -> None:
+        for count in (0, 1, 127, 128, 129, 1000):
+            path, runs, blocks = tmp_path / str(count), some_runs(count), some_blocks(count)
+            write_metadata(path, runs=runs, blocks=blocks, session=FACTS)
+            read = read_metadata(path)
+            np.testing.assert_array_equal(read.runs, runs)
+            np.testing.assert_array_equal(read.blocks, blocks)
+            assert (read.session, read.has_rows) == (FACTS, True)
+            assert path.read_bytes()[18:20] == b"\x01\x01"  # rollback journal, not WAL
+        assert names(tmp_path) == ["0", "1", "1000", "127", "128", "129"]
 
     def test_plain_sql_reads_what_the_format_says(self, path: Path) -> None:
         runs = some_runs(1)
@@ -119,47 +120,31 @@ class TestWrite:
         read = read_metadata(path).runs
         assert dict(zip(read["id"].tolist(), read["seed"].tolist(), strict=True)) == dict(pairs)
 
-    def test_nothing_but_the_file_is_left(self, path: Path) -> None:
-        write_metadata(path, runs=some_runs(500), blocks=some_blocks(1), session={})
-        assert names(path.parent) == ["metadata.db"]
-        assert path.read_bytes()[18:20] == b"\x01\x01"  # rollback journal, not WAL
-
-    def test_refuses_to_replace(self, path: Path) -> None:
+    def test_what_cannot_be_written(self, path: Path) -> None:
+        """An existing file, keys twice, counts and arrays that do not fit, values that JSON cannot hold."""
+        huge = some_runs(1)
+        huge["first_row"] = 2**63
+        twice: dict[str, Any] = {"runs": some_runs(2), "blocks": some_blocks(2)}
+        for table in twice.values():
+            table[1] = table[0]
+        cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+            (BookkeepingError, "one key", {"runs": twice["runs"]}),
+            (BookkeepingError, "one key", {"blocks": twice["blocks"]}),
+            (BookkeepingError, "first_row is 9223372036854775808", {"runs": huge}),
+            (ValueError, "one-dimensional", {"runs": some_blocks(1)}),
+            (ValueError, "one-dimensional", {"runs": some_runs(2).reshape(1, 2)}),
+            (TypeError, "object", {"session": {"x": object()}}),
+        ]
+        given = {"runs": some_runs(1), "blocks": some_blocks(1), "session": {}}
+        for error, message, change in cases:
+            with pytest.raises(error, match=message):
+                write_metadata(path, **given | change)
+            assert not path.exists()
         path.write_bytes(b"precious")
-        with pytest.raises(NameTakenError):
-            write_metadata(path, runs=some_runs(1), blocks=some_blocks(1), session={})
+        for target, error in ((path, NameTakenError), (path / "x", StorageError)):
+            with pytest.raises(error):
+                write_metadata(target, **given)
         assert path.read_bytes() == b"precious"
-
-    @pytest.mark.parametrize("which", ["runs", "blocks"])
-    def test_one_key_twice(self, path: Path, which: str) -> None:
-        tables: dict[str, Any] = {"runs": some_runs(2), "blocks": some_blocks(2)}
-        tables[which][1] = tables[which][0]
-        with pytest.raises(BookkeepingError, match="one key"):
-            write_metadata(path, session={}, **tables)
-        assert not path.exists()
-
-    def test_count_that_sqlite_cannot_hold(self, path: Path) -> None:
-        runs = some_runs(1)
-        runs["first_row"] = 2**63
-        with pytest.raises(BookkeepingError, match="first_row is 9223372036854775808"):
-            write_metadata(path, runs=runs, blocks=some_blocks(1), session={})
-        assert not path.exists()
-
-    def test_wrong_arrays(self, path: Path) -> None:
-        with pytest.raises(ValueError, match="one-dimensional"):
-            write_metadata(path, runs=some_blocks(1), blocks=some_blocks(1), session={})
-        with pytest.raises(ValueError, match="one-dimensional"):
-            write_metadata(path, runs=some_runs(2).reshape(1, 2), blocks=some_blocks(1), session={})
-        assert not path.exists()
-
-    def test_value_that_json_cannot_hold(self, path: Path) -> None:
-        with pytest.raises(TypeError):
-            write_metadata(path, runs=some_runs(1), blocks=some_blocks(1), session={"x": object()})
-        assert not path.exists()
-
-    def test_missing_directory(self, path: Path) -> None:
-        with pytest.raises(StorageError):
-            write_metadata(path / "x", runs=some_runs(1), blocks=some_blocks(1), session={})
 
     def test_no_room(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         connect = sqlite.connect
@@ -215,16 +200,14 @@ class TestWrite:
 
 
 class TestRead:
-    @pytest.mark.parametrize("name", ["a b", "q?mode=rwc", "h#x", "p%20", "file:x", ":memory:", "ü\udcff"])
-    def test_odd_names(self, tmp_path: Path, name: str) -> None:
-        path = tmp_path / name / name
-        path.parent.mkdir()
-        write_metadata(path, runs=some_runs(3), blocks=some_blocks(1), session={})
-        assert len(read_metadata(path).runs) == 3
-        assert names(path.parent) == [name]
-
-    def test_relative_name(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(path.parent)
+    def test_odd_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("a b", "q?mode=rwc", "h#x", "p%20", "file:x", ":memory:", "ü\udcff"):
+            path = tmp_path / f"in {name}" / name
+            path.parent.mkdir()
+            write_metadata(path, runs=some_runs(3), blocks=some_blocks(1), session={})
+            assert len(read_metadata(path).runs) == 3
+            assert names(path.parent) == [name]
         write_metadata("file:m.db", runs=some_runs(3), blocks=some_blocks(1), session={})
         assert len(read_metadata("file:m.db").runs) == 3
 
@@ -249,97 +232,83 @@ class TestRead:
         make(path, OUR_SCHEMA.upper() + ONE_RUN)
         assert read_metadata(path).has_rows
 
-    @pytest.mark.parametrize(
-        "content",
-        [b"", b"SQLite format 3", b"SQLite format 3\x00", b"\x93NUMPY", b"SQLite format 4\x00" + bytes(90)],
-    )
-    def test_not_sqlite(self, path: Path, content: bytes) -> None:
-        path.write_bytes(content)
-        with pytest.raises(SchemaError, match="not a SQLite file") as caught:
-            read_metadata(path)
-        assert caught.value.offset == 0
-
-    def test_missing(self, path: Path) -> None:
+    def test_not_sqlite(self, path: Path) -> None:
         with pytest.raises(StorageError, match="No such file"):
             read_metadata(path)
         assert not path.exists()
+        magic = b"SQLite format 3"
+        for content in (b"", magic, magic + b"\0", b"\x93NUMPY", b"SQLite format 4\0" + bytes(90)):
+            path.write_bytes(content)
+            with pytest.raises(SchemaError, match="not a SQLite file") as caught:
+                read_metadata(path)
+            assert caught.value.offset == 0
 
-    @pytest.mark.parametrize("sql", ["", "CREATE TABLE other(x)"])
-    def test_no_table(self, path: Path, sql: str) -> None:
-        make(path, "PRAGMA user_version = 1;" + sql)
-        with pytest.raises(SchemaError, match="no table runs"):
-            read_metadata(path)
-
-    @pytest.mark.parametrize("column", ["id", "seed", "steps", "max_score", "highest_tile"])
-    def test_no_column(self, path: Path, column: str) -> None:
-        make(path, SEED_SCHEMA.replace(column, "other", 1))
-        with pytest.raises(SchemaError, match=f"runs has no column {column}"):
-            read_metadata(path)
-
-    def test_no_column_in_the_other_tables(self, path: Path) -> None:
-        make(path, OUR_SCHEMA.replace("crc32c", "crc"))
-        with pytest.raises(SchemaError, match="blocks has no column crc32c"):
-            read_metadata(path)
-        path.unlink()
-        make(path, OUR_SCHEMA.replace("meta_value", "value"))
-        with pytest.raises(SchemaError, match="session has no column meta_value"):
-            read_metadata(path)
-
-    @pytest.mark.parametrize("table", ["runs", "session", "blocks", "RUNS"])
-    def test_view_in_place_of_a_table(self, path: Path, table: str) -> None:
+    def test_other_schemas(self, path: Path) -> None:
+        """Missing tables and columns; views, virtual tables and generated columns, which may never end."""
+        columns = ("id", "seed", "steps", "max_score", "highest_tile")
         endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id FROM n"
-        make(path, OUR_SCHEMA + f"DROP TABLE {table}; CREATE VIEW {table} AS {endless};")
-        with pytest.raises(SchemaError, match=f"{table} is a view"):
-            read_metadata(path)
+        generated = SEED_SCHEMA.replace("steps INT", "steps INT AS (length(zeroblob(1000000000)))")
+        cases = {
+            "PRAGMA user_version = 1;": "no table runs",
+            "CREATE TABLE other(x)": "no table runs",
+            **{SEED_SCHEMA.replace(c, "other", 1): f"runs has no column {c}" for c in columns},
+            OUR_SCHEMA.replace("crc32c", "crc"): "blocks has no column crc32c",
+            OUR_SCHEMA.replace("meta_value", "value"): "session has no column meta_value",
+            **{
+                OUR_SCHEMA + f"DROP TABLE {table}; CREATE VIEW {table} AS {endless};": f"{table} is a view"
+                for table in ("runs", "session", "blocks", "RUNS")
+            },
+            f"CREATE VIRTUAL TABLE runs USING fts4({', '.join(columns)});": "runs is a virtual table",
+            generated: r"runs\.steps is generated",
+        }
+        for sql, message in cases.items():
+            make(path, sql)
+            with pytest.raises(SchemaError, match=message):
+                read_metadata(path)
+            path.unlink()
 
-    def test_virtual_table(self, path: Path) -> None:
-        columns = "id, seed, steps, max_score, highest_tile"
-        make(path, f"CREATE VIRTUAL TABLE runs USING fts4({columns});")
-        with pytest.raises(SchemaError, match="runs is a virtual table"):
-            read_metadata(path)
-
-    def test_generated_column(self, path: Path) -> None:
-        make(path, SEED_SCHEMA.replace("steps INT", "steps INT AS (length(zeroblob(1000000000)))"))
-        with pytest.raises(SchemaError, match=r"runs\.steps is generated"):
-            read_metadata(path)
-
-    @pytest.mark.parametrize("value", ["NULL", "'x'", "1.5", "1e300", "9e999", "x'00'", "'\udcff'"])
-    @pytest.mark.parametrize("column", ["seed", "steps", "rows"])
-    def test_value_that_is_no_integer(self, path: Path, column: str, value: str) -> None:
-        value = "CAST(x'ff' AS TEXT)" if "\udcff" in value else value
-        make(path, OUR_SCHEMA + ONE_RUN + f"UPDATE runs SET {column} = {value};")
-        with pytest.raises(SchemaError, match=rf"runs\.{column} is \w+ where id is 1; expected an integer"):
-            read_metadata(path)
-
-    @pytest.mark.parametrize("column", ["steps", "max_score", "highest_tile", "rows"])
-    @pytest.mark.parametrize("value", [-1, 2**32, 2**63 - 1, -(2**63)])
-    def test_count_out_of_range(self, path: Path, column: str, value: int) -> None:
-        make(path, OUR_SCHEMA + ONE_RUN + f"UPDATE runs SET {column} = {value};")
-        with pytest.raises(BookkeepingError, match=f"{column} is {value} where id is 1"):
-            read_metadata(path)
-
-    def test_first_row_out_of_range(self, path: Path) -> None:
-        make(path, OUR_SCHEMA + ONE_RUN + "UPDATE runs SET first_row = -1;")
-        with pytest.raises(BookkeepingError, match="first_row is -1"):
-            read_metadata(path)
-
-    def test_block_out_of_range(self, path: Path) -> None:
-        make(path, OUR_SCHEMA + "INSERT INTO blocks VALUES (0, 1, 4294967296);")
-        with pytest.raises(BookkeepingError, match=r"blocks\.crc32c is 4294967296 where first_row is 0"):
-            read_metadata(path)
-
-    def test_id_twice(self, path: Path) -> None:
-        make(
-            path,
-            SEED_SCHEMA.replace(" PRIMARY KEY", "") + "INSERT INTO runs VALUES (7,1,1,1,2), (7,1,1,1,2);",
-        )
+    def test_values_that_cannot_be(self, path: Path) -> None:
+        """Of another type, out of range, not JSON, or an id twice."""
+        other_types = ("NULL", "'x'", "1.5", "1e300", "9e999", "x'00'", "CAST(x'ff' AS TEXT)")
+        counts = ("steps", "max_score", "highest_tile", "rows")
+        keyless = SEED_SCHEMA.replace(" PRIMARY KEY", "")
+        of_type = r"runs\.{} is \w+ where id is 1; expected an integer"
+        cases = [
+            *(
+                (f"UPDATE runs SET {column} = {value};", SchemaError, of_type.format(column))
+                for column in ("seed", "steps", "rows")
+                for value in other_types
+            ),
+            *(
+                (
+                    f"UPDATE runs SET {column} = {value};",
+                    BookkeepingError,
+                    f"{column} is {value} where id is 1",
+                )
+                for column in counts
+                for value in (-1, 2**32, 2**63 - 1, -(2**63))
+            ),
+            ("UPDATE runs SET first_row = -1;", BookkeepingError, "first_row is -1"),
+            (
+                "INSERT INTO blocks VALUES (0, 1, 4294967296);",
+                BookkeepingError,
+                r"blocks\.crc32c is 4294967296 where first_row is 0",
+            ),
+            *(
+                (f"INSERT INTO session VALUES ('k', {value});", SchemaError, "k")
+                for value in ("'{'", "NULL", "x'00'", "'" + "[" * 50_000 + "'")
+            ),
+        ]
+        for sql, error, message in cases:
+            path.unlink(missing_ok=True)
+            make(path, OUR_SCHEMA + ONE_RUN + sql)
+            before = open_files()
+            with pytest.raises(error, match=message):
+                read_metadata(path)
+            assert open_files() == before
+        path.unlink()
+        make(path, keyless + "INSERT INTO runs VALUES (7,1,1,1,2), (7,1,1,1,2);")
         with pytest.raises(BookkeepingError, match="run id 7 occurs more than once"):
-            read_metadata(path)
-
-    @pytest.mark.parametrize("value", ["'{'", "NULL", "x'00'", "'" + "[" * 50_000 + "'"])
-    def test_fact_that_is_not_json(self, path: Path, value: str) -> None:
-        make(path, OUR_SCHEMA + f"INSERT INTO session VALUES ('k', {value});")
-        with pytest.raises(SchemaError, match="k"):
             read_metadata(path)
 
     def test_fact_of_others_may_be_plain(self, path: Path) -> None:
@@ -500,13 +469,3 @@ def test_nobody_writes_between_two_tables(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "_read_table", read_table)
     assert len(read_metadata(path).runs) == 3
     assert refused
-
-
-def test_nothing_stays_open(path: Path) -> None:
-    write_metadata(path, runs=some_runs(10), blocks=some_blocks(1), session={})
-    change_database(path, "UPDATE runs SET steps = NULL")
-    before = open_files()
-    for _ in range(3):
-        with pytest.raises(SchemaError):
-            read_metadata(path)
-    assert open_files() == before

@@ -51,37 +51,35 @@ class TestSessionHeader:
         assert session_header(STEP_DTYPE, 3) == GOLDEN_HEADER
         assert len(GOLDEN_HEADER) == STEPS_HEADER_BYTES == 192
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=("plain", "action"))
-    @pytest.mark.parametrize("rows", [0, 1, 10**7, 2**63 - 1])
-    def test_always_as_long_and_parsed_back(self, dtype: np.dtype[Any], rows: int) -> None:
-        header = session_header(dtype, rows)
-        assert len(header) == STEPS_HEADER_BYTES
-        parsed = parse_header(header, "x")
-        assert (parsed.dtype, parsed.rows, parsed.data_offset) == (dtype, rows, STEPS_HEADER_BYTES)
+    def test_numpy_and_we_read_it(self) -> None:
+        for dtype in DTYPES:
+            for count in (0, 1, 10**7, 2**63 - 1):
+                header = session_header(dtype, count)
+                assert len(header) == STEPS_HEADER_BYTES
+                parsed = parse_header(header, "x")
+                assert (parsed.dtype, parsed.rows, parsed.data_offset) == (dtype, count, STEPS_HEADER_BYTES)
+            rows = np.ones(5, dtype)
+            read = np.load(io.BytesIO(session_header(dtype, 5) + rows.tobytes()), allow_pickle=False)
+            assert (read.dtype, read.tobytes()) == (dtype, rows.tobytes())
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=("plain", "action"))
-    def test_numpy_reads_it(self, dtype: np.dtype[Any]) -> None:
-        rows = np.ones(5, dtype)
-        read = np.load(io.BytesIO(session_header(dtype, 5) + rows.tobytes()), allow_pickle=False)
-        assert read.dtype == dtype
-        assert read.tobytes() == rows.tobytes()
-
-    @pytest.mark.parametrize("rows", [-1, 2**63])
-    def test_count_out_of_range(self, rows: int) -> None:
-        with pytest.raises(ValueError, match="rows"):
-            session_header(STEP_DTYPE, rows)
-
-    def test_row_type_that_does_not_fit(self) -> None:
+    def test_what_does_not_fit(self) -> None:
+        for count in (-1, 2**63):
+            with pytest.raises(ValueError, match="rows"):
+                session_header(STEP_DTYPE, count)
         with pytest.raises(ValueError, match="header text"):
             session_header(np.dtype([(f"field_{i}", "u1") for i in range(20)]), 1)
 
 
 class TestParseHeader:
-    @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-    def test_versions(self, version: tuple[int, int]) -> None:
-        head = header_bytes(text(), version=version)
-        assert parse_header(head, "x") == parse_header(head + b"rows", "x")
-        assert parse_header(head, "x").data_offset == len(head)
+    def test_versions(self) -> None:
+        for version in ((1, 0), (2, 0), (3, 0)):
+            head = header_bytes(text(), version=version)
+            assert parse_header(head, "x") == parse_header(head + b"rows", "x")
+            assert parse_header(head, "x").data_offset == len(head)
+        for version in ((0, 0), (1, 1), (4, 0), (255, 255)):
+            with pytest.raises(NpyError, match="version") as caught:
+                parse_header(header_bytes(text(), version=version), "x")
+            assert caught.value.offset == 6
 
     def test_headers_of_python_2(self) -> None:
         """Numbers end with an L; names that do stay as they are."""
@@ -95,16 +93,10 @@ class TestParseHeader:
         spelled = [("run_id", "u8"), ("step_idx", "<u4"), ("exps", "u1", 16)]
         assert parse_header(header_bytes(text(spelled)), "x").dtype == STEP_DTYPE
 
-    @pytest.mark.parametrize("version", [(0, 0), (1, 1), (4, 0), (255, 255)])
-    def test_unknown_version(self, version: tuple[int, int]) -> None:
-        with pytest.raises(NpyError, match="version") as caught:
-            parse_header(header_bytes(text(), version=version), "x")
-        assert caught.value.offset == 6
-
-    @pytest.mark.parametrize("head", [b"PK\x03\x04", b"\x93NUMPX\x01\x00", b"\x92", b"SQLite format 3\x00"])
-    def test_not_npy(self, head: bytes) -> None:
-        with pytest.raises(NpyError, match=r"not a \.npy file"):
-            parse_header(head, "x")
+    def test_not_npy(self) -> None:
+        for head in (b"PK\x03\x04", b"\x93NUMPX\x01\x00", b"\x92", b"SQLite format 3\x00"):
+            with pytest.raises(NpyError, match=r"not a \.npy file"):
+                parse_header(head, "x")
 
     def test_text_too_long_to_parse(self) -> None:
         with pytest.raises(NpyError, match="at most 10000"):
@@ -127,35 +119,28 @@ class TestParseHeader:
         with pytest.raises(NpyError):
             parse_header(header_bytes(bad, version=version), "x")
 
-    @pytest.mark.parametrize("order", [True, 0, None, "False"])
-    def test_order(self, order: object) -> None:
-        with pytest.raises(NpyError, match="fortran_order"):
-            parse_header(header_bytes(text(order=order)), "x")
-
-    @pytest.mark.parametrize(
-        "shape", [(), (3, -1), (3, True), 3, [3], (-1,), (True,), (3.0,), ("3",), (None,), {3}, "(3,)"]
-    )
-    def test_shape(self, shape: object) -> None:
-        with pytest.raises(NpyError, match="shape"):
-            parse_header(header_bytes(text(shape=shape)), "x")
-
-    @pytest.mark.parametrize(
-        "descr", ["O", "|O", "object", "i4,O", [("run_id", "O")], [("a", [("b", "|O")])], [("a", "O", (2,))]]
-    )
-    def test_objects(self, descr: object) -> None:
-        with pytest.raises(NpyError, match="pickled"):
-            parse_header(header_bytes(text(descr)), "x")
-
-    @pytest.mark.parametrize(
-        "descr",
-        [5, (), {"names": ["a"], "formats": ["O"]}, "a5", "f7", "M8[nonsense]", [("a",)],
-         [("a", "u1", (1,), 4)], [("a", "u1"), ("a", "u1")], [("a", "u1", (-1,))], [("a", "u1", "x")],
-         [("a", "<u8", (10**9, 10**9))], [("a", "<u8", 10**40)], [b"a"]],
-        ids=repr,
-    )  # fmt: skip
-    def test_no_row_type(self, descr: object) -> None:
-        with pytest.raises(NpyError, match="descr"):
-            parse_header(header_bytes(text(descr)), "x")
+    def test_other_orders_shapes_and_types(self) -> None:
+        orders: tuple[object, ...] = (True, 0, None, "False")
+        shapes: tuple[object, ...] = (
+            (), (3, -1), (3, True), 3, [3], (-1,), (True,), (3.0,), ("3",), (None,), {3}, "(3,)"
+        )  # fmt: skip
+        pickled: tuple[object, ...] = (
+            "O", "|O", "object", "i4,O", [("run_id", "O")], [("a", [("b", "|O")])], [("a", "O", (2,))]
+        )  # fmt: skip
+        no_types: tuple[object, ...] = (
+            5, (), {"names": ["a"], "formats": ["O"]}, "a5", "f7", "M8[nonsense]", [("a",)],
+            [("a", "u1", (1,), 4)], [("a", "u1"), ("a", "u1")], [("a", "u1", (-1,))], [("a", "u1", "x")],
+            [("a", "<u8", (10**9, 10**9))], [("a", "<u8", 10**40)], [b"a"],
+        )  # fmt: skip
+        cases = [
+            *((text(order=order), "fortran_order") for order in orders),
+            *((text(shape=shape), "shape") for shape in shapes),
+            *((text(descr), "pickled") for descr in pickled),
+            *((text(descr), "descr") for descr in no_types),
+        ]
+        for content, message in cases:
+            with pytest.raises(NpyError, match=message):
+                parse_header(header_bytes(content), "x")
 
     @pytest.mark.parametrize("bad", [b"(3if 3else 4,)", b"(0x3for,)", b"('\\d',)"])
     def test_nothing_that_python_warns_of_is_parsed(
@@ -199,20 +184,12 @@ class TestOpenRows:
     @pytest.mark.parametrize("load", LOADS)
     def test_reads_what_was_written(self, file: Path, load: Any) -> None:
         rows = open_rows(file, DTYPES, load)
-        assert rows.dtype == STEP_DTYPE
-        assert rows.tobytes() == rows_of(Spec()).tobytes()
-
-    @pytest.mark.parametrize("load", LOADS)
-    def test_read_only(self, file: Path, load: Any) -> None:
-        rows = open_rows(file, DTYPES, load)
+        assert (rows.dtype, rows.tobytes()) == (STEP_DTYPE, rows_of(Spec()).tobytes())
         with pytest.raises(ValueError, match="read-only"):
             rows["step_idx"][0] = 1
-
-    @pytest.mark.parametrize("load", LOADS)
-    def test_no_rows(self, tmp_path: Path, load: Any) -> None:
-        path = tmp_path / "steps.npy"
-        path.write_bytes(session_header(STEP_DTYPE, 0))
-        assert open_rows(path, DTYPES, load).shape == (0,)
+        file.unlink()
+        file.write_bytes(session_header(STEP_DTYPE, 0))
+        assert open_rows(file, DTYPES, load).shape == (0,)
 
     @pytest.mark.parametrize("load", LOADS)
     def test_truncated_at_every_byte(self, file: Path, load: Any) -> None:
@@ -229,32 +206,28 @@ class TestOpenRows:
         with pytest.raises(TruncatedError, match=r"claims 20 rows .* ends after 18 whole rows"):
             open_rows(file, DTYPES)
 
-    @pytest.mark.parametrize("extra", [1, 28, 4096])
-    def test_trailing_bytes(self, file: Path, extra: int) -> None:
+    def test_trailing_bytes(self, file: Path) -> None:
         whole = file.read_bytes()
-        file.write_bytes(whole + bytes(extra))
-        with pytest.raises(FormatError, match=f"The file has {counted(extra, 'byte')} more") as caught:
-            open_rows(file, DTYPES)
-        assert caught.value.offset == len(whole)
+        for extra in (1, 28, 4096):
+            file.write_bytes(whole + bytes(extra))
+            with pytest.raises(FormatError, match=f"The file has {counted(extra, 'byte')} more") as caught:
+                open_rows(file, DTYPES)
+            assert caught.value.offset == len(whole)
 
     @pytest.mark.parametrize("load", LOADS)
-    @pytest.mark.parametrize("rows", [2**31, 2**40, 2**63, 2**64, 10**60])
-    def test_absurd_count_allocates_nothing(self, file: Path, load: Any, rows: int) -> None:
-        file.write_bytes(header_bytes(text(shape=(rows,)), pad=True) + bytes(280))
-        with memory_below(1_000_000), pytest.raises(TruncatedError, match=str(rows)):
-            open_rows(file, DTYPES, load)
+    def test_absurd_count_allocates_nothing(self, file: Path, load: Any) -> None:
+        for rows in (2**31, 2**40, 2**63, 2**64, 10**60):
+            file.write_bytes(header_bytes(text(shape=(rows,)), pad=True) + bytes(280))
+            with memory_below(1_000_000), pytest.raises(TruncatedError, match=str(rows)):
+                open_rows(file, DTYPES, load)
 
-    def test_other_row_type_names_both(self, file: Path) -> None:
-        np.save(file, np.zeros(3, [("run_id", ">u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]))
-        with pytest.raises(NpyError, match=r"'>u8'.*expected .*'<u8'.* or .*action"):
-            open_rows(file, DTYPES)
-
-    def test_aligned_rows_are_another_type(self, file: Path) -> None:
-        np.save(file, np.zeros(3, np.dtype(ACTION_STEP_DTYPE.descr, align=True)))
-        with pytest.raises(NpyError):
-            open_rows(file, DTYPES)
-
-    def test_pickled_objects(self, file: Path) -> None:
+    def test_other_row_types(self, file: Path) -> None:
+        """The error names both; aligned rows are of another type, too."""
+        types = ([("run_id", ">u8"), *STEP_DTYPE.descr[1:]], np.dtype(ACTION_STEP_DTYPE.descr, align=True))
+        for dtype, match in zip(types, (r"'>u8'.*expected .*'<u8'.* or .*action", "expected"), strict=True):
+            np.save(file, np.zeros(3, dtype))
+            with pytest.raises(NpyError, match=match):
+                open_rows(file, DTYPES)
         np.save(file, np.array([print, len], dtype=object), allow_pickle=True)
         with pytest.raises(NpyError):
             open_rows(file, DTYPES)

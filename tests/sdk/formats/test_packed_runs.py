@@ -47,9 +47,8 @@ class TestPackedRuns:
         pack(written, runs)
         assert read_metadata(written).runs["max_score"][7] == 4
 
-    @pytest.mark.parametrize(
-        "sql",
-        [
+    def test_whoever_changes_the_table_is_believed(self, tmp_path: Path) -> None:
+        changes = (
             "UPDATE runs SET max_score = 9 WHERE id = 5",
             "INSERT INTO runs VALUES (1, 2, 3, 9, 8, 0, 3)",
             "REPLACE INTO runs VALUES (5, 2, 3, 9, 8, 0, 3)",
@@ -57,15 +56,15 @@ class TestPackedRuns:
             "DELETE FROM runs WHERE id = 5",
             "DELETE FROM runs",
             "CREATE TABLE old AS SELECT * FROM runs; DELETE FROM runs; INSERT INTO runs SELECT * FROM old",
-        ],
-    )
-    def test_whoever_changes_the_table_is_believed(self, written: Path, sql: str) -> None:
-        change_database(written, sql)
-        with closing(sqlite3.connect(written)) as database:
-            assert database.execute("SELECT count(*) FROM runs_packed").fetchone() == (0,)
-            expected = database.execute("SELECT id, max_score FROM runs ORDER BY id").fetchall()
-        read = read_metadata(written).runs
-        assert read[["id", "max_score"]].tolist() == expected
+        )
+        for number, sql in enumerate(changes):
+            path = tmp_path / str(number)
+            write_metadata(path, runs=some_runs(50), blocks=some_blocks(1), session={})
+            change_database(path, sql)
+            with closing(sqlite3.connect(path)) as database:
+                assert database.execute("SELECT count(*) FROM runs_packed").fetchone() == (0,)
+                expected = database.execute("SELECT id, max_score FROM runs ORDER BY id").fetchall()
+            assert read_metadata(path).runs[["id", "max_score"]].tolist() == expected
 
     @pytest.mark.parametrize(
         "sql",
@@ -91,26 +90,25 @@ class TestPackedRuns:
         assert set(read_metadata(written).runs["max_score"]) == {9}
         assert packed_defect(written) is None
 
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ("data = zeroblob(1999)", "1999 bytes, CRC-32 .*; expected 40 bytes for each run"),
-            ("data = zeroblob(2000)", "2000 bytes, CRC-32 .*; expected 40 bytes for each run"),
-            (f"data = zeroblob(1999), crc32 = {zlib.crc32(bytes(1999))}", "1999 bytes"),
-            ("data = x''", "0 bytes, CRC-32 0; expected"),
-            ("data = NULL", "NoneType; expected 40 bytes"),
-            ("data = 'text'", "str; expected 40 bytes"),
-            ("crc32 = crc32 + 1", "expected 40 bytes for each run, CRC-32"),
-            ("crc32 = NULL", "CRC-32 None"),
-        ],
-    )
-    def test_a_damaged_copy_is_refused(self, written: Path, change: str, message: str) -> None:
-        change_database(written, f"UPDATE runs_packed SET {change}")
-        with pytest.raises(ChecksumError, match=message) as caught:
-            read_metadata(written)
-        assert "DELETE FROM runs_packed" in str(caught.value.hint)
-        change_database(written, "DELETE FROM runs_packed")
-        np.testing.assert_array_equal(read_metadata(written).runs, some_runs(50))
+    def test_a_damaged_copy_is_refused(self, written: Path) -> None:
+        whole = written.read_bytes()
+        for change, message in {
+            "data = zeroblob(1999)": "1999 bytes, CRC-32 .*; expected 40 bytes for each run",
+            "data = zeroblob(2000)": "2000 bytes, CRC-32 .*; expected 40 bytes for each run",
+            f"data = zeroblob(1999), crc32 = {zlib.crc32(bytes(1999))}": "1999 bytes",
+            "data = x''": "0 bytes, CRC-32 0; expected",
+            "data = NULL": "NoneType; expected 40 bytes",
+            "data = 'text'": "str; expected 40 bytes",
+            "crc32 = crc32 + 1": "expected 40 bytes for each run, CRC-32",
+            "crc32 = NULL": "CRC-32 None",
+        }.items():
+            written.write_bytes(whole)
+            change_database(written, f"UPDATE runs_packed SET {change}")
+            with pytest.raises(ChecksumError, match=message) as caught:
+                read_metadata(written)
+            assert "DELETE FROM runs_packed" in str(caught.value.hint)
+            change_database(written, "DELETE FROM runs_packed")
+            np.testing.assert_array_equal(read_metadata(written).runs, some_runs(50))
 
     @pytest.mark.parametrize("max_score", range(4))  # CRC-32s with and without their highest bit
     def test_it_is_bound_to_its_file(self, path: Path, max_score: int) -> None:

@@ -9,11 +9,12 @@ from hypothesis import example, given, strategies as st
 
 from tape2048.base.guide import make_guide
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import Order, Outputs
-from tape2048.batches.gatherer import GatherPlan
+from tape2048.batches.fields import Outputs
+from tape2048.batches.order import Order
+from tape2048.batches.plan import NO_CAP, PLAN_WORDS, Labels, Plan, read_plan
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import find
-from tape2048.rows.row_map import RowMap, Segments, address_of, line_of, make_label_guide
+from tape2048.rows.row_map import RowMap, Segments, address_of, make_label_guide
 
 
 @kernel
@@ -62,14 +63,13 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
     )
     rowmap = RowMap.of(segments, len(rows), 28)
     assert rowmap.rows > 2**33
-    plan = GatherPlan(rowmap, np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
+    labels = Labels.of(np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
+    words = Plan.of(rowmap, labels, NO_CAP).words
     numbers = rng.integers(0, rowmap.rows, 50_000)
     run = np.empty(len(numbers), np.uint32)
-    order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
-    target = np.array(Outputs(run=address_of(run)), np.uint64)
-    assert gather_kernel.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(
-        numbers
-    )
+    order, target = Order.listed(numbers), np.array(Outputs(run=address_of(run)), np.uint64)
+    done = gather_kernel.fill(words, order.words, (0, len(numbers)), order.keys, target)
+    assert done == len(numbers)
     np.testing.assert_array_equal(run, np.searchsorted(np.cumsum(rows), numbers, "right"))
 
 
@@ -92,17 +92,16 @@ def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None
     thresholds = np.array([13, 15, 17], np.uint8)
     labels = make_label_guide(rowmap.guide, exponents)
     assert bool(len(labels)) == guided
-    plan = GatherPlan(rowmap, exponents, thresholds, labels=labels)
+    plan = Plan.of(rowmap, Labels.of(exponents[rowmap.run], thresholds, labels), NO_CAP)
     ends = np.cumsum(rows)
     near = np.concatenate([ends - rows, ends - 1, ends - rows // 2 - 1])
     numbers = np.concatenate([near, rng.integers(0, rowmap.rows, 500)])
     flags = np.zeros((len(numbers), 3), np.bool_)
     targets = np.zeros((len(numbers), 3), np.float32)
-    order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
+    order = Order.listed(numbers)
     target = np.array(Outputs(flags=address_of(flags), targets=address_of(targets)), np.uint64)
-    assert gather_kernel.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(
-        numbers
-    )
+    done = gather_kernel.fill(plan.words, order.words, (0, len(numbers)), order.keys, target)
+    assert done == len(numbers)
     expected = exponents[np.searchsorted(ends, numbers, "right")][:, None] >= thresholds
     np.testing.assert_array_equal(flags, expected)
     np.testing.assert_array_equal(targets, expected)
@@ -114,6 +113,13 @@ def test_rows_in_one_line_need_no_look_up() -> None:
     end = np.full(3, 1000 + 8 * 28, np.uint64)
     nothing = np.zeros(3, np.int64)
     line = Segments(address, rows, np.arange(3), end, nothing, nothing, nothing + 28, address * 0)
-    assert line_of(RowMap.of(line, 3, 28).address) == 1000
-    assert line_of(RowMap.of(line.take(np.array([0, 2])), 2, 28).address) == 0
-    assert line_of(RowMap.of(line.take(np.array([], np.int64)), 0, 28).address) == 0
+    assert RowMap.of(line, 3, 28).line == 1000
+    assert RowMap.of(line.take(np.array([0, 2])), 2, 28).line == 0
+    assert RowMap.of(line.take(np.array([], np.int64)), 0, 28).line == 0
+
+
+def test_a_plan_is_read_in_the_order_of_its_words() -> None:
+    def leaves(part: Any) -> list[Any]:
+        return [leaf for each in part for leaf in (leaves(each) if isinstance(each, tuple) else [each])]
+
+    assert leaves(read_plan(range(PLAN_WORDS))) == list(range(PLAN_WORDS))

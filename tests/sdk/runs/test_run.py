@@ -44,9 +44,8 @@ class TestRun:
         assert run.get_batch([]).shape == (0,)
         assert len(run[:]) == 0
 
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
+    def test_arrays_that_do_not_fit_are_refused(self) -> None:
+        changes: list[tuple[dict[str, object], str]] = [
             ({"moves": np.zeros(2, np.uint8)}, "moves"),
             ({"moves": np.zeros(3, np.int64)}, "moves"),
             ({"states": np.zeros(3, np.uint64)}, "states"),
@@ -55,11 +54,10 @@ class TestRun:
             ({"branch_values": np.zeros((3, 4), np.float64)}, "branch_values"),
             ({"branch_legal": np.zeros(4, np.uint8)}, "branch_legal"),
             ({"has_branches": np.zeros(3, np.uint8)}, "has_branches"),
-        ],
-    )
-    def test_arrays_that_do_not_fit_are_refused(self, change: dict[str, object], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            dataclasses.replace(run_of(3), **change)
+        ]
+        for change, message in changes:
+            with pytest.raises(ValueError, match=message):
+                dataclasses.replace(run_of(3), **change)
         with pytest.raises(TypeError, match=r"moves is a list; expected uint8\[3\]"):
             dataclasses.replace(run_of(3), moves=[0, 0, 0])
 
@@ -71,9 +69,8 @@ class TestRun:
         assert Run.from_boards(boards, [0, 1, 3], 2, RunMeta(3)).states.tolist() == [*boards, 2]
         assert Run.from_boards([], [], 2, RunMeta(0)).states.tolist() == [2]
 
-    @pytest.mark.parametrize(
-        ("boards", "moves", "final", "message"),
-        [
+    def test_numbers_that_do_not_fit_are_refused(self) -> None:
+        given: list[tuple[Any, Any, int, str]] = [
             ([1.5], [0], 1, r"boards: found 1\.5, expected a number of uint64"),
             (np.array([1.0]), [0], 1, r"boards: found 1\.0"),
             ([2**64], [0], 1, "boards: found 18446744073709551616"),
@@ -82,13 +79,10 @@ class TestRun:
             ([1], np.array([256]), 1, "moves: found 256"),
             ([1], ["2"], 1, "moves: found '2'"),
             ([1], [0], -1, "final_board: found -1"),
-        ],
-    )
-    def test_numbers_that_do_not_fit_are_refused(
-        self, boards: Any, moves: Any, final: int, message: str
-    ) -> None:
-        with pytest.raises(ValueError, match=message):
-            Run.from_boards(boards, moves, final, RunMeta(1))
+        ]
+        for boards, moves, final, message in given:
+            with pytest.raises(ValueError, match=message):
+                Run.from_boards(boards, moves, final, RunMeta(1))
 
     def test_equals_compares_bits(self) -> None:
         run = run_of(3)

@@ -1,19 +1,16 @@
 """Writing columns: the same bytes whatever interrupted it, and old values or none until they are complete."""
 
 import contextlib
-import itertools
 import json
 import os
 import random
 import shutil
-import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.crashes import crashes
 from tests.recorder.disks import tmpfs, unsaid
 
 from tape2048 import Session, errors
@@ -160,29 +157,16 @@ def test_a_column_is_replaced_if_asked(session: Session) -> None:
     assert session.write_column("x", np.ones(ROWS), replace=True).values.all()
 
 
-def test_a_killed_write_starts_again(session: Session) -> None:
+def test_a_write_killed_at_any_step_starts_again(session: Session) -> None:
     """It cannot know whether the values are those of the first time; a maker's job is not thrown away."""
-    for call in (9, 11):
-        assert not die_in(lambda: session.write_column("x", np.zeros(ROWS)), lambda at=call: kill_at(at))  # type: ignore[misc]
-    assert (session.path / ".x.partial/journal.0of1").exists()
-    assert session.write_column("x", np.ones(ROWS)).values.all()
+    old, new = np.zeros(ROWS), np.ones(ROWS)
+    for crash in crashes(lambda: session.write_column("x", old, replace=True)):
+        assert session.write_column("x", new, replace=True).values.tolist() == new.tolist(), crash
     write_pair(session, share=(0, 2))
     with pytest.raises(errors.ColumnError, match="unfinished job") as caught:
         session.write_column("values", np.zeros(ROWS))
     assert "replace=True" in str(caught.value.hint)
     assert session.write_column("values", np.zeros(ROWS), replace=True).values.shape == (ROWS,)
-
-
-def test_a_write_killed_at_any_step_leaves_no_old_values(session: Session) -> None:
-    for call in itertools.count():
-        old = np.full(ROWS, call)
-        finished = die_in(
-            lambda at=old: session.write_column("x", at, replace=True),  # type: ignore[misc]
-            lambda at=call: kill_at(at),  # type: ignore[misc]
-        )
-        assert session.write_column("x", old + 1, replace=True).values.tolist() == (old + 1).tolist()
-        if finished:
-            break
 
 
 def test_rows_of_no_run_have_no_columns(tmp_path: Path) -> None:
@@ -192,50 +176,25 @@ def test_rows_of_no_run_have_no_columns(tmp_path: Path) -> None:
         found.write_column("x", np.zeros(len(found)))
 
 
-def die_in(job: Callable[[], object], end: Callable[[], object]) -> bool:
-    """Run a job in a forked child, which ``end`` kills; tell whether it came to its end."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            end()
-            job()
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitpid(pid, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return not os.WIFSIGNALED(status)
-
-
-def kill_at(call: int) -> None:
-    """Kill this process at its next call number ``call`` that changes a file."""
-    calls = itertools.count()
-
-    def dying(real: Callable[..., object], *args: Any, **kwargs: Any) -> object:
-        if next(calls) == call:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args, **kwargs)
-
-    for name in ("write", "pwrite", "replace", "unlink", "ftruncate", "fsync", "mkdir", "rmdir", "rename"):
-        real = getattr(os, name)
-        setattr(os, name, lambda *args, _real=real, **kwargs: dying(_real, *args, **kwargs))
-
-
 def test_killed_at_any_step_it_resumes(
     session: Session, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     """At each call in turn: old values stay until they are removed, and never have new facts beside them."""
     job = with_facts(player="a")
-    for call in itertools.count():
-        copy = tmp_path / f"{call}" / NAME
+    copy = tmp_path / "copy" / NAME
+
+    def before() -> None:
+        shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(session.path, copy)
+        write_pair(Session.open(copy), with_facts(player="old", shift=9))
+
+    killed_at = []
+    for crash in crashes(lambda: write_pair(Session.open(copy), job, force=True), before=before):
+        killed_at.append(crash.call)
         found = Session.open(copy)
-        write_pair(found, with_facts(player="old", shift=9))
-        finished = die_in(lambda at=found: write_pair(at, job, force=True), lambda n=call: kill_at(n))  # type: ignore[misc]
         for name in ("values", "best"):
             try:
-                column = Session.open(copy).column(name)
+                column = found.column(name)
             except errors.ColumnError as error:
                 assert "half-written" in str(error)  # noqa: PT017 - or it is there
             else:
@@ -245,33 +204,7 @@ def test_killed_at_any_step_it_resumes(
         write_pair(found, job, force=True)
         assert content(copy) == undisturbed
         assert not list(copy.glob(".*"))
-        shutil.rmtree(copy.parent)
-        if finished:
-            assert call > 4 * ROWS / CHUNK
-            break
-
-
-@pytest.mark.slow
-def test_killed_20_times_at_random_it_resumes(session: Session, undisturbed: dict[str, bytes]) -> None:
-    rng, kills = random.Random(20), 0
-
-    def make(rows: range) -> dict[str, Any]:
-        time.sleep(0.01)
-        return pair_of(rows)
-
-    def end() -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends a process as SIGKILL does
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    while kills < 20:
-        seconds = rng.uniform(0.001, 0.05)
-        kills += not die_in(lambda: write_columns(session, PAIR, make, chunk_rows=CHUNK), end)
-        if (session.path / "best.json").exists():
-            assert content(session.path) == undisturbed
-            for name in FILES:
-                (session.path / name).unlink()
-    write_pair(session)
-    assert content(session.path) == undisturbed
+    assert len(killed_at) > 4 * ROWS / CHUNK
 
 
 def test_shares_are_put_together(session: Session, undisturbed: dict[str, bytes]) -> None:

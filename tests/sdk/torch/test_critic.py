@@ -129,23 +129,19 @@ def test_somebody_elses_tower_is_named_by_who_loads(
     assert critic(tokens).shape == (50, 3)
 
 
-@pytest.mark.parametrize(
-    "boards",
-    [
-        np.zeros((2, 2), np.uint64), np.zeros(2), np.array(5, np.uint64), np.zeros((3, 15), np.uint8),
-        np.zeros((3, 16), np.int64), np.zeros((1, 3, 16), np.uint8), [[0] * 16], [[0], [0, 1]], "board",
-    ],
-)  # fmt: skip
-def test_boards_that_are_none(tower: Tower, boards: Any) -> None:
+def test_boards_that_are_none(tower: Tower) -> None:
     critic = TorchCritic(info(), CriticHead(8, TILES), tower)
-    with pytest.raises(ValueError, match="board"):
-        critic(boards)
-
-
-def test_the_error_for_other_shapes_names_both_kinds(tower: Tower) -> None:
-    critic = TorchCritic(info(), CriticHead(8, TILES), tower)
+    others = [
+        np.zeros((2, 2), np.uint64), np.zeros(2), np.array(5, np.uint64), np.zeros((3, 16), np.int64),
+        np.zeros((1, 3, 16), np.uint8), [[0] * 16], [[0], [0, 1]], "board",
+    ]  # fmt: skip
+    for boards in others:
+        with pytest.raises(ValueError, match="board"):
+            critic(boards)
     with pytest.raises(ValueError, match=r"uint8 of shape \(3, 15\); expected .* u64\[N\] or .* u8\[N, 16\]"):
         critic(np.zeros((3, 15), np.uint8))
+    with pytest.raises(ValueError, match="at most 15"):
+        critic(np.full((1, 16), 16, np.uint8))
 
 
 def test_boards_may_be_a_list(tower: Tower) -> None:
@@ -154,12 +150,6 @@ def test_boards_may_be_a_list(tower: Tower) -> None:
     boards = [0xDCBA_6789_5432_1210, 0x1000_0000_0000_0001]
     assert np.array_equal(critic(boards), critic(np.array(boards, np.uint64)))
     assert critic([]).shape == (0, 3)
-
-
-def test_exponents_that_no_board_has(tower: Tower) -> None:
-    critic = TorchCritic(info(), CriticHead(8, TILES), tower)
-    with pytest.raises(ValueError, match="at most 15"):
-        critic(np.full((1, 16), 16, np.uint8))
 
 
 def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
@@ -192,11 +182,11 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
         TorchCritic.load(path, "cpu")
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta", "cpu:x"])
-def test_devices_that_are_not_there(tmp_path: Path, tower: Tower, name: str) -> None:
+def test_devices_that_are_not_there(tmp_path: Path, tower: Tower) -> None:
     save_critic(tmp_path / "critic", info(), CriticHead(8, TILES), tower)
-    with pytest.raises(errors.ConfigError, match="expected"):
-        TorchCritic.load(tmp_path / "critic", name)
+    for name in ("cuda:99", "tpu", "meta", "cpu:x"):
+        with pytest.raises(errors.ConfigError, match="expected"):
+            TorchCritic.load(tmp_path / "critic", name)
 
 
 def saved(path: Path, tower: Tower, step: int) -> None:
@@ -329,22 +319,16 @@ def test_a_weight_is_folded_back(truth: list[float], weights: list[float]) -> No
     np.testing.assert_allclose(found, truth, atol=1e-4)
 
 
-def test_the_ordered_form_has_nothing_to_fold() -> None:
+def test_invalid_arguments_of_a_head_are_refused() -> None:
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        ((0, HEAD_TILES), {}), ((3, HEAD_TILES, 0), {}), ((3, (100,)), {}),
+        ((3, (16384, 8192)), {"ordered": True}), ((3, HEAD_TILES), {"dropout": 1.0}),
+    ]  # fmt: skip
+    for args, options in cases:
+        with pytest.raises(ValueError, match="expected"):
+            CriticHead(*args, **options)
+    for weights in ([1.0], [1, 1, 1, 0], [1, 1, 1, math.inf], [1, 1, 1, math.nan]):
+        with pytest.raises(ValueError, match="weights"):
+            CriticHead(3, HEAD_TILES).fold_pos_weight(weights)
     with pytest.raises(ValueError, match="nothing to fold"):
         CriticHead(2, HEAD_TILES, ordered=True).fold_pos_weight([1.0, 1.0, 1.0, 1.0])
-
-
-@pytest.mark.parametrize(
-    ("args", "options"),
-    [((0, HEAD_TILES), {}), ((3, HEAD_TILES, 0), {}), ((3, (100,)), {}),
-     ((3, (16384, 8192)), {"ordered": True}), ((3, HEAD_TILES), {"dropout": 1.0})],
-)  # fmt: skip
-def test_what_cannot_be_is_refused(args: tuple, options: dict) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        CriticHead(*args, **options)
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1, 1, 1, 0], [1, 1, 1, math.inf], [1, 1, 1, math.nan]])
-def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights"):
-        CriticHead(3, HEAD_TILES).fold_pos_weight(weights)

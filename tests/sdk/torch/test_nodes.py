@@ -18,10 +18,8 @@ import pytest
 
 from tape2048 import Corpus
 from tape2048.critic.config import CriticConfig
-from tape2048.errors import ConfigError
 from tape2048.io.objects import open_store
 from tape2048.session.remote import put_session
-from tape2048.torch.training import train_critic
 
 from ..critics import config, lines, make_games
 from ..stores import free_port
@@ -139,13 +137,3 @@ def test_rank_0_alone_needs_the_checkpoint(games: Path, tmp_path: Path) -> None:
     found = run_ranks(tmp_path, both[::-1])
     assert all(code for code, _, _ in found)
     assert "rank 0's has none" in found[0][1]
-
-
-def test_pool_sessions_without_a_pool_is_refused(games: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="pool_sessions"):
-        train_critic(small(games, tmp_path, pool_sessions=2))
-
-
-def test_a_store_cannot_receive_a_training(games: Path) -> None:
-    with pytest.raises(ConfigError, match="out: found s3://bucket/critic, expected a directory"):
-        train_critic(small(games, "s3://bucket/critic"))

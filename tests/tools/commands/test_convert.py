@@ -1,7 +1,6 @@
 """Convert, on what the real recorder leaves."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,27 +8,26 @@ import pytest
 from tape2048.packs import PackReader
 from tape2048.session.session import Session, sessions
 
-from ..conftest import Tape
+from ..conftest import Cli
 
 
 @pytest.fixture
-def recorded(process: Any, tmp_path: Path) -> Path:
+def recorded(cli: Cli, tmp_path: Path) -> Path:
     """A session of 5 games, recorded with moves."""
     flags = ["--player", "greedy", "--max-games", "5", "--seed", "4", "--record-action", "--workers", "1"]
-    done = process("record", *flags, "--out", str(tmp_path / "selfplay"))
-    assert done.returncode == 0, done.stderr
+    cli("record", *flags, "--out", str(tmp_path / "selfplay"), process=True)
     return sessions(tmp_path / "selfplay")[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--record-action"], ["--sample-rate", "7"]])
-def test_missing_facts_are_replayed(tape: Tape, process: Any, tmp_path: Path, flags: list[str]) -> None:
+def test_missing_facts_are_replayed(cli: Cli, tmp_path: Path, flags: list[str]) -> None:
     """The rules leave two candidates for some of these games' ends."""
     games = ["--player", "greedy", "--max-games", "20", "--seed", "3", "--workers", "1"]
     games += ["--out", str(tmp_path / "games")]
-    assert process("record", *games, *flags).returncode == 0
+    cli("record", *games, *flags, process=True)
     games[-1] = str(tmp_path / "known")
-    assert process("record", *games, "--record-action").returncode == 0
+    cli("record", *games, "--record-action", process=True)
     for name, command in (
         ("all", ["dataset", "build", tmp_path / "games", "--out", tmp_path / "all"]),
         ("all", ["dataset", "append", tmp_path / "all", tmp_path / "games"]),
@@ -37,8 +35,8 @@ def test_missing_facts_are_replayed(tape: Tape, process: Any, tmp_path: Path, fl
         ("direct.a2pack", ["convert", tmp_path / "games", "--out", tmp_path / "direct.a2pack"]),
         ("known.a2pack", ["convert", tmp_path / "known", "--out", tmp_path / "known.a2pack"]),
     ):
-        done = tape(*command)
-        assert (done.code, done.err) == (0, ""), name
+        done = cli(*command)
+        assert done.err == "", name
     found, direct, known = (
         [run.states.tolist() for run in PackReader.open(tmp_path / name)]
         for name in ("all.a2pack", "direct.a2pack", "known.a2pack")
@@ -55,12 +53,12 @@ def test_missing_facts_are_replayed(tape: Tape, process: Any, tmp_path: Path, fl
     ],
 )  # fmt: skip
 def test_games_that_cannot_be_played_again_are_refused(
-    tape: Tape, root: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.chdir(root.parent)
     before = sorted(path.name for path in root.parent.iterdir())
-    done = tape(*command)
-    assert (done.code, done.out) == (5, "")
+    done = cli(*command, expect=5)
+    assert done.out == ""
     assert "its moves were not recorded, and its games cannot be replayed: it was played by" in done.err
     assert "hint: --lossy ends each game at its last recorded board" in done.err
     assert "--record-action" in done.err
@@ -68,7 +66,7 @@ def test_games_that_cannot_be_played_again_are_refused(
 
 
 @pytest.mark.slow
-def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: Path) -> None:
+def test_lossy_keeps_games_of_other_players(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "player.py").write_text(
         "import numpy as np\n\n\ndef make():\n"
         "    return lambda boards, legal, exps: np.tile(np.float32([4, 1, 3, 2]), (len(boards), 1))\n"
@@ -78,43 +76,42 @@ def test_lossy_keeps_games_of_other_players(tape: Tape, process: Any, tmp_path: 
     ]  # fmt: skip
     flags += ["--max-games", "20"]
     for name, more in (("bare", []), ("moves", ["--record-action"])):
-        done = process("record", *flags, *more, "--out", str(tmp_path / name))
-        assert done.returncode == 0, done.stderr
+        done = cli("record", *flags, *more, "--out", str(tmp_path / name), process=True)
     rows = {name: Session.open(sessions(tmp_path / name)[0]) for name in ("bare", "moves")}
-    assert tape("convert", tmp_path / "bare", "--out", tmp_path / "x.a2pack").code == 5
-    assert tape("convert", tmp_path / "moves", "--out", tmp_path / "x.a2pack").code == 5
+    cli("convert", tmp_path / "bare", "--out", tmp_path / "x.a2pack", expect=5)
+    cli("convert", tmp_path / "moves", "--out", tmp_path / "x.a2pack", expect=5)
     for name, lost in (
         ("bare", "lost: the last move and the final board, of 20 runs"),
         ("moves", "uncertain"),
     ):
-        done = tape("convert", tmp_path / name, tmp_path / f"{name}.a2pack", "--lossy")
-        assert (done.code, lost in done.err) == (0, True)
+        done = cli("convert", tmp_path / name, "--out", tmp_path / f"{name}.a2pack", "--lossy")
+        assert lost in done.err
         short = [
             len(run) - int(row["steps"])
             for run, row in zip(PackReader.open(tmp_path / f"{name}.a2pack"), rows[name].runs, strict=True)
         ]
         assert set(short) == ({-1} if name == "bare" else {-1, 0})
         PackReader.open(tmp_path / f"{name}.a2pack").validate()
-    done = tape("convert", tmp_path / "moves", "--out", tmp_path / "pack.dat")
-    assert (done.code, done.err) == (0, "")
+    done = cli("convert", tmp_path / "moves", "--out", tmp_path / "pack.dat")
+    assert done.err == ""
 
 
 @pytest.mark.slow
-def test_values_of_a_session_become_branch_values(tape: Tape, recorded: Path, tmp_path: Path) -> None:
+def test_values_of_a_session_become_branch_values(cli: Cli, recorded: Path, tmp_path: Path) -> None:
     again, player = tmp_path / "20260101T000000Z_model=x", ("--player", "ntuple:weights=fast")
-    assert tape("annotate", recorded, *player).code == 0
-    assert tape("convert", recorded, "--out", tmp_path / "x.a2pack").code == 0
-    done = tape("convert", tmp_path / "x.a2pack", "--out", tmp_path / "v1", "--to", "a2run")
-    assert (done.code, "branch values" in done.err, (tmp_path / "v1").exists()) == (5, True, False)
-    done = tape("convert", recorded, "--out", tmp_path / "v1", "--to", "a2run")
-    assert (done.code, done.err) == (0, ""), "the session keeps its column"
-    assert tape("convert", recorded, "--out", tmp_path / "ds", "--to", "dataset", "--lossy").code == 0
+    cli("annotate", recorded, *player)
+    cli("convert", recorded, "--out", tmp_path / "x.a2pack")
+    done = cli("convert", tmp_path / "x.a2pack", "--out", tmp_path / "v1", "--to", "a2run", expect=5)
+    assert ("branch values" in done.err, (tmp_path / "v1").exists()) == (True, False)
+    done = cli("convert", recorded, "--out", tmp_path / "v1", "--to", "a2run")
+    assert done.err == "", "the session keeps its column"
+    cli("convert", recorded, "--out", tmp_path / "ds", "--to", "dataset", "--lossy")
     rows = np.load(tmp_path / "ds/steps.npy")
     assert (rows["ev_values"][np.arange(len(rows)), rows["move"]] == 1.0).all()
-    assert tape("dataset", "verify", tmp_path / "ds").code == 0
-    assert tape("convert", tmp_path / "x.a2pack", "--out", again, "--to", "tape", "--lossy").code == 0
-    assert tape("annotate", again, *player).code == 0
-    assert tape("convert", again, "--out", tmp_path / "y.a2pack").code == 0
+    cli("dataset verify", tmp_path / "ds")
+    cli("convert", tmp_path / "x.a2pack", "--out", again, "--to", "tape", "--lossy")
+    cli("annotate", again, *player)
+    cli("convert", again, "--out", tmp_path / "y.a2pack")
     one, other = (list(PackReader.open(tmp_path / name)) for name in ("x.a2pack", "y.a2pack"))
     for a, b in zip(one, other, strict=True):
         assert a.states.tolist() == b.states.tolist()
@@ -122,23 +119,21 @@ def test_values_of_a_session_become_branch_values(tape: Tape, recorded: Path, tm
     assert len(np.unique(one[0].branch_values)) > 100, "a network's values, not ties"
 
 
-def test_targets_have_to_be_said(tape: Tape, tmp_path: Path) -> None:
+def test_targets_have_to_be_said(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    assert tape("convert", tmp_path / "runs", "--out", tmp_path / "x.a2pack").code == 3
+    cli("convert", tmp_path / "runs", "--out", tmp_path / "x.a2pack", expect=3)
     (tmp_path / "x.jsonl").write_text('{"steps": 0, "states": [1], "moves": []}\n')
-    done = tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x")
-    assert done.code == 4
+    done = cli("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x", expect=4)
     assert "--to" in done.err
-    assert tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x", "--to", "unknown").code == 2
-    missing = tape("convert", tmp_path / "none", "--out", tmp_path / "x")
-    assert (missing.code, "none: no such file or directory" in missing.err) == (3, True)
-    assert tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x.a2pack").code == 0
+    cli("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x", "--to", "unknown", expect=2)
+    missing = cli("convert", tmp_path / "none", "--out", tmp_path / "x", expect=3)
+    assert "none: no such file or directory" in missing.err
+    cli("convert", tmp_path / "x.jsonl", "--out", tmp_path / "x.a2pack")
 
 
-def test_boards_as_text_come_back(tape: Tape, tmp_path: Path) -> None:
+def test_boards_as_text_come_back(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(f'{{"steps": 0, "states": [{2**64 - 1}], "moves": []}}\n')
-    done = tape("convert", tmp_path / "x.jsonl", "--out", tmp_path / "text.jsonl", "--u64", "text")
-    assert done.code == 0
+    cli("convert", tmp_path / "x.jsonl", "--out", tmp_path / "text.jsonl", "--u64", "text")
     assert f'"states":["{2**64 - 1}"]' in (tmp_path / "text.jsonl").read_text()
-    assert tape("convert", tmp_path / "text.jsonl", "--out", tmp_path / "x.a2pack").code == 0
+    cli("convert", tmp_path / "text.jsonl", "--out", tmp_path / "x.a2pack")
     assert PackReader.open(tmp_path / "x.a2pack").decode(0).states.tolist() == [2**64 - 1]

@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import os
 import struct
 from pathlib import Path
@@ -8,9 +7,9 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from tests.sdk import run_builders
-from tests.sdk.datasets.set_builders import dataset_rows, packdat_bytes, write_dataset
+from tests.sdk.datasets.set_builders import packdat_bytes
 
-from ..conftest import Cli, Tape, write_foreign_session, write_session
+from ..conftest import Cli, write_foreign_session, write_session
 
 # One move to the right and a spawn, again and again, worked out by hand: 2 . . . -> . . . 2 -> 2 . . 2. It
 # does not begin with a start, so that earlier merges may have scored, too.
@@ -33,16 +32,16 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def built(tape: Tape, runs: Path, tmp_path: Path) -> Path:
-    done = tape("dataset", "build", runs, "--out", tmp_path / "ds")
-    assert (done.code, done.err) == (0, "")
+def built(cli: Cli, runs: Path, tmp_path: Path) -> Path:
+    done = cli("dataset build", runs, "--out", tmp_path / "ds")
+    assert done.err == ""
     assert "3 runs, 6 rows" in done.out
     return tmp_path / "ds"
 
 
 @pytest.mark.parametrize("command", ["stats", "filter", "append"])
 def test_a_session_in_the_place_of_a_data_set_is_told(
-    tape: Tape, runs: Path, tmp_path: Path, command: str
+    cli: Cli, runs: Path, tmp_path: Path, command: str
 ) -> None:
     root = tmp_path / "selfplay"
     session = write_session(root / "20260101T000000Z_model=a")
@@ -52,57 +51,52 @@ def test_a_session_in_the_place_of_a_data_set_is_told(
     sources = (runs,) if command == "append" else ()
     stand = {session: "a session", root: "a directory of sessions"}
     for path, found in {**stand, foreign: "a session", sharded: "a session"}.items():
-        done = tape("dataset", command, path, *sources)
-        assert (done.code, done.out) == (3, "")
+        done = cli("dataset", command, path, *sources, expect=3)
+        assert done.out == ""
         assert f"{path}: found {found}, expected a data set\n" in done.err
         assert "tape2048 list" in done.err
         assert "tape2048 dataset build" in done.err
 
 
 class TestBuildAndAppend:
-    def test_what_is_left_out_is_named_and_the_code_is_1(
-        self, tape: Tape, runs: Path, tmp_path: Path
-    ) -> None:
+    def test_what_is_left_out_is_named_and_the_code_is_1(self, cli: Cli, runs: Path, tmp_path: Path) -> None:
         (runs / "bad.a2run").write_bytes(b"A2T1")
-        done = tape("dataset", "build", runs, "--out", tmp_path / "ds", "--json")
-        assert done.code == 1
+        done = cli("dataset build", runs, "--out", tmp_path / "ds", "--json", expect=1)
         assert "bad.a2run: TruncatedError" in done.err
         assert (done.json["runs"], done.json["skipped"][0]["error"]) == (3, "TruncatedError")
 
-    def test_values_that_were_normalised_are_told(self, tape: Tape, tmp_path: Path) -> None:
+    def test_values_that_were_normalised_are_told(self, cli: Cli, tmp_path: Path) -> None:
         kept = run_builders.game(1, steps_max=9)
         raw = dataclasses.replace(kept, branches=[(1e4, 2e4, 3e4, 4e4)] * len(kept.moves))
         for name, played in (("kept", kept), ("raw", raw)):
             (tmp_path / f"{name}.a2run2").write_bytes(run_builders.a2run2_bytes(played))
         ds = tmp_path / "ds"
-        done = tape("dataset", "build", tmp_path / "kept.a2run2", "--out", ds)
+        done = cli("dataset build", tmp_path / "kept.a2run2", "--out", ds)
         assert done.out == f"{ds}: 1 run, 9 rows added\n"
-        done = tape("dataset", "append", ds, tmp_path / "raw.a2run2")
+        done = cli("dataset append", ds, tmp_path / "raw.a2run2")
         note = "branch values outside 0 to 1, normalised, in 1 run"
         assert done.out == f"{ds}: 1 run, 9 rows added; {note}\n"
-        assert tape("dataset", "append", ds, tmp_path / "raw.a2run2", "--json").json["normalised"] == 1
-        sources = tape("dataset", "stats", ds, "--json").json["sources"]
+        assert cli("dataset append", ds, tmp_path / "raw.a2run2", "--json").json["normalised"] == 1
+        sources = cli("dataset stats", ds, "--json").json["sources"]
         assert [source.get("normalised", 0) for source in sources] == [0, 1, 1]
 
-    def test_shards(self, tape: Tape, runs: Path, tmp_path: Path) -> None:
-        assert tape("dataset", "build", runs, "--out", tmp_path / "ds", "--shard-rows", "4").code == 0
+    def test_shards(self, cli: Cli, runs: Path, tmp_path: Path) -> None:
+        cli("dataset build", runs, "--out", tmp_path / "ds", "--shard-rows", "4")
         assert sorted(os.listdir(tmp_path / "ds/shards")) == ["steps_00000.npy", "steps_00001.npy"]  # noqa: PTH208
 
-    def test_names_that_are_taken_or_missing(
-        self, tape: Tape, built: Path, runs: Path, tmp_path: Path
-    ) -> None:
-        assert tape("dataset", "build", runs, "--out", built).code == 6
-        assert tape("dataset", "append", tmp_path / "none", runs).code == 3
-        assert tape("dataset", "build", tmp_path / "none", "--out", tmp_path / "x").code == 3
+    def test_names_that_are_taken_or_missing(self, cli: Cli, built: Path, runs: Path, tmp_path: Path) -> None:
+        cli("dataset build", runs, "--out", built, expect=6)
+        cli("dataset append", tmp_path / "none", runs, expect=3)
+        cli("dataset build", tmp_path / "none", "--out", tmp_path / "x", expect=3)
 
 
 class TestStatsAndFilter:
-    def test_stats(self, tape: Tape, built: Path, runs: Path) -> None:
-        found = tape("dataset", "stats", built, "--json").json
+    def test_stats(self, cli: Cli, built: Path, runs: Path) -> None:
+        found = cli("dataset stats", built, "--json").json
         assert (found["rows"], found["runs"], found["engines"]) == (6, 3, {"": 1, "toy": 2})
         assert found["score"]["p50"] == 6
         assert found["sources"] == [{"path": str(runs), "kind": "runs", "runs": 3, "steps": 6, "skipped": 0}]
-        text = tape("dataset", "stats", built).out
+        text = cli("dataset stats", built).out
         assert "toy" in text
         assert str(runs) in text
 
@@ -116,84 +110,54 @@ class TestStatsAndFilter:
             (["--since", "2026-01-01T00:00:01Z"], 0), (["--min-score", "6", "--engine", "x"], 0),
         ],
     )  # fmt: skip
-    def test_filter_counts(self, tape: Tape, built: Path, flags: list[str], runs_left: int) -> None:
-        found = tape("dataset", "filter", built, *flags, "--json").json
+    def test_filter_counts(self, cli: Cli, built: Path, flags: list[str], runs_left: int) -> None:
+        found = cli("dataset filter", built, *flags, "--json").json
         assert (found["runs"], found["rows"], found["of_runs"]) == (runs_left, 2 * runs_left, 3)
 
-    def test_filter_writes(self, tape: Tape, built: Path, tmp_path: Path) -> None:
-        assert tape("dataset", "filter", built, "--min-score", "6", "--out", tmp_path / "part").code == 0
+    def test_filter_writes(self, cli: Cli, built: Path, tmp_path: Path) -> None:
+        cli("dataset filter", built, "--min-score", "6", "--out", tmp_path / "part")
         assert np.load(tmp_path / "part/steps.npy")["run_id"].tolist() == [0, 0, 1, 1]
-        assert tape("dataset", "verify", tmp_path / "part").code == 0
+        cli("dataset verify", tmp_path / "part")
 
-    def test_a_filter_that_leaves_nothing_writes_nothing(
-        self, tape: Tape, built: Path, tmp_path: Path
-    ) -> None:
-        done = tape("dataset", "filter", built, "--min-score", "9", "--out", tmp_path / "part")
-        assert (done.code, done.out) == (3, "")
+    def test_a_filter_that_leaves_nothing_writes_nothing(self, cli: Cli, built: Path, tmp_path: Path) -> None:
+        done = cli("dataset filter", built, "--min-score", "9", "--out", tmp_path / "part", expect=3)
+        assert done.out == ""
         assert "leaves 0 of 3 runs and 0 of 6 rows. Nothing was written" in done.err
         assert not (tmp_path / "part").exists()
 
-    def test_a_moment_that_is_none(self, tape: Tape, built: Path) -> None:
-        assert tape("dataset", "filter", built, "--since", "yesterday").code == 2
+    def test_a_moment_that_is_none(self, cli: Cli, built: Path) -> None:
+        cli("dataset filter", built, "--since", "yesterday", expect=2)
 
 
 class TestVerify:
-    def test_sound_and_not(self, tape: Tape, built: Path) -> None:
-        assert tape("dataset", "verify", built).out.startswith("ok ")
+    def test_sound_and_not(self, cli: Cli, built: Path) -> None:
+        assert cli("dataset verify", built).out.startswith("ok ")
         data = bytearray((built / "steps.npy").read_bytes())
         data[-1] ^= 1
         (built / "steps.npy").write_bytes(data)
-        done = tape("dataset", "verify", built)
-        assert done.code == 1
+        done = cli("dataset verify", built, expect=1)
         assert "BookkeepingError" in done.out
-        assert tape("dataset", "verify", built, "--json").json["ok"] is False
+        assert cli("dataset verify", built, "--json", expect=1).json["ok"] is False
 
-    def test_a_path_where_nothing_stands_is_no_finding(self, tape: Tape, built: Path, tmp_path: Path) -> None:
-        done = tape("dataset", "verify", built, tmp_path / "none")
-        assert (done.code, done.out) == (3, "")
+    def test_a_path_where_nothing_stands_is_no_finding(self, cli: Cli, built: Path, tmp_path: Path) -> None:
+        done = cli("dataset verify", built, tmp_path / "none", expect=3)
+        assert done.out == ""
         assert "none: no such file or directory" in done.err
-        assert tape("dataset", "verify", built / "steps.npy").code == 3
+        cli("dataset verify", built / "steps.npy", expect=3)
 
 
-def test_a_pack_dat_in_the_place_of_a_data_set(tape: Tape, tmp_path: Path) -> None:
+def test_a_pack_dat_in_the_place_of_a_data_set(cli: Cli, tmp_path: Path) -> None:
     dat = tmp_path / "pack.dat"
     dat.write_bytes(packdat_bytes())
-    found = tape("dataset", "stats", dat, "--json").json
+    found = cli("dataset stats", dat, "--json").json
     assert (found["rows"], found["runs"], found["bytes"]) == (87, 3, dat.stat().st_size)
-    done = tape("dataset", "filter", dat, "--min-score", "164", "--out", tmp_path / "ds")
+    done = cli("dataset filter", dat, "--min-score", "164", "--out", tmp_path / "ds")
     assert done.out == f"2 of 3 runs, 75 of 87 rows, written to {tmp_path}/ds\n"
-    done = tape("dataset", "verify", tmp_path / "ds", dat)
-    assert (done.code, done.out.count("ok ")) == (0, 2)
+    done = cli("dataset verify", tmp_path / "ds", dat)
+    assert done.out.count("ok ") == 2
     assert f"{dat}: 87 rows, 3 runs, 1 checksum" in done.out
     data = bytearray(dat.read_bytes())
     data[100] ^= 1
     dat.write_bytes(data)
-    done = tape("dataset", "verify", dat)
-    assert (done.code, "ChecksumError" in done.out) == (1, True)
-
-
-@pytest.mark.parametrize("kind", ["ds", "pack.dat"])
-def test_commands_of_sessions_take_it(cli: Cli, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / kind
-    if kind == "ds":
-        write_dataset(path)
-    else:
-        path.write_bytes(packdat_bytes())
-    shown = json.loads(cli("show --json", path).out)
-    assert (shown["rows"], shown["games"], shown["score"]["max"]) == (87, 3, 280)
-    assert "ev_values" in {column["name"] for column in shown["columns"]}
-    checked = json.loads(cli("validate --json", path).out)["sessions"][0]
-    assert (checked["ok"], checked["rows"], checked["runs"]) == (True, 87, 3)
-    cli("export --rows --format csv --out", tmp_path / "rows.csv", path)
-    lines = (tmp_path / "rows.csv").read_text().splitlines()
-    assert len(lines) == 88
-    assert "ev_values_3" in lines[0]
-
-    if kind == "ds":
-        rows = dataset_rows()
-        rows["move"][10] = 4
-        np.save(path / "steps.npy", rows)
-    else:
-        path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert cli("validate --quarantine", path, expect=1).out.startswith("BAD")
-    assert path.exists()
+    done = cli("dataset verify", dat, expect=1)
+    assert "ChecksumError" in done.out

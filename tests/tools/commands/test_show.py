@@ -12,8 +12,9 @@ from scipy import stats
 from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors
+from tape2048.formats.session import RUN_DTYPE
 from tape2048_tools.cli import run
-from tape2048_tools.sessions.summary import directory_bytes, quantiles
+from tape2048_tools.sessions.summary import directory_bytes, label_prevalence, quantiles
 
 from ..conftest import GAMES, META, Cli, write_session
 from ..small_sessions import session_name
@@ -45,6 +46,12 @@ def test_json_has_everything(cli: Cli, session: Path) -> None:
     assert (best["run_id"], best["seed"], best["score"], best["steps"]) == (3, 7, 370_000, 50)
     assert best["step_idx"] == 49
     assert best["exps"] == [14, 0, 0, 0, 0, 4, *[0] * 10]
+
+
+def test_the_share_of_rows_counts_rows_that_were_kept() -> None:
+    runs = np.zeros(2, RUN_DTYPE)
+    runs["steps"], runs["rows"], runs["highest_tile"] = (10, 3), (1, 3), (8192, 2048)
+    assert label_prevalence(runs)[0]["row_share"] == 0.25
 
 
 def test_text_has_facts_settings_and_the_best_board(cli: Cli, session: Path) -> None:

@@ -5,7 +5,6 @@ import json
 import re
 import signal
 import sys
-import threading
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +17,9 @@ from tape2048 import errors
 from tape2048.ntuple.network import load_network
 from tape2048.training import TrainingProgress
 from tape2048_recorder.ntuple_training.config import TrainingConfig
-from tape2048_tools.commands.players import train
 from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
 from tape2048_tools.progress.panel import TerminalPanel
+from tape2048_tools.terminal import stopping
 
 from ..conftest import Tape
 from ..on_terminal import stopped_on_terminal
@@ -160,16 +159,18 @@ def progress(moves: int = 4_000_000, **changes: Any) -> TrainingProgress:
 
 def test_a_second_signal_is_one_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 10.1, 11.0])
-    monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    stop = threading.Event()
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    ended: list[int] = []
+    raise_signal = signal.raise_signal
     before = signal.getsignal(signal.SIGINT)
-    with train._stopped_by_signals(stop) as hurry:
-        seen = [hurry()]
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
-            signal.raise_signal(number)
-            seen.append(hurry())
-    assert seen == [False, False, False, True]
-    assert stop.is_set()
+    with stopping.stopped_by_signals() as stop:
+        assert not stop.is_set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            raise_signal(number)
+            assert stop.is_set()
+        monkeypatch.setattr(signal, "raise_signal", ended.append)
+        raise_signal(signal.SIGINT)
+        assert (ended, signal.getsignal(signal.SIGINT)) == ([signal.SIGINT], signal.SIG_DFL)
     assert signal.getsignal(signal.SIGINT) is before
 
 

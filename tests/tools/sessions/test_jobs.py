@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import given, strategies as st
+from tests.crashes import crashes
 
 from tape2048 import errors
 from tape2048.io.durable import rename_noreplace
@@ -143,67 +144,28 @@ def test_shards_are_of_one_size_by_and_large() -> None:
     assert all(400 < counts[shard] < 600 for shard in range(8))
 
 
-#: Does a job again and again, each time in a process that kills itself one step later; then once in peace.
-_SWEEP = """
-import itertools, os, signal, sys
-from pathlib import Path
-from tape2048.io import durable
-from tape2048_tools.cli import run
-from tape2048_tools.sessions import jobs
-
-target, stride = Path(sys.argv[1]), int(sys.argv[2])
-words = sys.argv[3:]
-
-def child(n, out):
-    steps = itertools.count(1)
-    def step(call):
-        def counted(*args, **kwargs):
-            if next(steps) == n:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args, **kwargs)
-        return counted
-    os.fsync, os.mkdir = step(os.fsync), step(os.mkdir)
-    durable._renameat2 = step(durable._renameat2)
-    jobs.rename_noreplace = step(jobs.rename_noreplace)
-    sys.exit(run([str(out) if word == "OUT" else word for word in words]))
-
-def wait(n, out):
-    pid = os.fork()
-    if not pid:
-        child(n, out)
-    return os.waitpid(pid, 0)[1]
-
-assert run([str(target / "0") if word == "OUT" else word for word in words]) == 0  # loads and compiles
-for n in itertools.count(1, stride):
-    out = target / str(n)
-    killed = wait(n, out)
-    assert killed in (0, signal.SIGKILL), killed
-    assert wait(0, out) == 0, n
-    if not killed:
-        break
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("operation", "stride"), [("repack", 8), ("pack", 24)])
+@pytest.mark.parametrize(("operation", "every"), [("repack", 8), ("pack", 24)])
 def test_a_killed_job_is_finished_by_the_next_run(
-    operation: str, stride: int, many: Path, tmp_path: Path
+    operation: str, every: int, many: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    root = tmp_path / "two"
+    root, out = tmp_path / "two", tmp_path / "out"
     for session in sessions(many)[:2]:
         shutil.copytree(session, root / session.name)
-    job = words(operation, root, Path("OUT"), "--shard", "1/1", "--quiet")
-    stride = 1 if os.environ.get("FULL_SWEEP") else stride
-    sweep = [sys.executable, "-c", _SWEEP, str(tmp_path / "out"), str(stride), *job]
-    (tmp_path / "out").mkdir()
-    done = subprocess.run(sweep, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    trees = {path.name: tree(path) for path in (tmp_path / "out").iterdir()}
-    last = trees.pop(max(trees, key=int))
-    assert len(trees) > 2
-    assert any("done/" in name for name in last)
-    for step, found in trees.items():
-        assert found == last, step
+    job = words(operation, root, out, "--shard", "1/1", "--quiet")
+    cli(*job)
+    whole, killed = tree(out), []
+    assert any("done/" in name for name in whole)
+    for crash in crashes(
+        lambda: cli(*job),
+        before=lambda: shutil.rmtree(out),
+        calls=("fsync", "mkdir", "renameat2"),
+        every=every,
+    ):
+        killed.append(crash.call)
+        cli(*job)
+        assert tree(out) == whole, crash
+    assert len(killed) > 2
 
 
 def test_two_processes_on_one_session_leave_one_output(many: Path, tmp_path: Path) -> None:

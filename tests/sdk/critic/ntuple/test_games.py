@@ -208,9 +208,8 @@ def test_parts_without_games_are_refused(built: Built) -> None:
     assert THEIRS in IDS
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_contradictory_settings_are_rejected() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"thresholds": "8192 131072"}, "found 131072, expected tiles up to 65536"),
         ({"thresholds": "8192 4096"}, "ascending"),
         ({"thresholds": "100"}, "powers of two"),
@@ -219,8 +218,7 @@ def test_parts_without_games_are_refused(built: Built) -> None:
         ({"stages": "8192 4096"}, "ascending order"),
         ({"stages": "102"}, "ascending order"),
         ({"val_share": 0.0}, "a part for validation"),
-    ],
-)
-def test_contradictory_settings_are_rejected(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        NTupleCriticConfig(**changes).check()
+    ]
+    for changes, said in cases:
+        with pytest.raises(ConfigError, match=said):
+            NTupleCriticConfig(**changes).check()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +21,7 @@ from tape2048_tools.options.critic import (
 )
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option, refuse_missing
 from tape2048_tools.terminal.output import print_human, print_result
+from tape2048_tools.terminal.stopping import stopped_by_signals
 
 
 class _ByKind(Command):
@@ -84,7 +81,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     from tape2048_tools.progress.jobs import critic_document, critic_panel, critic_summary
 
     first = os.environ.get("RANK", "0") == "0"
-    with _stopped_by_signals() as stop, critic_panel(config, quiet=not first) as view:
+    with stopped_by_signals() as stop, critic_panel(config, quiet=not first) as view:
         trained = train_critic(config, view, stop.is_set)
     if first:
         print_result(critic_document(trained), lambda: critic_summary(config, trained), as_json=as_json)
@@ -137,7 +134,7 @@ def _ntuple(
     )
 
     source = open_games(config)
-    with _stopped_by_signals() as stop, ntuple_critic_panel(config) as view:
+    with stopped_by_signals() as stop, ntuple_critic_panel(config) as view:
         trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
     print_result(
         ntuple_critic_document(trained), lambda: ntuple_critic_summary(config, trained), as_json=as_json
@@ -149,26 +146,3 @@ def _print_config(config: LearningConfig, path: Path | None, flags: dict[str, An
 
     plain = path is None and not any(value is not None for value in flags.values())
     print_human((example_toml(type(config)) if plain else settings_toml(config)).rstrip("\n"))
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM, SIGINT and SIGHUP set. A second signal ends the process at once."""
-    stop = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def ask(*_: object) -> None:
-        stop.set()
-        for number, handler in before.items():
-            # A Python handler, such as the default handler of Ctrl-C, waits for a running compiled call.
-            at_once = signal.SIG_DFL if callable(handler) and number != signal.SIGINT else handler
-            signal.signal(number, at_once)
-
-    for number in numbers:
-        signal.signal(number, ask)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +9,7 @@ import click
 
 from tape2048_tools.terminal.click_extras import PATH, json_option, new_command, out_option
 from tape2048_tools.terminal.output import print_human, print_result
-
-#: A signal this long after the first one counts as a second one: `timeout` sends two at once.
-_SECOND_SIGNAL_S = 0.25
+from tape2048_tools.terminal.stopping import stopped_by_signals
 
 
 @new_command(
@@ -54,9 +47,9 @@ def command(
 ) -> None:
     """Train an n-tuple network by temporal differences.
 
-    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training. A second signal,
-    while the network is being compressed, keeps the previous network. --print-config prints every setting
-    with its effect, as a start for your own configuration.
+    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training. A second signal
+    ends it at once, and keeps the previous files. --print-config prints every setting with its effect, as a
+    start for your own configuration.
     """
     from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 
@@ -75,9 +68,8 @@ def command(
     from tape2048_recorder.ntuple_training.trainer import NETWORK, train_player
     from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
 
-    stop = threading.Event()
-    with _stopped_by_signals(stop) as hurry, player_panel(config, str(out)) as view:
-        trainer = train_player(config, out, view, stop, hurry, start=start)
+    with stopped_by_signals() as stop, player_panel(config, str(out)) as view:
+        trainer = train_player(config, out, view, stop, start=start)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
     progress, done = trainer.progress(), trainer.done
@@ -91,21 +83,3 @@ def command(
         lambda: player_summary(progress, done=done, network=network, curve=curve),
         as_json=as_json,
     )
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[Callable[[], bool]]:
-    """Set ``stop`` at the first signal; yield a function that returns whether a second one followed."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    received: list[float] = []
-
-    def note(*_: object) -> None:
-        received.append(time.monotonic())
-        stop.set()
-
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield lambda: bool(received) and received[-1] - received[0] >= _SECOND_SIGNAL_S
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -135,7 +135,7 @@ def command(
             found, skipped = run_file_table(run_files, labels, progress)
     else:
         corpus = Corpus.open(sources, where, load="mmap", columns=overlay)
-        wanted = None if names is None else split_words(names)
+        wanted = None if names is None else [name for name in split_words(names) if name]
         found = make_table(corpus, table, labels, wanted)
     complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)
     if to_stdout:

@@ -1,4 +1,9 @@
-"""Run formats and packs: decoding against plain Python, reading, random access."""
+"""Run formats and packs: decoding against plain Python, reading, random access; one core.
+
+::
+
+    python -m tests.bench.formats [--rounds 7]
+"""
 
 import functools
 import time
@@ -7,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from crc32c import crc32c
 from tests.sdk import run_builders as build
 
@@ -17,12 +21,9 @@ from tape2048.runs.a2run import read_run, write_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, RunMeta
 
-from .figures import Figure, alternate, median_of
+from .figures import Benchmark, Figure, alternate, median_of
 from .games import play
 
-#: Steps of a typical run in the collections that exist, and of a long one.
-STEPS_TYPICAL = 1_900
-STEPS_LONG = 20_000
 GROUP = "run formats"
 
 
@@ -51,14 +52,14 @@ def rate(work: Callable[[], object], amount: float) -> float:
     return amount / (time.process_time() - begin)
 
 
-@pytest.mark.benchmark(group="formats", timer=time.process_time)
-def test_a2run2_decoding(benchmark: Any, figures: list[Figure], rounds: int, full: bool) -> None:
-    files = [make_run(STEPS_TYPICAL if full else 20, seed).to_bytes() for seed in range(200 if full else 2)]
+def a2run2_figures(*, rounds: int, runs: int, steps: int) -> list[Figure]:
+    """Decoding and encoding of runs of typical length; of one long run."""
+    files = [make_run(steps, seed).to_bytes() for seed in range(runs)]
     size = sum(map(len, files))
-    plain = files[: 5 if full else 1]
+    plain = files[:5]
     RunV2.from_bytes(files[0])  # compiles
     plain_size = sum(map(len, plain))
-    long = make_run(500_000 if full else 20, 1).to_bytes()
+    long = make_run(250 * steps, 1).to_bytes()
 
     def decode() -> float:
         return rate(lambda: each(RunV2.from_bytes, files), size)
@@ -66,33 +67,28 @@ def test_a2run2_decoding(benchmark: Any, figures: list[Figure], rounds: int, ful
     def decode_plainly() -> float:
         return rate(lambda: each(build.decode_a2run2, plain), plain_size)
 
-    found: list[tuple[list[float], list[float], list[float]]] = []
-    benchmark.pedantic(lambda: found.append(alternate(decode, decode_plainly, rounds)), rounds=1)
-    ours, _, ratios = found[0]
+    ours, _, ratios = alternate(decode, decode_plainly, rounds)
     alone = [rate(lambda: RunV2.from_bytes(long), len(long)) for _ in range(rounds)]
-    runs = [make_run(STEPS_TYPICAL if full else 20, seed) for seed in range(20)]
-    encode = [rate(lambda: each(RunV2.to_bytes, runs), size / len(files) * len(runs)) for _ in range(rounds)]
-    figures += [
+    some = [make_run(steps, seed) for seed in range(20)]
+    encode = [rate(lambda: each(RunV2.to_bytes, some), size / len(files) * len(some)) for _ in range(rounds)]
+    return [
         median_of(ratios, group=GROUP, name="a2run2 decode / plain Python", unit="ratio", target=50),
         median_of(
             [value / 1e6 for value in ours],
-            group=GROUP, name=f"a2run2 decode, runs of {STEPS_TYPICAL} steps", unit="MB/s a core", target=250,
+            group=GROUP, name=f"a2run2 decode, runs of {steps} steps", unit="MB/s a core", target=250,
         ),
         median_of(
-            [value / 1e6 for value in alone], group=GROUP, name="a2run2 decode, 500k steps", unit="MB/s"
+            [value / 1e6 for value in alone], group=GROUP, name="a2run2 decode, a long run", unit="MB/s"
         ),
         median_of([value / 1e6 for value in encode], group=GROUP, name="a2run2 encode", unit="MB/s a core"),
     ]  # fmt: skip
-    assert min(ratios) > 0
 
 
-@pytest.mark.benchmark(group="formats", timer=time.process_time)
-def test_a2t1_open_and_checksum(
-    benchmark: Any, figures: list[Figure], rounds: int, full: bool, tmp_path: Path
-) -> None:
-    source = make_run(STEPS_LONG if full else 20, 1)
+def a2t1_figures(directory: Path, *, rounds: int, runs: int, steps: int) -> list[Figure]:
+    """Opening with the checksum, and the checksum alone."""
+    source = make_run(steps, 1)
     run = Run(source.states, source.moves, source.meta)
-    paths = [tmp_path / f"{i}.a2run" for i in range(200 if full else 2)]
+    paths = [directory / f"{i}.a2run" for i in range(runs)]
     for path in paths:
         write_run(path, run)
     size = paths[0].stat().st_size
@@ -104,16 +100,14 @@ def test_a2t1_open_and_checksum(
     def checksum() -> float:
         return rate(lambda: [crc32c(data) for _ in paths], size * len(paths))
 
-    found: list[tuple[list[float], list[float], list[float]]] = []
-    benchmark.pedantic(lambda: found.append(alternate(read, checksum, rounds)), rounds=1)
-    ours, _, ratios = found[0]
+    ours, _, ratios = alternate(read, checksum, rounds)
     mapped = functools.partial(read_run, load="mmap")
     in_place = [rate(lambda: each(mapped, paths), size * len(paths)) for _ in range(rounds)]
-    figures += [
+    return [
         median_of([value / 1e9 for value in in_place], group=GROUP, name='... with load="mmap"', unit="GB/s"),
         median_of(
             [value / 1e9 for value in ours],
-            group=GROUP, name=f"A2T1 open and checksum, {STEPS_LONG:,} steps", unit="GB/s", target=2,
+            group=GROUP, name=f"A2T1 open and checksum, {steps:,} steps", unit="GB/s", target=2,
         ),
         median_of(ratios, group=GROUP, name="A2T1 open and checksum / crc32c alone", unit="ratio"),
     ]  # fmt: skip
@@ -135,18 +129,13 @@ def played(player: str, count: int) -> list[bytes]:
     return found
 
 
-@pytest.fixture
-def pack(full: bool, tmp_path: Path) -> PackReader:
-    """5,000 runs, all in the page cache."""
-    payloads = played("expectimax" if full else "greedy", 50 if full else 5)
-    with PackWriter(tmp_path / "x.a2pack", count_hint=5000) as writer:
-        for i in range(5000 if full else 20):
+def pack_figures(directory: Path, *, rounds: int, runs: int, games: int) -> list[Figure]:
+    """A pack in the page cache."""
+    payloads = played("expectimax", games)
+    with PackWriter(directory / "x.a2pack", count_hint=runs) as writer:
+        for i in range(runs):
             writer.add(payloads[i % len(payloads)])
-    return PackReader.open(tmp_path / "x.a2pack")
-
-
-@pytest.mark.benchmark(group="formats", timer=time.process_time)
-def test_pack_access(benchmark: Any, figures: list[Figure], rounds: int, pack: PackReader) -> None:
+    pack = PackReader.open(directory / "x.a2pack")
     count = len(pack)
     rng = np.random.default_rng(1)
     files = [bytes(pack.get_slice(i).bytes) for i in range(min(count, 500))]
@@ -166,15 +155,35 @@ def test_pack_access(benchmark: Any, figures: list[Figure], rounds: int, pack: P
     def decode_files() -> float:
         return rate(lambda: each(RunV2.from_bytes, files), share[0])
 
-    found: list[tuple[list[float], list[float], list[float]]] = []
-    benchmark.pedantic(lambda: found.append(alternate(decode_pack, decode_files, rounds)), rounds=1)
-    _, _, ratios = found[0]
+    _, _, ratios = alternate(decode_pack, decode_files, rounds)
     everything = [rate(lambda: each(len, pack), count) for _ in range(rounds)]
     later = [slices(pack) for _ in range(rounds)]
     first = [slices(PackReader.open(pack.path)) for _ in range(rounds)]
-    figures += [
+    return [
         median_of(later, group="packs", name="random get_slice", unit="us", target=5, at_least=False),
         median_of(first, group="packs", name="... with each entry's first checksum", unit="us"),
         median_of(ratios, group="packs", name="decode in sequence / decode alone", unit="ratio", target=0.8),
         median_of(everything, group="packs", name=f"decode of {count:,} runs", unit="runs/s"),
     ]
+
+
+def measure(directory: Path, *, rounds: int, runs: int, steps: int, packed: int, games: int) -> list[Figure]:
+    """All of them."""
+    return [
+        *a2run2_figures(rounds=rounds, runs=runs, steps=steps),
+        *a2t1_figures(directory, rounds=rounds, runs=runs, steps=10 * steps),
+        *pack_figures(directory, rounds=rounds, runs=packed, games=games),
+    ]
+
+
+#: Steps of a typical run in the collections that exist.
+STEPS = 1_900
+
+BENCHMARK = Benchmark(
+    measure,
+    sizes={"rounds": 7, "runs": 200, "steps": STEPS, "packed": 5000, "games": 50},
+    smallest={"rounds": 1, "runs": 2, "steps": 20, "packed": 20, "games": 2},
+)
+
+if __name__ == "__main__":
+    BENCHMARK.main("formats", __doc__)

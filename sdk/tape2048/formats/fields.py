@@ -1,0 +1,71 @@
+"""The built-in fields of batches. To add a field, add an entry to :data:`FIELDS`.
+
+A field with ``make`` is computed from other fields of the same rows and from the table of their games. The
+other fields are written by ``batches.gather_kernel``, in the loop that fetches the rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+
+class Field(NamedTuple):
+    """A field of a batch, with a value for each row.
+
+    Attributes:
+        dtype: type of the values; None for ``labels``, whose type is an option.
+        about: what the values are.
+        width: values of a row, if there are several.
+        of_rows: whether the board is not enough to make it, so that whole rows are read.
+        needs: fields that ``make`` takes.
+        make: makes the values from the table of the view's runs (``CORPUS_RUN_DTYPE[R]``), and from the
+            arrays of ``needs``. None: the kernel writes the field.
+    """
+
+    dtype: type[np.generic] | None
+    about: str
+    width: int | None = None
+    of_rows: bool = False
+    needs: tuple[str, ...] = ()
+    make: Callable[..., NDArray[Any]] | None = None
+
+
+def _steps_left(runs: NDArray[np.void], run: NDArray[np.uint32], step: NDArray[np.uint32]) -> NDArray[Any]:
+    steps = runs["steps"][run]
+    left: NDArray[Any] = steps - np.minimum(step + 1, steps)
+    return left
+
+
+#: The fields by name. A column cannot have one of these names.
+FIELDS = {
+    "tokens": Field(np.uint8, "exponents of the board", width=16),
+    "labels": Field(None, "whether the game reached each threshold"),
+    "weight": Field(np.float32, "number of rows that the row represents; above 1 in a capped sample"),
+    "row": Field(np.int64, "number of the row in the corpus"),
+    "run": Field(np.uint32, "ordinal of the game in `corpus.runs`"),
+    "step": Field(np.uint32, "`step_idx`, the moves before the row", of_rows=True),
+    "action": Field(
+        np.uint8, "the recorded move, if every session of the rows has it, as tapes do", of_rows=True
+    ),
+    "legal": Field(np.uint8, "mask of the legal moves"),
+    "move": Field(
+        np.uint8, "the move, recovered from this board and the next one, or `UNKNOWN`", of_rows=True
+    ),
+    "symmetry": Field(np.uint8, "index of the symmetry that was applied"),
+    "steps_left": Field(np.uint32, "moves after the row's move", needs=("run", "step"), make=_steps_left),
+    "score": Field(
+        np.uint32, "final score of the game", needs=("run",), make=lambda runs, run: runs["max_score"][run]
+    ),
+    "highest": Field(
+        np.uint8, "exponent of the game's highest tile", needs=("run",),
+        make=lambda runs, run: np.maximum(np.frexp(runs["highest_tile"][run].astype(float))[1] - 1, 0),
+    ),
+    "seed": Field(np.uint64, "seed of the game", needs=("run",), make=lambda runs, run: runs["seed"][run]),
+}  # fmt: skip
