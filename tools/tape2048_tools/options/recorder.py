@@ -109,13 +109,8 @@ def _flag(setting: Setting) -> Callable[[Any], Any]:
     return click.option(setting.flag, setting.name, cls=_Flag, group=setting.group, **shown)
 
 
-def setting_options(command: Any) -> Any:
-    """Give a command ``--config`` and the flags of the recorder's settings."""
-    return some_setting_options(lambda _: True)(command)
-
-
-def some_setting_options(takes: Callable[[str], bool]) -> Callable[[Any], Any]:
-    """Return a decorator as :func:`setting_options`, with the flags of the named settings."""
+def setting_options(takes: Callable[[str], bool] = lambda _: True) -> Callable[[Any], Any]:
+    """Return a decorator that gives a command ``--config`` and the flags of the recorder's settings."""
     text = f"TOML file with settings.  [default: the file named by {CONFIG_ENV}]"
     config = click.option("--config", "config_path", type=click.Path(path_type=Path), help=text)
     return lambda command: config(flags_of(RecorderConfig, takes)(command))

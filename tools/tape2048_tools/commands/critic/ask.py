@@ -6,13 +6,7 @@ from pathlib import Path
 
 import click
 
-from tape2048_tools.terminal.click_extras import (
-    CRITIC_TOWER,
-    DEVICE,
-    critic_or_name,
-    json_option,
-    new_command,
-)
+from tape2048_tools.terminal.click_extras import CRITIC, CRITIC_TOWER, DEVICE, json_option, new_command
 
 
 @new_command(
@@ -21,14 +15,7 @@ from tape2048_tools.terminal.click_extras import (
     "tape2048 critic ask --critic critic/best.critic 81985529216486895 --json",
 )
 @click.argument("boards", nargs=-1, required=True, metavar="BOARD...")
-@click.option(
-    "--critic",
-    type=critic_or_name,
-    default="default",
-    metavar="CRITIC",
-    show_default=True,
-    help="A critic, or default: the critic that ships.",
-)
+@CRITIC
 @CRITIC_TOWER
 @DEVICE
 @json_option()

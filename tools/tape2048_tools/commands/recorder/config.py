@@ -46,7 +46,7 @@ def command() -> None:
 @click.option("--origin", is_flag=True, help="Show the origin of each value: file, variable or flag.")
 @json_option("Print one JSON document: settings, origins, hash.")
 @click.option("--markdown", is_flag=True, help="Print the reference table of all settings and defaults.")
-@setting_options
+@setting_options()
 def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: bool, **flags: Any) -> None:
     """Show the settings with which `tape2048 record` would run.
 

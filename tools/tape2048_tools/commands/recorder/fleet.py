@@ -32,7 +32,7 @@ from tape2048_recorder.fleet.ray_engine import record_on_ray
 from tape2048_recorder.fleet.spool import Spool
 from tape2048_recorder.record_options import merge_sources
 from tape2048_recorder.retention import RetentionLimits, load_retention
-from tape2048_tools.options.recorder import flags_of, load_from_command_line, some_setting_options
+from tape2048_tools.options.recorder import flags_of, load_from_command_line, setting_options
 from tape2048_tools.sessions.retention import NO_LIMIT, make_plan, store_candidates
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
 from tape2048_tools.terminal.display import duration, number, size
@@ -59,7 +59,7 @@ class _Removal(Settings, frozen=True):
 URL = click.argument("url", metavar="URL")
 
 #: The flags of a node: settings of which each node can have its own value.
-_node_options = some_setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
+_node_options = setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
 
 
 @new_group(
@@ -77,7 +77,7 @@ def command() -> None:
 
 @command.subcommand("tape2048 fleet init /nfs/selfplay --seed 7 --rotate-steps 100M")
 @URL
-@some_setting_options(lambda name: name in PINNED)
+@setting_options(lambda name: name in PINNED)
 @json_option("Print one JSON document: the plan of the fleet.")
 def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Start a fleet at URL: pin its player, seed and sessions.

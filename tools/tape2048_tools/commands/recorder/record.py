@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
     "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
 )
-@setting_options
+@setting_options()
 @json_option("Print one JSON document at the end: what was recorded.")
 def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
