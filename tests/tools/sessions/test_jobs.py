@@ -307,7 +307,7 @@ def test_what_stands_in_the_way_is_not_replaced(cli: Cli, many: Path, tmp_path: 
     ("args", "code", "said"),
     [
         (["merge", "{root}", "--out", "new", "--shard", "1/2"], 5, "give each process some"),
-        (["dataset", "build", "{root}", "--output", "new", "--engine", "ray"], 5, "--to pack"),
+        (["dataset", "build", "{root}", "--out", "new", "--engine", "ray"], 5, "--to pack"),
         (["convert", "{root}", "--out", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to pack"),
         (["convert", "{root}", "--out", "new.a2pack", "--shard", "1/2"], 2, "--to"),
         ([*REPACK, "--shard", "1/2"], 2, "--out"),
