@@ -55,7 +55,13 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 def test_no_line_of_a_list_of_commands_is_cut_off(tape: Tape) -> None:
     for words, command in commands():
         if isinstance(command, click.Group):
-            assert "..." not in tape(*words, "--help").out.partition("Options:")[2].partition("Examples:")[0]
+            assert (
+                "..."
+                not in tape(*words, "--help")
+                .checked(0)
+                .out.partition("Options:")[2]
+                .partition("Examples:")[0]
+            )
 
 
 def sections(text: str) -> dict[str, list[str]]:
@@ -72,12 +78,12 @@ def sections(text: str) -> dict[str, list[str]]:
 def test_arguments_are_no_options(tape: Tape) -> None:
     assert all(
         line.lstrip().startswith("-") or line[:8].isspace()
-        for line in sections(tape("list", "-h").out)["Options"]
+        for line in sections(tape("list", "-h").checked(0).out)["Options"]
     )
 
 
 def test_commands_stand_by_what_one_wants_to_do(tape: Tape) -> None:
-    found = sections(tape("--help").out)
+    found = sections(tape("--help").checked(0).out)
     groups = ["Record", "Record on many nodes", "Look at recordings", "Look after recordings"]
     groups += ["Train and examine", "Other formats"]
     assert list(found) == ["Options", *groups, "Examples"]
@@ -88,7 +94,7 @@ def test_commands_stand_by_what_one_wants_to_do(tape: Tape) -> None:
 
 
 def test_options_of_record_are_grouped(tape: Tape) -> None:
-    found = sections(tape("record", "--help").out)
+    found = sections(tape("record", "--help").checked(0).out)
     groups = ["Player and model", "Recording", "Limits", "Service and log", "Options", "Examples"]
     assert list(found) == groups
     listed = {
@@ -104,7 +110,7 @@ def test_options_of_record_are_grouped(tape: Tape) -> None:
 
 
 def test_choices_are_shown_in_the_help(tape: Tape) -> None:
-    assert "--log-level [info|warning|error]" in tape("record", "--help").out
+    assert "--log-level [info|warning|error]" in tape("record", "--help").checked(0).out
 
 
 @pytest.mark.parametrize("words", [("lst",), ("dataset", "lst")])
@@ -147,7 +153,7 @@ def test_examples_in_the_help_parse(tape: Tape, words: tuple[str, ...]) -> None:
         assert f"tape2048 {' '.join(words)}".strip() in line
     command = dict(commands())[words]
     assert command.get_short_help_str(200), "the help says what it does"
-    assert tape(*words, "-h").out == done.out
+    assert tape(*words, "-h").checked(0).out == done.out
 
 
 def test_every_option_has_help() -> None:
@@ -179,9 +185,12 @@ def test_help_is_cheap_and_loads_nothing_heavy(environment: dict[str, str]) -> N
 
 
 def test_version(tape: Tape) -> None:
-    assert tape("--version").out == f"tape2048 {__version__}\n"
+    assert tape("--version").checked(0).out == f"tape2048 {__version__}\n"
     command = [sys.executable, "-m", "tape2048", "--version"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == tape("--version").out
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        == tape("--version").checked(0).out
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,7 +250,11 @@ def test_lists_take_commas_and_spaces(tape: Tape, session: Path, tmp_path: Path)
         flags = {"thresholds": text, "stages": text}
         config = load_critic_config(NTupleCriticConfig, None, flags)
         assert (config.tiles, config.stages) == ((2048, 4096), "2048 4096")
-        line = tape("export", session, "--runs", "--format", "jsonl", "--out", "-", "--labels", text).out
+        line = (
+            tape("export", session, "--runs", "--format", "jsonl", "--out", "-", "--labels", text)
+            .checked(0)
+            .out
+        )
         assert {"reached_2048", "reached_4096"} <= set(json.loads(line.splitlines()[0]))
 
 
