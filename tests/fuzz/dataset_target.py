@@ -35,7 +35,7 @@ from tests.sdk.datasets.set_builders import dataset_rows
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, check_files, check_run_ends, check_whole
 from tape2048.datasets.run_table import RunTable, table_of_columns
 from tape2048.errors import FieldError
-from tape2048.formats.dataset_layout import Manifest
+from tape2048.formats.dataset_layout import DatasetManifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.formats.session import parse_manifest
 
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
     data: bytes
     header: NpyHeader
     table: RunTable
-    manifest: Manifest | None
+    manifest: DatasetManifest | None
 
 
 class _Directory:
@@ -94,7 +94,7 @@ def decode(data: bytes) -> Parts:
     directory = cast("Path", _Directory({"steps.npy": len(steps), "metadata.db": _DB_BYTES}))
     manifest = None
     if text:
-        manifest = parse_manifest(text, "manifest.json", Manifest, version=1, what="data set")
+        manifest = parse_manifest(text, "manifest.json", DatasetManifest, version=1, what="data set")
         check_files(manifest, directory)
     table = _table(runs)
     head_end = 12 + min(int.from_bytes(steps[8 : 10 if steps[6:7] == b"\x01" else 12], "little"), _TEXT_MAX)

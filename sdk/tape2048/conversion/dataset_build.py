@@ -41,7 +41,7 @@ from tape2048.formats.dataset_layout import (
     RUN_STEPS_MAX,
     SHARDS,
     STEPS_NPY,
-    Manifest,
+    DatasetManifest,
     SkippedRun,
     SourceCount,
 )
@@ -453,7 +453,7 @@ class DatasetWriter:
         write_runs_db(database, table)
         rows = self.files.get(STEPS_NPY)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        manifest = Manifest(
+        manifest = DatasetManifest(
             version=FORMAT_VERSION,
             num_steps=self.rows,
             num_runs=len(table),

@@ -68,7 +68,7 @@ from tape2048.formats.dataset_layout import (
     SHARD_NAME,
     SHARDS,
     STEPS_NPY,
-    Manifest,
+    DatasetManifest,
     SkippedRun,
 )
 from tape2048.formats.npy import Load, NpyHeader, check_load, read_header
@@ -124,7 +124,7 @@ class Opened(NamedTuple):
     path: Path
     files: list[RowsFile]
     table: RunTable
-    manifest: Manifest | None
+    manifest: DatasetManifest | None
     pack: DataPack | None = None
 
     @property
@@ -186,7 +186,11 @@ def _leads_to(directory: Path, pin: int) -> bool:
 def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
     parts = find_parts(directory)
     manifest = read_manifest_file(
-        directory / MANIFEST, Manifest, version=FORMAT_VERSION, what="data set", bytes_max=MANIFEST_BYTES_MAX
+        directory / MANIFEST,
+        DatasetManifest,
+        version=FORMAT_VERSION,
+        what="data set",
+        bytes_max=MANIFEST_BYTES_MAX,
     )
     if manifest is not None:
         check_files(manifest, directory)
@@ -199,7 +203,7 @@ def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
     return Opened(directory, files, table, manifest)
 
 
-def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:
+def check_whole(manifest: DatasetManifest | None, rows: int, table: RunTable, directory: Path) -> None:
     """Compare the manifest, if any, with the number of rows and the run table; raise for the first defect."""
     for name, found in (("num_steps", rows), ("num_runs", len(table))):
         claimed = getattr(manifest, name, found)
@@ -259,7 +263,7 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
     )
 
 
-def check_files(manifest: Manifest, directory: Path) -> None:
+def check_files(manifest: DatasetManifest, directory: Path) -> None:
     """Raise the first defect of the files' names and sizes in a manifest."""
     for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
         raise defect

@@ -80,7 +80,7 @@ class SkippedRun(msgspec.Struct, frozen=True):
         return cls(name, type(error).__name__, error.message)
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class DatasetManifest(msgspec.Struct, frozen=True):
     """``manifest.json``. Manifests of other programs have the first four keys only."""
 
     version: int
