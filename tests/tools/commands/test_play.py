@@ -100,17 +100,12 @@ def test_without_a_terminal_it_is_refused(cli: Cli, tmp_path: Path) -> None:
         assert "needs a terminal" in done.err
 
 
-@pytest.mark.parametrize("flags", [["--run", "1"], ["--best"], ["--step", "3"]])
-def test_flags_that_choose_from_a_run_need_one(cli: Cli, flags: list[str]) -> None:
-    done = cli("play", *flags, expect=2)
-    assert "choose from a RUN" in done.err
-
-
-@pytest.mark.parametrize("flags", [["--out", "x.a2run"], ["--seed", "3"]])
-def test_flags_of_a_game_of_ones_own_go_with_no_run(cli: Cli, tmp_path: Path, flags: list[str]) -> None:
+def test_flags_that_need_a_run_or_go_without(cli: Cli, tmp_path: Path) -> None:
+    for flags in ("--run 1", "--best", "--step 3"):
+        assert "choose from a RUN" in cli(f"play {flags}", expect=2).err
     (tmp_path / "a.a2run").write_bytes(build.a2t1_bytes(build.game(1)))
-    done = cli("play", tmp_path / "a.a2run", *flags, expect=2)
-    assert "without RUN" in done.err
+    for flags in ("--out x.a2run", "--seed 3"):
+        assert "without RUN" in cli(f"play a.a2run {flags}", expect=2).err
 
 
 def test_unwritable_record_is_refused_first(cli: Cli, tmp_path: Path) -> None:
@@ -161,19 +156,20 @@ def test_facts_and_the_final_board(cli: Cli, run: Path) -> None:
     assert ["started", "2025-08-23T05:42:34+00:00"] in lines
     assert cells(done.out) == build.ref.unpack(GAME.states[-1])
     assert "\x1b" not in done.out, "an escape sequence of a file does not reach the terminal"
-
-
-def test_json(cli: Cli, run: Path) -> None:
     found = cli("visualize", run, "--json").json
     assert found["moves_per_s"] == 24
     assert found["final_board"] == GAME.states[-1]
     assert found["path"] == str(run)
 
 
-@pytest.mark.parametrize("kind", ["a2t1", "a2run2"])
-def test_any_step_with_its_move_and_spawn(cli: Cli, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "run"
-    path.write_bytes({"a2t1": build.a2t1_bytes, "a2run2": build.a2run2_bytes}[kind](GAME))
+def test_any_step_with_its_move_and_spawn(cli: Cli, tmp_path: Path) -> None:
+    for kind in ("a2t1", "a2run2"):
+        path = tmp_path / kind
+        path.write_bytes({"a2t1": build.a2t1_bytes, "a2run2": build.a2run2_bytes}[kind](GAME))
+        _check_steps(cli, path, has_branches=kind == "a2run2")
+
+
+def _check_steps(cli: Cli, path: Path, *, has_branches: bool) -> None:
     for step, move in enumerate(GAME.moves):
         found = cli("visualize", path, "--step", str(step), "--json").json
         assert found["exps"] == build.ref.unpack(GAME.states[step])
@@ -183,7 +179,7 @@ def test_any_step_with_its_move_and_spawn(cli: Cli, tmp_path: Path, kind: str) -
         assert after[found["spawn"]["cell"]] == 0
         after[found["spawn"]["cell"]] = found["spawn"]["tile"].bit_length() - 1
         assert build.ref.pack(after) == GAME.states[step + 1]
-        branches = GAME.branches[step] if kind == "a2run2" else None
+        branches = GAME.branches[step] if has_branches else None
         assert (found["branches"] is None) == (branches is None)
         if branches is not None:
             assert [branch["value"] for branch in found["branches"]] == list(branches)
@@ -207,9 +203,9 @@ def test_a_move_that_does_not_fit_is_said(cli: Cli, tmp_path: Path) -> None:
     assert cli("visualize", tmp_path / "run", "--step", "0", "--json").json["spawn"] is None
 
 
-@pytest.mark.parametrize("step", ["13", "-2", "x"])
-def test_steps_that_there_are_not(cli: Cli, run: Path, step: str) -> None:
-    cli("visualize", run, "--step", step, expect=2)
+def test_steps_that_there_are_not(cli: Cli, run: Path) -> None:
+    for step in ("13", "-2", "x"):
+        cli("visualize", run, "--step", step, expect=2)
 
 
 def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
@@ -307,9 +303,6 @@ def test_what_is_no_run(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "run").write_bytes(b"nonsense")
     cli("visualize", tmp_path / "run", expect=errors.FormatError)
     cli("visualize", tmp_path / "none", expect=errors.MissingPathError)
-
-
-def test_a_directory_without_a_run_has_none_to_choose(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = cli("visualize", tmp_path / "empty", expect=errors.NotASessionError)
     assert "--run" not in done.err

@@ -80,42 +80,38 @@ def test_one_that_runs_is_enough_and_one_can_be_named(cli: Cli, tmp_path: Path) 
     cli("status", str(tmp_path), "--instance", "b")
 
 
-@pytest.mark.parametrize("command", ["status", "rotate", "stop"])
-def test_where_nobody_ever_recorded(cli: Cli, tmp_path: Path, command: str) -> None:
-    cli(command, str(tmp_path / "nothing"), expect=errors.MissingPathError)
-    done = cli(command, str(tmp_path), expect=errors.NotRunningError)
-    assert "no recorder" in done.err
-    assert done.out == ""
+def test_where_nobody_ever_recorded(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "steps.npy"
+    file.write_text("mine")
+    for command in ("status", "rotate", "stop"):
+        cli(command, tmp_path / "nothing", expect=errors.MissingPathError)
+        done = cli(command, tmp_path, expect=errors.NotRunningError)
+        assert ("no recorder" in done.err, done.out) == (True, "")
+        done = cli(command, file, expect=errors.StorageError)
+        assert f"{file}: found a file, expected the directory" in done.err
 
 
-@pytest.mark.parametrize("command", ["status", "rotate", "stop"])
-def test_a_missing_instance_lists_the_others(cli: Cli, tmp_path: Path, command: str) -> None:
+def test_a_missing_instance_lists_the_others(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "gpu0")
     write(tmp_path, "gpu1", state="stopped")
-    done = cli(command, str(tmp_path), "--instance", "gpu2", expect=errors.NotRunningError)
-    assert "as instance 'gpu2'" in done.err
-    assert "known instances: gpu0, gpu1 (--instance)" in done.err
+    commands = ("status", "rotate", "stop")
+    for command in commands:
+        done = cli(command, tmp_path, "--instance", "gpu2", expect=errors.NotRunningError)
+        assert "as instance 'gpu2'" in done.err
+        assert "known instances: gpu0, gpu1 (--instance)" in done.err
     for number in range(30):
         write(tmp_path, f"many{number}")
-    assert cli(command, str(tmp_path), "--instance", "gpu2", expect=3).err.count("many") == 14
+    for command in commands:
+        done = cli(command, tmp_path, "--instance", "gpu2", expect=errors.NotRunningError)
+        assert done.err.count("many") == 14
 
 
-@pytest.mark.parametrize("command", ["status", "rotate", "stop"])
-def test_a_file_in_the_place_of_the_directory_is_named(cli: Cli, tmp_path: Path, command: str) -> None:
-    path = tmp_path / "steps.npy"
-    path.write_text("mine")
-    done = cli(command, str(path), expect=errors.StorageError)
-    assert f"{path}: found a file, expected the directory" in done.err
-
-
-@pytest.mark.parametrize("command", ["rotate", "stop"])
-@pytest.mark.parametrize("fields", [{"state": "stopped"}, {"pid_off": 1}])
-def test_who_is_not_there_cannot_be_told(
-    cli: Cli, tmp_path: Path, command: str, fields: dict[str, Any]
-) -> None:
-    write(tmp_path, **fields)
-    done = cli(command, str(tmp_path), expect=errors.NotRunningError)
-    assert "no recorder is running here" in done.err
+def test_who_is_not_there_cannot_be_told(cli: Cli, tmp_path: Path) -> None:
+    for fields in ({"state": "stopped"}, {"pid_off": 1}):
+        write(tmp_path, **fields)  # type: ignore[arg-type]
+        for command in ("rotate", "stop"):
+            done = cli(command, tmp_path, expect=errors.NotRunningError)
+            assert "no recorder is running here" in done.err
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
@@ -124,9 +120,10 @@ def test_stop_tells_of_one_that_ended_with_an_error(
 ) -> None:
     def fail(running: control.Running, *, drain: bool) -> None:
         config = RecorderConfig(out_dir=str(tmp_path))
+        instance = SimpleNamespace(status_path=status_path(tmp_path, "default"), out_dir=tmp_path)
         with (
             contextlib.suppress(errors.StorageError),
-            Service(SimpleNamespace(event=lambda *_: None), config, status_path(tmp_path, "default"), {}),  # type: ignore[arg-type]
+            Service(SimpleNamespace(event=lambda *_: None), config, instance, {}),  # type: ignore[arg-type]
         ):
             raise errors.StorageError("publishing a session failed", path=tmp_path)
 

@@ -88,7 +88,7 @@ def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Pat
 
 
 def test_a_preset_differs_from_the_default(tape: Tape) -> None:
-    lines = tape("train-player", "--preset", "fast", "--print-config").out.splitlines()
+    lines = tape("train-player", "--preset", "fast", "--print-config").checked(0).out.splitlines()
     above = {line.partition(" = ")[0]: lines[i - 1] for i, line in enumerate(lines) if " = " in line}
     default = TrainingConfig()
     assert above["moves"].startswith(f"# Default ({default.moves:_}): ")
