@@ -120,7 +120,7 @@ def test_stop_tells_of_one_that_ended_with_an_error(
 ) -> None:
     def fail(running: control.Running, *, drain: bool) -> None:
         config = RecorderConfig(out_dir=str(tmp_path))
-        instance = SimpleNamespace(status_path=status_path(tmp_path, "default"), out_dir=tmp_path)
+        instance = SimpleNamespace(status_path=status_path(tmp_path, "default"), lost=lambda: None)
         with (
             contextlib.suppress(errors.StorageError),
             Service(SimpleNamespace(event=lambda *_: None), config, instance, {}),  # type: ignore[arg-type]
