@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 
 import pytest
 
@@ -290,3 +291,10 @@ def test_every_error_is_defined_in_one_place() -> None:
     for path in modules().values():
         found = re.findall(r"^ *class ([A-Z]\w*Error)\b", path.read_text(), re.MULTILINE)
         assert path.name == "errors.py" or not found, f"{path}: {found}"
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """No two modules have a class of one name, be it private."""
+    text = "\n".join(path.read_text() for path in modules().values())
+    count = Counter(re.findall(r"^class (\w+)", text, re.MULTILINE))
+    assert not {name for name, times in count.items() if times > 1}
