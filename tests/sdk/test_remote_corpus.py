@@ -440,25 +440,26 @@ print(digest(corpus.batches(64, seed=int(seed), pool_rows=512, pool_sessions=1))
 """
 
 
-def test_processes_share_a_cache(local: Path, url: str, tmp_path: Path) -> None:
-    Corpus.open(url, cache=tmp_path)  # the run tables, which are large beside these sessions
-    bound = (sum(sorted(sizes(local))[-4:]) + size_of(tmp_path)) // 1000 + 1
-    with Watch(tmp_path) as watch:
+def test_processes_share_a_cache(local: Path, place: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    Corpus.open(place, cache=cache)  # the run tables, which are large beside these sessions
+    bound = (sum(sorted(sizes(local))[-4:]) + size_of(cache)) // 1000 + 1
+    with Watch(cache) as watch:
         children = [
             subprocess.Popen(
-                [sys.executable, "-c", READER, url, str(tmp_path), str(bound), str(seed)],
+                [sys.executable, "-c", READER, place, str(cache), str(bound), str(seed)],
                 cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
-            for seed in range(3)
+            for seed in range(2)
         ]  # fmt: skip
         found = [child.communicate(timeout=180) for child in children]
-    assert [child.returncode for child in children] == [0, 0, 0], found
+    assert not any(child.returncode for child in children), found
     mine = Corpus.open(local)
     for seed, (said, wrong) in enumerate(found):
         expected = digest(mine.batches(64, seed=seed, pool_rows=512, pool_sessions=1))
         assert said.split() == [expected], wrong
     assert 0 < watch.most <= bound * 1000
-    cached(tmp_path)
+    cached(cache)
 
 
 SLOW = """
@@ -745,7 +746,7 @@ def test_manifests_of_other_forms_are_named(place: str, tmp_path: Path) -> None:
 
 def test_requests_for_many_sessions(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short version of ``tests.bench.remote_sessions``."""
-    fill_store(tmp_path / "store", local / NAMES[0], 300)
+    fill_store(tmp_path / "store", local / NAMES[0], 60)
     read: list[str] = []
     original = DirectoryStore.chunks
 
@@ -756,11 +757,8 @@ def test_requests_for_many_sessions(local: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(DirectoryStore, "chunks", counting)
     for expected in (2, 0):
         read.clear()
-        begin = time.monotonic()
         corpus = Corpus.open(str(tmp_path / "store"), cache=tmp_path / "cache")
-        taken = time.monotonic() - begin
-        assert len(corpus.sessions) == 300
-        assert len(corpus) == 300 * len(Session.open(local / NAMES[0]))
-        assert len(read) == 300 * expected
-        assert taken < 30, "1,000 take seconds; this machine may be busy"
+        assert len(corpus.sessions) == 60
+        assert len(corpus) == 60 * len(Session.open(local / NAMES[0]))
+        assert len(read) == 60 * expected
     assert not cached(tmp_path / "cache")

@@ -4,8 +4,6 @@ import ctypes
 import errno
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.crashes import crashes
 
 from tape2048 import errors
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.io import durable
-from tape2048.io.durable import Draft, new_file, sweep_drafts, write_all
+from tape2048.io.durable import Draft, new_file, sweep_drafts, write_all, write_file
 
 from ..builders import names, open_files, raising
 
@@ -70,13 +69,16 @@ class TestNewFile:
             write_all(fd, b"x")
         assert calls == ["fsync", "rename", "directory", "fsync"]
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, errors.FieldError])
-    def test_after_an_error_there_is_nothing(self, tmp_path: Path, error: type[BaseException]) -> None:
+    def test_after_an_error_there_is_what_was_there(self, tmp_path: Path) -> None:
         before = open_files()
-        with pytest.raises(error), new_file(tmp_path / "x") as fd:  # noqa: PT012
-            write_all(fd, b"half")
-            raise error("no")
-        assert names(tmp_path) == []
+        (tmp_path / "old").write_bytes(b"old")
+        for error in (KeyboardInterrupt, ValueError, errors.FieldError):
+            for name in ("x", "old"):
+                with pytest.raises(error), new_file(tmp_path / name, replace=name == "old") as fd:  # noqa: PT012
+                    write_all(fd, b"half")
+                    raise error("no")
+        assert names(tmp_path) == ["old"]
+        assert (tmp_path / "old").read_bytes() == b"old"
         assert open_files() == before
 
     @pytest.mark.parametrize(
@@ -151,17 +153,41 @@ class TestNewFile:
         assert (tmp_path / "alive").read_bytes() == b"whole"
         assert sweep_drafts(tmp_path / "none") == []
 
-    def test_killed_halfway_it_leaves_no_file_that_is_read(self, tmp_path: Path) -> None:
-        code = (
-            "import os, sys\nfrom tape2048.io.durable import Draft, new_file, write_all\n"
-            "with new_file(sys.argv[1]) as fd:\n    write_all(fd, b'half')\n    os.kill(os.getpid(), 9)\n"
-        )
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "x.a2run")], check=False, env=environment, timeout=60
-        )
-        assert done.returncode == -9
-        assert [name.startswith(".") for name in names(tmp_path)] == [True]
+    def test_killed_at_any_call_it_leaves_a_whole_file_or_a_dead_draft(self, tmp_path: Path) -> None:
+        def work() -> None:
+            with new_file(tmp_path / "x", replace=True) as fd:
+                write_all(fd, b"half")
+                write_all(fd, b"whole")
+
+        found, ends = set(), []
+        for crash in crashes(work):
+            sweep_drafts(tmp_path)
+            found.add(tuple(path.read_bytes() for path in tmp_path.iterdir()))
+            ends.append(crash.ended)
+        assert ends[-1]
+        assert found == {(), (b"halfwhole",)}
+
+
+def test_a_directory_appears_whole(tmp_path: Path) -> None:
+    """Killed at any call, it is there or not, and the next draft removes what is left."""
+    target = tmp_path / "x"
+
+    def work(content: bytes) -> None:
+        with Draft(target) as draft:
+            write_file(draft.path / "file", content)
+            draft.publish(exchange=target.exists())
+
+    work(b"old")
+    contents = []
+    for crash in crashes(lambda: work(b"new"), before=lambda: work(b"old")):
+        contents.append((target / "file").read_bytes())
+        with Draft(target, alone=True), pytest.raises(errors.BusyError), Draft(target, alone=True):
+            pass
+        with pytest.raises(errors.NameTakenError), Draft(target) as draft:
+            draft.publish()
+        assert names(tmp_path) == ["x"], crash
+    assert contents == sorted(contents, reverse=True), "the old one first"
+    assert set(contents) == {b"old", b"new"}
 
 
 class TestMapOrdered:
