@@ -271,6 +271,10 @@ def test_without_pyarrow(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(MissingPackageError, match="pyarrow") as caught:
             write.export(corpus, tmp_path / "out", format=format_)
         assert "tape2048[arrow]" in str(caught.value.hint)
+    from tape2048.export import record_batches
+
+    with pytest.raises(MissingPackageError, match="pyarrow"):
+        next(record_batches(corpus))
     write.export(corpus, tmp_path / "out", format="jsonl")
 
 
