@@ -1,13 +1,14 @@
 """Trainings on several nodes: ranks that differ end at once, and any node resumes from a shared directory."""
 
-import contextlib
+import atexit
+import functools
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.recorder.processes import PATIENCE_S
 
 from tape2048 import Corpus
 from tape2048.critic.config import CriticConfig
@@ -31,6 +33,22 @@ def small(games: Path | str, out: Path | str, **changes: Any) -> CriticConfig:
     return config(games, out, **{"batch_rows": 64, "eval_steps": 4, "steps_max": 8, **changes})  # type: ignore[arg-type]
 
 
+@functools.cache
+def ranks_server() -> Any:
+    """The process that all ranks are forked from, until the tests end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.sdk.critic_training"], cwd=CHECKOUT, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    @atexit.register
+    def end() -> None:
+        process.kill()
+        process.communicate()
+
+    return process
+
+
 def run_ranks(
     tmp_path: Path, configs: list[CriticConfig], until: Callable[[], bool] | None = None
 ) -> list[tuple[int, str, float]]:
@@ -40,23 +58,22 @@ def run_ranks(
     """
     for rank, each in enumerate(configs):
         (tmp_path / f"rank{rank}.json").write_bytes(msgspec.json.encode(each))
-    command = ["tests.sdk.critic_training", str(tmp_path), str(len(configs)), str(free_port())]
-    with subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=CHECKOUT, stdout=subprocess.PIPE, start_new_session=True
-    ) as process:
-        try:
-            while until is not None and not until():
-                assert process.poll() is None
-                time.sleep(0.05)
-            if until is not None:
-                return []
-            said, _ = process.communicate(timeout=240)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    server = ranks_server()
+    print(json.dumps([str(tmp_path), len(configs), free_port()]), file=server.stdin, flush=True)
+    group = int(server.stdout.readline())
+    while until is not None and not until():
+        assert not select.select([server.stdout], [], [], 0.05)[0], "they ended"
+    if until is not None:
+        os.killpg(group, signal.SIGKILL)
+    if not select.select([server.stdout], [], [], PATIENCE_S)[0]:
+        os.killpg(group, signal.SIGKILL)
+        pytest.fail("the ranks wait")
+    assert server.stdout.readline() == "ended\n"
+    if until is not None:
+        return []
     return [
         (code, (tmp_path / f"rank{rank}.stderr").read_text(), seconds)
-        for rank, (code, seconds) in enumerate(json.loads(said))
+        for rank, (code, seconds) in enumerate(json.loads((tmp_path / "ranks.json").read_text()))
     ]
 
 
