@@ -136,8 +136,9 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
     """Describe the rows of a batch, and the first embedding that is not finite."""
     loader = data.train.batches if part == "train" else data.val.batches
     fields = ("row", "embeddings") if "embeddings" in loader.layout.fields else ("row",)
-    settings = {**loader.__getstate__()["settings"], "fields": fields, "weight": None, "targets": None}
-    again = type(loader)(**settings)
+    source, batch_size, options = loader.__getstate__()["made"]
+    options = {**options, "fields": fields, "weight": None, "targets": None}
+    again = type(loader)(source, batch_size, **options)
     again.go_to(loader.epoch, 0, loader.start)
     batch = again.buffer()
     again.fill(batch, epoch=epoch, index=index)
