@@ -21,8 +21,7 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 LAYERS = {
     "tape2048": [
         "errors _version", "base jit", "io settings game", "formats training players", "tape ntuple",
-        "runs session",
-        "packs maintenance rows", "batches", "corpus mixture", "datasets", "conversion",
+        "runs", "session", "packs maintenance rows", "batches", "corpus mixture", "datasets", "conversion",
         "export critic", "torch", "__init__ __main__",
     ],
     "tape2048_recorder": [

@@ -10,7 +10,7 @@ import zlib
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -19,11 +19,10 @@ from tape2048.base.text import as_int, counted, facts_table
 from tape2048.batches.fields import Batch, BatchOptions, check_options
 from tape2048.batches.stages import even_shares, stage_firsts
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
-from tape2048.formats.rows import unchecked_numbers
+from tape2048.formats.rows import RowView, row_numbers, run_ordinal, unchecked_numbers
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.players import name_players, player_label, players_of
-from tape2048.rows.base import View
-from tape2048.rows.buffers import CorpusLoad, find_sessions, gather_runs, open_sessions, open_store
+from tape2048.rows.buffers import CorpusLoad, find_sessions, gather_runs, load_rows, open_sessions
 from tape2048.rows.filters import (
     Filters,
     check_filters,
@@ -34,7 +33,7 @@ from tape2048.rows.filters import (
     sql_values,
 )
 from tape2048.rows.phases import ALL, Phase, make_phase
-from tape2048.rows.splits import run_hash
+from tape2048.rows.splits import check_shares, parts_of_hashes, run_hash
 from tape2048.rows.view import ViewTables
 from tape2048.session import run_table
 from tape2048.session.remote import CACHE_MAX_MB
@@ -43,7 +42,7 @@ from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, gam
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Unpack
+    from typing import SupportsIndex, Unpack
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
     from tape2048.session.session import Rows, Session
 
 
-class Corpus(View):
-    """The rows and runs of many sessions, or a selection of them. Made by :meth:`open`.
+class Corpus(RowView):
+    """The rows and runs of many sessions and data sets, or a selection of them. Made by :meth:`open`.
 
     A row is one position of a game, a run is one game. A corpus is an immutable sequence of rows:
     ``len(corpus)``, ``corpus[7]``, ``corpus[10:20]`` and :meth:`get_batch` return records, :meth:`tokens` and
@@ -73,6 +72,10 @@ class Corpus(View):
     Sessions on tape serve the same as sessions of rows, and both open together. Their boards are decoded for
     each batch, or once with ``load="packed"``; their records are always copies. A step that the rules do not
     allow raises an error when it is decoded.
+
+    Data sets and pack.dat open as sessions of another program. Their ``ev_values``, ``ev_legal`` and
+    ``ev_mask`` are columns. Each of their runs has its own ``player``, ``model`` (the engine) and
+    ``started``.
 
     Pickling sends paths and the selection, and unpickling opens the sessions again with the same ``load``.
     Each spawned worker of a ``"ram"`` or ``"packed"`` corpus therefore reads a separate copy, while forked
@@ -101,6 +104,9 @@ class Corpus(View):
     """
 
     runs: NDArray[np.void]
+
+    #: The attributes of a subclass that its views share.
+    _kept: ClassVar[tuple[str, ...]] = ()
 
     #: What :meth:`open` found, and the call that opens it again; None for other views.
     _opening: tuple[set[tuple[str, object]], partial[Corpus]] | None = None
@@ -136,7 +142,9 @@ class Corpus(View):
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Corpus:
-        """Open sessions, in time and memory that grow with their runs, unless ``load`` reads their rows.
+        """Open sessions and data sets, in time and memory that grow with their runs.
+
+        A ``load`` other than ``"mmap"`` reads their rows, and the bytes of a pack.dat are always checked.
 
         Logs a warning that names the players if the selected games are of several.
 
@@ -144,8 +152,8 @@ class Corpus(View):
         their rows are wanted, are verified, and stay while they are read.
 
         Args:
-            root: a directory of sessions, one session, a store (``s3://bucket/prefix``, or a fleet's
-                directory), or several.
+            root: a directory of sessions, one session, a data set, a pack.dat, a pack of another program, a
+                store (``s3://bucket/prefix``, or a fleet's directory), or several of any kinds.
             where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
                 maps them, and reads or decodes their boards into memory at 8 bytes a row, which serve boards,
@@ -193,7 +201,7 @@ class Corpus(View):
             opened, runs, chosen = _choose(every, where, named, newest_rows)
             try:
                 with _progress_bar(progress) as report:
-                    store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
+                    store = load_rows(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
             except FormatError as error:  # of a tape, which is decoded only here
                 bad = [session for session in opened if session.path == Path(error.path or "").parent]
                 if damaged == "raise" or not bad:
@@ -280,6 +288,37 @@ class Corpus(View):
         starts.flags.writeable = False
         return starts
 
+    @property
+    def row_counts(self) -> NDArray[np.int64]:
+        """Rows of each run in the view: ``i64[R]``."""
+        return np.diff(self.row_starts)
+
+    def rows_of(self, run: SupportsIndex) -> NDArray[np.void]:
+        """Return the rows of one run, in step order.
+
+        Args:
+            run: ordinal in :attr:`runs`, 0 <= run < R.
+
+        Raises:
+            IndexError: there is no such run.
+            TypeError: ``run`` is not an integer.
+        """
+        ordinal = run_ordinal(run, len(self.runs))
+        return self[int(self.row_starts[ordinal]) : int(self.row_starts[ordinal + 1])]
+
+    def run_index(self, rows: slice | ArrayLike) -> NDArray[np.int64]:
+        """Return the run of each given row, as its ordinal in :attr:`runs`: ``i64[n]``.
+
+        Args:
+            rows: a slice, row numbers, or a mask, with the errors of :meth:`get_batch`.
+        """
+        if isinstance(rows, slice):
+            numbers = np.arange(*rows.indices(len(self)))
+        else:
+            numbers = row_numbers(rows, len(self))
+        found: NDArray[np.int64] = np.searchsorted(self.row_starts, numbers, "right") - 1
+        return found
+
     def _columns(self) -> Columns:
         return session_columns(self.runs, self.sessions)
 
@@ -333,7 +372,8 @@ class Corpus(View):
         return int(self._tables.rowmap.run_starts[-1])
 
     def __repr__(self) -> str:
-        named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
+        named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, "
+        named += self._tables.store.load
         part = "" if self.game_phase == ALL else f"; {self.game_phase}"
         return f"<{type(self).__name__}: {named}{part}>"
 
@@ -341,7 +381,8 @@ class Corpus(View):
         facts, tiles = game_facts(self.runs)
         players = name_players(players_of(self.runs, self.sessions))
         sessions = len(self.sessions)
-        facts = {"players": players, "sessions": sessions, "rows": len(self), **facts, "load": self.load}
+        facts = {"players": players, "sessions": sessions, "rows": len(self), **facts}
+        facts["load"] = self._tables.store.load
         if self.game_phase != ALL:
             facts["phase"] = self.game_phase
         return facts_table(type(self).__name__, facts, tiles)
@@ -374,10 +415,10 @@ class Corpus(View):
         return Gatherer(self._tables, (), np.empty(0, np.int64))
 
     # A corpus is immutable. The default, by pickling, would read all rows into memory again.
-    def __copy__(self) -> Corpus:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Corpus:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
@@ -387,13 +428,76 @@ class Corpus(View):
             sent = zlib.compress(whole.rowmap.mask.words.tobytes(), 1)
         return _reopen, (self.sessions, self.load, ids, self.game_phase, self.identity, sent)
 
+    def where(self, where: str | NDArray[np.bool_] | None = None, /, **filters: Unpack[Filters]) -> Self:
+        """Select the runs that satisfy a condition and all named filters.
+
+        Args:
+            where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
+                8192"``; or a mask ``bool[R]``.
+            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
+                (inclusive bounds), ``model`` (a tag, or several), ``player`` (as ``ntuple`` or
+                ``ntuple@0123456789ab``, or several), ``since`` and ``until`` (the start, ISO 8601, UTC;
+                ``until`` is exclusive).
+
+        Raises:
+            EmptyCorpusError: no row is left. The message has the counts before.
+            ConfigError: SQLite rejects the condition, or it does more than read the run table.
+            ValueError: a filter is unknown, a date is invalid, or a mask has another length.
+
+        Example:
+            >>> best = Corpus.open("selfplay").where("highest_tile >= 512", min_steps=100)
+            >>> bool((best.runs["highest_tile"] >= 512).all())
+            True
+        """
+        chosen = choose_runs(where, check_filters(filters), self._columns(), len(self.runs))
+        self._check_some(chosen, "the filter")
+        return self._of_runs(chosen)
+
+    def split(self, *, salt: str = "", **parts: float) -> dict[str, Self]:
+        """Split the runs by a hash of their identity, so that a game is always in the same part.
+
+        Args:
+            salt: text that selects another split.
+            **parts: name and share of each part. The sum is 1.
+
+        Returns:
+            A mapping of names to views, in the given order.
+
+        Raises:
+            EmptyCorpusError: a part has no row.
+            TypeError: a share is not a number, or the salt is not text.
+            ValueError: there is no part, a share is not positive, or the sum is not 1.
+
+        Example:
+            >>> parts = Corpus.open("selfplay").split(train=0.8, val=0.2)
+            >>> list(parts), sum(len(part.runs) for part in parts.values())
+            (['train', 'val'], 200)
+        """
+        shares = list(parts.values())
+        check_shares(shares, parts)
+        if not isinstance(salt, str):
+            raise TypeError(f"salt={salt!r}; expected text")
+        hashes = self._run_hashes(salt)
+        part = parts_of_hashes(hashes, shares)
+        hint = "Use more games, or a larger share."
+        if (different := len(np.unique(hashes))) < len(hashes):
+            hint = (
+                f"of {len(hashes):,} runs, {different:,} have different identities, and equal runs go to one "
+                "part: a foreign session may have the same seed for all its runs"
+            )
+        found = {}
+        for i, (name, share) in enumerate(parts.items()):
+            self._check_some(part == i, f"the split's part {name}={share}", hint)
+            found[name] = self._of_runs(part == i)
+        return found
+
     def phase(
         self,
         *,
         steps: tuple[int | None, int | None] | None = None,
         fraction: tuple[float | None, float | None] | None = None,
         empties: tuple[int | None, int | None] | None = None,
-    ) -> Corpus:
+    ) -> Self:
         """Select a part of each game, by half-open ranges ``(first, end)``; None leaves a side open.
 
         A range replaces that of an earlier call.
@@ -416,14 +520,14 @@ class Corpus(View):
         """
         phase = make_phase(self.game_phase, steps, fraction, empties)
         tables = self._tables
-        view = Corpus(tables.store, tables.chosen, phase, self.skipped, tables.selected)
+        view = self._view(tables.chosen, phase, tables.selected)
         if not len(view):
             raise EmptyCorpusError(
                 f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(self.runs):,} runs"
             )
         return view
 
-    def select(self, rows: ArrayLike) -> Corpus:
+    def select(self, rows: ArrayLike) -> Self:
         """Select rows by a mask or by their numbers, at one bit for each row of the open sessions.
 
         The view keeps the order of the corpus, and all runs: one without a selected row has a row count of 0.
@@ -447,7 +551,7 @@ class Corpus(View):
 
         return self._of_bits(bits_of(rows, len(self)), "the selection")
 
-    def rows_where(self, condition: str) -> Corpus:
+    def rows_where(self, condition: str) -> Self:
         """Select the rows that satisfy a condition, on all cores.
 
         Args:
@@ -480,22 +584,32 @@ class Corpus(View):
         words = mark_rows(self._tables, condition, of_runs)
         return self._of_bits(words, f"the condition {condition[:200]!r}")
 
-    def _of_bits(self, words: NDArray[np.uint64], what: str) -> Corpus:
+    def _of_bits(self, words: NDArray[np.uint64], what: str) -> Self:
         """Return a view of the rows whose bits are set."""
         if not words.any():
             raise EmptyCorpusError(f"{what} leaves 0 of {counted(len(self), 'row')}")
         tables = self._tables
-        return Corpus(tables.store, tables.chosen, self.game_phase, self.skipped, tables.select(words))
+        return self._view(tables.chosen, self.game_phase, tables.select(words))
 
     def capped(self, per_run: int, spread: Spread = "stratified", by: Stages | None = None) -> Capped:
         """Limit each epoch to ``per_run`` rows of each run, drawn again; arguments as for :class:`Capped`."""
         return Capped(self, per_run, spread, by)
 
-    def _of_runs(self, chosen: NDArray[np.bool_]) -> Corpus:
+    def _of_runs(self, chosen: NDArray[np.bool_]) -> Self:
         ordinals = np.flatnonzero(chosen)
         if self._tables.chosen is not None:
             ordinals = self._tables.chosen[ordinals]
-        return Corpus(self._tables.store, ordinals, self.game_phase, self.skipped, self._tables.selected)
+        return self._view(ordinals, self.game_phase, self._tables.selected)
+
+    def _view(
+        self, chosen: NDArray[np.int64] | None, phase: Phase, selected: NDArray[np.uint64] | None
+    ) -> Self:
+        """Return another view of the same store; arguments as of :meth:`__init__`."""
+        view = object.__new__(type(self))
+        for name in self._kept:
+            setattr(view, name, getattr(self, name))
+        Corpus.__init__(view, self._tables.store, chosen, phase, self.skipped, selected)
+        return view
 
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
         """Return a read-only view of rows that are adjacent in memory, else a copy."""
@@ -740,8 +854,9 @@ def _places_of(found: Iterable[Found]) -> set[tuple[str, object]]:
 
 def _checksums(session: Session) -> dict[str, list[int]]:
     """Return size and checksum of each file of rows; empty without a manifest."""
-    files = session.manifest.files if session.manifest else {}
-    rows = (item for item in sorted(files.items()) if item[0].startswith(("steps", "tape")))
+    rows = (
+        item for item in sorted(session.files.items()) if item[0].startswith(("steps", "tape", "shards/"))
+    )
     return {name: [entry.bytes, entry.crc32c] for name, entry in rows}
 
 
@@ -755,7 +870,7 @@ def _reopen(  # noqa: PLR0917 - as pickled
         known = set(ids.tolist())
         chosen = np.array([run in known for run in runs[["session", "id"]].tolist()], np.bool_)
     selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
-    corpus = Corpus(open_store(opened, runs, chosen, load), phase=phase, selected=selected)
+    corpus = Corpus(load_rows(opened, runs, chosen, load), phase=phase, selected=selected)
     if corpus.identity != identity:
         raise CorpusError("the sessions differ from the pickled sessions", path=opened[0].path.parent)
     return corpus

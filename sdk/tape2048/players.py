@@ -145,13 +145,31 @@ class PlayedBy(msgspec.Struct, frozen=True):
         return f"{printable(self.label)[:99] or 'a player without a name'} ({counted(self.games, 'game')})"
 
 
+def facts_of_runs(
+    runs: NDArray[np.void], sessions: Sequence[Named]
+) -> tuple[list[Mapping[str, Any]], NDArray[np.int64]]:
+    """Return the facts of players, and the index in them of each run's player, ``i64[R]``.
+
+    A session has one player, a data set one for each engine.
+    """
+    facts, index = [session.meta for session in sessions], runs["session"].astype(np.int64)
+    for ordinal, session in enumerate(sessions):
+        if (dataset := getattr(session, "dataset", None)) is not None:
+            mine = runs["session"] == ordinal
+            identities = dataset.table.identities
+            index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
+            facts += identities.facts
+    return facts, index
+
+
 def players_of(runs: NDArray[np.void], sessions: Sequence[Named]) -> list[PlayedBy]:
     """Return the players of the games of a run table, starting with the player of the most games."""
-    games = np.bincount(runs["session"], minlength=len(sessions))
+    several, index = facts_of_runs(runs, sessions)
+    games = np.bincount(index, minlength=len(several))
     found: dict[str, PlayedBy] = {}
-    for session, count in zip(sessions, games.tolist(), strict=True):
+    for facts, count in zip(several, games.tolist(), strict=True):
         if count:
-            given, name = session.meta.get("player_sha256"), player_text(session.meta)
+            given, name = facts.get("player_sha256"), player_text(facts)
             sha256 = given if isinstance(given, str) else ""
             before = found.setdefault(sha256 or name, PlayedBy(name, sha256, 0))
             found[sha256 or name] = PlayedBy(before.name, sha256, before.games + count)
@@ -200,13 +218,12 @@ def identity_of(engine: str | None) -> Identity | None:
     return Identity(match["engine"], match["player"], int(match["seed"]))
 
 
-def player_of_engine(engine: str | None) -> str:
-    """Return the player of an engine's text, with or without a seed, as :func:`player_label` does."""
+def facts_of_engine(engine: str | None) -> dict[str, Any]:
+    """Return the player of an engine's text, with or without a seed, as the facts of a session have it."""
     identity = identity_of(engine) or identity_of(f"{engine} seed=0")
     if identity is None:
-        return engine or ""
-    name = identity.engine.rpartition(" ")[2]
-    return player_label({"player": name, "player_sha256": identity.player_sha256})
+        return {"player": engine or ""}
+    return {"player": identity.engine.rpartition(" ")[2], "player_sha256": identity.player_sha256}
 
 
 def split_seed(engine: str | None) -> tuple[str | None, int | None]:

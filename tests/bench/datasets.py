@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 
 from tape2048.conversion.dataset_build import DatasetWriter, build_dataset
-from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
-from tape2048.datasets.run_table import RunTable
+from tape2048.datasets.dataset import Dataset
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
 from tape2048.game.rules import legal_masks
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import RunMeta
+from tape2048.session.dataset_runs import RunTable
 
 from .figures import Benchmark, Figure, alternate, cat_s, make_cold, median_of, memory_dir, ratios
 from .floor import Floor

@@ -32,14 +32,16 @@ from set_targets import GAMES
 from tests.sdk import run_builders as build
 from tests.sdk.datasets.set_builders import dataset_rows
 
-from tape2048.datasets.dataset import DATASET_ROW_DTYPE, check_files, check_run_ends, check_whole
-from tape2048.datasets.run_table import RunTable, table_of_columns
 from tape2048.errors import FieldError
-from tape2048.formats.dataset_layout import DatasetManifest
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, DatasetManifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.formats.session import parse_manifest
+from tape2048.session.dataset import check_files, check_whole
+from tape2048.session.dataset_runs import RunTable, table_of_columns
+from tape2048.session.foreign import Layout, check_ends
 
 SPLIT = b"\n====\n"
+PATH = Path("metadata.db")
 
 #: id, first_step_idx, num_steps, max_score, highest_tile, start_time; elapsed_s; engine, zeros after it.
 _RUN = struct.Struct("<6qf8s")
@@ -100,9 +102,11 @@ def decode(data: bytes) -> Parts:
     head_end = 12 + min(int.from_bytes(steps[8 : 10 if steps[6:7] == b"\x01" else 12], "little"), _TEXT_MAX)
     header = _header(steps[:head_end], len(steps))
     check_whole(manifest, header.rows, table, directory)
-    records = np.frombuffer(steps, np.uint8)[header.data_offset :]
-    filled = table.rows[table.rows["steps"] > 0]
-    check_run_ends(records, 0, filled, cast("Path", "metadata.db"))
+    rows = np.frombuffer(steps, np.uint8)[header.data_offset :].view(DATASET_ROW_DTYPE)
+    filled = table.to_runs()[table.rows["steps"] > 0]
+    first = filled["first_row"].astype(np.int64)
+    ends = rows[first], rows[first + filled["steps"] - 1]
+    check_ends(filled, ends, Layout.of(DATASET_ROW_DTYPE, PATH), PATH)
     return Parts(data, header, table, manifest)
 
 

@@ -26,9 +26,10 @@ DIRECTORIES = int(os.environ.get("FUZZ_CASES", "100000")) // 500
 
 pytestmark = pytest.mark.slow
 
-FILES = "tape2048.datasets.dataset"
+FILES = "tape2048.session.dataset"
+ROWS = "tape2048.session.foreign"
 LISTED = "tape2048.formats.session:file_defects"
-TABLE = "tape2048.datasets.run_table"
+TABLE = "tape2048.session.dataset_runs"
 NPY = "tape2048.formats.npy"
 
 
@@ -52,7 +53,7 @@ def write_directory(directory: Path) -> dict[str, bytes]:
 
 def table_of(dataset: Dataset) -> list[tuple[object, ...]]:
     columns = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
-    return sorted(zip(*(dataset.runs[name].tolist() for name in columns), strict=True))
+    return sorted(zip(*(dataset.run_table.rows[name].tolist() for name in columns), strict=True))
 
 
 def table_as_sqlite_has_it(path: Path) -> list[tuple[object, ...]]:
@@ -101,8 +102,8 @@ PLANTED = {
     "column order": (f"{NPY}:parse_header", "if fortran_order or ", "if "),
     "dimensions": (f"{NPY}:parse_header", "np.dtype((dtype, shape[1:]))", "dtype"),
     "count out of range": (f"{TABLE}:table_of_columns", "column and not 0 <= min", "column and not min"),
-    "another run's rows": (f"{FILES}:check_run_ends", '(found["run_id"] != ids)', '(found["run_id"] > 99)'),
-    "steps out of order": (f"{FILES}:check_run_ends", '["step_index"] != expected)', '["step_index"] > 99)'),
+    "another run's rows": (f"{ROWS}:check_ends", '(ids != runs["id"])', "(ids > 99)"),
+    "steps out of order": (f"{ROWS}:check_ends", "(found != steps)", "(found > 99)"),
     "manifest's version": (
         "tape2048.formats.session:parse_manifest", "manifest.version != version", "manifest.version < 0"
     ),

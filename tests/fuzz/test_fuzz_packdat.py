@@ -16,8 +16,8 @@ from tape2048.errors import TruncatedError
 
 pytestmark = pytest.mark.slow
 
-FILE = "tape2048.datasets.packdat"
-TABLE = "tape2048.datasets.run_table"
+FILE = "tape2048.session.packdat"
+TABLE = "tape2048.session.dataset_runs"
 STEPS = f"{FILE}:check_steps"
 
 PLANTED = {

@@ -65,12 +65,12 @@ from tape2048.rows.boards import (
     LACKS,
     MOVE,
     RUN,
-    STEP,
     board_in,
     board_of,
     entry_of,
     layout_of,
     nearest,
+    step_in,
 )
 from tape2048.rows.buffers import CORPUS_RUN_DTYPE
 from tape2048.rows.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
@@ -431,7 +431,7 @@ def _make_row(chunk: Any, k: Any, plan: Any, entry: Any, row: Any) -> None:
     )
     step, move = at - word(entry, FIRST), U64(0)
     if layout:
-        step, move = load32(at + word(layout, STEP)), word(layout, MOVE)
+        step, move = step_in(at, layout), word(layout, MOVE)
     store32_at(row + _STEP, step)
     unpack_symmetry(load64(word(chunk.board, k)), row + EXPS, U64(0))
     store8_at(row + _ACTION, load8(at + move) & U64(3) if move != LACKS else U64(0))
@@ -570,25 +570,28 @@ def _write_targets(chunk: Any, count: Any, labels: Any, target: Any) -> None:
             store32_at(at, _ONE if word(chunk.exponent, k) >= threshold else U64(0))
 
 
+@register_jitable
+def _step_of(row: Any, layout: Any) -> Any:
+    return step_in(row, layout) if layout else load32(row + _STEP)
+
+
 @_inlined
 def _following(base: Any, segment: Any, address: Any, rows: Any, layout: Any) -> Any:
     """Return the address of the row one step after a row of a file, 0 if that was not recorded.
 
     It is the next row in the view, or else in memory: a view may end in the middle of a run.
     """
-    run_at, step_at = U64(0), _STEP
-    if layout:
-        run_at, step_at = word(layout, RUN), word(layout, STEP)
-    step = load32(address + step_at) + U64(1)
+    run_at = word(layout, RUN) if layout else U64(0)
+    step = _step_of(address, layout) + U64(1)
     if base + U64(1) < rows.rows:
         after = _segment_of(base + U64(1), rows.guide)
         there = word(rows.address, after) + (base + U64(1)) * stride_of(rows, after)
         same = run_of(rows, after) == run_of(rows, segment)
-        if same and load32(there + step_at) == step:
+        if same and _step_of(there, layout) == step:
             return there
     there = address + stride_of(rows, segment)
     inside = there < word(rows.end, segment)
-    if inside and load32(there + run_at) == load32(address + run_at) and load32(there + step_at) == step:
+    if inside and load32(there + run_at) == load32(address + run_at) and _step_of(there, layout) == step:
         return there
     return U64(0)
 

@@ -19,9 +19,7 @@ import numpy as np
 
 from tape2048.base.text import pretty_json
 from tape2048.conversion.sources import RunSource, open_source
-from tape2048.datasets.dataset import open_directory, refuse_empty
-from tape2048.datasets.run_table import RunTable, write_runs_db
-from tape2048.datasets.table_rows import ROW_BYTES
+from tape2048.datasets.dataset import refuse_empty
 from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,
@@ -37,6 +35,7 @@ from tape2048.formats.dataset_layout import (
     HEADER_BYTES,
     MANIFEST,
     METADATA_DB,
+    ROW_BYTES,
     RUN_ID_MAX,
     RUN_STEPS_MAX,
     SHARDS,
@@ -46,6 +45,7 @@ from tape2048.formats.dataset_layout import (
     SourceCount,
 )
 from tape2048.formats.metadata import flush_entry
+from tape2048.formats.npy import read_header
 from tape2048.formats.npy_writer import NpyWriter
 from tape2048.formats.session import FileEntry
 from tape2048.io.durable import (
@@ -56,9 +56,11 @@ from tape2048.io.durable import (
     storage_errors,
     write_file,
 )
-from tape2048.io.reading import crc32c_combine, crc32c_file
+from tape2048.io.reading import crc32c_combine, crc32c_file, open_regular
 from tape2048.players import split_seed
 from tape2048.runs.run import check_meta
+from tape2048.session.dataset import open_dataset
+from tape2048.session.dataset_runs import RunTable, write_runs_db
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,8 +69,9 @@ if TYPE_CHECKING:
 
     from tape2048.conversion.session_runs import Replayer
     from tape2048.conversion.sources import SourceRun
-    from tape2048.datasets.dataset import Dataset, Opened, RowsFile
+    from tape2048.datasets.dataset import Dataset
     from tape2048.runs.run import RunMeta
+    from tape2048.session.dataset import OpenDataset
 
     OneSource = str | os.PathLike[str] | RunSource
     Sources = OneSource | Iterable[OneSource]
@@ -200,8 +203,9 @@ def append_dataset(
                 raise MissingPathError("no such file or directory", path=target) from None
             except NotADirectoryError:
                 raise NotASessionError("not a directory", path=target) from None
-        old = open_directory(target, stack)
-        shard_rows = max(1, old.files[0].header.rows) if (old.files[0].path.parent.name == SHARDS) else None
+        old = open_dataset(target, "mmap")
+        in_shards = old.rows.paths[0].parent.name == SHARDS
+        shard_rows = max(1, int(old.rows.counts[0])) if in_shards else None
         writer = stack.enter_context(new_dataset(target, shard_rows, old))
         _add_all(writer, opened, workers, progress)
     return writer.built(target)
@@ -227,7 +231,7 @@ def write_view(
     Raises:
         NameTakenError: ``output`` exists.
         EmptyCorpusError: the view has no run. Nothing was written.
-        ValueError: the view has parts of games, see :meth:`tape2048.datasets.Dataset.phase`.
+        ValueError: the view has parts of games.
         StorageError: the operating system could not write it.
 
     Example:
@@ -238,7 +242,7 @@ def write_view(
         2
     """
     target = _new_target(output)
-    view.refuse_phase()
+    view.refuse_parts()
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some. Nothing was written", path=target)
     ends = np.cumsum(view.runs["steps"], dtype=np.int64)
@@ -283,7 +287,9 @@ def _add_all(
 
 
 @contextmanager
-def new_dataset(target: Path, shard_rows: int | None, old: Opened | None = None) -> Iterator[DatasetWriter]:
+def new_dataset(
+    target: Path, shard_rows: int | None, old: OpenDataset | None = None
+) -> Iterator[DatasetWriter]:
     """Give the writer of a draft; publish it, instead of ``old``, when the block ends without an error."""
     with (
         storage_errors(target, "writing it"),
@@ -343,7 +349,7 @@ class DatasetWriter:
     ``normalised`` describe the further runs. Methods raise OSError.
     """
 
-    def __init__(self, directory: Path, shard_rows: int | None, old: Opened | None = None) -> None:
+    def __init__(self, directory: Path, shard_rows: int | None, old: OpenDataset | None = None) -> None:
         if shard_rows is not None and shard_rows < 1:
             raise ValueError(f"shard_rows={shard_rows}; expected at least 1")
         self._directory, self._shard_rows, self._old = directory, shard_rows, old
@@ -366,34 +372,37 @@ class DatasetWriter:
         if self._old is None:
             return
         listed = self._old.manifest.files if self._old.manifest is not None else {}
-        for file in self._old.files:
-            entry = listed.get(str(file.path.relative_to(self._old.path)))
-            begin, end = file.header.data_offset, file.header.end_offset
-            if self._shard_rows is not None:
-                self._link(file, entry or FileEntry(end, crc32c_file(file.fd, end, file.path)))
-                continue
-            head = crc32c_file(file.fd, begin, file.path)
-            rows = crc32c_file(file.fd, end - begin, file.path, offset=begin, on_chunk=self.write)
+        for path in self._old.rows.paths:
+            name = path.name if self._shard_rows is None else f"{SHARDS}/{path.name}"
+            entry = listed.get(name)
+            with open_regular(path) as fd:
+                header = read_header(fd, path, [DATASET_ROW_DTYPE])
+                begin, end = header.data_offset, header.end_offset
+                if self._shard_rows is not None:
+                    self._link(path, header.rows, entry or FileEntry(end, crc32c_file(fd, end, path)))
+                    continue
+                head = crc32c_file(fd, begin, path)
+                rows = crc32c_file(fd, end - begin, path, offset=begin, on_chunk=self.write)
             found = crc32c_combine(head, rows, end - begin)
             if entry is not None and entry.crc32c != found:
                 raise ChecksumError(
                     f"has CRC-32C {found:08x}. The manifest says {entry.crc32c:08x}. Nothing was appended",
-                    path=file.path,
+                    path=path,
                     hint="restore the data set from a copy, or build it again",
                 )
         self._first_row = self.rows
 
-    def _link(self, shard: RowsFile, entry: FileEntry) -> None:
+    def _link(self, shard: Path, rows: int, entry: FileEntry) -> None:
         """Add a finished shard of another directory, by a link if the file system can, else by a copy."""
         name = self._next_name()
         target = self._directory / name
         try:
-            os.link(shard.path, target)
+            os.link(shard, target)
         except OSError:
-            shutil.copyfile(shard.path, target)
+            shutil.copyfile(shard, target)
             fsync_path(target)
         self.files[name] = entry
-        self.rows += shard.header.rows
+        self.rows += rows
 
     def add_source(
         self,

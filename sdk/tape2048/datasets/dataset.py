@@ -1,101 +1,44 @@
-"""The data set directory: a format with all steps of many runs in one array, and the runs in SQLite.
-
-::
-
-    <name>/
-        steps.npy        one packed record of 32 bytes for each step, or
-        shards/          ... in several files, steps_00000.npy, steps_00001.npy, ...
-        metadata.db      SQLite: the run table (tape2048.datasets.run_table)
-        manifest.json    counts, sizes, checksums, sources, skipped runs; other writers may omit it
-
-``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. This package writes a header of 256 bytes,
-so that each row is in one cache line and the header's length does not depend on the number of rows.
-
-==========  =======  =======================================================================
-field       type     meaning
-==========  =======  =======================================================================
-board       ``<u8``  the board before the move, packed
-move        ``u1``   0 up, 1 down, 2 left, 3 right
-ev_legal    ``u1``   the moves that are legal, by the rules
-ev_values   ``<f4``  [4] branch values in [0, 1]: the chosen move exactly 1.0, illegal ones 0.0;
-                     all 0 where the source had none
-run_id      ``<u4``  ``runs.id``
-step_index  ``<u2``  0-based move number within the run: a run has at most 65,536 steps
-==========  =======  =======================================================================
-
-The rows of one run are contiguous and in step order, and the runs cover all rows.
-
-**Atomicity.** A data set never changes in place. Building and appending write a whole directory under a name
-that starts with a dot, flush its files, and publish it by one rename:
-:func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the two directories' names (``renameat2``
-with ``RENAME_EXCHANGE``) and removes the old one afterwards. A reader sees the old data set before the rename
-and the new data set after it. It keeps the data set that it has opened: mapped and open files outlive their
-names. A reader that has opened some files at the time of the rename notices that the name leads to another
-directory, and opens it again (:func:`~tape2048.datasets.dataset.open_directory`). A program that opens
-``steps.npy`` and ``metadata.db`` by path without this check can get files of both. A killed process leaves
-the old data set or the new one, and perhaps a directory with a dot, which the next append removes.
-"""
+"""Data sets as corpora: the rows of data set directories and of pack.dat in the types of their files."""
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import os
-import re
+import zlib
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.datasets.packdat import MAGIC, DataPack
-from tape2048.datasets.run_table import RunTable, read_runs_db
-from tape2048.datasets.table_rows import ROW_BYTES, TableRows, aligned_records
-from tape2048.errors import (
-    BookkeepingError,
-    EmptyCorpusError,
-    ManifestError,
-    MissingPathError,
-    NotASessionError,
-    StorageError,
-    TapeError,
-)
+from tape2048.corpus import Corpus
+from tape2048.errors import EmptyCorpusError, FieldError
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
-    FORMAT_VERSION,
-    MANIFEST,
-    METADATA_DB,
+    PACKDAT_STEP_DTYPE,
     RUN_ID_MAX,
-    SHARD_NAME,
-    SHARDS,
-    STEPS_NPY,
-    DatasetManifest,
+    RUN_STEPS_MAX,
     SkippedRun,
 )
-from tape2048.formats.npy import Load, NpyHeader, check_load, read_header
-from tape2048.formats.session import (
-    SESSION_NAME,
-    SHARD_NAME as SESSION_SHARD_NAME,
-    STEP_DTYPES,
-    file_defects,
-    read_manifest_file,
-)
-from tape2048.io.bulk_read import Stretch, read_into
-from tape2048.io.reading import first_bytes, map_file, open_regular, reading
-from tape2048.rows.phases import ALL, Phase
+from tape2048.formats.npy import Load, check_load
+from tape2048.formats.rows import run_ordinal
+from tape2048.players import join_seed
+from tape2048.rows.buffers import gather_runs, load_rows
+from tape2048.rows.phases import ALL
+from tape2048.rows.row_map import NO_TAPE
+from tape2048.runs.run import Run
+from tape2048.session.dataset import is_packdat, open_dataset, open_packdat, values_of_steps
+from tape2048.session.dataset_runs import RunTable
+from tape2048.session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-
-#: Largest accepted manifest: room for the names of about 100,000 skipped runs.
-MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-
-_FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-
-#: Attempts to open a data set that another process exchanges.
-OPEN_TRIES = 5
+    from tape2048.batches.gatherer import Gatherer
 
 
 def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
@@ -110,210 +53,187 @@ def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) ->
         )
 
 
-class RowsFile(NamedTuple):
-    """A file of rows, open for reading."""
+class TableCorpus(Corpus):
+    """A corpus of data sets, whose records are those of the files: 32 bytes, with the branch values.
 
-    path: Path
-    fd: int
-    header: NpyHeader
+    All views, fields and batches of a corpus are there. Selections by ``filter_by_...`` may be empty.
+    """
 
+    #: The type of the records of :meth:`get_batch`.
+    row_dtype: ClassVar[np.dtype[Any]]
+    #: The value 0.5 of a branch as the rows hold it.
+    _half: ClassVar[np.float32] = np.float32(0.5)
+    #: Whether ``ev_legal`` of a record is 0 at steps without values.
+    _mask_tells: ClassVar[bool] = False
 
-class Opened(NamedTuple):
-    """A data set with open files, or a pack.dat."""
-
-    path: Path
-    files: list[RowsFile]
-    table: RunTable
-    manifest: DatasetManifest | None
-    pack: DataPack | None = None
+    def _become(
+        self, sessions: Sequence[Session], load: Load, progress: Callable[[int, int], object] | None = None
+    ) -> None:
+        opened = tuple(sessions)
+        super().__init__(load_rows(opened, gather_runs(opened), None, load, progress=progress))
 
     @property
-    def row_count(self) -> int:
-        """The number of rows."""
-        return len(self.pack) if self.pack is not None else sum(file.header.rows for file in self.files)
+    def is_view(self) -> bool:
+        """Whether a filter, a phase or a selection made this."""
+        tables = self._tables
+        return tables.chosen is not None or self.game_phase != ALL or tables.selected is not None
 
+    @cached_property
+    def run_table(self) -> RunTable:
+        """The runs with all facts of the files, in the order of :attr:`runs`."""
+        tables = []
+        for ordinal, session in enumerate(self.sessions):
+            assert session.dataset is not None
+            table = session.dataset.table
+            tables.append(table.choose(table.ordinals(self.runs["id"][self.runs["session"] == ordinal])))
+        return RunTable.joined(tables)
 
-def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
-    """Open a data set, with all checks whose cost is in proportion to its runs; ``stack`` closes it."""
-    for _ in range(OPEN_TRIES):
-        with contextlib.ExitStack() as files:
-            # An open directory keeps its inode number: no other directory can get it.
-            try:
-                pin = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise MissingPathError("no such file or directory", path=directory) from None
-            except NotADirectoryError:
-                raise NotASessionError("neither a directory nor a pack.dat", path=directory) from None
-            except OSError as error:
-                raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
-            files.callback(os.close, pin)
-            try:
-                opened = _open_once(directory, files)
-            except TapeError:
-                if _leads_to(directory, pin):
-                    raise
-            else:
-                if _leads_to(directory, pin):
-                    stack.enter_context(files.pop_all())
-                    return opened
-    raise StorageError(
-        f"was exchanged for another one {OPEN_TRIES} times while it was opened",
-        path=directory,
-        hint="another process keeps appending to it; try again",
-    )
+    @cached_property
+    def _raw(self) -> Gatherer:
+        """The gatherer of the files' own records."""
+        from tape2048.batches.gatherer import Gatherer
 
-
-def is_packdat(path: Path) -> bool:
-    """Check for a file that starts like a pack.dat; False where the path cannot be read."""
-    try:
-        with reading(path):
-            return path.is_file() and first_bytes(path, len(MAGIC)) == MAGIC
-    except StorageError:
-        return False
-
-
-def _open_packdat(path: Path) -> Opened:
-    pack = DataPack.load(path, "mmap")
-    return Opened(path, [], pack.run_table, None, pack)
-
-
-def _leads_to(directory: Path, pin: int) -> bool:
-    with contextlib.suppress(OSError):
-        return os.path.samestat(directory.stat(), os.fstat(pin))
-    return False
-
-
-def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
-    parts = find_parts(directory)
-    manifest = read_manifest_file(
-        directory / MANIFEST,
-        DatasetManifest,
-        version=FORMAT_VERSION,
-        what="data set",
-        bytes_max=MANIFEST_BYTES_MAX,
-    )
-    if manifest is not None:
-        check_files(manifest, directory)
-    files = []
-    for part in parts:
-        fd = stack.enter_context(open_regular(part))
-        files.append(RowsFile(part, fd, read_header(fd, part, [DATASET_ROW_DTYPE])))
-    table = read_runs_db(directory / METADATA_DB)
-    check_whole(manifest, sum(file.header.rows for file in files), table, directory)
-    return Opened(directory, files, table, manifest)
-
-
-def check_whole(manifest: DatasetManifest | None, rows: int, table: RunTable, directory: Path) -> None:
-    """Compare the manifest, if any, with the number of rows and the run table; raise for the first defect."""
-    for name, found in (("num_steps", rows), ("num_runs", len(table))):
-        claimed = getattr(manifest, name, found)
-        if claimed != found:
-            raise ManifestError(f"{name} is {claimed}. The data set has {found}", path=directory / MANIFEST)
-    table.check_tiles(rows, directory / METADATA_DB)
-    table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
-
-
-def find_parts(directory: Path) -> list[Path]:
-    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists."""
-    with reading(directory):
-        names = {entry.name for entry in directory.iterdir()}
-        shards = sorted(
-            (int(match[1]), entry)
-            for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())
-            if (match := SHARD_NAME.fullmatch(entry.name))
+        raw, rows = copy.copy(self._tables), self._tables.rowmap
+        none = rows.address[:0]
+        vars(raw)["rowmap"] = rows._replace(
+            row_bytes=DATASET_ROW_DTYPE.itemsize, strides=none, board=none, tape=NO_TAPE
         )
-    _refuse_sessions(directory, names)
-    if METADATA_DB not in names:
-        raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory)
-    if STEPS_NPY in names and shards:
-        raise NotASessionError(
-            f"{STEPS_NPY} and {SHARDS}/ both hold rows; expected one form of them", path=directory
+        return Gatherer(raw, (), np.empty(0, np.int64))
+
+    def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
+        """Return the records with these numbers, in this order: ``row_dtype[n]``.
+
+        Args:
+            indices: row numbers ``[n]``, in any order, repeats allowed; or a mask ``bool[N]``. A
+                negative number is an error, not counted from the end. ``int64`` is the fast type.
+            out: ``row_dtype[n]`` to write into, contiguous; None: a new array.
+
+        Raises:
+            IndexError: a number outside [0, N), or a mask of another length.
+            TypeError: not integers of one dimension.
+            ValueError: an unsuitable ``out``.
+        """
+        numbers = self._row_numbers(indices)
+        if out is None:
+            out = np.empty(len(numbers), self.row_dtype)
+        elif out.dtype != self.row_dtype or not out.flags.c_contiguous or out.shape != numbers.shape:
+            expected = f"{self.row_dtype}[{len(numbers)}]"
+            raise ValueError(f"out is {out.dtype}{list(out.shape)}; expected {expected}")
+        self._gather(numbers, out)
+        return out
+
+    def _gather(self, numbers: NDArray[np.int64], out: NDArray[np.void]) -> None:
+        self._raw.gather_records(numbers, out)
+
+    def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
+        return self.get_batch(np.arange(first, end, step, dtype=np.int64))
+
+    def run(self, ordinal: int, final_board: int | None = None) -> Run:
+        """Return one run of :attr:`runs` as a :class:`Run`.
+
+        Args:
+            ordinal: of the run.
+            final_board: the board after its last move; None: the stored one, or the candidate of
+                :func:`tape2048.game.moves.last_boards`.
+
+        Raises:
+            IndexError: no such run.
+        """
+        return self.run_and_losses(ordinal, final_board)[0]
+
+    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, bool, int]:
+        """Return a run as :meth:`run`, and the uncertain parts of it.
+
+        Returns:
+            The run; whether its final board is certain; and the number of steps whose chosen move's value is
+            lost (see :func:`tape2048.datasets.records.restore_values`).
+        """
+        from tape2048.datasets.records import restore_values
+        from tape2048.game.moves import last_boards
+
+        place = run_ordinal(ordinal, len(self.runs))
+        record, row = self.run_table.rows[place], self.runs[place]
+        rows = self._records_of(self.sessions[row["session"]], int(row["first_row"]), int(row["rows"]))
+        boards, moves, values, legal = (
+            np.ascontiguousarray(rows[name]) for name in ("board", "move", "ev_values", "ev_legal")
         )
-    if STEPS_NPY in names:
-        return [directory / STEPS_NPY]
-    if not shards:
-        raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
-    for expected, (number, path) in enumerate(shards):
-        if number != expected:
-            raise NotASessionError(
-                f"shard steps_{expected:05d}.npy is missing; {path.name} is there", path=directory
-            )
-    return [path for _, path in shards]
+        has, lost = restore_values(values, legal, moves, legal != 0 if self._mask_tells else None, self._half)
+        certain = final_board is not None or bool(record["has_final"]) or not len(boards)
+        if final_board is None and record["has_final"]:
+            final_board = int(record["final_board"])
+        elif final_board is None and len(boards):
+            finals, sure = last_boards(boards[-1:], moves[-1:])
+            final_board, certain = int(finals[0]), bool(sure[0])
+        meta = self.run_table.meta(ordinal)
+        if record["has_seed"]:
+            meta = msgspec.structs.replace(meta, engine=join_seed(meta.engine, int(record["seed"])))
+        branches = {"branch_values": values, "branch_legal": legal, "has_branches": has}
+        run = Run.from_boards(boards, moves, final_board or 0, meta, **(branches if has.any() else {}))
+        return run, certain, lost
 
+    def _records_of(self, session: Session, first: int, count: int) -> NDArray[np.void]:
+        """Return the records of consecutive rows of a data set; see :meth:`get_batch`."""
+        assert session.foreign is not None
+        return session.foreign.take(session.foreign.places(np.arange(first, first + count)))
 
-def _refuse_sessions(directory: Path, names: set[str]) -> None:
-    if STEPS_NPY in names:
-        try:
-            with open_regular(directory / STEPS_NPY) as fd:
-                read_header(fd, directory / STEPS_NPY, STEP_DTYPES)
-        except TapeError:
-            return  # not a session
-        found = "a session"
-    elif METADATA_DB in names and any(SESSION_SHARD_NAME.fullmatch(name) for name in names):
-        found = "a session"
-    elif any(SESSION_NAME.fullmatch(name) for name in names):
-        found = "a directory of sessions"
-    else:
-        return
-    raise NotASessionError(
-        f"found {found}, expected a data set",
-        path=directory,
-        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of sessions "
-        "with record_action",
-    )
-
-
-def check_files(manifest: DatasetManifest, directory: Path) -> None:
-    """Raise the first defect of the files' names and sizes in a manifest."""
-    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
-        raise defect
-
-
-def check_run_ends(records: NDArray[np.uint8], first_row: int, runs: NDArray[np.void], path: Path) -> None:
-    """Compare the first and last rows of runs with the run table.
-
-    ``records`` are ``u8[32 * n]``, from row ``first_row``; rows elsewhere are not checked. ``runs`` have at
-    least one step each. Raise BookkeepingError, which names ``path``, for a row of another run or step.
-    """
-    rows = records.view(DATASET_ROW_DTYPE)
-    for last in (False, True):
-        steps = runs["steps"].astype(np.int64) - 1 if last else np.zeros(len(runs), np.int64)
-        numbers = runs["first_row"].astype(np.int64) + steps - first_row
-        here = (numbers >= 0) & (numbers < len(rows))
-        ids = runs["id"][here]
-        found, expected, numbers = rows[numbers[here]], steps[here], numbers[here]
-        bad = (found["run_id"] != ids) | (found["step_index"] != expected)
-        if bad.any():
-            at = int(bad.argmax())
-            raise BookkeepingError(
-                f"run {ids[at]} has row {first_row + numbers[at]} as its step {expected[at]}, "
-                f"but that row is step {found['step_index'][at]} of run {found['run_id'][at]}",
-                path=path,
-                hint="the steps belong to another data set, or one of the two files was changed",
+    def refuse_parts(self) -> None:
+        """Raise ValueError for a view of parts of games, which no file holds."""
+        if (self.row_counts != self.runs["rows"]).any():
+            raise ValueError(
+                f"{self!r} has parts of games. A file holds whole games: write it without phase() or select()"
             )
 
+    def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
+        """Make a view of the runs with ``max_score`` between the two, both included."""
+        return self._of_runs(_between(self.run_table.rows["max_score"], min_score, max_score))
 
-# Runs of a mapped data set whose first and last row are checked when it is opened.
-_PROBED_RUNS = 8
+    def filter_by_length(self, min_steps: int | None = None, max_steps: int | None = None) -> Self:
+        """Make a view of the runs with a number of steps between the two, both included."""
+        return self._of_runs(_between(self.run_table.rows["steps"], min_steps, max_steps))
+
+    def filter_by_highest_tile(self, min_tile: int | None = None, max_tile: int | None = None) -> Self:
+        """Make a view of the runs with a highest tile (its value, as 8192) between the two, both included."""
+        return self._of_runs(_between(self.run_table.rows["highest_tile"], min_tile, max_tile))
+
+    def filter_by_engine(self, *engines: str | None) -> Self:
+        """Make a view of the runs of these engines; None: of the runs without one."""
+        known = np.array([name in engines for name in (*self.run_table.engines, None)], np.bool_)
+        return self._of_runs(known[self.run_table.rows["engine"]])
+
+    def _source(self) -> tuple[Callable[..., TableCorpus], tuple[Any, ...]]:
+        """Return the call that opens the source of this view."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        tables, packed = self._tables, None
+        if tables.selected is not None:
+            packed = zlib.compress(tables.selected.tobytes(), 1)
+        return _restore, (*self._source(), tables.chosen, self.game_phase, packed)
 
 
-class Dataset(TableRows):
-    """One data set, or several as one, or a view made by a filter. A source of rows.
+def _restore(
+    make: Callable[..., TableCorpus], args: tuple[Any, ...], chosen: Any, phase: Any, packed: bytes | None
+) -> TableCorpus:
+    selected = None if packed is None else np.frombuffer(bytearray(zlib.decompress(packed)), np.uint64)
+    return make(*args)._view(chosen, phase, selected)  # noqa: SLF001 - of this module
 
-    Rows have ``DATASET_ROW_DTYPE``. Nothing must be closed. Pickling sends the paths (of a view also its
-    choice of runs and its phase) and opens them again.
+
+class Dataset(TableCorpus):
+    """One data set, or several as one, or a view of them: a corpus whose records are ``DATASET_ROW_DTYPE``.
+
+    :meth:`Corpus.open` reads the same paths, beside sessions, as rows of sessions. Nothing must be closed.
+    Pickling sends the paths and the selection, and unpickling opens the paths again.
 
     Args:
-        path: a data set's directory or a pack.dat, or several. The rows of a pack.dat are always converted in
-            memory. Run ids of the second and later ones continue after the highest one before, in
-            :attr:`runs` and in every row.
+        path: a data set's directory or a pack.dat, or several. Run ids of the second and later ones continue
+            after the highest one before, in :attr:`runs` and in every row. Of a pack.dat, each record is
+            converted when it is read.
         load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
             random rows that are not in the page cache.
         progress: called with the bytes read and all bytes, while rows are read into memory.
 
     Attributes:
         paths: the directories, absolute.
-        load: ``"ram"`` or ``"mmap"``.
         manifests: of each directory; None for a directory without manifest.
 
     Raises:
@@ -329,9 +249,13 @@ class Dataset(TableRows):
         >>> built = build_dataset("rows", "runs")
         >>> len(Dataset("rows")) == built.steps, Dataset("rows").filter_by_length(min_steps=10**6)
         (True, <Dataset rows: 0 rows, 0 runs, ram, a view>)
+        >>> batch = next(iter(Dataset("rows").batches(4, fields=("tokens", "move", "ev_values"))))
+        >>> batch["tokens"].shape, batch["ev_values"].shape
+        ((4, 16), (4, 4))
     """
 
-    dtype = DATASET_ROW_DTYPE
+    row_dtype = DATASET_ROW_DTYPE
+    _kept = ("paths", "manifests")
 
     def __init__(
         self,
@@ -344,30 +268,28 @@ class Dataset(TableRows):
         paths = [path] if isinstance(path, str | os.PathLike) else list(path)
         if not paths:
             raise ValueError("no data set; expected at least one path")
-        with contextlib.ExitStack() as stack:
-            places = [Path(os.path.abspath(one)) for one in paths]
-            opened = [
-                _open_packdat(place) if is_packdat(place) else open_directory(place, stack)
-                for place in places
-            ]
-            table = _joined_table(opened)
-            parts = _in_memory(opened, progress) if load == "ram" else _mapped(opened)
-        self.paths = [one.path for one in opened]
-        self.load: Load = load
-        self.manifests = [one.manifest for one in opened]
-        super().__init__(parts, table)
-        self._renumbered = load == "mmap" and len(opened) > 1
+        self.paths = [Path(os.path.abspath(one)) for one in paths]
+        sessions, shift = [], 0
+        for place in self.paths:
+            found = open_packdat(place) if is_packdat(place) else open_dataset(place, "mmap")
+            longest = int(found.table.rows["steps"].max(initial=0))
+            if longest > RUN_STEPS_MAX:
+                raise FieldError(
+                    f"a run has {longest} steps; rows of a data set hold at most {RUN_STEPS_MAX} of one",
+                    path=place,
+                    hint="DataPack.load reads it",
+                )
+            sessions.append(Session.of_dataset(place, found.shifted(shift) if shift else found))
+            shift = max(shift, 1 + int(sessions[-1].runs["id"].max(initial=0))) if len(found.table) else shift
+        if shift - 1 > RUN_ID_MAX:
+            raise FieldError(f"run id {shift - 1}. A row's run_id holds at most {RUN_ID_MAX}", path=place)
+        self.manifests = [session.dataset.manifest for session in sessions if session.dataset]
+        self._become(sessions, load, progress)
 
     @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        load: Load = "ram",
-        *,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> Self:
+    def open(cls, *args: Any, **options: Any) -> Self:
         """Open a data set as the constructor does, under the name of :meth:`tape2048.Session.open`."""
-        return cls(path, load, progress=progress)
+        return cls(*args, **options)
 
     def __repr__(self) -> str:
         names = ", ".join(path.name for path in self.paths)
@@ -375,95 +297,53 @@ class Dataset(TableRows):
         kind += "" if self.game_phase == ALL else f"; {self.game_phase}"
         return f"<Dataset {names}: {counted(len(self), 'row')}, {counted(len(self.runs), 'run')}, {kind}>"
 
-    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
-        chosen = self.runs["id"] if self.is_view else None
-        return _reopen, ([str(path) for path in self.paths], self.load, chosen, self.game_phase)
+    def _source(self) -> tuple[Callable[..., TableCorpus], tuple[Any, ...]]:
+        return type(self), ([str(path) for path in self.paths], self.load)
+
+    def _gather(self, numbers: NDArray[np.int64], out: NDArray[np.void]) -> None:
+        super()._gather(numbers, out)
+        if len(self.sessions) == 1 and not self._packs.any():
+            return
+        run = self.run_index(numbers)
+        if (mine := self._packs[self.runs["session"][run]]).any():
+            out[mine] = _as_rows(out[mine].view(PACKDAT_STEP_DTYPE))
+        out["run_id"] = self.runs["id"][run]
+
+    @cached_property
+    def _packs(self) -> NDArray[np.bool_]:
+        return np.array(
+            [session.dataset is not None and session.dataset.is_pack for session in self.sessions]
+        )
+
+    def _records_of(self, session: Session, first: int, count: int) -> NDArray[np.void]:
+        rows = super()._records_of(session, first, count)
+        is_pack = session.dataset is not None and session.dataset.is_pack
+        return _as_rows(rows) if is_pack else rows
 
     @property
     def steps(self) -> NDArray[np.void]:
-        """All rows as one array, ``DATASET_ROW_DTYPE[N]``, read-only.
-
-        Raises:
-            ValueError: this is a view, or mapped from several files.
-        """
-        if self.is_view or len(self._parts) != 1:
-            what = "a view" if self.is_view else "mapped from several files"
-            raise ValueError(f"{self!r} is {what}, so its rows are not one array; use get_batch")
-        return self._parts[0].view(DATASET_ROW_DTYPE)
-
-
-def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None, phase: Phase) -> Dataset:
-    opened = Dataset(paths, load)
-    if chosen is not None:
-        opened = opened._of_runs(np.isin(opened.runs["id"], chosen))  # noqa: SLF001 - of the same module
-    return opened if phase == ALL else opened.phase(**phase._asdict())
+        """All rows as one read-only array, ``DATASET_ROW_DTYPE[N]``; a copy unless they are in one file."""
+        foreign = self.sessions[0].foreign
+        assert foreign is not None
+        if len(self.sessions) == len(foreign.counts) == 1 and not self._packs.any() and not self.is_view:
+            found = self._tables.store.memory[0] if len(self) else foreign.rows
+            return found.view(np.uint8).reshape(-1).view(DATASET_ROW_DTYPE)
+        rows = self[:]
+        rows.flags.writeable = False
+        return rows
 
 
-def _joined_table(opened: list[Opened]) -> RunTable:
-    tables = []
-    first_row = shift = 0
-    for one in opened:
-        rows = one.table.rows.copy()
-        rows["id"] += np.uint64(shift)
-        rows["first_row"] += np.uint64(first_row)
-        tables.append(RunTable(rows, one.table.engines))
-        first_row += one.row_count
-        if len(rows):
-            shift = int(rows["id"].max()) + 1
-    table = RunTable.joined(tables)
-    table.check_ids(RUN_ID_MAX, opened[-1].path)
-    return table
+def _as_rows(steps: NDArray[np.void]) -> NDArray[np.void]:
+    """Convert steps of a pack.dat to rows of a data set."""
+    from tape2048.game.rules import legal_masks
+
+    rows = np.empty(len(steps), DATASET_ROW_DTYPE)
+    rows["board"], rows["move"], rows["ev_values"] = steps["board"], steps["move_dir"], values_of_steps(steps)
+    rows["ev_legal"] = legal_masks(np.ascontiguousarray(steps["board"]))
+    rows["run_id"], rows["step_index"] = steps["run_id"], steps["index_in_run"]
+    return rows
 
 
-def _mapped(opened: list[Opened]) -> list[NDArray[np.uint8]]:
-    parts = []
-    for one in opened:
-        if one.pack is not None:
-            records = aligned_records(one.row_count)
-            one.pack.fill_dataset(records)
-            records.flags.writeable = False
-            parts.append(records)
-        runs = one.table.rows[one.table.rows["steps"] > 0]
-        if len(runs) > _PROBED_RUNS:  # a run costs two reads on a cold disk
-            runs = runs[np.linspace(0, len(runs) - 1, _PROBED_RUNS).astype(np.int64)]
-        first_row = 0
-        for file in one.files:
-            with reading(file.path):
-                records = map_file(file.fd, file.header.end_offset)[file.header.data_offset :]
-            check_run_ends(records, first_row, runs, one.path / METADATA_DB)
-            parts.append(records)
-            first_row += file.header.rows
-    return parts
-
-
-def _in_memory(
-    opened: list[Opened], progress: Callable[[int, int], object] | None
-) -> list[NDArray[np.uint8]]:
-    """Read all rows into one array; make their run ids those among all data sets."""
-    records = aligned_records(sum(one.row_count for one in opened))
-    done = shift = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, len(records))
-
-    for one in opened:
-        part = records[done : done + ROW_BYTES * one.row_count]
-        if one.pack is not None:
-            one.pack.fill_dataset(part)
-            advance(len(part))
-        else:
-            files = [
-                Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd)
-                for file in one.files
-            ]
-            read_into(part, files, progress=advance)
-        runs = one.table.rows[one.table.rows["steps"] > 0]
-        check_run_ends(part, 0, runs, one.path if one.pack else one.path / METADATA_DB)
-        if shift:
-            part.view(DATASET_ROW_DTYPE)["run_id"] += np.uint32(shift)
-        shift += int(one.table.rows["id"].max(initial=0)) + 1 if len(one.table) else 0
-    records.flags.writeable = False
-    return [records]
+def _between(values: NDArray[Any], low: int | None, high: int | None) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = np.ones(len(values), np.bool_)
+    return mask & (low is None or values >= low) & (high is None or values <= high)

@@ -1,66 +1,28 @@
-"""pack.dat: a whole data set in one file; its reader and writer.
-
-=============== ============ ======================================================================
-part            type         field
-=============== ============ ======================================================================
-header          ``4s``       magic ``2048``
-                ``u32``      version = 1
-                ``u32``      num_runs
-                ``u64``      num_steps
-                ``u64``      metadata_offset = 28 + 32 x num_steps
-each step       ``u64``      board before the move
-                ``u32``      run_id
-                ``u32``      index_in_run
-                ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
-                ``u8``       ev_mask: the moves that have a value; 0: no values
-                ``u16[4]``   ev_q: values in [0, 1] x 65535, plus 0.5, cut to whole numbers, all in float32.
-                             The chosen move's is 65535
-                ``u8[6]``    padding, written as zeros; other writers leave anything there
-each run        ``u32``      id
-                ``u32``      first_step_idx
-                ``u32``      num_steps
-                ``u64``      max_score
-                ``u32``      highest_tile
-                ``u16``      engine_len, then so many bytes of UTF-8; 0: no engine
-                ``u64``      start_time, seconds since 1970 (UTC), 0 where unknown
-                ``f32``      elapsed_s
-last 4          ``u32``      CRC-32C of everything before
-=============== ============ ======================================================================
-
-The runs are in the order of their steps and cover them. The format does not hold the board after a run's last
-move. The widths of the counts are its limits: 2**32 - 1 runs, and runs that start before step 2**32.
-"""
+"""pack.dat in memory: reading, building, appending, writing. :mod:`tape2048.session.packdat`: the bytes."""
 
 from __future__ import annotations
 
-import math
 import os
-import struct
-from typing import TYPE_CHECKING, NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tape2048.base.text import counted
-from tape2048.datasets.run_table import RunTable
-from tape2048.datasets.table_rows import ROW_BYTES, TableRows, aligned_records
-from tape2048.errors import (
-    BookkeepingError,
-    FieldError,
-    FormatError,
-    MagicError,
-    TruncatedError,
-    VersionError,
-)
-from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, LEVELS, PACKDAT_STEP_DTYPE, RUN_STEPS_MAX
+from tape2048.datasets.dataset import TableCorpus
+from tape2048.formats.dataset_layout import LEVELS, PACKDAT_STEP_DTYPE, ROW_BYTES
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
-from tape2048.io.bulk_read import Stretch, read_into
+from tape2048.io.bulk_read import Stretch, allocate, read_into
 from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import check_crc, crc32c, map_path, open_regular, read_exactly
+from tape2048.io.reading import open_regular
 from tape2048.rows.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX
 from tape2048.runs.files import scan
-from tape2048.runs.run import Run, check_meta, check_rules, read_engine
+from tape2048.runs.run import Run, check_meta, check_rules
+from tape2048.session.dataset import OpenDataset, of_records, open_packdat, values_of_steps
+from tape2048.session.dataset_runs import RunTable
+from tape2048.session.packdat import HEADER_BYTES, check_fits, file_parts, parse
+from tape2048.session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,181 +31,15 @@ if TYPE_CHECKING:
 
     from tape2048.formats.npy import Load
 
-
-MAGIC = b"2048"
-VERSION = 1
-
-_HEADER = struct.Struct("<4sIIQQ")
-HEADER_BYTES = 28
-assert _HEADER.size == HEADER_BYTES
-_RUN_HEAD = struct.Struct("<IIIQIH")
-_RUN_TAIL = struct.Struct("<Qf")
-_RUN_BYTES_MIN = _RUN_HEAD.size + _RUN_TAIL.size
-CRC_BYTES = 4
-U32_MAX = 2**32 - 1
-_ENGINE_BYTES_MAX = 2**16 - 1
 #: Bytes that are written at once.
 CHUNK_BYTES = 64 * 1024 * 1024
-#: Runs whose steps are checked together, which bounds the memory for it.
-_RUNS_AT_ONCE = 256
 
 
-class Header(NamedTuple):
-    """A file's header: its bytes and its fields."""
+class DataPack(TableCorpus):
+    """A pack.dat in memory, or a view of it: a corpus whose records are ``ROW_DTYPE``.
 
-    packed: bytes
-    runs: int
-    steps: int
-    metadata_offset: int
-
-
-def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
-    """Parse a header and compare its counts with the file's size."""
-    if head[:4] != MAGIC[: len(head)] or not head:
-        raise MagicError(f"not a pack.dat: the magic {MAGIC!r} is missing", path=path, offset=0)
-    if len(head) < HEADER_BYTES:
-        raise TruncatedError(
-            f"the file ends after {size} bytes, within the header of {HEADER_BYTES}", path=path, offset=size
-        )
-    _, version, runs, steps, metadata_offset = _HEADER.unpack(head)
-    if version != VERSION:
-        raise VersionError(f"pack.dat version {version}; expected {VERSION}", path=path, offset=4)
-    if metadata_offset != HEADER_BYTES + ROW_BYTES * steps:
-        raise FieldError(
-            f"metadata_offset is {metadata_offset}; expected {HEADER_BYTES + ROW_BYTES * steps} "
-            f"for {steps} steps",
-            path=path,
-            offset=20,
-        )
-    needed = metadata_offset + _RUN_BYTES_MIN * runs + CRC_BYTES
-    if size < needed:
-        raise TruncatedError(
-            f"the header claims {steps} steps and {runs} runs (at least {needed} bytes). The file has {size}",
-            path=path,
-            offset=size,
-        )
-    return Header(head, runs, steps, metadata_offset)
-
-
-def checksum_of(pieces: Iterable[memoryview]) -> int:
-    """Return the CRC-32C of a file's consecutive pieces."""
-    checksum = 0
-    for piece in pieces:
-        checksum = crc32c(piece, checksum)
-    return checksum
-
-
-def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> RunTable:
-    """Parse the run table, the bytes between the steps and the checksum."""
-    records: list[tuple[float, ...]] = []
-    engines: list[str | None] = []
-    at = 0
-    for _ in range(header.runs):
-        head_end = at + _RUN_HEAD.size
-        try:
-            head = _RUN_HEAD.unpack_from(content, at)
-            tail_at = head_end + head[5]
-            tail = _RUN_TAIL.unpack_from(content, tail_at)
-        except struct.error as error:
-            raise FieldError(
-                "the runs end within one: an engine's length or the number of runs is wrong",
-                path=path,
-                offset=header.metadata_offset + at,
-            ) from error
-        at_engine = header.metadata_offset + head_end
-        engine = read_engine(content[head_end:tail_at], path, at_engine, f" of run {head[0]}")
-        engines.append(engine or None)
-        if not math.isfinite(tail[1]):
-            raise FieldError(
-                f"elapsed_s of run {head[0]} is {tail[1]}; expected a finite number",
-                path=path,
-                offset=header.metadata_offset + tail_at + 8,
-            )
-        records.append(head[:5] + tail)
-        at = tail_at + _RUN_TAIL.size
-    if at != len(content):
-        raise FormatError(
-            f"found {counted(len(content) - at, 'byte')} between the last run and the checksum",
-            path=path,
-            offset=header.metadata_offset + at,
-        )
-    names = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
-    return RunTable.of_columns(dict(zip(names, zip(*records, strict=True), strict=False)), engines)
-
-
-def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> int:
-    """Raise for the first step that is invalid or belongs to another run.
-
-    Returns:
-        The number of steps whose padding is not zero.
-    """
-    steps = records.view(PACKDAT_STEP_DTYPE)
-    padded = 0
-    lengths = table.rows["steps"].astype(np.int64)
-    for begin in range(0, len(table), _RUNS_AT_ONCE):
-        runs = table.rows[begin : begin + _RUNS_AT_ONCE]
-        if not len(runs):
-            continue
-        first = int(runs["first_row"][0])
-        counts = lengths[begin : begin + _RUNS_AT_ONCE]
-        rows = steps[first : first + int(counts.sum())]
-        numbers = np.arange(len(rows)) - np.repeat(runs["first_row"].astype(np.int64) - first, counts)
-        checks = (
-            ("run_id", rows["run_id"] != np.repeat(runs["id"], counts), BookkeepingError, 8),
-            ("index_in_run", rows["index_in_run"] != numbers, BookkeepingError, 12),
-            ("move_dir", rows["move_dir"] > 3, FieldError, 16),
-            ("ev_mask", rows["ev_mask"] > 15, FieldError, 17),
-        )
-        padded += int(rows["padding"].any(axis=1).sum())
-        for name, bad, kind, offset in checks:
-            if bad.any():
-                at = int(bad.argmax())
-                run = runs[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
-                raise kind(
-                    f"{name} of step {first + at} is {rows[name][at].tolist()}, "
-                    f"in run {run['id']} that starts at step {run['first_row']}",
-                    path=path,
-                    offset=HEADER_BYTES + ROW_BYTES * (first + at) + offset,
-                )
-    return padded
-
-
-def encode_runs(table: RunTable) -> bytes:
-    """Encode a run table."""
-    parts = []
-    for row, engine in zip(table.rows.tolist(), table.engine_names(), strict=True):
-        name = (engine or "").encode()
-        if len(name) > _ENGINE_BYTES_MAX:
-            raise FieldError(
-                f"the engine of run {row[0]} has {len(name)} bytes; expected at most {_ENGINE_BYTES_MAX}"
-            )
-        run_id, first_row, steps, max_score, tile, start, elapsed = row[:7]
-        parts += [
-            _RUN_HEAD.pack(run_id, first_row, steps, max_score, tile, len(name)),
-            name,
-            _RUN_TAIL.pack(start, elapsed),
-        ]
-    return b"".join(parts)
-
-
-def check_fits(name: str, value: int) -> None:
-    """Raise FieldError if a field of 32 bits cannot hold a value."""
-    if value > U32_MAX:
-        raise FieldError(
-            f"{name} would be {value}; pack.dat holds at most {U32_MAX} (32 bits)",
-            hint="a data set directory holds more: tape2048 dataset build",
-        )
-
-
-# Rows that are converted together: 8 MB.
-_FILL_ROWS = 1 << 18
-
-
-class DataPack(TableRows):
-    """A pack.dat in memory, or a view of some of its runs. A source of rows.
-
-    :meth:`load` and :meth:`build` make one. Rows have ``ROW_DTYPE``, with branch values as float32;
-    :meth:`records` returns them as in the file. ``Dataset("pack.dat")`` has rows of a data set instead.
+    :meth:`load` and :meth:`build` make one. The records have branch values as float32; :meth:`records`
+    returns them as in the file. ``Dataset("pack.dat")`` has records of a data set instead.
 
     Attributes:
         normalised: runs that were added here with branch values outside [0, 1], which were normalised.
@@ -258,14 +54,23 @@ class DataPack(TableRows):
         (True, 2)
     """
 
-    dtype = ROW_DTYPE
+    row_dtype = ROW_DTYPE
+    _kept = ("normalised", "padded")
     _half = np.float32(32768) / LEVELS
     _mask_tells = True
     normalised = 0
     padded = 0
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], load: Load = "ram") -> Self:
+    def open(cls, *args: Any, **options: Any) -> Self:
+        """Read a file as :meth:`load` does, under the name of :meth:`tape2048.Corpus.open`."""
+        return cls.load(*args, **options)
+
+    # A corpus has its kind of storage by this name; a pack has the reader's name of the design document.
+    @classmethod
+    def load(  # type: ignore[override]
+        cls, path: str | os.PathLike[str], load: Load = "ram"
+    ) -> Self:
         """Read a file and check all of it: checksum, lengths, and that the runs cover the steps.
 
         Args:
@@ -287,16 +92,12 @@ class DataPack(TableRows):
         """
         check_load(load)
         if load == "mmap":
-            return cls.from_bytes(map_path(path).data, path)
+            return cls._of(open_packdat(Path(path)), Path(path), load)
         with open_regular(path) as fd:
             size = os.fstat(fd).st_size
-            header = read_header(os.pread(fd, HEADER_BYTES, 0), size, path)
-            records = aligned_records(header.steps)
-            read_into(records, [Stretch(path, HEADER_BYTES, len(records), fd)])
-            records.flags.writeable = False
-            tail = np.empty(size - header.metadata_offset, np.uint8)
-            read_exactly(fd, tail, header.metadata_offset, path)
-        return cls._checked(header, records, tail, path)
+            content = allocate(size + ROW_BYTES - HEADER_BYTES)[ROW_BYTES - HEADER_BYTES :]  # aligned records
+            read_into(content, [Stretch(path, 0, size, fd)])
+        return cls.from_bytes(content.data, path)
 
     @classmethod
     def from_bytes(
@@ -308,26 +109,17 @@ class DataPack(TableRows):
             data: the whole file. The rows are views of it.
             path: named in errors.
         """
-        where = "pack.dat" if path is None else path
         content = np.frombuffer(data, np.uint8)
         content.flags.writeable = False
-        header = read_header(content[:HEADER_BYTES].tobytes(), len(content), where)
-        records = content[HEADER_BYTES : header.metadata_offset]
-        return cls._checked(header, records, content[header.metadata_offset :], where)
+        where = Path("pack.dat" if path is None else path)
+        records, table, padded = parse(content, where)
+        return cls._of(of_records(records, table, where, padded), where)
 
     @classmethod
-    def _checked(
-        cls, header: Header, records: NDArray[np.uint8], tail: NDArray[np.uint8], path: str | os.PathLike[str]
-    ) -> Self:
-        checksum = checksum_of([memoryview(header.packed), records.data, tail[:-CRC_BYTES].data])
-        stored = int.from_bytes(tail[-CRC_BYTES:].tobytes(), "little")
-        end = HEADER_BYTES + len(records) + len(tail) - CRC_BYTES
-        check_crc(checksum, stored, "the content", path=path, offset=end)
-        table = parse_runs(tail[:-CRC_BYTES].tobytes(), header, path)
-        table.check_tiles(header.steps, path)
-        table.check_ids(U32_MAX, path)
-        pack = cls([records], table)
-        pack.padded = check_steps(records, table, path)
+    def _of(cls, found: OpenDataset, path: Path = Path("pack.dat"), load: Load = "ram") -> Self:
+        pack = object.__new__(cls)
+        pack._become([Session.of_dataset(path, found, load)], "mmap")
+        pack.padded = found.padded
         return pack
 
     @classmethod
@@ -343,7 +135,7 @@ class DataPack(TableRows):
                 steps than the format counts.
             FormatError: a run that the rules do not allow, see :func:`tape2048.runs.check_rules`.
         """
-        pack = cls([], RunTable.of_metas([]))
+        pack = cls._of(of_records(np.empty(0, np.uint8), RunTable.of_metas([]), Path("pack.dat")))
         pack.append(runs)
         return pack
 
@@ -357,7 +149,7 @@ class DataPack(TableRows):
             packs: in the order of their rows.
 
         Raises:
-            ValueError: a view of parts of games, see :meth:`phase`.
+            ValueError: a view of parts of games.
 
         Example:
             >>> from tape2048.datasets import DataPack
@@ -367,19 +159,16 @@ class DataPack(TableRows):
             [0, 1]
         """
         table = RunTable.joined([RunTable.of_metas([]), *(pack.run_table for pack in packs)]).renumbered()
-        records = aligned_records(sum(map(len, packs)))
+        records = allocate(ROW_BYTES * sum(map(len, packs))).view(PACKDAT_STEP_DTYPE)
         begin = 0
         for pack in packs:
-            pack.refuse_phase()
-            end = begin + ROW_BYTES * len(pack)
-            part = records[begin:end].view(PACKDAT_STEP_DTYPE)
-            pack._gather(np.arange(len(pack)), part)  # noqa: SLF001 - of the same class
-            begin = end
-        records.view(PACKDAT_STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
+            pack.refuse_parts()
+            pack._raw.gather_records(np.arange(len(pack)), records[begin : begin + len(pack)])  # noqa: SLF001
+            begin += len(pack)
+        records["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         records.flags.writeable = False
-        merged = cls([records], table)
-        merged.padded = sum(pack.padded for pack in packs)
-        return merged
+        padded = sum(pack.padded for pack in packs)
+        return cls._of(of_records(records.view(np.uint8), table, Path("pack.dat"), padded))
 
     def append(self, runs: Iterable[Run]) -> None:
         """Add runs at the end; their ids continue after the highest one.
@@ -395,7 +184,8 @@ class DataPack(TableRows):
 
         if self.is_view:
             raise ValueError("cannot append to a view; append to its source")
-        parts, metas = list(self._parts), []
+        table, before = self._stored()
+        parts, metas = [before], []
         begin = rows = len(self)
         first_id = next_id = 1 + int(self.runs["id"].max()) if len(self.runs) else 0
         normalised = 0
@@ -412,12 +202,12 @@ class DataPack(TableRows):
             metas.append(run.meta)
             rows += len(run)
             next_id += 1
-        joined = aligned_records(rows)
-        np.concatenate([joined[:0], *parts], out=joined)
+        joined = allocate(ROW_BYTES * rows)
+        np.concatenate(parts, out=joined)
         joined.flags.writeable = False
         more = RunTable.of_metas(metas).renumbered(first_id, begin)
-        grown = type(self)([joined], RunTable.joined([self._table, more]))
-        grown.normalised, grown.padded = self.normalised + normalised, self.padded
+        grown = self._of(of_records(joined, RunTable.joined([table, more]), Path("pack.dat"), self.padded))
+        grown.normalised = self.normalised + normalised
         vars(self).clear()
         vars(self).update(vars(grown))
 
@@ -463,7 +253,7 @@ class DataPack(TableRows):
 
         Raises:
             NameTakenError: ``path`` exists.
-            ValueError: this is a view of parts of games, see :meth:`phase`.
+            ValueError: this is a view of parts of games.
             FieldError: a value that its field cannot hold, such as an engine's name of 64 KiB.
             StorageError: the operating system could not write it.
         """
@@ -486,12 +276,18 @@ class DataPack(TableRows):
     def _file_parts(self) -> list[memoryview]:
         if self.is_view:
             return self.merge([self])._file_parts()  # noqa: SLF001 - of the same class
-        table, records = self._table, self._parts[0]
-        check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
-        check_fits("num_runs", len(table))
-        header = _HEADER.pack(MAGIC, VERSION, len(table), len(self), HEADER_BYTES + ROW_BYTES * len(self))
-        pieces = [memoryview(header), records.data, memoryview(encode_runs(table))]
-        return [*pieces, memoryview(checksum_of(pieces).to_bytes(CRC_BYTES, "little"))]
+        table, records = self._stored()
+        return file_parts(records, table)
+
+    def _stored(self) -> tuple[RunTable, NDArray[np.uint8]]:
+        """Return the runs and the records of the source of this view."""
+        (session,) = self.sessions
+        assert session.dataset is not None
+        return session.dataset.table, session.stored.view(np.uint8)
+
+    def _source(self) -> tuple[Callable[..., TableCorpus], tuple[Any, ...]]:
+        table, records = self._stored()
+        return type(self).from_bytes, (b"".join(file_parts(records, table)),)
 
     def __repr__(self) -> str:
         named = f"{len(self):,} rows, {len(self.runs):,} runs{', a view' if self.is_view else ''}"
@@ -499,38 +295,21 @@ class DataPack(TableRows):
 
     def records(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return rows as in the file, ``PACKDAT_STEP_DTYPE[n]``; errors as of :meth:`get_batch`."""
-        return self._gather(self._numbers(indices)).view(PACKDAT_STEP_DTYPE)
+        numbers = self._row_numbers(indices)
+        steps = np.empty(len(numbers), PACKDAT_STEP_DTYPE)
+        self._raw.gather_records(numbers, steps)
+        return steps
 
-    def _decode(self, records: NDArray[np.uint8], out: NDArray[np.void] | None = None) -> NDArray[np.void]:
-        steps = records.view(PACKDAT_STEP_DTYPE)
-        rows = np.empty(len(steps), ROW_DTYPE) if out is None else out
-        rows["board"], rows["move"], rows["ev_legal"] = steps["board"], steps["move_dir"], steps["ev_mask"]
-        has = (steps["ev_mask"][:, None] >> np.arange(4, dtype=np.uint8)) & 1
-        # At most the float32 below 1, and 0 where the mask has none.
-        rows["ev_values"] = np.minimum(steps["ev_q"].astype(np.float32) / LEVELS, VALUE_MAX) * has
-        rows["run_id"], rows["step_index"] = steps["run_id"], steps["index_in_run"]
+    def _gather(self, numbers: NDArray[np.int64], out: NDArray[np.void]) -> None:
+        _decode(self.records(numbers), out)
+
+    def _records_of(self, session: Session, first: int, count: int) -> NDArray[np.void]:
+        rows = np.empty(count, ROW_DTYPE)
+        _decode(super()._records_of(session, first, count), rows)
         return rows
 
-    def fill_dataset(self, out: NDArray[np.uint8]) -> None:
-        """Write all rows in the form of a data set, ``u8[32 * N]``.
 
-        Raises:
-            FieldError: a run has more than 65,536 steps.
-        """
-        from tape2048.game.rules import legal_masks
-
-        longest = int(self.runs["steps"].max(initial=0))
-        if longest > RUN_STEPS_MAX:
-            raise FieldError(
-                f"a run has {longest} steps; rows of a data set hold at most {RUN_STEPS_MAX} of one",
-                hint="DataPack.load reads it",
-            )
-        rows = out.view(DATASET_ROW_DTYPE)
-        for begin in range(0, len(self), _FILL_ROWS):
-            part = rows[begin : begin + _FILL_ROWS]
-            found = self.get_batch(np.arange(begin, begin + len(part)))
-            chosen = np.flatnonzero(found["ev_legal"] >> found["move"] & 1)
-            found["ev_values"][chosen, found["move"][chosen]] = 1
-            found["ev_legal"] = legal_masks(found["board"])
-            for name in part.dtype.names or ():
-                part[name] = found[name]
+def _decode(steps: NDArray[np.void], rows: NDArray[np.void]) -> None:
+    rows["board"], rows["move"], rows["ev_legal"] = steps["board"], steps["move_dir"], steps["ev_mask"]
+    rows["ev_values"] = np.minimum(values_of_steps(steps), VALUE_MAX)
+    rows["run_id"], rows["step_index"] = steps["run_id"], steps["index_in_run"]

@@ -1,33 +1,23 @@
 """Records of 32 bytes, the rows of pack.dat and of the data set directory.
 
-Runs become records and back, and compiled kernels gather records by number. Branch values in records are
-within [0, 1]. If a step has other values, they are normalised. The chosen move's becomes 1.
+Runs become records and back. Branch values in records are within [0, 1]. If a step has other values, they are
+normalised. The chosen move's becomes 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, LEVELS, PACKDAT_STEP_DTYPE
 from tape2048.game.rules import legal_masks
-from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import copy_record, find, prefetch_in, prefetch_many_in
 from tape2048.runs.a2run2 import VALUE_MAX, normalize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.runs.run import Run
-
-U64 = np.uint64
-_RECORD = U64(32)
-
-#: Records between a prefetch and its copy: enough to hide the memory's latency, and few enough that none
-#: is evicted before its turn. Also between the prefetch into the first level of cache and the copy.
-_FAR_AHEAD = 48
-_NEAR_AHEAD = 8
 
 _HALF = np.float32(0.5)
 _MOVES = np.arange(4, dtype=np.uint8)
@@ -114,50 +104,3 @@ def restore_values(
     normal = (others <= (kept <= VALUE_MAX)).all() and (lowest | highest | halves).all()
     # With both ends among the others, the chosen value may have been anything.
     return has, int((highest & lowest & ~(some & halves)).sum()) if normal else len(steps)
-
-
-@kernel
-def gather(records: Any, rows: Any, count: Any, out: Any) -> int:
-    """Copy records by number.
-
-    Random records wait for memory: a record's cache line is prefetched into the second level of cache
-    ``_FAR_AHEAD`` records before the copy, then into the first. A record is copied as one vector. Every
-    number is checked before its record is touched.
-
-    ``records`` are ``u8[32 * count]``, of any alignment; ``out`` is ``u8[32 * n]``. Return -1, or the
-    position in ``rows`` of a number outside [0, count); ``out`` is then not valid.
-    """
-    n = len(rows)
-    limit = U64(count)
-    for i in range(min(_FAR_AHEAD, n)):
-        if U64(rows[i]) >= limit:
-            return i
-        prefetch_many_in(records, U64(rows[i]) * _RECORD)
-    for i in range(n - _FAR_AHEAD):
-        ahead = U64(rows[i + _FAR_AHEAD])
-        if ahead >= limit:
-            return i + _FAR_AHEAD
-        prefetch_many_in(records, ahead * _RECORD)
-        prefetch_in(records, U64(rows[i + _NEAR_AHEAD]) * _RECORD)
-        copy_record(out, U64(i) * _RECORD, records, U64(rows[i]) * _RECORD)
-    for i in range(max(0, n - _FAR_AHEAD), n):
-        copy_record(out, U64(i) * _RECORD, records, U64(rows[i]) * _RECORD)
-    return -1
-
-
-@kernel
-def locate(rows: Any, guide: Any, offsets: Any, out: Any) -> int:
-    """Locate the rows of a view, ``i64[n]``, in its source.
-
-    ``guide`` is over the rows of each span of the view; ``offsets`` lead from the view's row numbers to the
-    source's, for each span. Write the numbers in the source to ``out``; return -1, or the position of a
-    number outside the view.
-    """
-    entries, starts = U64(guide.entries.ctypes.data), U64(guide.starts.ctypes.data)
-    total = guide.starts[-1]
-    for i in range(len(rows)):
-        row = U64(rows[i])
-        if row >= total:
-            return i
-        out[i] = rows[i] + offsets[find(row, entries, starts, guide.shift)]
-    return -1

@@ -47,7 +47,9 @@ PACKDAT_STEP_DTYPE = np.dtype(
 
 #: Values are multiples of 1 / 65535.
 LEVELS = np.float32(65535)
-assert DATASET_ROW_DTYPE.itemsize == PACKDAT_STEP_DTYPE.itemsize == 32
+#: Bytes of a row of both.
+ROW_BYTES = 32
+assert DATASET_ROW_DTYPE.itemsize == PACKDAT_STEP_DTYPE.itemsize == ROW_BYTES
 
 RUN_ID_MAX = 2**32 - 1
 RUN_STEPS_MAX = 2**16

@@ -33,7 +33,7 @@ import numpy.lib.format as npy_format
 
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NpyError, TruncatedError
-from tape2048.io.bulk_read import Stretch, read_into
+from tape2048.io.bulk_read import Stretch, allocate, read_into
 from tape2048.io.reading import Reserved, map_file, open_regular, reading
 
 if TYPE_CHECKING:
@@ -292,7 +292,8 @@ def open_shards(
         dtype = headers[0].dtype
         rows = content[: len(content) // size * size].view(dtype.base).reshape(-1, *dtype.shape)
         return Shards(rows, counts, np.array(places) // size)
-    rows = np.empty(counts.sum(), headers[0].dtype)
+    dtype = headers[0].dtype
+    rows = allocate(int(counts.sum()) * dtype.itemsize).view(dtype.base).reshape(-1, *dtype.shape)
     read_into(
         rows.view(np.uint8).reshape(-1),
         [

@@ -29,7 +29,7 @@ from tape2048.game.rules import count_empty
 from tape2048.io.bulk_read import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
 from tape2048.io.reading import read_exactly
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import bswap64, load8, load64, popcount, word
+from tape2048.jit.intrinsics import bswap64, load8, load32, load64, popcount, word
 from tape2048.rows.row_map import BOARD_BYTES, RowMap, RowMask
 from tape2048.tape.codec import step_checked, step_forward
 
@@ -145,8 +145,9 @@ FIRST, END, START, SPAN = (U64(i) for i in range(4))
 #: Words of a span's entry: addresses of its first byte and of its first anchor, and the bits of the rows
 #: between two anchors.
 BEGIN, ANCHORS, SHIFT = (U64(i) for i in range(3))
-#: Words of a layout: places in the row of run id, step, board, move and mask, and 1 if boards are packed.
-RUN, STEP, BOARD, MOVE, MASK, PACKED = (U64(i) for i in range(6))
+#: Words of a layout: places in the row of run id, step, board, move and mask, 1 if boards are packed, and 1
+#: if steps have 2 bytes.
+RUN, STEP, BOARD, MOVE, MASK, PACKED, SHORT = (U64(i) for i in range(7))
 #: The place of a field that a layout lacks.
 LACKS = ~U64(0)
 
@@ -184,6 +185,13 @@ def board_at(row: Any, entry: Any) -> Any:
 def layout_of(entry: Any) -> Any:
     """Return the address of the words of a segment's layout; 0 for a recorder's rows or tape."""
     return word(entry, SPAN) if word(entry, END) == U64(0) else U64(0)
+
+
+@register_jitable
+def step_in(row: Any, layout: Any) -> Any:
+    """Return the step of a row of a layout. It may be the last bytes of a file, so none after it are read."""
+    at = row + word(layout, STEP)
+    return load8(at) | load8(at + U64(1)) << U64(8) if word(layout, SHORT) else load32(at)
 
 
 @register_jitable

@@ -22,12 +22,13 @@ from tape2048.errors import (
     CorpusError,
     EmptyCorpusError,
     MissingPathError,
+    NotASessionError,
     ReplayError,
     Skipped,
     StorageError,
     TapeError,
 )
-from tape2048.formats.npy import open_shards, read_header
+from tape2048.formats.npy import read_header
 from tape2048.formats.session import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
@@ -43,6 +44,8 @@ from tape2048.io.bulk_read import Stretch, allocate, read_rows
 from tape2048.io.objects import DirectoryStore, is_url
 from tape2048.io.reading import open_regular, read_exactly, reading
 from tape2048.rows.row_map import BOARD_BYTES, RowMap, Segments, address_of
+from tape2048.session.dataset import is_packdat
+from tape2048.session.directory import ROW_SOURCES, describe_place
 from tape2048.session.remote import CACHE_MAX_MB, SESSIONS, list_sessions
 from tape2048.session.remote_session import Hold, RemoteSession, open_remote
 from tape2048.session.session import Session, sessions
@@ -96,7 +99,7 @@ def find_sessions(
     cache: str | os.PathLike[str] | None = None,
     cache_max_mb: int | None = CACHE_MAX_MB,
 ) -> list[Found]:
-    """List every session below some paths and URLs. Sessions of stores are opened without their rows."""
+    """List every source of rows at some paths and URLs. Sessions of stores are opened without their rows."""
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
     found: list[Found] = []
     for each in roots:
@@ -108,9 +111,8 @@ def find_sessions(
             found += [(path, _identity(path), None) for path in _session_paths(Path(each))]
     if not found:
         named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
-        raise EmptyCorpusError(
-            "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
-        )
+        places = "; ".join(describe_place(Path(each)) for each in roots) or "nothing"
+        raise EmptyCorpusError(f"no rows here: found {places}", path=named, hint=ROW_SOURCES)
     return found
 
 
@@ -124,11 +126,14 @@ def _identity(path: Path) -> object:
 
 def _session_paths(path: Path) -> list[Path]:
     with reading(path):
-        is_session, exists = (path / METADATA_DB).exists(), path.exists()
-    if is_session:
+        is_one = (path / METADATA_DB).exists() or is_packdat(path)
+        exists, is_file = path.exists(), path.is_file()
+    if is_one:
         return [path]
     if not exists:
         raise MissingPathError("no such file or directory", path=path)
+    if is_file:
+        raise NotASessionError(f"no rows here: found {describe_place(path)}", path=path, hint=ROW_SOURCES)
     if (path / SESSIONS).is_dir():  # the store of a fleet, in a directory
         return [path / SESSIONS / name for name in list_sessions(DirectoryStore(path))]
     return sessions(path)
@@ -267,7 +272,7 @@ def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
     return runs
 
 
-def open_store(
+def load_rows(
     sessions: tuple[Session, ...],
     runs: NDArray[np.void],
     chosen: NDArray[np.bool_] | None,
@@ -276,7 +281,7 @@ def open_store(
     ram_budget: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> RowBuffers:
-    """Make a store of some sessions, and read their rows or boards into memory as requested.
+    """Make the row buffers of some sessions, and read their rows or boards into memory as requested.
 
     Errors as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
     """
@@ -320,13 +325,15 @@ def _load(  # noqa: PLR0917
                 raise
             load = "mmap"
     if load == "mmap":
-        return RowBuffers(sessions, runs, segments, memory, "mmap", tapes=tapes)
+        held_load: HeldLoad = "ram" if all(session.load == "ram" for session in sessions) else "mmap"
+        return RowBuffers(sessions, runs, segments, memory, held_load, tapes=tapes)
     report = _counter(progress, _bytes_to_read(sessions, segments))
     held: list[NDArray[Any]] = [session.stored for session in sessions if session.load == "ram"]
     for owner, session in enumerate(sessions):
-        if session.foreign is not None and session.load == "mmap":
-            mine = segments.session == owner
-            rows = open_shards(session.foreign.paths, [session.foreign.layout.dtype]).rows
+        mine = segments.session == owner
+        if session.foreign is not None and session.load == "mmap" and mine.any():
+            rows = session.foreign.in_memory()
+            report(_foreign_bytes(session))
             at = (session.foreign.in_files(segments.place[mine]) * rows.itemsize).astype(_U64)
             segments.address[mine] = at + _U64(address_of(rows))
             segments.end[mine] = address_of(rows) + rows.nbytes
@@ -397,7 +404,15 @@ def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.boo
 
 
 def _bytes_to_read(sessions: Sequence[Session], segments: Segments) -> int:
-    return int((segments.rows * segments.stride)[_in_files(sessions, segments) | segments.on_tape].sum())
+    here = np.unique(segments.session).tolist()
+    foreign = sum(_foreign_bytes(sessions[each]) for each in here)
+    own = _in_files(sessions, segments) | segments.on_tape
+    return foreign + int((segments.rows * segments.stride)[own].sum())
+
+
+def _foreign_bytes(session: Session) -> int:
+    rows = session.foreign
+    return 0 if rows is None or session.load == "ram" else int(rows.counts.sum()) * rows.rows.itemsize
 
 
 def _of_files(
@@ -474,6 +489,7 @@ def _pack(
             rows = session.read_rows(first, min(first + _PACK_ROWS, len(session)))
             content = rows.view(np.uint8).reshape(len(rows), -1)
             pack_rows(content, boards[first : first + len(rows)], session.path)
+        report(_foreign_bytes(session))
         mine = segments.session == owner
         addresses[mine] = _U64(address_of(boards)) + segments.place[mine].astype(_U64) * _U64(BOARD_BYTES)
         memory.append(boards)

@@ -22,7 +22,7 @@ from tape2048.base.text import counted, iso_seconds, unix_s
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.sqlite import insert_rows, limited_work
-from tape2048.players import player_label
+from tape2048.players import facts_of_runs, player_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -109,16 +109,27 @@ def number_columns(runs: NDArray[np.void]) -> dict[str, Callable[[], NDArray[Any
 def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Columns:
     """Return the columns of runs, and the facts of the sessions that ``runs["session"]`` indexes."""
 
-    def spread(fact: Callable[[Named], Any], dtype: Any = object) -> NDArray[Any]:
+    def spread(
+        fact: Callable[[Named], Any], of_run: Callable[[Any], NDArray[Any]] | None = None, dtype: Any = object
+    ) -> NDArray[Any]:
         values: NDArray[Any] = np.array([fact(session) for session in sessions], dtype)[runs["session"]]
+        for ordinal, session in enumerate(sessions):
+            if of_run is not None and (dataset := getattr(session, "dataset", None)) is not None:
+                mine = runs["session"] == ordinal
+                values[mine] = of_run(dataset.table)[dataset.table.ordinals(runs["id"][mine])]
         return values
+
+    def players() -> NDArray[Any]:
+        facts, index = facts_of_runs(runs, sessions)
+        labels: NDArray[Any] = np.array([player_label(each) for each in facts], object)[index]
+        return labels
 
     return {
         **number_columns(runs),
         "session": lambda: spread(lambda session: session.name),
-        "model": lambda: spread(_session_tag),
-        "player": lambda: spread(lambda session: player_label(session.meta)),
-        "started": lambda: spread(_session_start, np.float64),
+        "model": lambda: spread(_session_tag, lambda table: np.array(table.engine_names(), object)),
+        "player": players,
+        "started": lambda: spread(_session_start, lambda table: table.starts(), np.float64),
     }
 
 

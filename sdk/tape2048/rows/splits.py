@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.jit.mix import mix64
+from tape2048.players import facts_of_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +43,16 @@ def check_shares(shares: Sequence[Any], shown: object) -> None:
 
 def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
     """Hash the identity of each run with a salt: ``u64[R]``, uniform."""
-    players = [session.meta.get("player_sha256") for session in sessions]
+    facts, index = facts_of_runs(runs, sessions)
+    players = [each.get("player_sha256") for each in facts]
     keys = np.array([player_key(sha if isinstance(sha, str) else "", salt) for sha in players], np.uint64)
+    numbers = runs["seed"].copy()
+    for ordinal, session in enumerate(sessions):
+        if (dataset := getattr(session, "dataset", None)) is not None:
+            mine = runs["session"] == ordinal
+            numbers[mine] = dataset.table.hash_numbers()[dataset.table.ordinals(runs["id"][mine])]
     # Twice: seeds are often consecutive, and the keys of two salts may be close.
-    hashed: NDArray[np.uint64] = mix64(mix64(runs["seed"] + keys[runs["session"]]))
+    hashed: NDArray[np.uint64] = mix64(mix64(numbers + keys[index]))
     return hashed
 
 

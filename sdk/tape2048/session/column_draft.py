@@ -229,7 +229,8 @@ def _plan(
         hint = "Convert it to a session without them: tape2048 convert"
         raise ColumnError(message, path=session.path, hint=hint)
     if not session.columns.places:
-        message, hint = "a session in a store has no directory for columns", "Name an overlay: columns=DIR"
+        message = "data sets and sessions in a store have no directory for columns"
+        hint = "Name an overlay: columns=DIR"
         raise ColumnError(message, path=session.path, hint=hint)
     for column in columns:
         check_column_name(column.name)

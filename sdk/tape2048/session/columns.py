@@ -40,6 +40,7 @@ from tape2048.session.directory import list_names, rows_entry
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tape2048.formats.dataset_layout import DatasetManifest
     from tape2048.formats.session import Manifest
     from tape2048.session.foreign import ForeignRows
 
@@ -57,6 +58,8 @@ _JSON = re.compile(rf"({_NAME})\.json", re.ASCII)
 _DRAFT = re.compile(rf"\.{_NAME}\.partial", re.ASCII)
 # A makers' command, which a hint may repeat.
 _COMMAND = re.compile(r"tape2048( [a-z]{1,20}){1,3}", re.ASCII)
+# Fields of rows with a value for each move.
+_OF_MOVES = frozenset({"branch_evs", "ev_values", "ev_q"})
 _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
     ("values", "best", "loss", "luck"), "tape2048 annotate"
 )
@@ -166,7 +169,7 @@ class Columns(Mapping[str, ColumnInfo]):
         self,
         places: tuple[Path, ...],
         rows: int,
-        manifest: Manifest | None,
+        manifest: Manifest | DatasetManifest | None,
         foreign: ForeignRows | None = None,
     ) -> None:
         self.places, self.rows, self.rows_entry = places, rows, rows_entry(manifest)
@@ -211,7 +214,7 @@ class Columns(Mapping[str, ColumnInfo]):
     def open(self, name: str) -> Located:
         """Map a column after all checks, wherever its rows are; errors as for ``Session.column``."""
         if self.foreign is not None and name in self._fields and name not in self._found:
-            rows = self.foreign.rows[name]
+            rows = self.foreign.field(name)
             return Located(self[name], self.foreign.paths[0], rows, self.foreign.places)
         if name not in self._found:
             check_column_name(name)
@@ -360,8 +363,9 @@ def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
     found: dict[str, ColumnInfo] = {}
     types = {text: name for name, text in COLUMN_DTYPES.items() if name != "bf16"}
     layout = foreign.layout
-    for name in () if layout.is_native else {*(layout.dtype.names or ())} - {*layout[1:]}:
-        each = layout.dtype[name]
+    named = () if layout.is_native else {*(layout.dtype.names or ())} - {*layout[1:]}
+    for name in (*named, *foreign.made):
+        each = layout.dtype[name] if name in named else foreign.type_made(name)
         if each.base.str in types and each.ndim <= 1:
             with contextlib.suppress(ValueError):
                 check_column_name(name)
@@ -371,7 +375,7 @@ def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
 
 
 def _field_facts(name: str, path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = {"moves": True} if name == "branch_evs" else {}
+    facts: dict[str, Any] = {"moves": True} if name in _OF_MOVES else {}
     if path.exists():
         try:
             facts["names"] = msgspec.json.decode(read_path(path).tobytes())

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048.base.text import printable
 from tape2048.errors import (
     NotASessionError,
     StorageError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tape2048.formats.dataset_layout import DatasetManifest
 
 #: The largest manifest that is parsed. A manifest of two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
@@ -80,6 +82,32 @@ def kind_of_directory(directory: Path) -> str | None:
     return "the directory of a pack" if visible == [PACK_DAT] else None
 
 
+#: The kinds of paths with rows, for hints.
+ROW_SOURCES = (
+    "Name a session, a directory of sessions, a data set, a pack.dat, or a directory of steps-*.npy and "
+    "metadata.db."
+)
+_NAMED_MAX = 5  # entries of a directory that a message names
+
+
+def describe_place(path: Path) -> str:
+    """Describe the content of a path without rows, for a message."""
+    with reading(path):
+        is_directory = path.is_dir()
+    if not is_directory:
+        return "a file that is not a pack.dat"
+    names = [name for name in list_names(path) if not name.startswith(".")]
+    kinds = [(name, kind_of_directory(path / name)) for name in names if (path / name).is_dir()]
+    kinds += [(name, "a pack.dat") for name in names if name == PACK_DAT]
+    if named := [f"{kind} ({printable(name)})" for name, kind in kinds if kind]:
+        more = f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
+        return ", ".join(named[:_NAMED_MAX]) + more
+    if not names:
+        return "an empty directory"
+    more = ", ..." if len(names) > _NAMED_MAX else ""
+    return f"{len(names)} entries: {', '.join(map(printable, names[:_NAMED_MAX]))}{more}"
+
+
 def refuse_dataset(directory: Path) -> None:
     """Raise NotASessionError if the directory is a data set."""
     if is_dataset(directory, list_names(directory)):
@@ -95,7 +123,7 @@ def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
     return rows.view(STEP_DTYPE if rows.dtype.itemsize == STEP_DTYPE.itemsize else ACTION_STEP_DTYPE)
 
 
-def rows_entry(manifest: Manifest | None) -> FileEntry | None:
+def rows_entry(manifest: Manifest | DatasetManifest | None) -> FileEntry | None:
     """Return the manifest's entry of the one file of rows, or of the tape; None for shards or no manifest."""
     files = manifest.files if manifest else {}
     return files.get(TAPE_NPY) or files.get(STEPS_NPY)

@@ -6,9 +6,11 @@ Rows open if each has a run id, a step index and a board:
 field                           type and meaning
 ==============================  ============================================================================
 ``run_id``                      ``u4``, ``u8``, ``i4`` or ``i8``: ``runs.id``
-``step_index`` or ``step_idx``  the same types: 0-based move number within the run
+``step_index`` or ``step_idx``  the same types or ``u2``: 0-based move number within the run. ``index_in_run``
+                                in a pack.dat
 ``board`` or ``exps``           ``u8`` or ``i8``, a packed board; or ``u1`` [16], exponents
-``move_dir`` or ``action``      ``u1``, optional: 0 up, 1 down, 2 left, 3 right
+``move``, ``move_dir`` or       ``u1``, optional: 0 up, 1 down, 2 left, 3 right
+``action``
 ``tile_65536_mask``             ``u2``, optional: bit i is set where cell i (0 is the top left) holds 65536 or
                                 more. A packed board has 15 there
 ==============================  ============================================================================
@@ -27,17 +29,20 @@ Two 32768 tiles end a game here. A run is read up to the move that makes the fir
 from __future__ import annotations
 
 import bisect
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048.errors import BookkeepingError, NpyError
-from tape2048.formats.npy import Load, open_shards, peek_header
+from tape2048.errors import BookkeepingError, NpyError, TapeError
+from tape2048.formats.npy import Load, Shards, open_shards, peek_header
 from tape2048.formats.session import STEP_DTYPES, step_dtype
+from tape2048.io.reading import reading
 from tape2048.session.directory import as_unsigned
-from tape2048.session.run_table import find_owners, from_run_table, keep_owned
+from tape2048.session.run_table import Owners, find_owners, from_run_table, keep_owned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -67,7 +72,8 @@ class Layout(NamedTuple):
             return next((name for name in names if name in own and dtype[name] in map(np.dtype, types)), "")
 
         integers = "<u4", "<u8", "<i4", "<i8"
-        run, step = find(integers, "run_id"), find(integers, "step_index", "step_idx")
+        run = find(integers, "run_id")
+        step = find((*integers, "<u2"), "step_index", "step_idx", "index_in_run")
         board = find(("<u8", "<i8", ("u1", (16,))), "board", "exps")
         if not (run and step and board):
             found = dtype.descr if dtype.names else dtype
@@ -77,7 +83,7 @@ class Layout(NamedTuple):
                 path=path,
                 offset=0,
             )
-        move, mask = find(("u1",), "move_dir", "action"), find(("<u2",), "tile_65536_mask")
+        move, mask = find(("u1",), "move_dir", "action", "move"), find(("<u2",), "tile_65536_mask")
         return cls(dtype, run, step, board, move, mask)
 
     @property
@@ -94,7 +100,10 @@ class Layout(NamedTuple):
     def words(self) -> NDArray[np.uint64]:
         """The entries for the kernels, see ``rows.boards.RUN``."""
         offsets = {name: field[1] for name, field in (self.dtype.fields or {}).items()}
-        return np.array([*(offsets.get(name, _LACKS) for name in self[1:]), self.is_packed], np.uint64)
+        is_short = self.dtype[self.step].itemsize == 2
+        return np.array(
+            [*(offsets.get(name, _LACKS) for name in self[1:]), self.is_packed, is_short], np.uint64
+        )
 
     def above(self, rows: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return a mask of the rows with a tile of 65536 or more."""
@@ -132,6 +141,28 @@ class Layout(NamedTuple):
         return f"has {self.mask} {row[self.mask]:#06x}, which contradicts its board {board}"
 
 
+def check_ends(
+    runs: NDArray[np.void], ends: tuple[NDArray[np.void], NDArray[np.void]], layout: Layout, path: Path
+) -> None:
+    """Compare the first and the last row of runs with the run table, ``RUN_DTYPE[R]``.
+
+    Raises:
+        BookkeepingError: for the first row of another run or step. It names ``path``.
+    """
+    for is_last, rows in enumerate(ends):
+        steps = (runs["steps"].astype(np.int64) - 1) * is_last
+        ids, found = (rows[name].astype(np.int64) for name in (layout.run, layout.step))
+        bad, starts = (ids != runs["id"]) | (found != steps), runs["first_row"]
+        if bad.any():
+            at = int(bad.argmax())
+            raise BookkeepingError(
+                f"run {runs['id'][at]} has row {int(starts[at]) + steps[at]} as its step {steps[at]}, "
+                f"but that row is step {found[at]} of run {ids[at]}",
+                path=path,
+                hint="the steps belong to another data set, or one of the two files was changed",
+            )
+
+
 def step_layout(path: Path) -> Layout:
     """Read the row type of a file of steps; errors as for ``read_header``, and NpyError for other rows."""
     return Layout.of(peek_header(path).dtype, path)
@@ -146,6 +177,7 @@ class ForeignRows:
         words: these for the kernels.
         paths: the files.
         counts: rows of each file.
+        made: functions that make further columns from rows, by name.
         runs: the run table, as of ``Session``.
         owners: the runs of the rows.
         starts: place in ``rows`` of each of the owners' segments, and ``ends``: of the end of its file.
@@ -154,11 +186,48 @@ class ForeignRows:
     """
 
     def __init__(
-        self, paths: list[Path], metadata: Metadata, database: Path, load: Load, *, whole: bool
+        self,
+        paths: list[Path],
+        metadata: Metadata,
+        database: Path,
+        load: Load = "mmap",
+        *,
+        whole: bool = True,
+        tiled: bool = False,
+        dtypes: Sequence[np.dtype[Any]] | None = None,
+        content: NDArray[np.void] | None = None,
+        again: Callable[[], NDArray[np.void]] | None = None,
+        made: Mapping[str, Callable[[NDArray[np.void]], NDArray[Any]]] | None = None,
     ) -> None:
-        """Open the files, and find the rows of each run; ``whole``: a row of no run is an error."""
-        self.layout = layout = step_layout(paths[0])
-        shards = open_shards(paths, STEP_DTYPES if layout.is_native else [layout.dtype], load)
+        """Open the files, and find the rows of each run.
+
+        Args:
+            paths: the files.
+            metadata: the run table.
+            database: the file of the run table.
+            load: ``"mmap"`` or ``"ram"``.
+            whole: whether a row of no run is an error.
+            tiled: whether the runs are stored one after the other, with a row for each step, as a check of
+                the run table has shown. Other rows are an error.
+            dtypes: the accepted types of rows; None: the type of the first file.
+            content: the rows, where the file is not an array of them.
+            again: reads these rows into memory.
+            made: further columns by name, made from rows.
+        """
+        if content is not None:
+            shards = Shards(content, np.array([len(content)]), np.zeros(1, np.int64))
+            self.layout = Layout.of(content.dtype, database)
+        else:
+            layout = None if dtypes else step_layout(paths[0])
+            own = [] if layout is None else STEP_DTYPES if layout.is_native else [layout.dtype]
+            shards = open_shards(paths, dtypes or own, load)
+            self.layout = layout or Layout.of(shards.rows.dtype, paths[0])
+        layout, self.made = self.layout, dict(made or {})
+        self._fields: dict[str, NDArray[Any]] = {}
+        self.again = again or (lambda: open_shards(paths, [shards.rows.dtype]).rows)
+        with reading(database):
+            self._states = [path.stat() for path in paths] if again or content is None else []
+        self._file_places, self._tiled = shards.places, tiled
         self.paths, self.counts, self.words = paths, shards.counts, layout.words
         self.rows = as_unsigned(shards.rows) if layout.is_native else shards.rows
         firsts, total = np.cumsum(shards.counts) - shards.counts, int(shards.counts.sum())
@@ -170,7 +239,11 @@ class ForeignRows:
         points = np.unique(np.concatenate((starts, firsts[self.counts > 0], cut_at[cut_at < total])))
         owner = owner[np.searchsorted(starts, points, "right") - 1]
         owner = np.where(points >= cut_at[owner], -1, owner)
-        self.runs, self.owners, kept = keep_owned(runs, points, owner, total)
+        if tiled:
+            self.runs, kept = runs, np.arange(len(points))
+            self.owners = Owners(points, owner, total, contiguous=True)
+        else:
+            self.runs, self.owners, kept = keep_owned(runs, points, owner, total)
         numbers = points[kept]
         file = np.searchsorted(firsts, numbers, "right") - 1
         self.begins, self.ends = self.places(numbers), (shards.places + shards.counts)[file]
@@ -187,13 +260,15 @@ class ForeignRows:
         """Return the first row of each segment in the files, and its run (-1: none)."""
         runs, total, layout = metadata.runs, int(self.counts.sum()), self.layout
         owner = np.argsort(runs["first_row" if metadata.has_rows else "id"], kind="stable")
-        if metadata.has_rows:
+        if metadata.has_rows and not self._tiled:
             from_run_table(runs, total, path)
         counts = runs["rows" if metadata.has_rows else "steps"][owner].astype(np.int64)
         owner, counts = owner[counts > 0], counts[counts > 0]
         starts = np.cumsum(counts) - counts
         if counts.sum() == total:
             begin, last = (self.take(self.places(at)) for at in (starts, starts + counts - 1))
+            if self._tiled:
+                check_ends(runs[owner], (begin, last), layout, path)
             ids = runs["id"][owner]
             same = (begin[layout.run].astype(np.uint64) == ids) & (last[layout.run].astype(np.uint64) == ids)
             self.dense = bool((same & (begin[layout.step] == 0) & (last[layout.step] == counts - 1)).all())
@@ -229,6 +304,39 @@ class ForeignRows:
 
     def _at(self, number: np.int64) -> NDArray[np.void]:
         return self.take(self.places(np.array([number])))
+
+    def in_memory(self) -> NDArray[np.void]:
+        """Return all rows in memory, file after file: read again, or copied where a file was replaced."""
+        try:
+            rows = self.again()
+        except TapeError:
+            if self.in_place():
+                raise
+        else:
+            if self.in_place():
+                return rows
+        parts = zip(self._file_places.tolist(), self.counts.tolist(), strict=True)
+        whole = self.rows.view(f"V{self.rows.itemsize}")
+        return np.concatenate([whole[at : at + count] for at, count in parts]).view(self.rows.dtype)
+
+    def in_place(self) -> bool:
+        """Tell whether the names still lead to the files that were opened."""
+        try:
+            return all(map(os.path.samestat, self._states, map(os.stat, self.paths)))
+        except OSError:
+            return False
+
+    def field(self, name: str) -> NDArray[Any]:
+        """Return a field of all rows, by their places; those in ``made`` are made once."""
+        if name in self.made and name not in self._fields:
+            self._fields[name] = self.made[name](self.rows)
+        found: NDArray[Any] = self._fields[name] if name in self.made else self.rows[name]
+        return found
+
+    def type_made(self, name: str) -> np.dtype[Any]:
+        """Return the type of a field in ``made``."""
+        none = self.made[name](self.rows[:0])
+        return np.dtype((none.dtype, none.shape[1:]))
 
     def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of rows in ``rows``."""

@@ -22,6 +22,7 @@ from tape2048.formats.session import (
 )
 from tape2048.players import player_label
 from tape2048.session.columns import Column, Columns
+from tape2048.session.dataset import OpenDataset, find_dataset
 from tape2048.session.directory import is_dataset, is_session
 from tape2048.session.files import SessionFiles
 from tape2048.session.foreign import ForeignRows
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048.formats.dataset_layout import DatasetManifest
     from tape2048.formats.metadata import Metadata
+    from tape2048.formats.session import FileEntry
 
 
 #: A selection of rows: a slice, row numbers, or a mask of all rows.
@@ -68,6 +71,7 @@ class Session(RowView):
             otherwise ``STEP_DTYPE``.
         tape: the rows of a session on tape; None for a session of rows.
         foreign: the rows that another program wrote; None for a recorder's.
+        dataset: the data set or pack.dat that the session is; None for a session.
         runs: the run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a foreign session, runs without
             rows come last, with ``first_row`` = N and ``rows`` = 0.
         blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
@@ -105,6 +109,7 @@ class Session(RowView):
         self.path = path
         self.tape: Tape | None = None
         self.foreign: ForeignRows | None = None
+        self.dataset: OpenDataset | None = None
         self.rows_without_run = 0
         self._steps: NDArray[np.void] | None = None
         if isinstance(rows, Tape):
@@ -135,7 +140,9 @@ class Session(RowView):
         load: Load = "mmap",
         columns: str | os.PathLike[str] | None = None,
     ) -> Session:
-        """Open a session of the recorder or of another program, see :mod:`tape2048.session.foreign`.
+        """Open a session of the recorder or of another program, a data set, or a pack.dat.
+
+        See :mod:`tape2048.session.foreign` and :mod:`tape2048.session.dataset`.
 
         Checks sizes, types, and that the runs tile the rows, in time proportional to the runs.
         :func:`tape2048.validate_session` checks checksums and rows. The rows of a session on tape are decoded
@@ -143,10 +150,11 @@ class Session(RowView):
         row for each step, every row's ``run_id`` is read once.
 
         Args:
-            path: the directory.
+            path: the directory, or the pack.dat.
             load: ``"mmap"`` maps the rows, ``"ram"`` reads them.
             columns: overlay directory, for sessions that cannot be written to: the session's columns are also
-                read from ``columns/<name of the session>``, first, and are written there.
+                read from ``columns/<name of the session>``, first, and are written there. Data sets and
+                pack.dat have columns of files there alone, since appending replaces a data set.
 
         Raises:
             MissingPathError: no such file or directory.
@@ -156,11 +164,28 @@ class Session(RowView):
             ValueError: ``load`` is invalid.
         """
         check_load(load)
+        place = Path(os.path.abspath(path))
+        if not SESSION_NAME.fullmatch(place.name) and (dataset := find_dataset(place, load)) is not None:
+            return cls.of_dataset(place, dataset, load, columns)
         files = SessionFiles(path)
         lock = lock_for_reading(files.path)
         files.check()
         session = cls(files.path, files.open_rows(load), files.metadata, files.manifest, load)
         session.read_lock = lock
+        session.use_overlay(columns)
+        return session
+
+    @classmethod
+    def of_dataset(
+        cls,
+        path: Path,
+        found: OpenDataset,
+        load: Load = "mmap",
+        columns: str | os.PathLike[str] | None = None,
+    ) -> Session:
+        """Return an open data set or pack.dat as a session."""
+        session = cls(path, found.rows, found.metadata, None, load)
+        session.dataset = found
         session.use_overlay(columns)
         return session
 
@@ -215,7 +240,18 @@ class Session(RowView):
     @property
     def column_places(self) -> tuple[Path, ...]:
         """The directories with columns, in the order in which they are searched. The first is written to."""
-        return (self.path,) if self.overlay is None else (self.overlay, self.path)
+        own = () if self.dataset else (self.path,)
+        return own if self.overlay is None else (self.overlay, *own)
+
+    @property
+    def files(self) -> Mapping[str, FileEntry]:
+        """Size and checksum of each file, by its name, as the manifest has them; empty without a manifest."""
+        manifest = self._any_manifest
+        return manifest.files if manifest else {}
+
+    @property
+    def _any_manifest(self) -> Manifest | DatasetManifest | None:
+        return self.dataset.manifest if self.dataset else self.manifest
 
     @property
     def columns(self) -> Columns:
@@ -223,7 +259,7 @@ class Session(RowView):
 
         The mapping raises KeyError for an unknown name, and ColumnError for a half-written column.
         """
-        return Columns(self.column_places, len(self), self.manifest, self.foreign)
+        return Columns(self.column_places, len(self), self._any_manifest, self.foreign)
 
     def column(self, name: str) -> Column:
         """Map a column, in time that does not depend on the rows.

@@ -36,9 +36,8 @@ from tape2048.base.text import as_int
 from tape2048.base.threads import Prefetcher
 from tape2048.batches.batches import Batches
 from tape2048.batches.columns import plan_fields
-from tape2048.batches.fields import BatchOptions, BatchPool, check_fields, check_options
+from tape2048.batches.fields import BatchOptions, BatchPool, check_options
 from tape2048.corpus import Capped
-from tape2048.datasets.table_rows import TABLE_FIELDS, TableRows
 from tape2048.errors import ConfigError
 from tape2048.mixture import Mixture
 from tape2048.rows.view import tables_of
@@ -415,8 +414,7 @@ class CriticDataset(Dataset[Tensors]):
     Args:
         corpus: the source of the rows: a corpus, :class:`tape2048.datasets.Dataset` or
             :class:`tape2048.datasets.DataPack`, or a view of one.
-        fields: as for :class:`tape2048.batches.batches.Batches`; of data sets and packs as for
-            :meth:`tape2048.datasets.Dataset.fetch`.
+        fields: as for :class:`tape2048.batches.batches.Batches`.
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
 
@@ -433,19 +431,15 @@ class CriticDataset(Dataset[Tensors]):
 
     def __init__(
         self,
-        corpus: Corpus | TableRows,
+        corpus: Corpus,
         *,
         fields: Sequence[str] = ("tokens", "labels"),
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
     ) -> None:
         tiles = check_thresholds(thresholds)
-        self._halves: frozenset[str] = frozenset()
-        if isinstance(corpus, TableRows):
-            self.fields = check_fields(fields, label_dtype, TABLE_FIELDS)
-        else:
-            layout, _ = plan_fields(tables_of(corpus), fields, tiles, label_dtype)
-            self.fields, self._halves = layout.fields, layout.halves
+        layout, _ = plan_fields(tables_of(corpus), fields, tiles, label_dtype)
+        self.fields, self._halves = layout.fields, layout.halves
         self.corpus = corpus
         self.thresholds = tuple(tiles.tolist())
         self.label_dtype: LabelDtype = label_dtype
@@ -471,9 +465,7 @@ class CriticDataset(Dataset[Tensors]):
 
 
 @overload
-def as_torch_dataset(
-    corpus: Corpus | TableRows, *, map_style: Literal[True] = True, **options: Any
-) -> CriticDataset: ...
+def as_torch_dataset(corpus: Corpus, *, map_style: Literal[True] = True, **options: Any) -> CriticDataset: ...
 
 
 @overload
@@ -488,11 +480,11 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
     Args:
         corpus: the source of the rows, as for :class:`CriticDataset`; for a :class:`CriticLoader` also
             ``corpus.capped(...)``, whose rows have a ``weight``.
-        map_style: rows by number. Otherwise,, of a corpus alone, batches in turn (:class:`CriticLoader`).
+        map_style: rows by number. Otherwise, batches in turn (:class:`CriticLoader`).
         **options: of the class.
 
     Raises:
-        TypeError: ``corpus`` is of another type, or is not a corpus and ``map_style`` is false.
+        TypeError: ``corpus`` is of another type.
 
     Example:
         >>> from tape2048 import Corpus
@@ -503,8 +495,6 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
     """
     if map_style:
         return CriticDataset(corpus, **options)
-    if isinstance(corpus, TableRows):
-        raise TypeError(f"found {corpus!r:.200}, expected a Corpus; map_style=True and a DataLoader batch it")
     return CriticLoader(corpus, **options)
 
 

@@ -10,15 +10,15 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings, strategies as st
 
-from tape2048 import Session, sessions
+from tape2048 import Corpus, Session, sessions
 from tape2048.conversion import dataset_build
 from tape2048.conversion.dataset_build import append_dataset, build_dataset, write_view
 from tape2048.conversion.sources import open_source
-from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
-from tape2048.datasets.verify import verify_dataset
+from tape2048.datasets import Dataset, verify_dataset
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
+    ColumnError,
     EmptyCorpusError,
     FieldError,
     FormatError,
@@ -33,6 +33,7 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
 from tape2048.io.durable import lock_directory
 from tape2048_tools.cli import run
 
@@ -40,9 +41,11 @@ from ..builders import GAMES as MADE_UP, Spec, header_bytes, open_files, raising
 from ..naming import Naming
 from ..run_builders import game
 from .set_builders import (
+    ALMOST_ONE,
     GAMES,
     ROW,
     dataset_rows,
+    level,
     normalised,
     packdat_bytes,
     tree,
@@ -187,10 +190,14 @@ class TestBesideSessions:
         path = build_dataset(tmp_path / "ds", [write_runs(tmp_path / "runs")], shard_rows=shard_rows).path
         assert sessions(tmp_path) == [session]
         assert run(["validate", str(tmp_path), "--quarantine", "--quiet"]) == 0
-        assert run(["validate", str(path), "--quarantine"]) == NotASessionError.exit_code
         assert Dataset.open(path).paths[0].is_dir()
-        with pytest.raises(NotASessionError, match="a data set"):
-            Session.open(path)
+        opened = Session.open(path)
+        assert opened.columns.keys() == {"ev_legal", "ev_values"}
+        with pytest.raises(ColumnError, match="overlay"):
+            opened.write_column("mine", np.arange(len(opened)))
+        opened.use_overlay(tmp_path / "columns")
+        opened.write_column("mine", np.arange(len(opened)))
+        assert Corpus.open(path, columns=tmp_path / "columns").fetch([5], ("mine",))["mine"] == 5
 
     def test_what_cannot_be_told_is_reported(self, built: Path) -> None:
         (built / "steps.npy").write_bytes(b"nonsense")
@@ -356,7 +363,7 @@ class TestOpen:
         self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The reader has the old metadata when the directory is exchanged: it has to begin again."""
-        from tape2048.datasets import dataset as files
+        from tape2048.session import dataset as files
 
         read = files.read_runs_db
         times = 0
@@ -376,7 +383,7 @@ class TestOpen:
         assert times == 2
 
     def test_exchanged_for_ever(self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tape2048.datasets import dataset as files
+        from tape2048.session import dataset as files
 
         read = files.read_runs_db
 
@@ -660,6 +667,86 @@ class TestViews:
         for bad in (np.ones(4, np.bool_), np.ones(3, np.int64), np.ones((3, 1), np.bool_)):
             with pytest.raises(ValueError, match="expected bool"):
                 Dataset(built).where(bad)
+
+
+class TestPhase:
+    def test_a_run_of_a_phase_is_whole(self, built: Path) -> None:
+        view = Dataset(built).phase(steps=(5, 7))
+        assert view.run(1).states[:-1].tolist() == GAMES[1].states[:-1]
+        assert "5 <= steps < 7" in repr(view)
+
+    def test_no_file_holds_parts_of_games(self, built: Path, tmp_path: Path) -> None:
+        whole = Dataset(built)
+        for view in (whole.phase(steps=(2, None)), whole.select([1, 2])):
+            with pytest.raises(ValueError, match="write it without phase"):
+                write_view(tmp_path / "out", view)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("load", ["ram", "mmap"])
+    def test_views_are_of_the_opened_set(self, built: Path, runs: Path, load: Any) -> None:
+        """Its rows were appended to, then its directory was replaced by another set of as many runs."""
+        source = Dataset(built, load)
+        append_dataset(built, [runs])
+        np.testing.assert_array_equal(source.filter_by_score(0)[:], dataset_rows())
+        built.rename(built.with_name("old"))
+        write_dataset(built, [game(seed, steps_max=20) for seed in (7, 8, 9)])
+        np.testing.assert_array_equal(source.filter_by_score(0)[:], dataset_rows())
+
+    def test_no_row_is_copied(self, built: Path) -> None:
+        source = Dataset(built, "mmap")
+        view = source.filter_by_score(100).phase(steps=(3, None)).where(min_steps=40)
+        assert len(view) == 42
+        assert view._tables.store is source._tables.store
+
+
+class TestSetOfAPack:
+    """``Dataset("pack.dat")``."""
+
+    @pytest.mark.parametrize("how", ["ram", "mmap"])
+    def test_rows_are_those_of_a_data_set(self, tmp_path: Path, how: Any) -> None:
+        (tmp_path / "pack.dat").write_bytes(packdat_bytes())
+        steps: list[tuple[int, int]] = []
+        found = Dataset(tmp_path / "pack.dat", how, progress=lambda *done: steps.append(done))
+        rows = dataset_rows()
+        assert found.steps.dtype == DATASET_ROW_DTYPE
+        values = rows["ev_values"]
+        for i in np.ndindex(values.shape):
+            has = values[i] and values[i] < 1
+            values[i] = (
+                min(np.float32(level(values[i])) / np.float32(65535), ALMOST_ONE) if has else values[i]
+            )
+        np.testing.assert_array_equal(found.steps, rows)
+        assert found.runs["max_score"].tolist() == [run.max_score for run in GAMES]
+        assert found.manifests == [None]
+        assert how == "mmap" or steps == [(len(rows) * 32,) * 2]
+
+    def test_beside_directories(self, tmp_path: Path) -> None:
+        (tmp_path / "a.dat").write_bytes(packdat_bytes())
+        write_dataset(tmp_path / "ds")
+        paths = [tmp_path / "a.dat", tmp_path / "ds", tmp_path / "a.dat"]
+        for how in ("ram", "mmap"):
+            found = Dataset(paths, how)
+            assert found.runs["id"].tolist() == list(range(9))
+            np.testing.assert_array_equal(found[:]["run_id"], np.repeat(np.arange(9), found.runs["steps"]))
+            np.testing.assert_array_equal(found[:]["board"], np.tile(dataset_rows()["board"], 3))
+
+    def test_is_written_as_a_data_set(self, tmp_path: Path) -> None:
+        (tmp_path / "a.dat").write_bytes(packdat_bytes())
+        found = Dataset(tmp_path / "a.dat")
+        write_view(tmp_path / "ds", found)
+        np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps, found.steps)
+
+    def test_a_run_that_no_row_numbers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tape2048.datasets.dataset.RUN_STEPS_MAX", 44)
+        (tmp_path / "a.dat").write_bytes(packdat_bytes())
+        with pytest.raises(FieldError, match="45 steps"):
+            Dataset(tmp_path / "a.dat")
+
+    def test_another_file(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes(b"hunter2:secret")
+        with pytest.raises(NotASessionError, match=r"neither a directory nor a pack\.dat") as caught:
+            Dataset(tmp_path / "x")
+        assert "hunter" not in str(caught.value)
 
 
 def test_a_file_system_without_hard_links(

@@ -5,15 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.datasets.dataset import Dataset
-from tape2048.datasets.packdat import DataPack
+from tape2048.datasets import DataPack, Dataset
 from tape2048.packs import PackReader, PackWriter
 from tape2048.runs.a2run import read_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session.session import Session
 
 from ..builders import Spec, rows_of, write_foreign, write_ours
-from ..row_source_contract import RowSourceContract, Sample, boards_of
+from ..row_source_contract import Sample, boards_of, check_contract
 from ..run_builders import a2run2_bytes, a2t1_bytes
 from ..tapes import as_rows, games_on_tape, write_tape
 from .set_builders import GAMES, packdat_bytes, write_dataset
@@ -77,14 +76,6 @@ SOURCES: dict[str, Callable[[Path], Sample]] = {
 }
 
 
-@pytest.fixture(params=SOURCES)
-def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
-    return SOURCES[request.param](tmp_path)
-
-
-class TestContract(RowSourceContract):
-    def test_masks(self, sample: Sample) -> None:
-        mask = np.arange(len(sample.boards)) % 3 == 1
-        sample.check(sample.source[mask], mask)
-        with pytest.raises(IndexError):
-            sample.source.get_batch(np.ones(len(sample.boards) + 1, np.bool_))
+@pytest.mark.parametrize("kind", SOURCES)
+def test_contract(tmp_path: Path, kind: str) -> None:
+    check_contract(SOURCES[kind](tmp_path))

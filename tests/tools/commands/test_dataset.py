@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import struct
 from pathlib import Path
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from tests.sdk import run_builders
-from tests.sdk.datasets.set_builders import packdat_bytes
+from tests.sdk.datasets.set_builders import dataset_rows, packdat_bytes, write_dataset
 
 from ..conftest import Cli, write_foreign_session, write_session
 
@@ -161,3 +162,30 @@ def test_a_pack_dat_in_the_place_of_a_data_set(cli: Cli, tmp_path: Path) -> None
     dat.write_bytes(data)
     done = cli("dataset verify", dat, expect=1)
     assert "ChecksumError" in done.out
+
+
+@pytest.mark.parametrize("kind", ["ds", "pack.dat"])
+def test_commands_of_sessions_take_it(cli: Cli, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "ds":
+        write_dataset(path)
+    else:
+        path.write_bytes(packdat_bytes())
+    shown = json.loads(cli("show --json", path).out)
+    assert (shown["rows"], shown["games"], shown["score"]["max"]) == (87, 3, 280)
+    assert "ev_values" in {column["name"] for column in shown["columns"]}
+    checked = json.loads(cli("validate --json", path).out)["sessions"][0]
+    assert (checked["ok"], checked["rows"], checked["runs"]) == (True, 87, 3)
+    cli("export --rows --format csv --out", tmp_path / "rows.csv", path)
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    assert len(lines) == 88
+    assert "ev_values_3" in lines[0]
+
+    if kind == "ds":
+        rows = dataset_rows()
+        rows["move"][10] = 4
+        np.save(path / "steps.npy", rows)
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert cli("validate --quarantine", path, expect=1).out.startswith("BAD")
+    assert path.exists()

@@ -27,6 +27,7 @@ from tape2048.formats.session import (
 from tape2048.io.reading import reading
 from tape2048.players import player_label, player_name, player_names, player_text
 from tape2048.session.columns import Columns
+from tape2048.session.dataset import is_table
 from tape2048.session.directory import MANIFEST_BYTES_MAX, refuse_dataset
 from tape2048.session.remote_session import RemoteSession
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
@@ -59,10 +60,12 @@ def refuse_session(root: Path, hint: str) -> None:
         raise StorageError("found a session, expected a directory of sessions", path=root, hint=hint)
 
 
-def expand_sources(path: Path, *, may_be_empty: bool = False) -> list[Path]:
-    """Return the session, or the sessions of a directory."""
+def expand_sources(path: Path, *, may_be_empty: bool = False, may_be_dataset: bool = False) -> list[Path]:
+    """Return the session, or the sessions of a directory; if allowed, also a data set or a pack.dat."""
     with reading(path):
         is_directory = path.is_dir()
+    if may_be_dataset and is_table(path):
+        return [path]
     if not is_directory:
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
     looks_like_session = (
@@ -198,6 +201,8 @@ def column_facts(columns: Columns) -> list[dict[str, Any]]:
 
 def session_bytes(session: Session) -> int:
     """Return the size of a session's files, here or in its store."""
+    if session.path.is_file():  # a pack.dat
+        return session.path.stat().st_size
     return session.bytes if isinstance(session, RemoteSession) else directory_bytes(session.path)
 
 

@@ -12,10 +12,10 @@ from tape2048.base.findings import Finding
 from tape2048.base.text import counted, printable, split_words
 from tape2048.conversion.sources import open_source
 from tape2048.conversion.targets import convert
-from tape2048.datasets.dataset import is_packdat
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FormatError
 from tape2048.packs.reader import PackReader
+from tape2048.session.dataset import is_packdat
 from tape2048_tools.commands.runs.convert import LOSSY, U64, complain_missing, skipped_documents
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (

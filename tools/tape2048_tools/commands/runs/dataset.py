@@ -10,9 +10,10 @@ import msgspec
 
 from tape2048.base.text import counted, printable
 from tape2048.conversion.dataset_build import Built, append_dataset, build_dataset, write_view
-from tape2048.datasets.dataset import Dataset, is_packdat
+from tape2048.datasets.dataset import Dataset
 from tape2048.errors import EmptyCorpusError, NotASessionError
 from tape2048.io.reading import reading
+from tape2048.session.dataset import is_packdat
 from tape2048_tools.commands.runs.convert import LOSSY, WRITING, complain_missing
 from tape2048_tools.commands.sessions.show import quantiles_table, tiles_table
 from tape2048_tools.progress.panel import progress_bar

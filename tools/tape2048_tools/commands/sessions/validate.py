@@ -21,6 +21,7 @@ from tape2048.formats.session import SESSION_NAME
 from tape2048.io.durable import path_exists, write_file
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
+from tape2048.session.dataset import is_table
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.jobs import Engine, Job
 from tape2048_tools.sessions.retention import start_s
@@ -126,12 +127,12 @@ def command(
 ) -> None:
     """Check sessions completely: checksums, bookkeeping, every row, columns.
 
-    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. Sessions
-    that another process removes are not findings. Players that cannot be replayed here are not findings
-    either, and a note gives the reason. Unknown files, such as .DS_Store, are notes. If a path is missing or
-    not a directory (3), nothing is read. --quarantine does not move sessions that the operating system failed
-    to read: the session itself may be fine. It does not move sessions with damaged columns and intact rows
-    either: columns can be made again.
+    Each of PATHS is a session, a directory of sessions, a data set or a pack.dat. The exit code is 1 if there
+    are findings. Sessions that another process removes are not findings. Players that cannot be replayed here
+    are not findings either, and a note gives the reason. Unknown files, such as .DS_Store, are notes. If a
+    path is missing or not a directory (3), nothing is read. --quarantine does not move sessions that the
+    operating system failed to read: the session itself may be fine. It does not move sessions with damaged
+    columns and intact rows either: columns can be made again. It moves no data sets.
 
     With --out it is a job: a session whose result is in DIR is not checked again.
     """
@@ -180,7 +181,8 @@ def _sessions(paths: Sequence[Path], config_path: Path | None, *, may_be_empty: 
     if config_path is not None:
         given.append(default_root(config_path))
         refuse_missing(given[-1], "the recorder makes it when it starts")
-    return [session for path in given for session in expand_sources(path, may_be_empty=may_be_empty)]
+    how = {"may_be_empty": may_be_empty, "may_be_dataset": True}
+    return [session for path in given for session in expand_sources(path, **how)]
 
 
 def _check_one(session: Path, draft: Path, **how: Any) -> dict[str, Any]:
@@ -221,11 +223,19 @@ def _is_removed(path: Path, home: os.stat_result) -> bool:
 
 
 def _check(path: Path, which: str, *, replay: bool, overlay: Path | None, quiet: bool) -> Validated:
+    is_dataset = is_table(path)
     with progress_bar(f"{which} reading", quiet=quiet) as progress:
-        report = validate_session(path, columns=overlay, progress=progress)
+        if is_dataset:
+            from tape2048.datasets import verify_dataset
+
+            report = verify_dataset(path, progress=progress)
+        else:
+            report = validate_session(path, columns=overlay, progress=progress)
     findings = report.findings
     replayed = not_replayed = None
-    if replay and report.ok:  # damaged games prove nothing about the player
+    if replay and is_dataset:
+        not_replayed = "a data set's games are checked move by move instead"
+    elif replay and report.ok:  # damaged games prove nothing about the player
         from tape2048_recorder.replay.replay import replay_session
 
         try:
@@ -247,7 +257,7 @@ def _put_away(result: Validated, overlay: Path | None) -> Validated:
     path = Path(result.path)
     kinds = [error_class(found.error) for found in result.findings]
     about_bytes = all(issubclass(kind, FormatError) for kind in kinds) and set(kinds) != {ColumnError}
-    if not path.is_dir() or path.is_symlink() or not about_bytes:
+    if not path.is_dir() or path.is_symlink() or not about_bytes or is_table(path):
         return result
     # Read it again: a transient failure of the device is no reason. Findings of a replay are the player's.
     replay_failed = any(found.error == ReplayError.__name__ for found in result.findings)

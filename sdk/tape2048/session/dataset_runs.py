@@ -10,20 +10,24 @@ may ignore it. The reader does not trust the file (:mod:`tape2048.io.sqlite`).
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import sqlite3
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError, SchemaError
+from tape2048.formats.session import RUN_DTYPE
 from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
+from tape2048.players import facts_of_engine, identity_of
 from tape2048.runs.run import RunMeta
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,6 +52,24 @@ RUN_TABLE_DTYPE = np.dtype(
 )
 
 NO_ENGINE = -1
+_U32_MAX = 2**32 - 1
+_FACTS = ["steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s"]
+
+
+class Identities(NamedTuple):
+    """The players and the seeds of the runs of a table.
+
+    Attributes:
+        facts: of each player, as the facts of a session have them.
+        player: index of each run's player in ``facts``, ``i64[R]``.
+        seeds: of the runs, ``u64[R]``; 0 where unknown.
+        known: whether player and seed are known, ``bool[R]``.
+    """
+
+    facts: list[Mapping[str, Any]]
+    player: NDArray[np.int64]
+    seeds: NDArray[np.uint64]
+    known: NDArray[np.bool_]
 
 
 class RunTable:
@@ -85,6 +107,54 @@ class RunTable:
     def engine_names(self) -> list[str | None]:
         """Return the engine of each run."""
         return [None if index == NO_ENGINE else self.engines[index] for index in self.rows["engine"].tolist()]
+
+    @cached_property
+    def identities(self) -> Identities:
+        """The players and the seeds, which the engines' names carry."""
+        engines = (*self.engines, None)  # NO_ENGINE, -1, is the last one
+        facts = [facts_of_engine(engine) for engine in engines]
+        names = [tuple(each.values()) for each in facts]
+        ordinals = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        whole = [identity_of(engine) for engine in engines]
+        seeds = np.array([0 if each is None else each.seed for each in whole], np.uint64)
+        has_seed = np.array([each is not None for each in whole])
+        is_player = np.array(["player_sha256" in each for each in facts])
+        of_run = self.rows["engine"]
+        return Identities(
+            facts=[*dict(zip(names, facts, strict=True)).values()],
+            player=np.array([ordinals[name] for name in names])[of_run],
+            seeds=np.where(has_seed[of_run], seeds[of_run], self.rows["seed"]),
+            known=has_seed[of_run] | (self.rows["has_seed"] & is_player[of_run]),
+        )
+
+    def hash_numbers(self) -> NDArray[np.uint64]:
+        """Return the numbers that splits hash: the seeds of known games, else digests of the metadata."""
+        numbers = np.where(self.identities.known, self.identities.seeds, np.uint64(0))
+        facts, names = self.rows[_FACTS].tolist(), self.engine_names()
+        for i in np.flatnonzero(~self.identities.known).tolist():
+            digest = hashlib.sha256(repr((names[i], facts[i])).encode()).digest()
+            numbers[i] = int.from_bytes(digest[:8], "little")
+        return numbers
+
+    def starts(self) -> NDArray[np.float64]:
+        """Return the start of each run, in seconds since 1970; NaN where it is unknown."""
+        start = self.rows["start_unix_s"].astype(np.float64)
+        return np.where(start > 0, start, np.nan)
+
+    def ordinals(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the places in the table of runs that it has."""
+        order = np.argsort(self.rows["id"], kind="stable")
+        found: NDArray[np.int64] = order[np.searchsorted(self.rows["id"][order], ids)]
+        return found
+
+    def to_runs(self) -> NDArray[np.void]:
+        """Return the table as ``RUN_DTYPE[R]``. A score above 2**32 - 1 becomes that number."""
+        runs = np.zeros(len(self), RUN_DTYPE)
+        for name in ("id", "first_row", "steps", "highest_tile"):
+            runs[name] = self.rows[name]
+        runs["rows"], runs["max_score"] = self.rows["steps"], np.minimum(self.rows["max_score"], _U32_MAX)
+        runs["seed"] = self.identities.seeds
+        return runs
 
     def choose(self, chosen: NDArray[Any]) -> RunTable:
         """Return a table of the runs of a mask or of ordinals."""

@@ -1,0 +1,321 @@
+"""The data set directory: a format with all steps of many runs in one array, and the runs in SQLite.
+
+::
+
+    <name>/
+        steps.npy        one packed record of 32 bytes for each step, or
+        shards/          ... in several files, steps_00000.npy, steps_00001.npy, ...
+        metadata.db      SQLite: the run table (tape2048.session.dataset_runs)
+        manifest.json    counts, sizes, checksums, sources, skipped runs; other writers may omit it
+
+``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. This package writes a header of 256 bytes,
+so that each row is in one cache line and the header's length does not depend on the number of rows.
+
+==========  =======  =======================================================================
+field       type     meaning
+==========  =======  =======================================================================
+board       ``<u8``  the board before the move, packed
+move        ``u1``   0 up, 1 down, 2 left, 3 right
+ev_legal    ``u1``   the moves that are legal, by the rules
+ev_values   ``<f4``  [4] branch values in [0, 1]: the chosen move exactly 1.0, illegal ones 0.0;
+                     all 0 where the source had none
+run_id      ``<u4``  ``runs.id``
+step_index  ``<u2``  0-based move number within the run: a run has at most 65,536 steps
+==========  =======  =======================================================================
+
+The rows of one run are contiguous and in step order, and the runs cover all rows.
+
+**Atomicity.** A data set never changes in place. Building and appending write a whole directory under a name
+that starts with a dot, flush its files, and publish it by one rename:
+:func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the two directories' names (``renameat2``
+with ``RENAME_EXCHANGE``) and removes the old one afterwards. A reader sees the old data set before the rename
+and the new data set after it. It keeps the data set that it has opened: mapped and open files outlive their
+names. A reader that has opened some files at the time of the rename notices that the name leads to another
+directory, and opens it again (:func:`open_dataset`). A program that opens ``steps.npy`` and ``metadata.db``
+by path without this check can get files of both. A killed process leaves the old data set or the new one, and
+perhaps a directory with a dot, which the next append removes.
+
+A data set, and a pack.dat (:mod:`tape2048.session.packdat`), opens as a session of another program
+(:mod:`tape2048.session.foreign`): ``ev_legal`` and ``ev_values``, or ``ev_mask``, ``ev_q`` and the
+``ev_values`` of a data set, are columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tape2048.errors import ManifestError, MissingPathError, NotASessionError, StorageError, TapeError
+from tape2048.formats.dataset_layout import (
+    DATASET_ROW_DTYPE,
+    FORMAT_VERSION,
+    LEVELS,
+    MANIFEST,
+    METADATA_DB,
+    PACKDAT_STEP_DTYPE,
+    RUN_ID_MAX,
+    SHARD_NAME,
+    SHARDS,
+    STEPS_NPY,
+    DatasetManifest,
+)
+from tape2048.formats.metadata import Metadata
+from tape2048.formats.npy import peek_header, read_header
+from tape2048.formats.session import (
+    SESSION_NAME,
+    SHARD_NAME as SESSION_SHARD_NAME,
+    STEP_DTYPES,
+    TAPE_NPY,
+    file_defects,
+    read_manifest_file,
+)
+from tape2048.io.bulk_read import Stretch, allocate, read_into
+from tape2048.io.reading import first_bytes, map_path, open_regular, reading
+from tape2048.runs.a2run2 import VALUE_MAX
+from tape2048.session import packdat
+from tape2048.session.dataset_runs import RunTable, read_runs_db
+from tape2048.session.directory import is_dataset, list_names
+from tape2048.session.foreign import ForeignRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tape2048.formats.npy import Load
+
+#: Largest accepted manifest: room for the names of about 100,000 skipped runs.
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+
+_FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+#: Attempts to open a data set that another process exchanges.
+OPEN_TRIES = 5
+
+#: The steps of a pack.dat without their padding.
+_PACKDAT_FIELDS = PACKDAT_STEP_DTYPE[[name for name in PACKDAT_STEP_DTYPE.names or () if name != "padding"]]
+
+
+class OpenDataset(NamedTuple):
+    """A data set, or a pack.dat, that is open.
+
+    Attributes:
+        rows: its rows.
+        table: its runs with all their facts.
+        manifest: of a directory; None without.
+        padded: steps of a pack.dat whose padding is not zero.
+    """
+
+    rows: ForeignRows
+    table: RunTable
+    manifest: DatasetManifest | None = None
+    padded: int = 0
+
+    @property
+    def metadata(self) -> Metadata:
+        """The runs as those of a session."""
+        return _metadata(self.table)
+
+    def shifted(self, shift: int) -> OpenDataset:
+        """Return the data set with larger ids of runs, in its tables alone."""
+        rows, table = copy.copy(self.rows), self.table.rows.copy()
+        rows.runs = rows.runs.copy()
+        rows.runs["id"] += np.uint64(shift)
+        table["id"] += np.uint64(shift)
+        return self._replace(rows=rows, table=RunTable(table, self.table.engines))
+
+    @property
+    def is_pack(self) -> bool:
+        """Whether the rows are those of a pack.dat."""
+        return self.rows.layout.dtype == _PACKDAT_FIELDS
+
+
+def is_packdat(path: Path) -> bool:
+    """Check for a file that starts like a pack.dat; False where the path cannot be read."""
+    try:
+        with reading(path):
+            return path.is_file() and first_bytes(path, len(packdat.MAGIC)) == packdat.MAGIC
+    except StorageError:
+        return False
+
+
+def is_table(path: Path) -> bool:
+    """Tell whether a path is a data set or a pack.dat."""
+    with reading(path):
+        is_directory = path.is_dir()
+    return is_dataset(path, list_names(path)) if is_directory else is_packdat(path)
+
+
+def find_dataset(path: Path, load: Load) -> OpenDataset | None:
+    """Open a path if it is a data set or a pack.dat."""
+    if not is_table(path):
+        return None
+    return open_dataset(path, load) if path.is_dir() else open_packdat(path)
+
+
+def open_packdat(path: Path) -> OpenDataset:
+    """Open a pack.dat, whose bytes are all checked. Its rows are mapped."""
+    records, table, padded = packdat.parse(map_path(path), path)
+    return of_records(records, table, path, padded, again=partial(_read_records, path, len(records)))
+
+
+def of_records(
+    records: NDArray[np.uint8],
+    table: RunTable,
+    path: Path,
+    padded: int = 0,
+    again: Callable[[], NDArray[np.void]] | None = None,
+) -> OpenDataset:
+    """Make the rows of a pack.dat of its records, ``u8[32 * N]``. ``again`` reads mapped ones into memory."""
+    steps, made = records.view(_PACKDAT_FIELDS), {"ev_values": values_of_steps}
+    rows = ForeignRows([path], _metadata(table), path, tiled=True, content=steps, again=again, made=made)
+    return OpenDataset(rows, table, None, padded)
+
+
+def _metadata(table: RunTable) -> Metadata:
+    return Metadata(table.to_runs(), None, {}, has_rows=True)
+
+
+def _read_records(path: Path, count: int) -> NDArray[np.void]:
+    records = allocate(count)
+    read_into(records, [Stretch(path, packdat.HEADER_BYTES, count)])
+    return records.view(_PACKDAT_FIELDS)
+
+
+def values_of_steps(steps: NDArray[np.void]) -> NDArray[np.float32]:
+    """Return the ``ev_values`` of a data set of the steps of a pack.dat: ``f32[n, 4]``."""
+    moves = np.arange(4, dtype=np.uint8)
+    has = (steps["ev_mask"][:, None] >> moves & 1).astype(np.bool_)
+    # At most the float32 below 1, and 0 where the mask has none.
+    values = np.where(has, np.minimum(steps["ev_q"].astype(np.float32) / LEVELS, VALUE_MAX), np.float32(0))
+    values[has & (steps["move_dir"][:, None] == moves)] = 1
+    return values
+
+
+def open_dataset(directory: Path, load: Load) -> OpenDataset:
+    """Open a data set directory, with all checks whose cost is in proportion to its runs."""
+    for _ in range(OPEN_TRIES):
+        # An open directory keeps its inode number: no other directory can get it.
+        try:
+            pin = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise MissingPathError("no such file or directory", path=directory) from None
+        except NotADirectoryError:
+            raise NotASessionError("neither a directory nor a pack.dat", path=directory) from None
+        except OSError as error:
+            raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
+        try:
+            opened = _open_once(directory, load)
+        except TapeError:
+            if leads_to(directory, pin):
+                raise
+        else:
+            if leads_to(directory, pin):
+                return opened
+        finally:
+            os.close(pin)
+    raise StorageError(
+        f"was exchanged for another one {OPEN_TRIES} times while it was opened",
+        path=directory,
+        hint="another process keeps appending to it; try again",
+    )
+
+
+def leads_to(directory: Path, pin: int) -> bool:
+    """Tell whether a directory's name still leads to an open directory."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(directory.stat(), os.fstat(pin))
+    return False
+
+
+def _open_once(directory: Path, load: Load) -> OpenDataset:
+    parts, path = find_parts(directory), directory / METADATA_DB
+    manifest = read_manifest_file(
+        directory / MANIFEST,
+        DatasetManifest,
+        version=FORMAT_VERSION,
+        what="data set",
+        bytes_max=MANIFEST_BYTES_MAX,
+    )
+    if manifest is not None:
+        check_files(manifest, directory)
+    table = read_runs_db(path)
+    check_whole(manifest, sum(map(_count_rows, parts)), table, directory)
+    rows = ForeignRows(parts, _metadata(table), path, load, dtypes=[DATASET_ROW_DTYPE], tiled=True)
+    return OpenDataset(rows, table, manifest)
+
+
+def _count_rows(path: Path) -> int:
+    with open_regular(path) as fd:
+        return read_header(fd, path, [DATASET_ROW_DTYPE]).rows
+
+
+def check_files(manifest: DatasetManifest, directory: Path) -> None:
+    """Raise the first defect of the files' names and sizes in a manifest."""
+    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
+        raise defect
+
+
+def check_whole(manifest: DatasetManifest | None, rows: int, table: RunTable, directory: Path) -> None:
+    """Compare the manifest, if any, with the number of rows and the run table; raise for the first defect."""
+    for name, found in (("num_steps", rows), ("num_runs", len(table))):
+        claimed = getattr(manifest, name, found)
+        if claimed != found:
+            raise ManifestError(f"{name} is {claimed}. The data set has {found}", path=directory / MANIFEST)
+    table.check_tiles(rows, directory / METADATA_DB)
+    table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
+
+
+def find_parts(directory: Path) -> list[Path]:
+    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists."""
+    with reading(directory):
+        names = {entry.name for entry in directory.iterdir()}
+        shards = sorted(
+            (int(match[1]), entry)
+            for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())
+            if (match := SHARD_NAME.fullmatch(entry.name))
+        )
+    _refuse_sessions(directory, names)
+    if METADATA_DB not in names:
+        raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory)
+    if STEPS_NPY in names and shards:
+        raise NotASessionError(
+            f"{STEPS_NPY} and {SHARDS}/ both hold rows; expected one form of them", path=directory
+        )
+    if STEPS_NPY in names:
+        return [directory / STEPS_NPY]
+    if not shards:
+        raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
+    for expected, (number, path) in enumerate(shards):
+        if number != expected:
+            raise NotASessionError(
+                f"shard steps_{expected:05d}.npy is missing; {path.name} is there", path=directory
+            )
+    return [path for _, path in shards]
+
+
+def _refuse_sessions(directory: Path, names: set[str]) -> None:
+    found = "a session"
+    if STEPS_NPY in names:
+        try:
+            if peek_header(directory / STEPS_NPY).dtype not in STEP_DTYPES:
+                return
+        except TapeError:
+            return
+    elif any(map(SESSION_NAME.fullmatch, names)):
+        found = "a directory of sessions"
+    elif TAPE_NPY not in names and not any(map(SESSION_SHARD_NAME.fullmatch, names)):
+        return
+    raise NotASessionError(
+        f"found {found}, expected a data set",
+        path=directory,
+        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of sessions "
+        "with record_action",
+    )
