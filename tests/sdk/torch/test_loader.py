@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tape2048.corpus import Corpus
-from tape2048.errors import ConfigError, CorpusError
+from tape2048.errors import ColumnError, ConfigError, CorpusError
 
 from ..builders import Game, Spec, write_ours
 from ..datasets.set_builders import packdat_bytes, write_dataset
@@ -582,7 +582,7 @@ class TestDataSets:
         return DataPack.load(tmp_path / "pack.dat")
 
     def test_every_row_once_in_shuffled_batches(self, source: Any) -> None:
-        names = ("tokens", "labels", "row", "run", "move", "values")
+        names = ("tokens", "labels", "row", "run", "move", "ev_values")
         for rows in (source, source.filter_by_length(20).phase(fraction=(0.25, None))):
             data_set = as_torch_dataset(rows, fields=names, thresholds=(64,), label_dtype="float32")
             assert len(data_set) == len(rows)
@@ -596,14 +596,16 @@ class TestDataSets:
             assert together["run"].dtype == torch.int32
 
     def test_one_row(self, source: Any) -> None:
-        row = as_torch_dataset(source, fields=("tokens", "values"))[5]
-        assert (row["tokens"].shape, row["values"].shape) == ((16,), (4,))
+        row = as_torch_dataset(source, fields=("tokens", "ev_values"))[5]
+        assert (row["tokens"].shape, row["ev_values"].shape) == ((16,), (4,))
+
+    def test_a_loader_of_it(self, source: Any) -> None:
+        loader = as_torch_dataset(source, map_style=False, fields=("row", "ev_values"), batch_size=16)
+        assert sorted(row for batch in loader for row in batch["row"].tolist()) == list(range(len(source)))
 
     def test_what_is_refused(self, source: Any) -> None:
-        with pytest.raises(ValueError, match="embeddings"):
+        with pytest.raises(ColumnError, match="embeddings"):
             as_torch_dataset(source, fields=("embeddings",))
-        with pytest.raises(TypeError, match="expected a Corpus; map_style=True"):
-            as_torch_dataset(source, map_style=False)
         with pytest.raises(TypeError, match="expected a Corpus"):
             as_torch_dataset(source[:5])
 
