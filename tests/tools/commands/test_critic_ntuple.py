@@ -104,7 +104,7 @@ def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
         (("--player", "greedy", "--games", str(10**13)), errors.ConfigError.exit_code, "are free"),
         (("--tower-dim", "8"), 2, "--tower-dim"),
         (("--kind", "forest"), 2, "forest"),
-        (("--data", "nowhere"), errors.MissingPathError.exit_code, "nowhere"),
+        (("nowhere",), errors.MissingPathError.exit_code, "nowhere"),
         (("--tuples", "012"), errors.ConfigError.exit_code, "groups of 4 to 6 digits"),
         (("--thresholds", "128 131072"), errors.ConfigError.exit_code, "expected tiles up to 65536"),
         (("--weight-step", "2"), errors.ConfigError.exit_code, "--weight-step"),
