@@ -441,7 +441,9 @@ print(digest(corpus.batches(64, seed=int(seed), pool_rows=512, pool_sessions=1))
 
 
 def test_processes_share_a_cache(local: Path, place: str, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+    cache, mine = tmp_path / "cache", Corpus.open(local)
+    # First: this compiles what the children then find compiled.
+    expected = [digest(mine.batches(64, seed=seed, pool_rows=512, pool_sessions=1)) for seed in range(2)]
     Corpus.open(place, cache=cache)  # the run tables, which are large beside these sessions
     bound = (sum(sorted(sizes(local))[-4:]) + size_of(cache)) // 1000 + 1
     with Watch(cache) as watch:
@@ -452,12 +454,10 @@ def test_processes_share_a_cache(local: Path, place: str, tmp_path: Path) -> Non
             )
             for seed in range(2)
         ]  # fmt: skip
-        found = [child.communicate(timeout=180) for child in children]
+        found = [child.communicate(timeout=400) for child in children]
     assert not any(child.returncode for child in children), found
-    mine = Corpus.open(local)
-    for seed, (said, wrong) in enumerate(found):
-        expected = digest(mine.batches(64, seed=seed, pool_rows=512, pool_sessions=1))
-        assert said.split() == [expected], wrong
+    for (said, wrong), digests in zip(found, expected, strict=True):
+        assert said.split() == [digests], wrong
     assert 0 < watch.most <= bound * 1000
     cached(cache)
 
