@@ -96,6 +96,10 @@ class Gatherer:
         self._columns = columns
         self._plan = Plan.of(self._rowmap, labels, cap, [each.entries for each in columns])
         self.words = self._plan.words
+        # Address of row 0, number of rows and bytes of a row, if all rows are adjacent, in the view's order.
+        at, self._line = self._rowmap, None
+        if at.line and not (at.mask.words.size or cap.firsts.size):
+            self._line = np.uint64(at.line), np.uint64(at.rows), np.uint64(at.row_bytes)
         first_runs = np.searchsorted(tables.runs["session"], np.arange(len(tables.store.sessions) + 1))
         starts = self._rowmap.run_starts[first_runs]
         if len(cap.guide.entries):
@@ -190,11 +194,9 @@ class Gatherer:
     def gather_records(self, numbers: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy whole rows to ``out``, ``dtype[n]``; raise IndexError for a number outside the view."""
         held = self.store.hold(self.sessions_of(numbers)) if self.store.remote else None
-        records, plan = out.view(np.uint8).reshape(len(out), out.dtype.itemsize), self._plan
-        line, size = plan.rows.line, plan.rows.row_bytes
-        if line and not (plan.rows.mask.words.size or plan.cap.firsts.size or plan.pool.count):
-            whole = np.uint64(line), np.uint64(plan.limit), np.uint64(size)
-            done = gather_kernel.copy_records(*whole, numbers, records)
+        records = out.view(np.uint8).reshape(len(out), out.dtype.itemsize)
+        if self._line is not None:
+            done = gather_kernel.copy_records(*self._line, numbers, records)
         else:
             target = np.array(Outputs(records=address_of(records), stride=records.shape[1]), np.uint64)
             done = self.run(self.words, Order.listed(numbers), (0, len(numbers)), target)
