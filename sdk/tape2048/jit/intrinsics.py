@@ -341,31 +341,10 @@ def unpack_symmetry(builder: Any, board: Any, target: Any, k: Any) -> None:
     builder.store(cells, _pointer(builder, target, _CELLS), align=1)
 
 
-_RECORD = ir.VectorType(_BYTE, 32)
-
-
-@_emits(types.void, None, _U64, None, _U64)
-def copy_record(builder: Any, target: Any, to: Any, source: Any, at: Any) -> None:
-    """Copy 32 bytes from ``source[at:]`` to ``target[to:]``, both ``u8`` arrays of any alignment."""
-    read = builder.bitcast(builder.gep(source, [at]), _RECORD.as_pointer())
-    write = builder.bitcast(builder.gep(target, [to]), _RECORD.as_pointer())
-    builder.store(builder.load(read, align=1), write, align=1)
-
-
-def _prefetch_in(locality: int = 3, *, to_write: bool = False) -> Any:
-    @_emits(types.void, None, _U64)
-    def prefetch_in(builder: Any, buffer: Any, offset: Any) -> None:
-        _emit_prefetch(builder, builder.gep(buffer, [offset]), locality, to_write=to_write)
-
-    return prefetch_in
-
-
-#: To be read soon.
-prefetch_in = _prefetch_in()
-#: Into the second level of cache, as :data:`prefetch_many`.
-prefetch_many_in = _prefetch_in(2)
-#: To be written soon: a store whose line comes late holds up all stores behind it.
-claim_in = _prefetch_in(to_write=True)
+@_emits(types.void, None, _U64)
+def claim_in(builder: Any, buffer: Any, offset: Any) -> None:
+    """Prefetch bytes to be written soon: a store whose line comes late holds up all stores behind it."""
+    _emit_prefetch(builder, builder.gep(buffer, [offset]), 3, to_write=True)
 
 
 @register_jitable
