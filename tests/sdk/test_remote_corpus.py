@@ -433,7 +433,7 @@ import sys, hashlib
 from tape2048 import Corpus
 from tape2048.session import remote as caches
 from tests.sdk.test_remote_corpus import digest
-caches.MEGABYTE = 1000
+caches.MEGABYTE, caches._PATIENCE_S = 1000, 300.0
 url, where, bound, seed = sys.argv[1:]
 corpus = Corpus.open(url, cache=where, cache_max_mb=int(bound))
 print(digest(corpus.batches(64, seed=int(seed), pool_rows=512, pool_sessions=1)))
