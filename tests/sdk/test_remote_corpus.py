@@ -50,7 +50,7 @@ from tape2048.session.remote import (
 from tape2048.session.remote_session import RemoteSession
 
 from ..bench.remote_sessions import fill_store
-from .row_source_contract import RowSourceContract, Sample, boards_of
+from .row_source_contract import Sample, boards_of, check_contract
 from .stores import KINDS, store_url
 from .tapes import games_on_tape
 from .test_tape_corpus import write
@@ -141,14 +141,11 @@ def shared(local: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-class TestContract(RowSourceContract):
-    """The contract of all sources of rows."""
-
-    @pytest.fixture(params=["mmap", "packed", "ram"])
-    def sample(self, local: Path, shared: Path, request: pytest.FixtureRequest) -> Sample:
-        rows = Corpus.open(local, load="ram")[:]
-        found = Corpus.open(str(shared / "store"), load=request.param, cache=shared / "cache")
-        return Sample(found, boards_of(rows), rows)
+@pytest.mark.parametrize("load", ["mmap", "packed", "ram"])
+def test_it_keeps_the_contract_of_all_sources(local: Path, shared: Path, load: Any) -> None:
+    rows = Corpus.open(local, load="ram")[:]
+    found = Corpus.open(str(shared / "store"), load=load, cache=shared / "cache")
+    check_contract(Sample(found, boards_of(rows), rows))
 
 
 ORDERS: list[dict[str, Any]] = [
