@@ -26,7 +26,7 @@ import msgspec
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
-from tape2048.formats.session import BLOCK_ROWS
+from tape2048.formats.session import STEPS_BLOCK_ROWS, TAPE
 from tape2048.session.locks import READERS_LOCK
 from tape2048.settings.fields import (
     DEFAULT,
@@ -48,6 +48,7 @@ from tape2048.settings.fields import (
     settings_of,
     unknown_key,
 )
+from tape2048.tape.layout import TAPE_BLOCK_ROWS
 from tape2048_recorder.players.batch import is_batched, read_sampling
 from tape2048_recorder.players.options import REGISTRY, check_player, takes_text
 from tape2048_recorder.retention import RETENTION, read_retention
@@ -254,8 +255,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     block_rows: Annotated[
         Annotated[int, msgspec.Meta(ge=1024, le=2**26)] | None,
         about(
-            f"most rows that a worker buffers before it writes them; auto: {BLOCK_ROWS['rows']:,}, or "
-            f"{BLOCK_ROWS['tape']:,} on tape",
+            f"most rows that a worker buffers before it writes them; auto: {STEPS_BLOCK_ROWS:,}, or "
+            f"{TAPE_BLOCK_ROWS:,} on tape",
             why="2 MB a worker (rows wait as boards; 7 MB in lanes; 1 MB on tape), and any game fits: "
             "each move adds at least 2 to a sum of at most 16 x 32768",
             none="auto",
@@ -335,7 +336,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     @property
     def rows_buffered_max(self) -> int:
         """Return the most rows that a worker buffers: ``block_rows``, and at most a session's."""
-        return min(self.block_rows or BLOCK_ROWS[self.storage], self.rotate_steps)
+        usual = TAPE_BLOCK_ROWS if self.storage == TAPE else STEPS_BLOCK_ROWS
+        return min(self.block_rows or usual, self.rotate_steps)
 
     @property
     def worker_count(self) -> int:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int, counted, facts_table
-from tape2048.batches.fields import Batch, BatchOptions, check_options
+from tape2048.batches.batch import Batch, BatchOptions, check_options
 from tape2048.batches.stages import even_shares, stage_firsts
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal, unchecked_numbers
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048.batches.batch import LabelDtype
     from tape2048.batches.batches import Batches
-    from tape2048.batches.fields import LabelDtype
     from tape2048.batches.gatherer import Gatherer
     from tape2048.rows.buffers import Found, HeldLoad, RowBuffers
     from tape2048.rows.filters import Columns

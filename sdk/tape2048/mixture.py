@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.batches.fields import check_options
+from tape2048.batches.batch import check_options
 from tape2048.rows.splits import check_shares
 from tape2048.rows.view import tables_of
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
+    from tape2048.batches.batch import BatchOptions
     from tape2048.batches.batches import Batches
-    from tape2048.batches.fields import BatchOptions
 
 
 class Mixture:

@@ -31,17 +31,11 @@ from tests.sdk.tapes import TapeGames, games_on_tape, plain_npy
 from tape2048.errors import FieldError, FormatError, ManifestError
 from tape2048.formats.metadata import Metadata
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
-from tape2048.formats.session import (
-    ANCHOR_DTYPE,
-    RUN_DTYPE,
-    TAPE_DTYPE,
-    Manifest,
-    file_defects,
-    parse_manifest,
-)  # fmt: skip
+from tape2048.formats.session import RUN_DTYPE, Manifest, file_defects, parse_manifest
 from tape2048.maintenance.validation import TapeChecks
 from tape2048.session.directory import PLAIN_NAME
 from tape2048.session.run_table import from_run_table
+from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE
 from tape2048.tape.reader import Tape, check_anchor_rows, make_tape
 
 SPLIT = b"\n====\n"

@@ -10,15 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tape2048.errors import ConfigError
-from tape2048.formats.session import (
-    ACTION_STEP_DTYPE,
-    ANCHOR_DTYPE,
-    ANCHOR_ROWS,
-    SESSION_NAME,
-    TAPE_DTYPE,
-    step_dtype,
-)
+from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME, step_dtype
 from tape2048.settings.fields import CONFIG_BYTES_MAX, Origin, read_toml, settings_of
+from tape2048.tape.layout import ANCHOR_DTYPE, ANCHOR_ROWS, TAPE_DTYPE
 from tape2048_recorder import record_options as loading
 from tape2048_recorder.record_options import (
     LEASE_MAX,

@@ -8,13 +8,10 @@ from tape2048.formats.session import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     TAPE,
-    TAPE_DTYPE,
-    TAPE_HEADER_BYTES,
-    TAPE_NPY,
     session_header,
     step_dtype,
-    tape_header,
 )
+from tape2048.tape.layout import TAPE_DTYPE, TAPE_HEADER_BYTES, TAPE_NPY, tape_header
 
 if TYPE_CHECKING:
     import numpy as np

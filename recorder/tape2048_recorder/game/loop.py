@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE, WIN_BIT
+from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.game.rules import (
     MOVES_BEFORE_WIN,
     WON,
@@ -30,6 +30,7 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, store64
+from tape2048.tape.layout import WIN_BIT
 from tape2048_recorder.game.games_file import GamesFile
 from tape2048_recorder.game.player_api import NO_MOVE, choose
 from tape2048_recorder.game.rng import new_game, spawn, start

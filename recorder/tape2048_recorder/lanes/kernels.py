@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.formats.session import ACTION_STEP_DTYPE, WIN_BIT
+from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.game.rules import (
     MOVES_BEFORE_WIN,
     SLIDE,
@@ -34,6 +34,7 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit, store8
+from tape2048.tape.layout import WIN_BIT
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import store_row, store_run, tape_byte
 from tape2048_recorder.players.batch import METHODS, Sampling

@@ -33,18 +33,16 @@ from tape2048.errors import (
     TruncatedError,
     error_class,
 )
-from tape2048.formats.session import (
-    ANCHOR_ROWS,
-    ANCHORS_NPY,
-    BLOCK_DTYPE,
-    RUN_DTYPE,
-    TAPE_HEADER_BYTES,
-    TAPE_NPY,
-    FileEntry,
-    anchors_header,
-)
+from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
 from tape2048.io.reading import crc32c_combine
+from tape2048.tape.layout import (
+    ANCHOR_ROWS,
+    ANCHORS_NPY,
+    TAPE_HEADER_BYTES,
+    TAPE_NPY,
+    anchors_header,
+)
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
     JOURNAL,

@@ -44,8 +44,8 @@ import numpy as np
 
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int, facts_table
+from tape2048.batches.batch import Batch, BatchLayout, BatchOptions, BatchPool
 from tape2048.batches.columns import plan_fields
-from tape2048.batches.fields import Batch, BatchLayout, BatchOptions, BatchPool
 from tape2048.batches.gatherer import Gatherer, check_weights
 from tape2048.batches.order import Order, order_of
 from tape2048.batches.plan import NO_CAP, Cap

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tape2048.batches.batch import BatchLayout, check_fields
 from tape2048.batches.column_kernel import A_MOVE
-from tape2048.batches.fields import BatchLayout, check_fields
 from tape2048.batches.plan import ColumnEntries
 from tape2048.errors import ColumnError, CorpusError
-from tape2048.formats.fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS
 from tape2048.rows.row_map import address_of, line_of
 from tape2048.session.columns import COLUMN_DTYPES, ColumnInfo, Located, check_column_name
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.batches.fields import LabelDtype
+    from tape2048.batches.batch import LabelDtype
     from tape2048.rows.view import ViewTables
 
 #: The facts of columns that are equal in all sessions of a view.

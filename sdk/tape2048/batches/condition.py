@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.threads import map_ordered
+from tape2048.batches.batch import Batch, floats_of
 from tape2048.batches.columns import plan_fields
-from tape2048.batches.fields import Batch, floats_of
 from tape2048.batches.gatherer import Gatherer
 from tape2048.batches.order import Order
 from tape2048.errors import ConfigError
-from tape2048.formats.fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS
 from tape2048.rows.boards import no_bits
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ import numpy as np
 from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
+from tape2048.batches.batch import Outputs
 from tape2048.batches.column_kernel import (
     CHUNK,
     locate,
@@ -30,7 +31,6 @@ from tape2048.batches.column_kernel import (
     turn_of,
     write_columns,
 )
-from tape2048.batches.fields import Outputs
 from tape2048.batches.order import LISTED, SHUFFLED, OrderEntries
 from tape2048.batches.plan import PLAN_WORDS, read_plan
 from tape2048.batches.shuffle import fill_permuted

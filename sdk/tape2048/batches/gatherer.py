@@ -16,7 +16,7 @@ from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import (
+from tape2048.batches.batch import (
     Batch,
     BatchLayout,
     Outputs,
@@ -28,7 +28,7 @@ from tape2048.batches.fields import (
 from tape2048.batches.order import Order
 from tape2048.batches.plan import NO_CAP, Cap, Labels, Plan, Pool
 from tape2048.errors import CorpusError
-from tape2048.formats.fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS
 from tape2048.io.bulk_read import allocate
 from tape2048.io.reading import populate
 from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS, address_of

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048.batches.fields import words_of
+from tape2048.batches.batch import words_of
 from tape2048.batches.gatherer import CHUNK_SHIFT
 from tape2048.batches.order import Order
 from tape2048.batches.plan import Plan, Pool
@@ -36,7 +36,7 @@ from tape2048.errors import TapeError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.batches.fields import Batch
+    from tape2048.batches.batch import Batch
     from tape2048.batches.gatherer import Gatherer
 
 #: A corpus with fewer chunks per rank has smaller chunks than ``2**CHUNK_SHIFT`` rows, 1.8 MB, which a disk

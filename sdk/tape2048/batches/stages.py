@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.base.threads import map_ordered
-from tape2048.batches.fields import Batch, BatchLayout
+from tape2048.batches.batch import Batch, BatchLayout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

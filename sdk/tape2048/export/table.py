@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from tape2048.base.text import valid_text
-from tape2048.batches.fields import Batch
+from tape2048.batches.batch import Batch
 from tape2048.errors import ColumnError
 from tape2048.players import player_label
 from tape2048.rows.view import tables_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tape2048.formats.npy import rows_header
-from tape2048.formats.session import BLOCK_DTYPE, BLOCK_ROWS, ROWS, FileEntry
+from tape2048.formats.session import BLOCK_DTYPE, STEPS_BLOCK_ROWS, FileEntry
 from tape2048.io.durable import write_all
 from tape2048.io.reading import crc32c, crc32c_combine
 
@@ -34,7 +34,7 @@ class NpyWriter:
     """
 
     def __init__(
-        self, path: Path, dtype: np.dtype[Any], header_bytes: int, block_rows: int = BLOCK_ROWS[ROWS]
+        self, path: Path, dtype: np.dtype[Any], header_bytes: int, block_rows: int = STEPS_BLOCK_ROWS
     ) -> None:
         self._dtype, self._header_bytes, self._block_rows = dtype, header_bytes, block_rows
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -27,29 +27,7 @@ action     ``u1``   only with ``record_action``: 0 up, 1 down, 2 left, 3 right
 The rows of a run are contiguous and in step order. With ``sample_rate = N``, rows with ``step_idx % N == 0``
 are kept.
 
-A session **on tape** holds its games in 1.5 bytes a row, in two files instead of ``steps.npy``: one-
-dimensional, NumPy format 1.0, with headers of :data:`TAPE_HEADER_BYTES`.
-
-``tape.npy``: ``|u1``, shape ``(N,)``. Byte i is the decision of row i and the spawn after it:
-
-====  ==========================================================================
-bits  meaning
-====  ==========================================================================
-0-1   the move: 0 up, 1 down, 2 left, 3 right
-2-5   the cell of the spawned tile, row-major, 0 is the top left
-6     1 if the spawned tile is a 4, 0 if it is a 2
-7     1 if the move merges two tiles of 32768, which ends the game; else 0
-====  ==========================================================================
-
-Every step of a game is there: the last byte leads to its final board, on which no move is legal, or has bit 7
-set. No tile is spawned then, and bits 2 to 6 are 0. In a step without bit 7, two tiles of 32768 stay apart: a
-game recorded under rules 1, in which they do not merge, has the boards that were played.
-
-``anchors.npy``: ``<u8``, shape ``(ceil(N / K),)``. Entry c is the packed board of row ``c * K``, from which
-the rows after it are decoded. K is a power of two, ``anchor_rows`` in the manifest.
-
-The table ``runs`` then has the column ``start_board``, the packed board after the two first spawns (as a
-signed integer); ``session`` has ``storage = "tape"``; ``blocks`` cover ``tape.npy``.
+A session **on tape** has the files of :mod:`tape2048.tape.layout` instead of ``steps.npy``.
 
 ``metadata.db`` has the tables of :data:`SCHEMA` and of :data:`PACKED_SCHEMA`; ``manifest.json`` is
 :class:`Manifest`.
@@ -191,49 +169,14 @@ def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
     return rows_header(dtype, rows, STEPS_HEADER_BYTES)
 
 
-TAPE_NPY = "tape.npy"
-ANCHORS_NPY = "anchors.npy"
-
 #: The fact ``storage`` of a session on tape, and of a session with ``steps.npy``, which may also lack it.
 Storage: TypeAlias = Literal["tape", "rows"]
 TAPE: Storage = "tape"
 ROWS: Storage = "rows"
 
-#: Rows of a block by storage: of a written file, and of a worker's buffer unless ``block_rows`` is set.
-BLOCK_ROWS: dict[str, int] = {ROWS: 262_144, TAPE: 1_048_576}
-
-#: Rows between anchors: half a byte a row. Random rows are decoded 5.2 million a second; with 8 rows 7.2, at
-#: a byte a row, and with 32 rows 3.4.
-ANCHOR_ROWS = 16
-#: No tape has fewer anchors; any power of two up to it is read.
-ANCHOR_ROWS_MAX = 4096
-
-TAPE_HEADER_BYTES = 128
-
-TAPE_DTYPE = np.dtype("u1")
-ANCHOR_DTYPE = np.dtype("<u8")
-
-MOVE_BITS = 0x03
-WIN_BIT = 0x80
-
-#: No game has more steps: the tiles of 16 cells add up to at most 16 * 32768, and each spawn adds at least 2
-#: to the first two tiles. A game always fits into memory, even if a file claims otherwise.
-GAME_STEPS_MAX = (16 * 32768 - 4) // 2
-
-
-def tape_header(rows: int) -> bytes:
-    """Make the header of ``tape.npy``."""
-    return rows_header(TAPE_DTYPE, rows, TAPE_HEADER_BYTES)
-
-
-def anchors_header(rows: int, anchor_rows: int = ANCHOR_ROWS) -> bytes:
-    """Make the header of ``anchors.npy`` of a tape of ``rows`` rows."""
-    return rows_header(ANCHOR_DTYPE, anchor_count(rows, anchor_rows), TAPE_HEADER_BYTES)
-
-
-def anchor_count(rows: int, anchor_rows: int = ANCHOR_ROWS) -> int:
-    """Return the number of anchors of a tape."""
-    return -(-rows // anchor_rows)
+#: Rows of a block of ``steps.npy``, which share a checksum: of a written file, and of a worker's buffer
+#: unless ``block_rows`` is set.
+STEPS_BLOCK_ROWS = 262_144
 
 
 class _Versioned(Protocol):

@@ -29,7 +29,6 @@ from tape2048.formats.session import (
     SESSION_NAME,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
-    TAPE_NPY,
     FileEntry,
     session_header,
 )
@@ -39,6 +38,7 @@ from tape2048.maintenance.validation import BlockSums, check_draft
 from tape2048.session.columns import shared_columns
 from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
+from tape2048.tape.layout import TAPE_NPY
 from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
 

@@ -26,7 +26,7 @@ import msgspec
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import BusyError, NameTakenError, TapeError
-from tape2048.formats.session import ANCHORS_NPY, MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY, TAPE_NPY
+from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.io.durable import (
     fsync_dir,
     numbered,
@@ -39,6 +39,7 @@ from tape2048.io.durable import (
 )
 from tape2048.session.columns import column_files
 from tape2048.session.files import SessionFiles
+from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

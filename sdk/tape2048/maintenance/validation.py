@@ -30,21 +30,14 @@ from tape2048.errors import (
 )
 from tape2048.formats.metadata import Metadata, packed_defect
 from tape2048.formats.npy import NpyHeader, read_header
-from tape2048.formats.session import (
-    ANCHOR_DTYPE,
-    MANIFEST,
-    METADATA_DB,
-    SAMPLE_RATE_MAX,
-    STEP_DTYPES,
-    TAPE_DTYPE,
-    anchor_count,
-)
+from tape2048.formats.session import MANIFEST, METADATA_DB, SAMPLE_RATE_MAX, STEP_DTYPES
 from tape2048.io.reading import crc32c, open_regular, read_exactly
 from tape2048.session.columns import Columns, column_files, find_drafts
 from tape2048.session.directory import PLAIN_NAME, list_names
 from tape2048.session.files import SessionFiles
 from tape2048.session.foreign import Layout
 from tape2048.session.run_table import Owners, from_run_table
+from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE, anchor_count
 from tape2048.tape.reader import (
     Defect,
     anchor_error,

@@ -29,17 +29,7 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import (
-    ANCHOR_DTYPE,
-    ANCHOR_ROWS,
-    ANCHORS_NPY,
-    METADATA_DB,
-    RUN_DTYPE,
-    STEP_DTYPES,
-    STEPS_NPY,
-    TAPE_DTYPE,
-    TAPE_NPY,
-)
+from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, allocate, read_rows
 from tape2048.io.objects import DirectoryStore, is_url
 from tape2048.io.reading import open_regular, read_exactly, reading
@@ -49,6 +39,7 @@ from tape2048.session.directory import ROW_SOURCES, describe_place
 from tape2048.session.remote import CACHE_MAX_MB, SESSIONS, list_sessions
 from tape2048.session.remote_session import Hold, RemoteSession, open_remote
 from tape2048.session.session import Session, sessions
+from tape2048.tape.layout import ANCHOR_DTYPE, ANCHOR_ROWS, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -32,7 +32,7 @@ import numpy as np
 from tape2048.base.text import counted, pretty_json
 from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, FieldError, NameTakenError
 from tape2048.formats.npy import rows_header
-from tape2048.formats.session import STEPS_NPY, TAPE_NPY
+from tape2048.formats.session import STEPS_NPY
 from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
@@ -46,6 +46,7 @@ from tape2048.io.durable import (
 )
 from tape2048.io.reading import crc32c, crc32c_file, map_path, open_regular, read_path
 from tape2048.session.columns import COLUMN_DTYPES, Column, ColumnInfo, check_column_name, find_columns
+from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
-from tape2048.formats.fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS
 from tape2048.formats.npy import open_shards, peek_header, read_header
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import path_exists

@@ -72,7 +72,6 @@ from tape2048.formats.session import (
     SESSION_NAME,
     SHARD_NAME as SESSION_SHARD_NAME,
     STEP_DTYPES,
-    TAPE_NPY,
     file_defects,
     read_manifest_file,
 )
@@ -83,6 +82,7 @@ from tape2048.session import packdat
 from tape2048.session.dataset_runs import RunTable, read_runs_db
 from tape2048.session.directory import is_dataset, list_names
 from tape2048.session.foreign import ForeignRows
+from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

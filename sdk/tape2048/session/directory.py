@@ -21,11 +21,11 @@ from tape2048.formats.session import (
     SHARD_NAME,
     STEP_DTYPE,
     STEPS_NPY,
-    TAPE_NPY,
     FileEntry,
     Manifest,
 )
 from tape2048.io.reading import reading
+from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Collection

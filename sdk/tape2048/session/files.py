@@ -18,7 +18,6 @@ from tape2048.errors import (
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import Load, open_rows
 from tape2048.formats.session import (
-    ANCHORS_NPY,
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
@@ -26,7 +25,6 @@ from tape2048.formats.session import (
     SHARD_NAME,
     STEP_DTYPES,
     STEPS_NPY,
-    TAPE_NPY,
     Manifest,
     file_defects,
     read_manifest_file,
@@ -40,6 +38,7 @@ from tape2048.session.directory import (
     refuse_dataset,
 )
 from tape2048.session.foreign import ForeignRows, Layout, step_layout
+from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 from tape2048.tape.reader import Tape, open_tape
 
 if TYPE_CHECKING:

@@ -22,18 +22,13 @@ from tape2048.errors import EmptyCorpusError, ManifestError, SchemaError, Storag
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, read_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
-    ANCHOR_DTYPE,
-    ANCHORS_NPY,
     MANIFEST,
     METADATA_DB,
     STEP_DTYPE,
     STEP_DTYPES,
     STEPS_NPY,
-    TAPE_DTYPE,
-    TAPE_NPY,
     FileEntry,
     Manifest,
-    anchor_count,
 )
 from tape2048.io.durable import storage_errors
 from tape2048.io.objects import open_store
@@ -41,6 +36,13 @@ from tape2048.io.reading import Reserved, open_regular
 from tape2048.session.directory import as_unsigned
 from tape2048.session.remote import SESSIONS, Held, RemoteName, SessionCache, list_files
 from tape2048.session.session import Session
+from tape2048.tape.layout import (
+    ANCHOR_DTYPE,
+    ANCHORS_NPY,
+    TAPE_DTYPE,
+    TAPE_NPY,
+    anchor_count,
+)
 from tape2048.tape.reader import Tape, check_anchor_rows, tape_runs
 
 if TYPE_CHECKING:

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from tape2048.formats.session import (
-        ANCHOR_ROWS as ANCHOR_ROWS,
-        ANCHORS_NPY as ANCHORS_NPY,
-        TAPE_NPY as TAPE_NPY,
-    )
     from tape2048.tape.codec import (
         decode as decode,
         encode as encode,
         step_checked as step_checked,
         step_forward as step_forward,
+    )
+    from tape2048.tape.layout import (
+        ANCHOR_ROWS as ANCHOR_ROWS,
+        ANCHORS_NPY as ANCHORS_NPY,
+        TAPE_NPY as TAPE_NPY,
     )
     from tape2048.tape.reader import anchors_of as anchors_of, check_games as check_games
     from tape2048.tape.writer import TapeWriter as TapeWriter

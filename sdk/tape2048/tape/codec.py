@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.formats.session import WIN_BIT
 from tape2048.game.moves import is_start, spawn_between
 from tape2048.game.rules import (
     SLIDE_APART,
@@ -34,6 +33,7 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import HAS_PDEP, pdep, pext
+from tape2048.tape.layout import WIN_BIT
 
 U8 = np.uint8
 U64 = np.uint64

@@ -20,22 +20,18 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.formats.npy import Load, open_rows
-from tape2048.formats.session import (
+from tape2048.formats.session import MANIFEST, METADATA_DB, RULES_1, TAPE, Manifest
+from tape2048.tape.layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
     ANCHOR_ROWS_MAX,
     ANCHORS_NPY,
     GAME_STEPS_MAX,
-    MANIFEST,
-    METADATA_DB,
     MOVE_BITS,
-    RULES_1,
-    TAPE,
     TAPE_DTYPE,
     TAPE_HEADER_BYTES,
     TAPE_NPY,
     WIN_BIT,
-    Manifest,
     anchor_count,
 )
 

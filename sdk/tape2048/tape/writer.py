@@ -10,13 +10,12 @@ import numpy as np
 from tape2048.errors import ReplayError
 from tape2048.formats.metadata import finish_session
 from tape2048.formats.npy_writer import NpyWriter
-from tape2048.formats.session import (
+from tape2048.formats.session import RUN_DTYPE, TAPE
+from tape2048.tape.layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
     ANCHORS_NPY,
-    BLOCK_ROWS,
-    RUN_DTYPE,
-    TAPE,
+    TAPE_BLOCK_ROWS,
     TAPE_DTYPE,
     TAPE_HEADER_BYTES,
     TAPE_NPY,
@@ -60,7 +59,7 @@ class TapeWriter:
     def __enter__(self) -> Self:
         self._tape, self._anchors = (
             self._open.enter_context(
-                NpyWriter(self._directory / name, dtype, TAPE_HEADER_BYTES, BLOCK_ROWS[TAPE])
+                NpyWriter(self._directory / name, dtype, TAPE_HEADER_BYTES, TAPE_BLOCK_ROWS)
             )
             for name, dtype in ((TAPE_NPY, TAPE_DTYPE), (ANCHORS_NPY, ANCHOR_DTYPE))
         )

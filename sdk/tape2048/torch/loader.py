@@ -34,9 +34,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tape2048.base.text import as_int
 from tape2048.base.threads import Prefetcher
+from tape2048.batches.batch import BatchOptions, BatchPool, check_options
 from tape2048.batches.batches import Batches
 from tape2048.batches.columns import plan_fields
-from tape2048.batches.fields import BatchOptions, BatchPool, check_options
 from tape2048.corpus import Capped
 from tape2048.errors import ConfigError
 from tape2048.mixture import Mixture
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.batches.fields import Batch, LabelDtype
+    from tape2048.batches.batch import Batch, LabelDtype
     from tape2048.corpus import Corpus
 
 #: Tensors by field, of the fields' types. Unsigned integers of more than a byte become signed, with the same

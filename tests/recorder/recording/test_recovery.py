@@ -14,9 +14,9 @@ from tests.sdk.builders import raising
 
 from tape2048.base.findings import Finding, Report
 from tape2048.errors import StorageError
-from tape2048.formats.session import TAPE_NPY
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
+from tape2048.tape.layout import TAPE_NPY
 from tape2048_recorder.game.games_file import GamesFile
 from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.world import World

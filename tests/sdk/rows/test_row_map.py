@@ -9,7 +9,7 @@ from hypothesis import example, given, strategies as st
 
 from tape2048.base.guide import make_guide
 from tape2048.batches import gather_kernel
-from tape2048.batches.fields import Outputs
+from tape2048.batches.batch import Outputs
 from tape2048.batches.order import Order
 from tape2048.batches.plan import NO_CAP, PLAN_WORDS, Labels, Plan, read_plan
 from tape2048.jit.compiler import kernel

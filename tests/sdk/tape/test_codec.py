@@ -7,8 +7,9 @@ from numba import njit
 from tests import reference as ref
 
 from tape2048.errors import BookkeepingError, FieldError
-from tape2048.formats.session import GAME_STEPS_MAX, RUN_DTYPE
+from tape2048.formats.session import RUN_DTYPE
 from tape2048.tape import anchors_of, check_games, codec, decode, encode, step_checked, step_forward
+from tape2048.tape.layout import GAME_STEPS_MAX
 from tape2048.tape.reader import check_runs, game_pieces
 
 from ..tapes import TapeGames, games_on_tape

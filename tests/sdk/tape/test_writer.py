@@ -68,7 +68,7 @@ def test_the_golden_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block_rows", [1, 100, 1024, 1 << 20])
 def test_blocks_cover_the_tape(block_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_ROWS", block_rows)
+    monkeypatch.setattr(module, "TAPE_BLOCK_ROWS", block_rows)
     session = write(tmp_path / "s", at_once=2)
     content = (session / "tape.npy").read_bytes()[128:]
     blocks = read_metadata(session / "metadata.db").blocks

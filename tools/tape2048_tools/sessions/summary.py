@@ -21,7 +21,6 @@ from tape2048.formats.session import (
     SESSION_NAME,
     STEPS_NPY,
     TAPE,
-    TAPE_NPY,
     Manifest,
 )
 from tape2048.io.reading import reading
@@ -32,6 +31,7 @@ from tape2048.session.directory import MANIFEST_BYTES_MAX, refuse_dataset
 from tape2048.session.remote_session import RemoteSession
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.session import Session, sessions
+from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,7 @@ import numpy as np
 
 from tape2048.base.drawing import Drawing, boards_html
 from tape2048.base.text import counted, facts_table
-from tape2048.formats.fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS
 from tape2048.rows.row_map import address_of
 
 if TYPE_CHECKING:
