@@ -37,13 +37,14 @@ def test_a_player_and_a_command_are_added(tmp_path: Path) -> None:
     (player, row), played = recipe("Add a player")
     players = tmp_path / "recorder/tape2048_recorder/players"
     (players / "first.py").write_text(player)
-    insert(players / "registry.py", "    for kind in (\n", f"        {row.strip()},")
+    insert(players / "options.py", "    for kind in (\n", f"        {row.strip()},")
     (command, line), printed = recipe("Add a command")
     tools = tmp_path / "tools/tape2048_tools"
     (tools / "commands/sessions/best.py").write_text(command)
     insert(tools / "cli.py", '    "Look at recordings": {\n', f"        {line.strip()[1:-1]},")
 
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'recorder'}:{tmp_path / 'tools'}"}
+    roots = (tmp_path / "recorder", tmp_path / "tools", CHECKOUT / "sdk")
+    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, roots))}
     for text in [*played, *printed]:
         words = [str(Path(sys.executable).parent / "tape2048"), *shlex.split(text)[1:]]
         done = subprocess.run(
