@@ -206,6 +206,10 @@ def test_a_session_on_tape_may_be_removed(own: Path) -> None:
     (own / "notes.txt").touch()
     assert "notes.txt" in str(explain_refusal(own))
     (own / "notes.txt").unlink()
+    link = own.with_name(f"{own.name}-2")
+    link.symlink_to(own)
+    assert explain_refusal(link) == "it is a link or a file"
+    link.unlink()
     for name, said in (("tape.npy", "steps.npy"), ("anchors.npy", "anchors.npy"), ("metadata.db",) * 2):
         copy = Path(shutil.copytree(own, own.parent / "copies" / NAME))
         (copy / name).unlink()
