@@ -1,8 +1,9 @@
-"""Every benchmark runs, at its smallest size."""
+"""Every benchmark runs at its smallest size; ``pytest tests/bench --benchmark-only`` shows the times."""
 
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,13 @@ NEEDS = {"critic": "safetensors", "torch_loader": "torch", "viewer": "playwright
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_at_its_smallest_size(name: str, tmp_path: Path) -> None:
+def test_runs_at_its_smallest_size(name: str, tmp_path: Path, benchmark: Any) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     if (name == "viewer" and shutil.which("chromium") is None) or (name == "datasets" and not load_floor()):
         pytest.skip("no chromium, or no C compiler")
-    benchmark = benchmark_of(name)
-    figures = benchmark.run(tmp_path, **benchmark.smallest)
+    measured = benchmark_of(name)
+    figures = benchmark.pedantic(measured.run, (tmp_path,), measured.smallest, rounds=1)
     assert figures
     assert len({(figure.group, figure.name) for figure in figures}) == len(figures)
     assert all(math.isfinite(figure.value) for figure in figures)
