@@ -12,7 +12,7 @@ from set_targets import PACKDAT
 from tests.mutants import Mutant, planted
 
 from tape2048.datasets.packdat import DataPack
-from tape2048.errors import TruncatedError
+from tape2048.errors import FormatError, TruncatedError
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,6 @@ STEPS = f"{FILE}:check_steps"
 
 PLANTED = {
     "version": (f"{FILE}:read_header", "if version != VERSION:", "if version > 200:"),
-    "offset": (f"{FILE}:read_header", "metadata_offset != HEADER_BYTES + ROW_BYTES * steps", "False"),
     "trailing bytes": (f"{FILE}:parse_runs", "if at != len(content):", "if False:"),
     "engine length": (f"{FILE}:parse_runs", "except struct.error as error:", "except KeyError as error:"),
     "runs that do not tile": (f"{TABLE}:RunTable.check_tiles", "if wrong.size:", "if False:"),
@@ -31,8 +30,8 @@ PLANTED = {
 
 #: Checks whose absence lets through what encodes to the same bytes: the check, where a file lies, and how.
 SILENT = {
-    "another run's rows": (STEPS, '"run_id"] != np.repeat(runs["id"], counts)', '"run_id"] > 9', 36, b"\x01"),
-    "steps out of order": (STEPS, '"index_in_run"] != numbers', '"index_in_run"] > 99', 40, b"\x01"),
+    "another run's rows": (STEPS, '"run_id"] != np.repeat(runs["id"], counts)', '"run_id"] > 9', 68, b"\x01"),
+    "steps out of order": (STEPS, '"index_in_run"] != numbers', '"index_in_run"] > 99', 72, b"\x03"),
     "a move of 4": (STEPS, '"move_dir"] > 3', '"move_dir"] > 255', 44, b"\x04"),
     "a mask of 16": (STEPS, '"ev_mask"] > 15', '"ev_mask"] > 255', 45, b"\x10"),
     "elapsed": (
@@ -66,7 +65,7 @@ def test_a_field_that_lies_is_refused_by_its_own_check(name: str) -> None:
         assert harness.judge(PACKDAT, lie) == "ok"
 
 
-def test_length_is_checked_before_allocation(tmp_path: Path) -> None:
+def test_a_length_that_lies_allocates_nothing(tmp_path: Path) -> None:
     data = bytearray(PACKDAT.seeds[0])
     steps = 2**40  # 32 TiB
     data[12:28] = steps.to_bytes(8, "little") + (28 + 32 * steps).to_bytes(8, "little")
@@ -77,6 +76,6 @@ def test_length_is_checked_before_allocation(tmp_path: Path) -> None:
     with (
         planted(Mutant(f"{FILE}:read_header", "if size < needed:", "if size < 28:")),
         harness.capped_memory(),
-        pytest.raises(MemoryError),
+        pytest.raises(FormatError),
     ):
         DataPack.load(path)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus
 from tape2048.datasets import Dataset
+from tape2048.errors import EmptyCorpusError
 
 from .builders import SEED_SCHEMA, Game, Spec, signed, write_database, write_foreign
 from .corpora import move_between
@@ -105,6 +106,7 @@ class Made:
 
     def __init__(self, root: Path) -> None:
         self.games = [games_on_tape(*seeds) for seeds in GROUPS]
+        self.rows, self.values = list(map(as_rows, self.games)), list(map(values_of, self.games))
         self.paths: dict[tuple[str, int], Path] = {}
         self.moves: list[NDArray[np.uint8]] = []
         self.legal: list[NDArray[np.uint8]] = []
@@ -112,7 +114,7 @@ class Made:
             (root / str(number)).mkdir()
             for storage in STORAGES:
                 self.paths[storage, number] = write(root / str(number), storage, games)
-            rows = as_rows(games)
+            rows = self.rows[number]
             told = np.full(len(rows), 255, np.uint8)  # the last row's next board is not recorded
             for i in range(len(rows) - 1):
                 if rows["run_id"][i] == rows["run_id"][i + 1]:
@@ -127,7 +129,7 @@ class Made:
         parts: list[dict[str, NDArray[Any]]] = []
         runs = 0
         for storage, number in picked:
-            games, rows = self.games[number], as_rows(self.games[number])
+            games, rows = self.games[number], self.rows[number]
             of_run = np.repeat(np.arange(len(games.runs)), games.runs["rows"])
             run = games.runs[of_run]
             part = {name: run[name] for name in ("seed", "steps", "max_score", "highest_tile")}
@@ -136,7 +138,9 @@ class Made:
             part["move"] = games.moves if storage in WITH_MOVE else self.moves[number]
             part["legal"] = self.legal[number]
             part["turns"] = np.full(len(rows), storage == "others")
-            part["ev_values"], part["board"], part["run"] = values_of(games), games.boards, of_run + runs
+            part["told"] = np.full(len(rows), storage not in {"others", "pack"})  # whether the player is
+            part["ev_values"], part["board"] = self.values[number], games.boards
+            part["run"] = of_run + runs
             parts.append(part)
             runs += len(games.runs)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -205,10 +209,16 @@ class View:
             case _:
                 if len(np.unique(source.runs["seed"][source.row_counts > 0])) < 6:
                     return source
-                parts = source.split(a=0.5, b=0.5)
+                try:
+                    parts = source.split(a=0.5, b=0.5)
+                except EmptyCorpusError:  # of a half: all are on one side
+                    return source
                 assert sum(map(len, parts.values())) == len(source)
-                assert not {*parts["a"].runs["seed"].tolist()} & {*parts["b"].runs["seed"].tolist()}
-                self.of_runs = self.of_runs & np.isin(self.rows["seed"], parts["b"].runs["seed"])
+                ids = [one.runs["session"] * 10**6 + one.runs["id"] for one in (source, parts["b"])]
+                self._keep_runs(np.isin(*ids))
+                rest = before[0] & ~self.of_runs
+                identity = self.rows["seed"] * np.uint64(2) + self.rows["told"]
+                assert not {*identity[self.of_runs].tolist()} & {*identity[rest].tolist()}
                 narrow = lambda: parts["b"]  # noqa: E731
         if not self.mask().any():
             self.of_runs, self.selected, self.phase = before
