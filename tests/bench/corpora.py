@@ -8,6 +8,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from tape2048.formats.metadata import write_metadata
+from tape2048.formats.npy import rows_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     FORMAT_VERSION,
@@ -15,10 +16,10 @@ from tape2048.formats.session import (
     METADATA_DB,
     RUN_DTYPE,
     STEP_DTYPE,
+    STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
     Manifest,
-    session_header,
 )  # fmt: skip
 
 #: Rows of a session and of a game, about as long as the default recorder and a strong player make them.
@@ -44,7 +45,7 @@ def _make_session(directory: Path, number: int, rows: int, game_rows: int) -> No
     steps["run_id"] = np.repeat(ids, counts)
     steps["step_idx"] = np.arange(rows) - np.repeat(np.cumsum(counts) - counts, counts)
     steps["exps"] = _boards(rng, rows)
-    files = {STEPS_NPY: session_header(STEP_DTYPE, rows) + steps.tobytes()}
+    files = {STEPS_NPY: rows_header(STEP_DTYPE, rows, STEPS_HEADER_BYTES) + steps.tobytes()}
     tiles = 1 << rng.integers(11, 16, len(counts))
     runs = np.zeros(len(counts), RUN_DTYPE)
     runs["id"], runs["seed"] = ids, rng.integers(0, 2**63, len(counts))

@@ -14,16 +14,16 @@ from tape2048 import Corpus, errors
 from tape2048.batches import FIELDS
 from tape2048.export.write import export
 from tape2048.formats.metadata import write_metadata
+from tape2048.formats.npy import rows_header
 from tape2048.formats.session import BLOCK_DTYPE, FORMAT_VERSION, RUN_DTYPE, FileEntry, Manifest
 from tape2048.game.rules import boards_to_exps
 from tape2048.rows import buffers as tapes_module
 from tape2048.rows.view import tables_of
 from tape2048.tape import TapeWriter
-from tape2048.tape.layout import anchors_header, tape_header
 
 from .builders import embed
 from .row_source_contract import Sample, boards_of, check_contract
-from .tapes import TapeGames, facts_of, games_on_tape, write_rows
+from .tapes import TapeGames, facts_of, games_on_tape, plain_npy, write_rows
 
 Storage = Literal["rows", "tape"]
 
@@ -105,7 +105,7 @@ def test_other_distances_of_anchors(tmp_path: Path, anchor_rows: int, load: Any)
     games = games_on_tape(*range(30))
     session = write(tmp_path / NAMES[0], games, "tape")
     anchors = games.boards[::anchor_rows]
-    files = {"anchors.npy": anchors_header(len(games.tape), anchor_rows) + anchors.tobytes()}
+    files = {"anchors.npy": plain_npy("<u8", anchors)}
     (session / "anchors.npy").write_bytes(files["anchors.npy"])
     manifest = json.loads((session / "manifest.json").read_text())
     manifest["anchor_rows"] = anchor_rows
@@ -237,11 +237,11 @@ def test_any_bytes_are_safe(tmp_path: Path, load: Any) -> None:
     games = games_on_tape(*range(10))
     session = write(tmp_path / NAMES[0], games, "tape")
     rng = np.random.default_rng(5)
-    (session / "tape.npy").write_bytes(tape_header(len(games.tape)) + rng.bytes(len(games.tape)))
+    (session / "tape.npy").write_bytes(plain_npy("|u1", np.frombuffer(rng.bytes(len(games.tape)), np.uint8)))
     anchors = rng.integers(0, 2**64, len(games.boards[::16]), np.uint64)
     at = games.runs["first_row"][games.runs["first_row"] % 16 == 0] // 16  # which opening compares
     anchors[at] = games.boards[::16][at]
-    (session / "anchors.npy").write_bytes(anchors_header(len(games.tape)) + anchors.tobytes())
+    (session / "anchors.npy").write_bytes(plain_npy("<u8", anchors))
     if load == "packed":
         with pytest.raises(errors.FormatError):
             Corpus.open(tmp_path, load=load)
@@ -274,8 +274,8 @@ def test_more_rows_than_32_bits_count(tmp_path: Path) -> None:
     session = tmp_path / NAMES[0]
     session.mkdir()
     for name, header, place, data in (
-        ("tape.npy", tape_header(rows), before, games.tape),
-        ("anchors.npy", anchors_header(rows), -(-before // 16) * 8, anchors),
+        ("tape.npy", rows_header(np.dtype("u1"), rows, 128), before, games.tape),
+        ("anchors.npy", rows_header(np.dtype("<u8"), -(-rows // 16), 128), -(-before // 16) * 8, anchors),
     ):
         with (session / name).open("wb") as file:
             file.write(header)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tape2048.formats.npy import rows_header
 from tape2048.formats.session import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     TAPE,
-    session_header,
     step_dtype,
 )
-from tape2048.tape.layout import TAPE_DTYPE, TAPE_HEADER_BYTES, TAPE_NPY, tape_header
+from tape2048.tape.layout import TAPE_DTYPE, TAPE_HEADER_BYTES, TAPE_NPY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,4 +47,4 @@ class GamesFile(NamedTuple):
 
     def header(self, rows: int) -> bytes:
         """Make the header of a file of this many rows."""
-        return tape_header(rows) if self.is_tape else session_header(self.dtype, rows)
+        return rows_header(self.dtype, rows, self.header_bytes)

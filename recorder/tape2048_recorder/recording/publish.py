@@ -33,15 +33,17 @@ from tape2048.errors import (
     TruncatedError,
     error_class,
 )
+from tape2048.formats.npy import rows_header
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
 from tape2048.io.reading import crc32c_combine
 from tape2048.tape.layout import (
+    ANCHOR_DTYPE,
     ANCHOR_ROWS,
     ANCHORS_NPY,
     TAPE_HEADER_BYTES,
     TAPE_NPY,
-    anchors_header,
+    anchor_count,
 )
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
@@ -376,7 +378,7 @@ def decode_games(
     if not np.array_equal(runs["first_row"], ends - runs["rows"]):
         raise BookkeepingError("its runs do not lie one after the other", path=path)
     starts = start_boards(np.ascontiguousarray(runs["seed"]))
-    header = anchors_header(int(ends[-1]))
+    header = rows_header(ANCHOR_DTYPE, anchor_count(int(ends[-1])), TAPE_HEADER_BYTES)
     checksum, size = crc32c(header), len(header)
     boards = np.empty(_PIECE_ROWS, np.uint64)
     files = world.files

@@ -139,15 +139,6 @@ class RunSource:
         return map_ordered(job, self._groups(), workers)
 
 
-class SessionReading(NamedTuple):
-    """How runs of sessions are read: the arguments of :func:`open_source`."""
-
-    replayer: Replayer | None = None
-    lossy: bool = False
-    final_boards: bool = True
-    values: bool = True
-
-
 def open_source(
     path: str | os.PathLike[str],
     replayer: Replayer | None = None,
@@ -185,7 +176,8 @@ def open_source(
     where = Path(path)
     kind = kind_of(where)
     read = load_function(FORMATS[_FORMATS.get(kind, kind)].reader)
-    source: RunSource = read(where, kind, SessionReading(replayer, lossy, final_boards, values))
+    how = {"replayer": replayer, "lossy": lossy, "final_boards": final_boards, "values": values}
+    source: RunSource = read(where, kind, **how)
     return source
 
 
@@ -229,7 +221,7 @@ def _numbered(
     return RunSource(path, kind, count, groups, read)
 
 
-def read_files(path: Path, kind: str, _: SessionReading) -> RunSource:
+def read_files(path: Path, kind: str, **_: object) -> RunSource:
     """Open a run's file, or a directory of them."""
     files = [path] if kind == "run" else find_run_files(path)
 
@@ -239,7 +231,7 @@ def read_files(path: Path, kind: str, _: SessionReading) -> RunSource:
     return _numbered(path, kind, len(files), lambda i: str(files[i]), read)
 
 
-def read_lines(path: Path, kind: str, _: SessionReading) -> RunSource:
+def read_lines(path: Path, kind: str, **_: object) -> RunSource:
     """Open JSON lines with a run in each."""
 
     def groups() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
@@ -250,13 +242,13 @@ def read_lines(path: Path, kind: str, _: SessionReading) -> RunSource:
     return RunSource(path, kind, count, groups, lambda line: (jsonl.parse_line(line[1], path, line[0]),))
 
 
-def read_parquet(path: Path, kind: str, _: SessionReading) -> RunSource:
+def read_parquet(path: Path, kind: str, **_: object) -> RunSource:
     """Open Parquet with a run in each row."""
     count, groups = parquet.count_rows(path), functools.partial(parquet.row_groups, path)
     return RunSource(path, kind, count, groups, lambda row: (parquet.parse_row(row, path),))
 
 
-def read_pack(path: Path, kind: str, _: SessionReading) -> RunSource:
+def read_pack(path: Path, kind: str, **_: object) -> RunSource:
     """Open a pack."""
     from tape2048.packs.reader import PackReader
 
@@ -264,7 +256,7 @@ def read_pack(path: Path, kind: str, _: SessionReading) -> RunSource:
     return _numbered(path, kind, len(pack), lambda i: f"{path}: entry {i}", lambda i: (pack[i],))
 
 
-def read_rows(path: Path, kind: str, _: SessionReading) -> RunSource:
+def read_rows(path: Path, kind: str, **_: object) -> RunSource:
     """Open a pack.dat or a data set."""
     from tape2048.datasets.dataset import Dataset
     from tape2048.datasets.packdat import DataPack
@@ -274,17 +266,19 @@ def read_rows(path: Path, kind: str, _: SessionReading) -> RunSource:
     return _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
 
 
-def read_sessions(path: Path, kind: str, how: SessionReading) -> RunSource:
-    """Open a session, or a directory of sessions."""
+def read_sessions(
+    path: Path, kind: str, *, replayer: Replayer | None, lossy: bool, final_boards: bool, values: bool
+) -> RunSource:
+    """Open a session, or a directory of sessions; the options are those of :func:`open_source`."""
     from tape2048.conversion.session_runs import move_values, session_run, with_values
     from tape2048.session.session import Session, sessions
 
     paths = [path] if kind == "session" else sessions(path)
     if not paths:
         raise NotASessionError("no sessions", path=path)
-    plays = [_play_of(one, how) for one in paths]  # before any row is read
+    plays = [_play_of(one, replayer, lossy=lossy) for one in paths]  # before any row is read
     opened = [Session.open(one) for one in paths]
-    columns = [move_values(one) if how.values else None for one in opened]
+    columns = [move_values(one) if values else None for one in opened]
     ends = list(itertools.accumulate(len(one.runs) for one in opened))
 
     def at(i: int) -> tuple[int, int]:
@@ -297,12 +291,12 @@ def read_sessions(path: Path, kind: str, how: SessionReading) -> RunSource:
 
     def read(i: int) -> RunFacts:
         number, ordinal = at(i)
-        session, values = opened[number], columns[number]
+        session, column = opened[number], columns[number]
         run, certain, lost = session_run(
-            session, ordinal, plays[number], lossy=how.lossy, final_board=how.final_boards
+            session, ordinal, plays[number], lossy=lossy, final_board=final_boards
         )
-        if values is not None:
-            run = with_values(run, session, ordinal, values)
+        if column is not None:
+            run = with_values(run, session, ordinal, column)
         return run, certain, 0, lost, int(session.runs["id"][ordinal])
 
     source = _numbered(path, kind, ends[-1], name, read)
@@ -310,7 +304,7 @@ def read_sessions(path: Path, kind: str, how: SessionReading) -> RunSource:
     return dataclasses.replace(source, columns=tuple(names))
 
 
-def _play_of(path: Path, how: SessionReading) -> Play | None:
+def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | None:
     """Return the function that plays a session's games again; None without a replayable player, and on tape.
 
     Raises MaintenanceError if the player is needed for moves and ``lossy`` is not set, and ReplayError if it
@@ -324,7 +318,7 @@ def _play_of(path: Path, how: SessionReading) -> Play | None:
     if files.on_tape:
         return None  # which holds every move and the final boards
     facts = read_facts(directory / METADATA_DB)
-    play, why = player_of(how.replayer, directory, facts)
+    play, why = player_of(replayer, directory, facts)
     if play is not None:
         return play
     rate = facts.get("sample_rate", 1)
@@ -334,7 +328,7 @@ def _play_of(path: Path, how: SessionReading) -> Play | None:
             path=directory,
             hint="export and Session read its rows; for whole games, record with sample_rate = 1",
         )
-    if not files.layout.move and not how.lossy:
+    if not files.layout.move and not lossy:
         raise MaintenanceError(
             f"its moves were not recorded, and its games cannot be replayed: {why}",
             path=directory,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tape2048.export.table import ExportColumn, ExportTable, TableName, make_table
+from tape2048.export.table import ExportTable, TableName, make_table
 from tape2048.runs.parquet import pyarrow
 
 if TYPE_CHECKING:
@@ -67,7 +67,15 @@ def record_batches(
 
 def _schema(table: ExportTable) -> pa.Schema:
     pa, _ = pyarrow()
-    return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in table.columns])
+    fields = []
+    for column in table.columns:
+        kind = pa.from_numpy_dtype(column.dtype)
+        if column.words is not None:
+            kind = pa.dictionary(pa.int32(), pa.string())
+        elif column.width is not None:
+            kind = pa.list_(kind, column.width)
+        fields.append(pa.field(column.name, kind, nullable=False))
+    return pa.schema(fields)
 
 
 def write_arrow(
@@ -96,14 +104,6 @@ def _batches(table: ExportTable, records: int) -> Iterator[tuple[pa.RecordBatch,
         arrays = [_arrow_array(array, words) for array, words in zip(values, dictionaries, strict=True)]
         done += len(values[0])
         yield pa.RecordBatch.from_arrays(arrays, schema=fields), done
-
-
-def _arrow_type(column: ExportColumn) -> pa.DataType:
-    pa, _ = pyarrow()
-    if column.words is not None:
-        return pa.dictionary(pa.int32(), pa.string())
-    scalar = pa.from_numpy_dtype(column.dtype)
-    return scalar if column.width is None else pa.list_(scalar, column.width)
 
 
 def _arrow_array(values: NDArray[Any], dictionary: pa.Array | None) -> pa.Array:

@@ -39,13 +39,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from tape2048.errors import ManifestError, StorageError, TruncatedError
-from tape2048.formats.npy import rows_header
 from tape2048.io.reading import open_regular
 
 FORMAT_VERSION = 1
@@ -162,11 +161,6 @@ def step_dtype(*, record_action: bool) -> np.dtype[np.void]:
         ('run_id', 'step_idx', 'exps', 'action')
     """
     return ACTION_STEP_DTYPE if record_action else STEP_DTYPE
-
-
-def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
-    """Make the header of a session's ``steps.npy``, ``STEPS_HEADER_BYTES`` long."""
-    return rows_header(dtype, rows, STEPS_HEADER_BYTES)
 
 
 #: The fact ``storage`` of a session on tape, and of a session with ``steps.npy``, which may also lack it.

@@ -13,7 +13,6 @@ three times the CPU time and two thirds of the speed.
 
 from __future__ import annotations
 
-import abc
 import bisect
 import contextlib
 import itertools
@@ -87,20 +86,40 @@ def read_into(
 
     Arguments and errors are as for :func:`read_rows`.
     """
-    with Reading(into, parts, threads=threads) as under_way:
-        under_way.finish(progress)
+
+    def read_step(fd: int, part: Stretch, begin: int) -> None:
+        step = into[begin : begin + part.bytes]
+        for at in range(0, len(step), READ_BYTES):
+            read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
+
+    with Reader(parts, read_step, threads=threads) as reader:
+        reader.finish(progress)
 
 
-class Reader(abc.ABC):
+class Reader:
     """A read of byte ranges by threads, which start at once; :meth:`finish` waits for all of them.
 
     Leaving its context cancels what is left, and waits for the reads in flight.
+
+    Args:
+        parts: the byte ranges.
+        read_step: reads a part of one file, of whole units, in any thread; called with the open file, the
+            part, and the number of its first byte among all bytes.
+        threads: number of threads.
+        unit: bytes that are read together.
     """
 
-    def __init__(self, parts: Sequence[Stretch], *, threads: int = THREADS, unit: int = 1) -> None:
-        """Start. A subclass sets what :meth:`_read_step` needs before."""
+    def __init__(
+        self,
+        parts: Sequence[Stretch],
+        read_step: Callable[[int, Stretch, int], object],
+        *,
+        threads: int = THREADS,
+        unit: int = 1,
+    ) -> None:
         if threads < 1:
             raise ValueError(f"threads={threads}; expected at least 1")
+        self._read_step = read_step
         self._step_bytes = STEP_BYTES // unit * unit
         lanes = max(1, min(threads, sum(part.bytes for part in parts) // _LANE_BYTES_MIN))
         self._stop = threading.Event()
@@ -142,29 +161,12 @@ class Reader(abc.ABC):
                 self._read_step(fd, part._replace(offset=part.offset + done, bytes=size), begin + done)
                 self._steps.put(size)
 
-    @abc.abstractmethod
-    def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
-        """Read a part of one file, whose first byte is number ``begin`` of all; called in any thread."""
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._pool.shutdown()
-
-
-class Reading(Reader):
-    """A read into an array."""
-
-    def __init__(self, into: NDArray[np.uint8], parts: Sequence[Stretch], *, threads: int = THREADS) -> None:
-        self._into = into
-        super().__init__(parts, threads=threads)
-
-    def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
-        step = self._into[begin : begin + part.bytes]
-        for at in range(0, len(step), READ_BYTES):
-            read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
 
 
 def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk') -> NDArray[np.uint8]:

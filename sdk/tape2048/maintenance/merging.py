@@ -22,6 +22,7 @@ import numpy as np
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ChecksumError, MaintenanceError
 from tape2048.formats.metadata import finish_session
+from tape2048.formats.npy import rows_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     METADATA_DB,
@@ -30,7 +31,6 @@ from tape2048.formats.session import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
-    session_header,
 )
 from tape2048.io.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import crc32c, crc32c_combine, open_regular, read_exactly
@@ -284,7 +284,7 @@ def _write_rows(
     *,
     renumbered: bool,
 ) -> int:
-    header = session_header(parts[0].dtype, facts["rows"])
+    header = rows_header(parts[0].dtype, facts["rows"], STEPS_HEADER_BYTES)
     row_bytes = parts[0].dtype.itemsize
     checksum, rows = crc32c(header), 0
     blocks: list[tuple[int, int, int]] = []

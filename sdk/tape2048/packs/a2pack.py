@@ -31,10 +31,10 @@ Other writers leave the object out. In older packs the block is a JSON object al
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import struct
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -58,8 +58,6 @@ from tape2048.runs.run import Run, RunMeta, check_rules
 from tape2048.tape.layout import GAME_STEPS_MAX
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy.typing import NDArray
 
 
@@ -476,16 +474,12 @@ class PackWriter:
         self._fd = self._file.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            try:
-                self._finish()
-            except BaseException:
-                self._file.__exit__(*sys.exc_info())
-                raise
-        self._file.__exit__(kind, error, traceback)
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.push(self._file)
+            if error is not None:
+                raise error
+            self._finish()
 
     def __len__(self) -> int:
         """Entries so far."""

@@ -111,32 +111,22 @@ def read_boards(
     """
     check_lengths(parts)
     boards = allocate(sum(part.bytes for part in parts) // row_bytes * BOARD_BYTES).view(np.uint64)
-    with _PackingReader(boards, parts, row_bytes, threads) as reader:
+    piece_rows, scratch = READ_BYTES // row_bytes, threading.local()
+
+    def read_step(fd: int, part: Stretch, begin: int) -> None:
+        if not hasattr(scratch, "rows"):
+            scratch.rows = np.empty((piece_rows, row_bytes), np.uint8)
+        for first in range(0, part.bytes // row_bytes, piece_rows):
+            rows = scratch.rows[: min(piece_rows, part.bytes // row_bytes - first)]
+            offset = part.offset + first * row_bytes
+            read_exactly(fd, rows.reshape(-1), offset, part.path)
+            at = begin // row_bytes + first
+            pack_rows(rows, boards[at : at + len(rows)], part.path, offset)
+
+    with Reader(parts, read_step, threads=threads, unit=row_bytes) as reader:
         reader.finish(progress)
     boards.flags.writeable = False
     return boards
-
-
-class _PackingReader(Reader):
-    def __init__(
-        self, boards: NDArray[np.uint64], parts: Sequence[Stretch], row_bytes: int, threads: int
-    ) -> None:
-        self._boards = boards
-        self._row_bytes = row_bytes
-        self._scratch = threading.local()
-        super().__init__(parts, threads=threads, unit=row_bytes)
-
-    def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
-        size = self._row_bytes
-        piece_rows = READ_BYTES // size
-        if not hasattr(self._scratch, "rows"):
-            self._scratch.rows = np.empty((piece_rows, size), np.uint8)
-        for first in range(0, part.bytes // size, piece_rows):
-            rows = self._scratch.rows[: min(piece_rows, part.bytes // size - first)]
-            offset = part.offset + first * size
-            read_exactly(fd, rows.reshape(-1), offset, part.path)
-            at = begin // size + first
-            pack_rows(rows, self._boards[at : at + len(rows)], part.path, offset)
 
 
 #: Words of a segment's entry: addresses of its game's first byte (0: not on tape) and of the end of its last

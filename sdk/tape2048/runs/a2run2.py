@@ -22,11 +22,10 @@ encodes to the same bytes.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -149,7 +148,8 @@ class RunV2(Run):
             FieldError: ``steps`` is not the length of the list, ``elapsed_s`` is not finite, or the
                 engine is not UTF-8.
         """
-        kernels = _kernels()
+        from tape2048.runs import a2run2_codec as kernels
+
         given = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         array = np.ascontiguousarray(given).view()
         array.flags.writeable = False  # numba compiles a kernel for each type of array: one is enough
@@ -207,7 +207,8 @@ class RunV2(Run):
         Raises:
             FieldError: a value does not fit its field, or a move is above 3.
         """
-        kernels = _kernels()
+        from tape2048.runs import a2run2_codec as kernels
+
         check_meta(self.meta)
         if len(self) and int(self.moves.max()) > 3:
             raise FieldError(f"a move is {self.moves.max()}; expected 0 to 3")
@@ -289,13 +290,6 @@ def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[
     scaled = np.where(spread[:, None] == 0, np.float32(0.5), scaled)
     scaled = np.where(count[:, None] == 1, VALUE_MAX, scaled)
     return np.where(mask, np.minimum(scaled, VALUE_MAX), np.float32(0)).astype(np.float32, copy=False)
-
-
-@functools.cache
-def _kernels() -> Any:
-    from tape2048.runs import a2run2_codec
-
-    return a2run2_codec
 
 
 @dataclasses.dataclass
@@ -382,7 +376,8 @@ def varint(value: int) -> bytes:
 def _step_error(
     status: int, data: NDArray[np.uint8], at: int, path: str | os.PathLike[str] | None
 ) -> FieldError | TruncatedError:
-    kernels = _kernels()
+    from tape2048.runs import a2run2_codec as kernels
+
     if status == kernels.SHORT:
         return TruncatedError("the bytes end within a step", path=path, offset=len(data))
     found = int(data[at])

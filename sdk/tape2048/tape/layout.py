@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tape2048.formats.npy import rows_header
-
 TAPE_NPY = "tape.npy"
 ANCHORS_NPY = "anchors.npy"
 
@@ -54,16 +52,6 @@ WIN_BIT = 0x80
 #: No game has more steps: the tiles of 16 cells add up to at most 16 * 32768, and each spawn adds at least 2
 #: to the first two tiles. A game always fits into memory, even if a file claims otherwise.
 GAME_STEPS_MAX = (16 * 32768 - 4) // 2
-
-
-def tape_header(rows: int) -> bytes:
-    """Make the header of ``tape.npy``."""
-    return rows_header(TAPE_DTYPE, rows, TAPE_HEADER_BYTES)
-
-
-def anchors_header(rows: int, anchor_rows: int = ANCHOR_ROWS) -> bytes:
-    """Make the header of ``anchors.npy`` of a tape of ``rows`` rows."""
-    return rows_header(ANCHOR_DTYPE, anchor_count(rows, anchor_rows), TAPE_HEADER_BYTES)
 
 
 def anchor_count(rows: int, anchor_rows: int = ANCHOR_ROWS) -> int:

@@ -12,8 +12,8 @@ from hypothesis import example, given, strategies as st
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NpyError, StorageError, TruncatedError
 from tape2048.formats import npy
-from tape2048.formats.npy import open_rows, open_shards, parse_header
-from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, session_header
+from tape2048.formats.npy import open_rows, open_shards, parse_header, rows_header
+from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 
 from ..builders import Spec, header_bytes, memory_below, npy_bytes, rows_of
 
@@ -29,6 +29,10 @@ LOADS = ("mmap", "ram")
 def text(descr: object = None, order: object = False, shape: object = (3,)) -> bytes:
     descr = STEP_DTYPE.descr if descr is None else descr
     return f"{{'descr': {descr!r}, 'fortran_order': {order!r}, 'shape': {shape!r}, }}\n".encode()
+
+
+def session_header(dtype: Any, rows: int) -> bytes:
+    return rows_header(dtype, rows, STEPS_HEADER_BYTES)
 
 
 def parsed(head: bytes) -> Any:

@@ -226,19 +226,19 @@ def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
 
     before = open_files()
     turn = threading.Event()
-    real = bulk_read.Reading._read_piece
+    real = bulk_read.Reader._read_piece
 
-    def held(reading: bulk_read.Reading, part: bulk_read.Stretch, begin: int) -> None:
+    def held(reader: bulk_read.Reader, part: bulk_read.Stretch, begin: int) -> None:
         if Path(part.path) == lost:
             turn.wait(30)
-        real(reading, part, begin)
+        real(reader, part, begin)
 
     def first_progress(count: int) -> None:
         lose(count)
         turn.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk_read.Reading, "_read_piece", held)
+        patch.setattr(bulk_read.Reader, "_read_piece", held)
         with pytest.raises(StorageError if how == "unlink" else TruncatedError) as caught:
             read_rows(parts, progress=first_progress)
     assert caught.value.path == str(lost)
@@ -251,15 +251,18 @@ def test_an_error_in_progress_ends_the_reading(tmp_path: Path, monkeypatch: pyte
     threads = threading.active_count()
     steps: list[int] = []
     given_up: list[bool] = []
-    real = bulk_read.Reading._read_step
+    init = bulk_read.Reader.__init__
 
-    def step(reading: bulk_read.Reading, fd: int, part: Stretch, begin: int) -> None:
-        steps.append(begin)
-        if len(steps) > 8 and all(given_up):
-            given_up.append(reading._stop.wait(30))
-        real(reading, fd, part, begin)
+    def watched(reader: bulk_read.Reader, parts: Any, read_step: Any, **how: Any) -> None:
+        def step(fd: int, part: Stretch, begin: int) -> None:
+            steps.append(begin)
+            if len(steps) > 8 and all(given_up):
+                given_up.append(reader._stop.wait(30))
+            read_step(fd, part, begin)
 
-    monkeypatch.setattr(bulk_read.Reading, "_read_step", step)
+        init(reader, parts, step, **how)
+
+    monkeypatch.setattr(bulk_read.Reader, "__init__", watched)
     with pytest.raises(KeyboardInterrupt):
         read_rows([(path, 0, 1_000_000)], progress=raising(KeyboardInterrupt()))
     assert threading.active_count() == threads

@@ -27,7 +27,7 @@ from tape2048.io.reading import reading
 from tape2048.players import player_label, player_name, player_names, player_text
 from tape2048.session.columns import Columns
 from tape2048.session.dataset import is_table
-from tape2048.session.directory import MANIFEST_BYTES_MAX, refuse_dataset
+from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
 from tape2048.session.remote_session import RemoteSession
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.session import Session, sessions
@@ -68,17 +68,13 @@ def expand_sources(path: Path, *, may_be_empty: bool = False, may_be_dataset: bo
         return [path]
     if not is_directory:
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
-    looks_like_session = (
-        SESSION_NAME.fullmatch(path.resolve().name)
-        or any((path / name).exists() for name in _FILES)
-        or any(path.glob("steps-*.npy"))
-    )
-    if looks_like_session:
+    names = list_names(path)
+    if SESSION_NAME.fullmatch(path.resolve().name) or is_session(names) or MANIFEST in names:
         refuse_dataset(path)
         return [path]
     if found := sessions(path):
         return found
-    if may_be_empty and all(entry.name.startswith(".") for entry in path.iterdir()):
+    if may_be_empty and all(name.startswith(".") for name in names):
         return []  # a recorder's directory before its first session
     raise NotASessionError("neither a session nor a directory of sessions", path=path, hint=_EXPECTED)
 
