@@ -13,8 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 #: Cases of the structured layer between two looks at the clock.
 _ROUND = 10_000
 _OUT = Path(__file__).parents[2] / "bench-results/fuzz"
@@ -35,9 +33,9 @@ def main() -> None:
         include=["tape2048.formats", "tape2048.tape", "tape2048.maintenance.validation"],
         enable_loader_override=False,
     ):
-        import harness
-        from corpus import corpus_files
-        from targets import ALL
+        from tests.fuzz import harness
+        from tests.fuzz.corpus import corpus_files
+        from tests.fuzz.targets import ALL
 
     target = ALL[arguments.format]
     corpus = [path.read_bytes() for path in corpus_files(target.name)]

@@ -10,10 +10,8 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import harness
-from harness import Target
+from tests.fuzz import harness
+from tests.fuzz.harness import Target
 
 from tape2048.errors import FormatError
 
@@ -64,7 +62,7 @@ def find_cases(target: Target) -> dict[tuple[str, str], bytes]:
 
 def main() -> None:
     """Write the corpus of the formats that were named."""
-    from targets import ALL
+    from tests.fuzz.targets import ALL
 
     for target in map(ALL.__getitem__, sys.argv[1:]):
         folder = CORPUS / target.name

@@ -14,21 +14,16 @@ from __future__ import annotations
 import functools
 import io
 import json
+import random
 import re
 import struct
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import random
-from collections.abc import Sequence
-
-from harness import EXTREMES, Field, Target, pick
-from set_targets import GAMES
+from tests.fuzz.harness import EXTREMES, Field, Target, pick
+from tests.fuzz.set_targets import GAMES
 from tests.sdk import run_builders as build
 from tests.sdk.datasets.set_builders import dataset_rows
 

@@ -4,19 +4,13 @@ Seeds, fields and seals are made from the formats' description (:mod:`tests.sdk.
 decoding and encoding are the package's.
 """
 
+import random
 import struct
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from crc32c import crc32c
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import random
-
-from harness import EXTREMES, Field, Target
+from tests.fuzz.harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
 
 from tape2048.packs import PackReader

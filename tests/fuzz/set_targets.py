@@ -1,16 +1,10 @@
 """pack.dat as fuzzing sees it: seeds, fields and seal from the format's description."""
 
-import sys
-from pathlib import Path
+import random
 from typing import Any
 
 from crc32c import crc32c
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import random
-
-from harness import EXTREMES, Field, Target
+from tests.fuzz.harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
 from tests.sdk.datasets.set_builders import packdat_bytes
 

@@ -12,20 +12,15 @@ validating a session does.
 import contextlib
 import functools
 import json
+import random
 import re
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import random
-
-from dataset_target import _as_numpy_reads, _Directory
-from harness import EXTREMES, Field, Target, pick
 from tests import reference as ref
+from tests.fuzz.dataset_target import _as_numpy_reads, _Directory
+from tests.fuzz.harness import EXTREMES, Field, Target, pick
 from tests.sdk.tapes import TapeGames, games_on_tape, plain_npy
 
 from tape2048.errors import FieldError, FormatError, ManifestError

@@ -1,14 +1,10 @@
 """Fuzzing of pack.dat: planted defects."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import harness
-from set_targets import PACKDAT
+from tests.fuzz import harness
+from tests.fuzz.set_targets import PACKDAT
 from tests.mutants import Mutant, planted
 
 from tape2048.datasets.packdat import DataPack
@@ -17,16 +13,7 @@ from tape2048.errors import FormatError, TruncatedError
 pytestmark = pytest.mark.slow
 
 FILE = "tape2048.session.packdat"
-TABLE = "tape2048.session.dataset_runs"
 STEPS = f"{FILE}:check_steps"
-
-PLANTED = {
-    "version": (f"{FILE}:read_header", "if version != VERSION:", "if version > 200:"),
-    "trailing bytes": (f"{FILE}:parse_runs", "if at != len(content):", "if False:"),
-    "engine length": (f"{FILE}:parse_runs", "except struct.error as error:", "except KeyError as error:"),
-    "runs that do not tile": (f"{TABLE}:RunTable.check_tiles", "if wrong.size:", "if False:"),
-    "runs that end early": (f"{TABLE}:RunTable.check_tiles", "if int(expected[-1]) != rows:", "if False:"),
-}
 
 #: Checks whose absence lets through what encodes to the same bytes: the check, where a file lies, and how.
 SILENT = {
@@ -40,18 +27,6 @@ SILENT = {
         b"\x00\x00\xc0\x7f",
     ),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_check_that_is_taken_out_is_missed(name: str) -> None:
-    with planted(Mutant(*PLANTED[name])), pytest.raises(harness.FindingError):
-        fuzz()
-
-
-def fuzz() -> None:
-    """A part of what the suite does."""
-    harness.structured(PACKDAT, 2000, seed=1)  # first, since most defects show there at once
-    harness.exhaustive(PACKDAT)
 
 
 @pytest.mark.parametrize("name", SILENT)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import difflib
-import itertools
 import math
 import re
 import sqlite3
@@ -221,7 +220,7 @@ def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], boo
             chosen = np.zeros(count, np.bool_)
             with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * count, stop):
                 database.execute("BEGIN")
-                insert_rows(database, "runs", ["ordinal", *names], itertools.chain.from_iterable(values))
+                insert_rows(database, "runs", ["ordinal", *names], values)
                 database.execute("COMMIT")
                 _only_reading(database, read)
                 chosen[[row[0] for row in database.execute(query)]] = True

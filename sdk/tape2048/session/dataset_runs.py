@@ -11,7 +11,6 @@ may ignore it. The reader does not trust the file (:mod:`tape2048.io.sqlite`).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import sqlite3
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -277,9 +276,9 @@ def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
         tables, *indexes = SCHEMA.split("CREATE INDEX")
         for statement in tables.split(";")[:2]:
             database.execute(statement)
-        insert_rows(database, "runs", _REQUIRED, itertools.chain.from_iterable(records))
+        insert_rows(database, "runs", _REQUIRED, records)
         known_facts = (fact for fact in facts if fact[1:] != (None, None))
-        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, itertools.chain.from_iterable(known_facts))
+        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, known_facts)
         for statement in indexes:  # last: sorting once is faster than keeping sorted
             database.execute(f"CREATE INDEX{statement.rstrip().rstrip(';')}")
 
