@@ -46,8 +46,9 @@ class TestNewFile:
         (tmp_path / "old").write_bytes(b"old")
         (tmp_path / "dangling").symlink_to("nowhere")
         for name in ("old", "dangling", "none"):
-            with new_file(name, replace=True) as fd:
-                write_all(fd, b"new")
+            with durable.publishing_file(name, replace=True) as file:
+                file.write(b"new")
+                assert name != "old" or Path(name).read_bytes() == b"old"
             assert (tmp_path / name).read_bytes() == b"new"
 
     def test_flushed_before_it_is_named_and_the_name_after(
@@ -115,8 +116,10 @@ class TestNewFile:
 
     def test_what_stands_there_stays(self, tmp_path: Path) -> None:
         (tmp_path / "x").symlink_to("nowhere")
-        with pytest.raises(errors.NameTakenError), new_file(tmp_path / "x"):
-            raise AssertionError("refused before anything is written")
+        for replacing in (new_file, durable.publishing_file):
+            with pytest.raises(errors.NameTakenError) as caught, replacing(tmp_path / "x"):
+                raise AssertionError("refused before anything is written")
+            assert "--force" in str(caught.value.hint)
         assert names(tmp_path) == ["x"]
 
     def test_what_comes_to_stand_there_meanwhile_stays(self, tmp_path: Path) -> None:

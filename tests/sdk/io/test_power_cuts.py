@@ -20,7 +20,6 @@ from tape2048.io.durable import (
     fsync_path,
     open_fd,
     path_exists,
-    publishing_file,
     rename_exchange,
     rename_noreplace,
     replace_file,
@@ -36,12 +35,7 @@ from ...recorder.disks import files_end_at
 # --- checksums
 
 
-@given(st.binary(max_size=200), st.binary(max_size=200))
-def test_two_sums_make_the_sum_of_both(first: bytes, second: bytes) -> None:
-    assert crc32c_combine(crc32c(first), crc32c(second), len(second)) == crc32c(first + second)
-
-
-@given(st.lists(st.binary(max_size=50), max_size=8))
+@given(st.lists(st.binary(max_size=200), max_size=8))
 def test_many_sums_make_the_sum_of_all(pieces: list[bytes]) -> None:
     total = 0
     for piece in pieces:
@@ -49,11 +43,10 @@ def test_many_sums_make_the_sum_of_all(pieces: list[bytes]) -> None:
     assert total == crc32c(b"".join(pieces))
 
 
-@pytest.mark.parametrize("power", range(24))
-def test_long_pieces(power: int) -> None:
-    for length in (2**power - 1, 2**power, 2**power + 1):
-        second = bytes(range(251)) * (length // 251 + 1)
-        second = second[:length]
+def test_long_pieces() -> None:
+    data = bytes(range(251)) * 34_000
+    for length in (2**power + more for power in range(24) for more in (-1, 0, 1)):
+        second = data[:length]
         assert crc32c_combine(crc32c(b"first"), crc32c(second), length) == crc32c(b"first" + second)
 
 
@@ -267,16 +260,3 @@ def test_what_the_system_says_has_a_class(code: int, expected: type[StorageError
 
 def test_an_error_without_a_number_says_what_it_is() -> None:
     assert "writing it failed (odd)" in str(storage_error(OSError("odd"), "/somewhere", "writing it"))
-
-
-def test_published_file_replaces_only_when_asked_to(tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"old")
-    with pytest.raises(NameTakenError, match="taken") as caught, publishing_file(target):
-        pytest.fail("nothing is written for a name that is taken")
-    assert "--force" in str(caught.value.hint)
-    with publishing_file(target, replace=True) as file:
-        file.write(b"new")
-        assert target.read_bytes() == b"old"
-    assert target.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [target]

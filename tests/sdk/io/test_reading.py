@@ -96,6 +96,7 @@ def test_long_reads_come_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) 
     with open_regular(file) as fd:
         read_exactly(fd, into, 10, file)
     assert into.tobytes() == file.read_bytes()[10:6010]
+    assert read_path(file).tobytes() == file.read_bytes()
 
 
 def test_only_regular_files(tmp_path: Path) -> None:
@@ -127,11 +128,6 @@ def test_a_small_file_is_read_and_a_large_one_mapped(file: Path, tmp_path: Path)
     assert not is_mapped(file)
     assert is_mapped(tmp_path / "large")
     assert (small[255], large[-1]) == (255, ord("x"))
-
-
-def test_a_file_longer_than_one_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tape2048.io.reading.READ_BYTES_MAX", 1000)
-    assert read_path(file).tobytes() == file.read_bytes()
 
 
 def test_too_many_open_files_are_told_with_what_to_do(file: Path) -> None:
