@@ -26,6 +26,7 @@ from tape2048.formats.npy_writer import NpyWriter
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     FORMAT_VERSION,
+    MANIFEST,
     ROWS,
     RULES,
     RULES_1,
@@ -40,6 +41,7 @@ from tape2048.maintenance.validation import check_draft, validate_session
 from tape2048.players import engine_text, identity_of
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, until_win
+from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
 from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
@@ -409,19 +411,15 @@ def repack_session(
             _check_same(session, written)
             published = rename_numbered(draft, target)
             fsync_dir(root)
-    before = sum((session.path / name).stat().st_size for name in (*_files(session), "manifest.json"))
+    assert session.manifest is not None  # checked above
+    before = sum((session.path / name).stat().st_size for name in (*session.manifest.files, MANIFEST))
     return Repacked(published, len(session), len(session.runs), before, size)
-
-
-def _files(session: Session) -> list[str]:
-    return list(session.manifest.files) if session.manifest else []
 
 
 def _check_source(session: Session, storage: Storage) -> None:
     if (session.tape is not None) == (storage == TAPE):
         raise MaintenanceError(f"the session is in this storage already: {storage}", path=session.path)
-    has_one_file = session.tape is not None or STEPS_NPY in _files(session)
-    if session.manifest is None or session.blocks is None or not session.contiguous or not has_one_file:
+    if rows_entry(session.manifest) is None or session.blocks is None or not session.contiguous:
         found = "a foreign session, without a manifest, block checksums or one file of rows"
         raise MaintenanceError(found, path=session.path, hint="convert it first: tape2048 convert")
     rate = session.meta.get("sample_rate", 1)

@@ -6,9 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crc32c import crc32c
+from hypothesis import given, strategies as st
 
 from tape2048.errors import StorageError, TruncatedError
-from tape2048.io.reading import load_path, map_file, map_path, open_regular, populate, read_exactly, read_path
+from tape2048.io.reading import (
+    crc32c_combine,
+    load_path,
+    map_file,
+    map_path,
+    open_regular,
+    populate,
+    read_exactly,
+    read_path,
+)
 
 from ..builders import open_files
 
@@ -140,3 +151,18 @@ def test_too_many_open_files_are_told_with_what_to_do(file: Path) -> None:
             assert "ulimit -n" in str(caught.value.hint)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_many_sums_make_the_sum_of_all(pieces: list[bytes]) -> None:
+    total = 0
+    for piece in pieces:
+        total = crc32c_combine(total, crc32c(piece), len(piece))
+    assert total == crc32c(b"".join(pieces))
+
+
+def test_long_pieces() -> None:
+    data = bytes(range(251)) * 34_000
+    for length in (2**power + more for power in range(24) for more in (-1, 0, 1)):
+        second = data[:length]
+        assert crc32c_combine(crc32c(b"first"), crc32c(second), length) == crc32c(b"first" + second)
