@@ -33,13 +33,10 @@ from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
     HEADER_BYTES,
-    MANIFEST,
-    METADATA_DB,
     ROW_BYTES,
     RUN_ID_MAX,
     RUN_STEPS_MAX,
     SHARDS,
-    STEPS_NPY,
     DatasetManifest,
     SkippedRun,
     SourceCount,
@@ -47,7 +44,7 @@ from tape2048.formats.dataset_layout import (
 from tape2048.formats.metadata import flush_entry
 from tape2048.formats.npy import read_header
 from tape2048.formats.npy_writer import NpyWriter
-from tape2048.formats.session import FileEntry
+from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY, FileEntry
 from tape2048.io.durable import (
     Draft,
     fsync_dir,

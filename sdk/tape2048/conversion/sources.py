@@ -22,9 +22,10 @@ from tape2048.errors import (
     ReplayError,
     TapeError,
 )
-from tape2048.formats.dataset_layout import METADATA_DB, SkippedRun
+from tape2048.formats.dataset_layout import SkippedRun
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.registry import FORMATS, load_function
+from tape2048.formats.session import METADATA_DB
 from tape2048.io.reading import first_bytes, reading
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.files import JSONL_GZ, find_run_files, read_run_file

@@ -17,7 +17,7 @@ from tape2048.base.threads import map_ordered
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
-from tape2048.formats.dataset_layout import METADATA_DB
+from tape2048.formats.session import METADATA_DB
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048.io.reading import crc32c_file, open_regular

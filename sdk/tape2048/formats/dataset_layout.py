@@ -1,4 +1,4 @@
-"""File names, row type and manifest of a data set directory, see :mod:`tape2048.datasets.dataset`."""
+"""Row type and manifest of a data set directory, see :mod:`tape2048.datasets.dataset`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from tape2048.errors import TapeError
 
 FORMAT_VERSION = 1
-STEPS_NPY = "steps.npy"
-METADATA_DB = "metadata.db"
-MANIFEST = "manifest.json"
 SHARDS = "shards"
 HEADER_BYTES = 256
 SHARD_NAME = re.compile(r"steps_(\d{5,})\.npy")

@@ -346,11 +346,9 @@ def count_stats(metas: list[RunMeta]) -> PackStats:
         min_len=lengths[0] if lengths else 0,
         max_len=lengths[-1] if lengths else 0,
         mean_len=total / count if count else 0.0,
-        p50_len=ranks["p50_len"],
-        p90_len=ranks["p90_len"],
-        p99_len=ranks["p99_len"],
         highest_tile_hist=dict(sorted(Counter(meta.highest_tile for meta in metas).items())),
         engine_counts=dict(sorted(Counter(meta.engine or "" for meta in metas).items())),
+        **ranks,
     )
 
 

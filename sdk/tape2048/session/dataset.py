@@ -57,21 +57,21 @@ from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
     LEVELS,
-    MANIFEST,
-    METADATA_DB,
     PACKDAT_STEP_DTYPE,
     RUN_ID_MAX,
     SHARD_NAME,
     SHARDS,
-    STEPS_NPY,
     DatasetManifest,
 )
 from tape2048.formats.metadata import Metadata
 from tape2048.formats.npy import peek_header, read_header
 from tape2048.formats.session import (
+    MANIFEST,
+    METADATA_DB,
     SESSION_NAME,
     SHARD_NAME as SESSION_SHARD_NAME,
     STEP_DTYPES,
+    STEPS_NPY,
     file_defects,
     read_manifest_file,
 )
