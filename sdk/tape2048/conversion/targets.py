@@ -49,8 +49,9 @@ from tape2048.io.durable import Draft, new_file, storage_errors, sweep_drafts, w
 from tape2048.players import identity_of
 from tape2048.runs import parquet
 from tape2048.runs.a2run import run_bytes
-from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.jsonl import U64, run_line
+from tape2048.runs.run import first_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -247,7 +248,7 @@ class Conversion:
         kind = self.source.kind
         losses = [*found.lost, *(fact for fact in FORMATS[self.kind].lacks if _HAS[fact](found, run, kind))]
         if UNCERTAIN in losses and kind in SESSIONS:
-            found = found._replace(run=_without_last_move(run))
+            found = found._replace(run=first_steps(run, len(run) - 1))
         return found, losses
 
     def _lose(self, loss: str, name: str) -> None:
@@ -280,7 +281,7 @@ def _beyond_16_bits(found: SourceRun, run: Run, kind: str) -> bool:
     except FormatError:
         return False  # the writer refuses the run
     values, legal = back.branch_values, back.branch_legal
-    return values is None or legal is None or _differ(values, run, _bits(legal))
+    return values is None or legal is None or _differ(values, run, legal_bits(legal))
 
 
 def _beyond_0_to_1(found: SourceRun, run: Run, kind: str) -> bool:
@@ -297,11 +298,7 @@ def _beyond_0_to_1(found: SourceRun, run: Run, kind: str) -> bool:
     has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
     if (has != run.has_branches).any() or (legal[has] != run.branch_legal[has]).any():
         return True
-    return _differ(values, run, _bits(legal) & has[:, None])
-
-
-def _bits(masks: Any) -> Any:
-    return (masks[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    return _differ(values, run, legal_bits(legal) & has[:, None])
 
 
 def _differ(values: Any, run: Run, mask: Any) -> bool:
@@ -318,15 +315,6 @@ _HAS: dict[str, Callable[[SourceRun, Run, str], bool]] = {
     UNCERTAIN: lambda found, _run, _kind: not found.ending_known,
     FACTS: _has_facts,
 }
-
-
-def _without_last_move(run: Run) -> Run:
-    parts = {
-        name: None if (array := getattr(run, name)) is None else array[:-1]
-        for name in ("states", "moves", "branch_values", "branch_legal", "has_branches")
-    }
-    meta = msgspec.structs.replace(run.meta, steps=len(run) - 1)
-    return dataclasses.replace(run, meta=meta, **parts)  # type: ignore[arg-type]
 
 
 def write_files(flow: Conversion) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, LEVELS, PACKDAT_STEP_DTYPE
 from tape2048.game.rules import legal_masks
-from tape2048.runs.a2run2 import VALUE_MAX, normalize
+from tape2048.runs.a2run2 import VALUE_MAX, legal_bits, normalize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from tape2048.runs.run import Run
 
 _HALF = np.float32(0.5)
-_MOVES = np.arange(4, dtype=np.uint8)
-
-
-def _bits(masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return (masks[:, None] >> _MOVES & 1).astype(np.bool_)
 
 
 def _within_one(run: Run) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8], int]:
@@ -33,7 +28,7 @@ def _within_one(run: Run) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArr
     if run.has_branches is None or run.branch_values is None or run.branch_legal is None:
         return masks, np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.uint8), 0
     legal = np.where(run.has_branches, masks & run.branch_legal, 0).astype(np.uint8)
-    values = np.where(_bits(legal), run.branch_values, np.float32(0))
+    values = np.where(legal_bits(legal), run.branch_values, np.float32(0))
     outside: NDArray[np.bool_] = np.logical_or.reduce(~((values >= 0) & (values <= 1)), axis=1)
     if outside.any():
         values[outside] = normalize(np.where(outside[:, None], values, 0), legal)[outside]
@@ -93,7 +88,7 @@ def restore_values(
         legal[~has] = 0
     steps = np.flatnonzero(has & (chosen >= VALUE_MAX))
     kept, chosen_move = values[steps], moves[steps]
-    others = _bits(legal[steps]) & (chosen_move[:, None] != _MOVES)
+    others = legal_bits(legal[steps]) & (chosen_move[:, None] != np.arange(4))
     lowest = (others & (kept == 0)).any(axis=1)
     highest = (others & (kept == VALUE_MAX)).any(axis=1)
     halves = (others <= (kept == half)).all(axis=1)  # all of them

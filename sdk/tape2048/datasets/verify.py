@@ -21,6 +21,7 @@ from tape2048.formats.session import METADATA_DB
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048.io.reading import crc32c_file, open_regular
+from tape2048.runs.a2run2 import legal_bits
 from tape2048.session.dataset import OPEN_TRIES, is_packdat
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _check_job(
     legal, values = rows["ev_legal"], rows["ev_values"]
     if isinstance(source, DataPack):  # has no mask of all legal moves, and values of 16 bits
         legal, values = masks, np.zeros((len(rows), 4), np.float32)
-    bits = (masks[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    bits = legal_bits(masks)
     unfit = ~((values == 0) | (bits & (values >= 0) & (values <= 1))).all(axis=1)
     unfit |= (values != 0).any(axis=1) & (values[np.arange(len(rows)), moves] != 1)
     astray = np.zeros(len(rows), np.bool_)

@@ -276,7 +276,7 @@ def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[
         >>> normalize(np.array([[10, 5, 0, 99]], np.float32), np.array([0b0111], np.uint8)).round(3).tolist()
         [[1.0, 0.5, 0.0, 0.0]]
     """
-    mask = (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    mask = legal_bits(legal)
     low = np.where(mask, values, np.float32(np.inf)).min(axis=1, initial=np.inf)
     high = np.where(mask, values, np.float32(-np.inf)).max(axis=1, initial=-np.inf)
     count = mask.sum(axis=1)
@@ -290,6 +290,11 @@ def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[
     scaled = np.where(spread[:, None] == 0, np.float32(0.5), scaled)
     scaled = np.where(count[:, None] == 1, VALUE_MAX, scaled)
     return np.where(mask, np.minimum(scaled, VALUE_MAX), np.float32(0)).astype(np.float32, copy=False)
+
+
+def legal_bits(masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return the four bits of each mask: ``bool[n, 4]`` (UDLR)."""
+    return (masks[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
 
 
 @dataclasses.dataclass

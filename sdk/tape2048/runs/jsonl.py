@@ -44,7 +44,7 @@ import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError, FormatError, TruncatedError
 from tape2048.io.reading import open_regular, reading
-from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def step_lines(run: Run, run_idx: int) -> bytes:
     from tape2048.game.rules import boards_to_exps
 
     full = RunV2.from_run(run)
-    bits = full.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1
-    legal = bits.astype(np.bool_).reshape(-1)
+    legal = legal_bits(full.branch_legal).reshape(-1)
     values = full.branch_values.astype(object).reshape(-1)
     values[~legal] = None
     branches = list(map(_Branch, legal.tolist(), values.tolist()))

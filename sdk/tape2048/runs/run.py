@@ -294,13 +294,19 @@ def until_win(run: Run) -> Run:
         return run
     if "tape2048" in (run.meta.engine or ""):
         raise ReplayError(f"step {steps - 1}, board {states[steps - 1]:#018x}: {RULES_1}")
-    states, moves = states[: steps + 1], moves[:steps]
-    states[-1] = 0
-    _, score = find_fault(states, moves, np.uint64(0), np.uint64(0))
-    meta = msgspec.structs.replace(run.meta, steps=steps, max_score=int(score), highest_tile=TOP_TILE)
-    names = ("branch_values", "branch_legal", "has_branches") if run.has_branches is not None else ()
-    branches = {name: getattr(run, name)[:steps] for name in names}
-    return dataclasses.replace(run, states=states, moves=moves, meta=meta, **branches)
+    states[steps] = 0
+    _, score = find_fault(states[: steps + 1], moves[:steps], np.uint64(0), np.uint64(0))
+    return first_steps(
+        dataclasses.replace(run, states=states), steps, max_score=int(score), highest_tile=TOP_TILE
+    )
+
+
+def first_steps(run: Run, steps: int, **facts: Any) -> Run:
+    """Return the first steps of a run, with other facts."""
+    names = ("moves", "branch_values", "branch_legal", "has_branches")
+    parts = {name: None if (array := getattr(run, name)) is None else array[:steps] for name in names}
+    meta = msgspec.structs.replace(run.meta, steps=steps, **facts)
+    return dataclasses.replace(run, states=run.states[: steps + 1], meta=meta, **parts)  # type: ignore[arg-type]
 
 
 class RunRows(RowView):

@@ -77,7 +77,7 @@ from tape2048.formats.session import (
 )
 from tape2048.io.bulk_read import Stretch, allocate, read_into
 from tape2048.io.reading import first_bytes, map_path, open_regular, reading
-from tape2048.runs.a2run2 import VALUE_MAX
+from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.session import packdat
 from tape2048.session.dataset_runs import RunTable, read_runs_db
 from tape2048.session.directory import is_dataset, list_names
@@ -191,11 +191,10 @@ def _read_records(path: Path, count: int) -> NDArray[np.void]:
 
 def values_of_steps(steps: NDArray[np.void]) -> NDArray[np.float32]:
     """Return the ``ev_values`` of a data set of the steps of a pack.dat: ``f32[n, 4]``."""
-    moves = np.arange(4, dtype=np.uint8)
-    has = (steps["ev_mask"][:, None] >> moves & 1).astype(np.bool_)
+    has = legal_bits(steps["ev_mask"])
     # At most the float32 below 1, and 0 where the mask has none.
     values = np.where(has, np.minimum(steps["ev_q"].astype(np.float32) / LEVELS, VALUE_MAX), np.float32(0))
-    values[has & (steps["move_dir"][:, None] == moves)] = 1
+    values[has & (steps["move_dir"][:, None] == np.arange(4))] = 1
     return values
 
 
