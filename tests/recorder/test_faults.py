@@ -7,6 +7,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -238,6 +239,7 @@ MAD_WORKER = """
 import os
 from tape2048_recorder.ipc import protocol
 
+FLAG, POOR = {flag!r}, {flag!r} + "-poor"
 send = protocol.Channel.send
 blocks = 0
 
@@ -248,11 +250,14 @@ def mad_send(channel, *messages):
         blocks += 1
         if blocks == 3:
             try:
-                os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))
+                os.close(os.open(FLAG, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 pass  # another one was mad before
             else:
                 {deed}
+    elif isinstance(message, protocol.Starts) and os.path.exists(POOR):
+        os.unlink(POOR)
+        raise MemoryError("for a while")
     send(channel, *messages)
 
 protocol.Channel.send = mad_send
@@ -262,6 +267,10 @@ DEEDS = {
     "it is killed when it has said so": (
         "send(channel, *messages); os.kill(os.getpid(), 9)",
         "killed by SIGKILL",
+    ),
+    "its successor finds no memory": (
+        "open(POOR, 'x').close(); os.kill(os.getpid(), 9)",
+        "MemoryError: for a while",
     ),
     "it crashes": ("raise ValueError('mad')", "ValueError: mad"),
     "it sends noise": ("channel._socket.sendall(bytes([255]) * 64)", "sent an invalid message"),
@@ -384,6 +393,24 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
             resource.prlimit(pid, kind, limits)
 
 
+def test_failed_writes_are_repeated(recorders: Recorders, root: Path) -> None:
+    hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
+    recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
+    for times, what in enumerate(("the journal", "rows"), start=1):
+        pids = [recorder.pid] if what == "the journal" else recorder.workers
+        with limited(pids, resource.RLIMIT_FSIZE, 500):
+            recorder.wait_for_event(f"writing {what} failed (File too large)")
+            time.sleep(1.5)
+            assert recorder.count("paused: ") == times
+            rows, seen = recorder.next_status()["recorded_rows"], len(recorder.said)
+        recorder.wait_for(lambda said: "recording again" in said.get("event", ""), after=seen)
+    recorder.stop()
+    assert recorder.summary["rows"] > rows
+    assert recorder.count("paused: ") == 2
+    assert_sessions_valid(root)
+    assert_every_game_accounted_for(root)
+
+
 def test_no_free_descriptor_pauses_like_a_full_disk(recorders: Recorders, root: Path) -> None:
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
     recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
@@ -400,6 +427,53 @@ def test_no_free_descriptor_pauses_like_a_full_disk(recorders: Recorders, root: 
     assert len(shells) <= 1
     assert not recover(root)[0]
     assert not partials(root)
+
+
+def test_metrics_clients_take_no_descriptors(recorders: Recorders, root: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = probe.getsockname()
+    listen = f"{address[0]}:{address[1]}"
+    recorder = recorders.start(seed=SEED, rotate_steps=20_000, metrics_listen=listen, **CALM)
+    recorder.wait_for_status(lambda status: status["sessions"] > 0)
+    with limited([recorder.pid], resource.RLIMIT_NOFILE, 64), contextlib.ExitStack() as stack:
+        for _ in range(80):
+            visitor = stack.enter_context(socket.create_connection(address, timeout=60))
+            visitor.sendall(b"GET /metrics HTTP/1.1\r\n")
+        published = recorder.count("published ")
+        recorder.wait_for(lambda _: recorder.count("published ") > published + 3)
+        recorder.stop()
+    assert recorder.count("paused: ") == 0
+    assert_every_game_accounted_for(root)
+
+
+@pytest.mark.parametrize("what", ["the journal", "rows"])
+def test_finished_games_that_find_no_room_are_an_error(
+    recorders: Recorders, root: Path, tmp_path: Path, what: str
+) -> None:
+    hooks = {
+        "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 1.5,
+        "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
+        "import:slow_publisher": True,
+        "slow_publisher:GO": str(tmp_path / "go"),
+    }
+    settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
+    recorder = recorders.start_recording(**settings, **CALM, hooks=hooks)
+    pids = [recorder.pid] if what == "the journal" else recorder.workers
+    with limited(pids, resource.RLIMIT_FSIZE, 500):
+        recorder.wait_for_event("paused: ")
+        wait_until_idle(recorder.workers)
+        recorder.signal(signal.SIGTERM)
+        wait_until(lambda: not recorder.workers)
+        if what == "the journal":  # until it has heard of the death, room would still save the block
+            recorder.wait_for_event("ended while draining")
+    (tmp_path / "go").touch()
+    assert recorder.end() == DiskFullError.exit_code
+    assert "found no room before the drain's time was up" in recorder.error["message"]
+    # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
+    assert recorder.count("ended while draining: killed") == (what == "the journal")
+    assert_all_published(root)
+    assert_every_game_accounted_for(root)
 
 
 def block_memory(root: Path) -> Path:

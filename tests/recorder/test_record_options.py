@@ -207,7 +207,8 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, found: str, nearest: s
     assert f"The nearest is {nearest!r}" in str(error) or not nearest
 
 
-def test_an_unknown_variable_is_rejected() -> None:
+def test_an_unknown_flag_or_variable_is_rejected() -> None:
+    assert isinstance(refused({"worker": 2}), ConfigError)
     error = refused(env={"TAPE2048_ROTATE_STEP": "5", "PATH": "/bin"})
     assert isinstance(error, ConfigError)
     assert "'TAPE2048_ROTATE_STEP'" in str(error)

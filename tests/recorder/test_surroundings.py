@@ -1,19 +1,49 @@
-"""What happens around a running recorder: its disk becomes read-only, its clock is set back."""
+"""What happens around a running recorder: its clock is set back, signals come early, memory is short."""
 
+import errno
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.sdk.builders import raising
 
-from tape2048.errors import StorageError
+from tape2048.errors import RecorderError, StorageError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 
-from .checks import Listener
+from .checks import Listener, assert_all_published, meta_of, published_runs
 from .processes import Recorders
 
 pytestmark = pytest.mark.slow
+
+
+def test_a_clock_that_runs_backwards(recorders: Recorders, root: Path) -> None:
+    hooks = {"import:backward_clock": True}
+    settings: dict[str, Any] = {"player": "expectimax", "sample_rate": 20, "flush_s": 0.1, "rotate_s": 0.3}
+    begin = time.monotonic()
+    recorder = recorders.start(**settings, rotate_steps=10**9, seed=3, hooks=hooks)
+    recorder.wait_for_status(lambda status: status["sessions"] >= 4)
+    recorder.stop()
+    took = time.monotonic() - begin
+    statuses = [said["status"]["elapsed_s"] for said in recorder.said if "status" in said]
+    assert statuses == sorted(statuses)
+    assert 0.9 < recorder.summary["elapsed_s"] <= took, "durations are those of the monotonic clock"
+    assert_all_published(root)
+    ids = [run.outcome[0] for run in published_runs(root)]
+    assert len(ids) == len(set(ids)) == recorder.summary["games"]
+    in_order = [meta_of(Path(path))["started_at"] for path in recorder.summary["sessions"]]
+    assert in_order == sorted(in_order, reverse=True)
+    assert in_order[0] != in_order[-1], "the clock did run backwards"
+
+
+def test_no_memory_to_share_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "memfd_create", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    with pytest.raises(RecorderError, match="memory to share with workers could be made: No space") as caught:
+        run(RecorderConfig(out_dir=str(root), player="random", workers=1, min_free_mb=0), Listener())
+    assert type(caught.value) is RecorderError, "it may be there for the next start, which a service makes"
 
 
 @pytest.mark.parametrize("below", ["", "below"])

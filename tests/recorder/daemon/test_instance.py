@@ -66,6 +66,12 @@ def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) 
     mine.close()
 
 
+def test_where_no_directory_can_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match="preparing the output directory"):
+        Instance(tmp_path / "file", "default")
+
+
 def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
     with pytest.raises(StorageError, match=r"default\.lock: .*No locks available") as caught:

@@ -25,6 +25,7 @@ from tape2048.errors import (
     FleetError,
     NameTakenError,
     StorageError,
+    StoreError,
     TapeError,
 )
 from tape2048.io.objects import Store, open_store
@@ -36,6 +37,7 @@ from tape2048_recorder.fleet.plan import (
     claim_lease,
     create_fleet,
     node_settings,
+    read_drain,
     read_plan,
     refuse_differences,
 )
@@ -375,6 +377,22 @@ def test_silence_is_told_from_clock_skew(
     clock[0] += agents.LOST_S
     beat(1, 3, now)
     assert onlooker.look().lost == [f"node{lease} ({lease:06x})" for lease in (2, 3, 4, 5)]
+
+
+def test_keys_that_are_no_heartbeats_are_named(store: Store) -> None:
+    beat = agents.Beat(
+        lease=1, agent="x", number=1, host="node1", pid=1, written_at=time.time(), state="ended"
+    )
+    store.put("agents/000001.json", msgspec.json.encode(beat))
+    for name in ("zz", "0x0002", "000003"):
+        store.put(f"agents/{name}.json", b"{")
+    os.mkfifo(store.path("agents/000004.json"))  # blocks no reader
+    seen = Onlooker(store).look()
+    assert [node.beat for node in seen.nodes] == [beat]
+    assert seen.unknown == [f"agents/{name}.json" for name in ("000003", "000004", "0x0002", "zz")]
+    os.mkfifo(store.path("drain.json"))
+    with pytest.raises(StoreError, match="not a regular file"):
+        read_drain(store)
 
 
 def test_what_an_agent_leaves_is_named_and_waits(store: Store, tmp_path: Path) -> None:

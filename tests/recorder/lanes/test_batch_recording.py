@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from tape2048.errors import PlayerError, ReplayError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.ipc.protocol import HURRY, Confirmed
 from tape2048_recorder.replay.replay import replay_session
+from tape2048_recorder.workers.batch_loop import BatchWorker
 
 from ..checks import assert_all_published, assert_sessions_valid, meta_of, published_runs
 from ..processes import Recorders
@@ -188,6 +191,25 @@ def test_weights_that_end_their_loaders_are_refused(recorders: Recorders, model_
     recorder.wait_for_event("c.json is loaded")
     recorder.process.terminate()
     assert recorder.end() == 0
+
+
+def test_a_worker_leaves_after_its_last_block() -> None:
+    """With a full journal the answer may take long; a worker that is gone by then would lose the block."""
+    said: list[str] = []
+    worker = BatchWorker.__new__(BatchWorker)
+    worker._slot = {"command": [HURRY]}
+    worker._tables, worker._finished_dropped = [], 0
+    worker._written, worker._asked = True, False
+
+    def receive() -> Confirmed:
+        said.append("confirmed")
+        return Confirmed()
+
+    worker._channel = SimpleNamespace(
+        receive=receive, send=lambda message: said.append(type(message).__name__)
+    )
+    worker.run()
+    assert said == ["confirmed", "Bye"]
 
 
 def one_game(number: int, key: int) -> bytes:

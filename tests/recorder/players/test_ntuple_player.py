@@ -15,7 +15,7 @@ from tests import reference
 from tests.recorder.choosing import boards, choice, counts_of, evenly, outcomes, u64, words
 from tests.recorder.ntuple_training import slow
 
-from tape2048.errors import ConfigError
+from tape2048.errors import ConfigError, ModelError
 from tape2048.game.rules import empty_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
@@ -431,6 +431,14 @@ def test_parameters_that_cannot_be_are_refused(
     for check in (options.check_player, options.make_player):
         with pytest.raises(kind, match=said):
             check("ntuple", {"weights": weights, **args})
+
+
+def test_a_file_that_is_no_network_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    args = {"weights": str(tmp_path / "other")}
+    options.check_player("ntuple", args)  # reads no file
+    with pytest.raises(ModelError):
+        options.make_player("ntuple", args)
 
 
 def test_threads_share_tables_and_no_cache() -> None:

@@ -247,6 +247,12 @@ def test_what_is_unknown_is_refused_with_the_nearest(
         assert hint in caught.value.hint
 
 
+def test_a_parameter_out_of_its_range_is_refused() -> None:
+    for value in (0, 4, -1, 2**70, "2", 2.5, True, None):
+        with pytest.raises(ConfigError, match="expected a whole number from 1 to 3"):
+            options.check_player("expectimax", {"depth": value})
+
+
 #: Raise a player's version, and nothing else, where these change: they stand in published sessions.
 SHA256 = {
     "random": "6ee999fa67618f3671fd56ef4d9e97b7188c990b071f330b8e47c958f83495bb",

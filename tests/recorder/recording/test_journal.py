@@ -107,6 +107,11 @@ def test_a_flipped_bit_of_the_header_is_an_error(path: Path, at: int) -> None:
     assert (caught.value.path, caught.value.offset) == (str(path), 0)
 
 
+def test_rows_of_another_size_are_refused(path: Path) -> None:
+    with pytest.raises(FormatError, match="found rows of 28 bytes, expected 29"):
+        read_journal(path, ROW_BYTES + 1)
+
+
 def test_one_is_never_written_over(path: Path) -> None:
     with pytest.raises(FileExistsError):
         Journal(path, ROW_BYTES)
