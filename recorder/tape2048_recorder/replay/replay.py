@@ -24,7 +24,7 @@ from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.options import make_player, own, player_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 _STEPS_MAX = 1 << 18  # no game is longer: a move adds at least 2 to a sum of at most 16 x 32768
 
-#: Rows and runs of one chunk.
-_CHUNK_ROWS = 1 << 18
-_CHUNK_RUNS = 4096
+_PIECE_ROWS = 1 << 18  # rows of one thread at a time
 
 _FINDINGS_MAX = 20  # findings that name their run. The last finding counts the others
 
@@ -116,23 +114,24 @@ class Replay(msgspec.Struct, frozen=True):
 
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
     """Replay every run of a session on all cores, and compare."""
+    from tape2048.tape.reader import game_pieces
+
     session = Session.open(path)
     meta, player = recorded_player(path, session.meta)
     if session.tape is None and session.dtype != step_dtype(record_action=meta.record_action):
         raise FieldError(f"record_action is {meta.record_action}, the rows are {session.dtype}", path=path)
     said: list[str] = []
     done = differing = 0
+    pieces = [piece for piece, _ in game_pieces(session.runs, _PIECE_ROWS)]
     with ThreadPoolExecutor(available_cores()) as pool:
-        chunks = list(_chunks(session.runs))
-        for (first, end), found in zip(
-            chunks, pool.map(lambda chunk: _differing(session, meta, player, *chunk), chunks), strict=True
-        ):
+        differences = pool.map(lambda piece: _differing(session, meta, player, piece), pieces)
+        for piece, found in zip(pieces, differences, strict=True):
             differing += len(found)
             for run, what in found[: _FINDINGS_MAX - len(said)]:
                 named = f"run {session.runs['id'][run]} (seed {session.runs['seed'][run]})"
                 old = session.meta.get("rules", 1) != RULES and session.runs["highest_tile"][run] >= 1 << 15
                 said.append(f"{named} comes out differently: {what}" + (f"; {RULES_1}" if old else ""))
-            done += int(session.runs["rows"][first:end].sum())
+            done += int(session.runs["rows"][piece].sum())
             if progress is not None:
                 progress(done, len(session))
     if differing > len(said):
@@ -140,26 +139,15 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
     return Replay(len(session.runs), tuple(Finding.of(ReplayError(text, path=path)) for text in said))
 
 
-def _chunks(runs: NDArray[np.void]) -> Iterator[tuple[int, int]]:
-    first = 0
-    while first < len(runs):
-        rows = np.cumsum(runs["rows"][first : first + _CHUNK_RUNS], dtype=np.int64)
-        end = first + max(1, int(np.searchsorted(rows, _CHUNK_ROWS, side="right")))
-        yield first, end
-        first = end
-
-
-def _differing(
-    session: Session, meta: PlayerFacts, player: Any, first: int, end: int
-) -> list[tuple[int, str]]:
+def _differing(session: Session, meta: PlayerFacts, player: Any, piece: slice) -> list[tuple[int, str]]:
     from tape2048_recorder.game.loop import Buffer, play_all
     from tape2048_recorder.game.rng import start_boards
 
-    recorded = session.runs[first:end]
+    recorded = session.runs[piece]
     rows: NDArray[Any] = session.steps if session.tape is None else session.tape.data
     buffer = Buffer(
         rows_max=int(recorded["rows"].sum()) + 1,
-        runs_max=end - first,
+        runs_max=len(recorded),
         record_action=meta.record_action,
         sample_rate=meta.sample_rate,
         storage=ROWS if session.tape is None else TAPE,
@@ -170,9 +158,9 @@ def _differing(
     play_all(buffer, player)
     played, made = buffer.runs, buffer.rows
     starts = start_boards(seeds)
-    recorded_starts = starts if session.tape is None else session.tape.starts[first:end]
+    recorded_starts = starts if session.tape is None else session.tape.starts[piece]
     found = []
-    for i in range(end - first):
+    for i in range(len(recorded)):
         differs = [name for name in _COMPARED if played[name][i] != recorded[name][i]]
         here, there = int(played["first_row"][i]), int(recorded["first_row"][i])
         count = int(played["rows"][i])
@@ -184,5 +172,5 @@ def _differing(
             what = f"row {there + int(unequal.argmax())} is the first to differ"
         else:
             continue
-        found.append((first + i, what))
+        found.append((piece.start + i, what))
     return found

@@ -66,6 +66,12 @@ def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) 
     mine.close()
 
 
+def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
+    (root / ".recorder" / "default.lock").write_bytes(b"")
+    with pytest.raises(BusyError, match="pid unknown"):
+        Instance(root, "default")
+
+
 def test_where_no_directory_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StorageError, match="preparing the output directory"):

@@ -72,6 +72,12 @@ def test_a_file_is_taken_once_it_has_stopped_changing(watch: Watch) -> None:
     assert watch.offered == [1, 2], "it was taken twice"
 
 
+def test_the_same_bytes_are_no_other_weights(watch: Watch) -> None:
+    watch.write("b.st", b"a", at=5)
+    watch.look(3)
+    assert watch.offered == [1]
+
+
 def test_refused_weights_are_reported_once(watch: Watch) -> None:
     watch.write("b.st", b"b", at=5)
     watch.look(2)

@@ -1,5 +1,6 @@
 """Recorders with a batched player, as processes: the same games on any lanes, errors, live weights."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048.errors import PlayerError, ReplayError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.ipc.protocol import HURRY, Confirmed
+from tape2048_recorder.ipc.protocol import HURRY, Confirmed, Range
 from tape2048_recorder.replay.replay import replay_session
 from tape2048_recorder.workers.batch_loop import BatchWorker
 
@@ -210,6 +212,24 @@ def test_a_worker_leaves_after_its_last_block() -> None:
     )
     worker.run()
     assert said == ["confirmed", "Bye"]
+
+
+def test_a_file_that_fails_to_close_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [Range(serial, str(tmp_path / str(serial)), 0) for serial in range(2)]
+    for place in places:
+        Path(place.path).touch()
+    worker = BatchWorker.__new__(BatchWorker)
+    worker._file = None
+    first = worker._open(places[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", raising(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))))
+        second = worker._open(places[1])
+        assert worker._open(places[1]) == second
+    os.close(first)  # which the test kept from being closed
+    assert Path(f"/proc/self/fd/{second}").readlink() == tmp_path / "1"
+    worker._close_file()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(second)
 
 
 def one_game(number: int, key: int) -> bytes:

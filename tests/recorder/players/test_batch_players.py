@@ -144,6 +144,19 @@ def test_an_answer_is_held_to_the_contract(answer: Any, found: str | None, overl
         assert "expected moves uint8[3] or scores float32[3, 4]" in str(caught.value)
 
 
+def test_half_of_submit_and_collect_is_no_overlap() -> None:
+    class Half:
+        submit = None
+
+        def collect(self) -> None:
+            raise AssertionError
+
+        def __call__(self, boards: Any, *_: Any) -> Any:
+            return np.zeros(len(boards), np.uint8)
+
+    assert asked(Half()).tolist() == [0]
+
+
 def test_a_bad_answer_names_the_legal_moves() -> None:
     views = views_of(1, 0x1100000000000000)  # the first one's tile stands in the last cell
     places = [describe_place("m:f", at, views) for at in (0, 1)]

@@ -121,6 +121,18 @@ def test_files_that_no_recorder_makes(root: Path, blocks: Blocks, case: str) -> 
     assert_only_this_is_put_away(root, session, blocks, "expected")
 
 
+@pytest.mark.parametrize("case", ["without end", "of a time that no calendar has"])
+def test_a_journal_that_is_odd_is_recovered(root: Path, blocks: Blocks, case: str) -> None:
+    journal = leave(root, blocks, range(2)).path / JOURNAL
+    if case == "without end":
+        os.truncate(journal, 1 << 42)
+    else:
+        os.utime(journal, (1 << 40, 1 << 40))
+    found, listener = recover(root)
+    assert found == [root / NAME]
+    assert listener.messages("error") == []
+
+
 def test_files_of_the_system_do_not_matter(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     for place in (session.path, session.path / STAGED):

@@ -354,6 +354,19 @@ def test_the_thread_publishes_in_the_order_of_closing(root: Path, blocks: Blocks
     assert_published(root, blocks)
 
 
+def test_a_journal_that_cannot_be_closed_is_ignored(
+    root: Path, blocks: Blocks, thread: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begin(root, [blocks[0]])
+    session.journal.close()
+    monkeypatch.setattr(session.journal, "close", raising(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))))
+    thread.submit(session)
+    wait_until(lambda: len(thread._outcomes) == 1)
+    (outcome,) = thread.outcomes()
+    assert (outcome.final, outcome.error, thread.pending) == (True, None, [])
+    assert_published(root, blocks[:1])
+
+
 def test_the_thread_survives_what_nobody_expected(
     root: Path, blocks: Blocks, thread: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,12 @@
 """What is made of a recorder's answers to a request; this process stands for the recorder."""
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,3 +103,14 @@ def test_a_file_from_the_future_names_no_recorder(root: Path, victim: subprocess
     StatusFile(path).write(snapshot_now(process=Process.of(victim.pid), age_s=-3600.0))
     with pytest.raises(NotRunningError, match="in the future"):
         Running(root, "default")
+
+
+def test_a_patience_that_poll_cannot_have_is_for_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float | None] = []
+    (root / ".recorder").mkdir()
+    StatusFile(status_path(root, "default")).write(snapshot_now())
+    monkeypatch.setattr(select, "poll", lambda: SimpleNamespace(register=lambda *_: None, poll=asked.append))
+    with Running(root, "default") as running:
+        for patience_s in (0.5, None, 1e7, 1e300, float("inf"), float("nan")):
+            running.wait(patience_s)
+    assert asked == [500.0, None, None, None, None, None]

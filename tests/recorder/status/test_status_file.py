@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.sdk.builders import raising
 
 from tape2048.errors import FieldError, StorageError
+from tape2048_recorder.status import report
 from tape2048_recorder.status.report import (
     Process,
     StatusFile,
@@ -84,6 +86,23 @@ def test_a_reader_never_sees_a_half(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+def test_a_half_is_read_again(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = snapshot_now()
+    StatusFile(path).write(snapshot)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_bytes(whole))
+    assert read_snapshot(tmp_path, "default") == snapshot
+
+
+def test_a_file_system_without_exchange(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "rename_exchange", raising(StorageError("cannot exchange")))
+    file = StatusFile(path)
+    for steps in range(3):
+        file.write(snapshot_now(status=status_now(steps=steps)))
+        assert read_snapshot(tmp_path, "default").status.steps == steps
+
+
 def test_a_full_disk_is_no_reason_to_be_silent(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", 1):
         path = status_path(tmp_path / "disk", "default")
@@ -148,6 +167,14 @@ def test_a_status_of_a_dead_process_is_judged(fields: dict[str, Any], age_s: flo
     verdict = judge(snapshot_now(process=process, age_s=age_s, status=status_now(**fields)))
     assert not verdict.running
     assert verdict.text == text.replace("PID", str(process.pid))
+
+
+def test_a_reused_pid_is_not_the_recorder() -> None:
+    mine = Process.of(os.getpid())
+    assert mine is not None
+    another = Process(mine.pid, mine.start_ticks - 1)
+    assert not another.is_there
+    assert judge(snapshot_now(process=another)).state == "stale"
 
 
 def test_one_that_nobody_has_buried_is_gone_too() -> None:
