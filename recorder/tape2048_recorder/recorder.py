@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
@@ -338,8 +339,7 @@ def _prepare(out_dir: Path, min_free_mb: int) -> Path:
             path=out_dir,
             hint="it is recorded as text: rename the directory, or name another --out",
         )
-    stat = os.statvfs(out_dir)
-    free = stat.f_bavail * stat.f_frsize
+    free = shutil.disk_usage(out_dir).free
     if free < min_free_mb * MEGABYTE:
         raise DiskFullError(
             f"{free // MEGABYTE} MB are free, min_free_mb = {min_free_mb} are to stay free",

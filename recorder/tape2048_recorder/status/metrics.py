@@ -32,8 +32,6 @@ from tape2048_recorder.status.report import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from prometheus_client import CollectorRegistry
-
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.status.report import Snapshot
 
@@ -95,7 +93,7 @@ class Metrics:
         self._snapshot: Snapshot | None = None
         self._next = 0.0
         self._textfile = config.metrics_textfile
-        self._server: MetricsServer | None = None
+        self._server: BoundedServer | None = None
         if config.metrics_listen is None and self._textfile is None:
             return
         if importlib.util.find_spec("prometheus_client") is None:
@@ -103,7 +101,7 @@ class Metrics:
                 "metrics need the package prometheus-client, which is not installed",
                 hint="pip install 'tape2048[metrics]', or set metrics_listen and metrics_textfile to \"off\"",
             )
-        from prometheus_client import CollectorRegistry
+        from prometheus_client import CollectorRegistry, make_wsgi_app
 
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -111,7 +109,7 @@ class Metrics:
             return
         host, _, port = address.rpartition(":")
         try:
-            self._server = MetricsServer(host.strip("[]"), int(port), self._registry)
+            self._server = BoundedServer(host.strip("[]"), int(port), make_wsgi_app(self._registry))
         except (OSError, OverflowError) as error:
             transient = isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _TRANSIENT
             raise (RecorderError if transient else ConfigError)(
@@ -119,6 +117,7 @@ class Metrics:
                 f"({getattr(error, 'strerror', None) or error})",
                 hint='name a free port of an address of this machine, or set it to "off"',
             ) from error
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def collect(self) -> Iterator[Any]:
         """Collect the metrics; prometheus-client calls this in the server's thread."""
@@ -152,9 +151,10 @@ class Metrics:
             self._warned = True
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop listening; open connections end within :data:`REQUEST_S`."""
         if self._server is not None:
-            self._server.close()
+            self._server.shutdown()
+            self._server.server_close()
 
 
 CONNECTIONS_MAX = 16
@@ -255,20 +255,3 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report nothing: a connection that breaks off does not concern the server."""
-
-
-class MetricsServer(BoundedServer):
-    """Serves a registry at an address until closed."""
-
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        from prometheus_client import make_wsgi_app
-
-        super().__init__(host, port, make_wsgi_app(registry))
-        self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop listening; open connections end within :data:`REQUEST_S`."""
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
