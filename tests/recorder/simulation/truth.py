@@ -37,7 +37,6 @@ _RUN = struct.Struct("<QQQIIII")
 _BLOCK = struct.Struct("<QII")
 _RECORD = struct.Struct("<4sIQII")
 _JOURNAL_HEADER_BYTES = 16
-_REMOVING = "removing the partial directory failed"
 
 Game = tuple[int, int]  # its recorder's seed, and its id
 
