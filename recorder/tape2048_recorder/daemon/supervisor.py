@@ -108,6 +108,18 @@ class WorkerPlace:
         with contextlib.suppress(ConnectionError):
             self.channel.send(message)
 
+    def forget_work(self) -> None:
+        """Forget the work that a dead process held."""
+        self.ready = False
+        self.range = None
+        self.waiting_rows = None
+        self.unconfirmed = None
+
+
+def exit_text(code: int) -> str:
+    """Describe a process's exit status, as ``subprocess`` gives it."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
 
 class Supervisor:
     """Starts and ends workers."""
@@ -187,6 +199,7 @@ class Supervisor:
         finally:
             theirs.close()
         worker.channel = Channel(ours)
+        worker.forget_work()
         worker.said_bye = False
         worker.last_error = None
 
@@ -199,11 +212,11 @@ class Supervisor:
         worker.process.kill()
         code = worker.process.wait()
         worker.channel.close()
-        worker.process = worker.range = worker.waiting_rows = worker.unconfirmed = None
-        worker.ready = False
+        worker.process = None
+        worker.forget_work()
         slot = self.shared.slots[worker.index]
         slot["rows_max"] = worker.rows_counted = int(slot["rows"])
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return exit_text(code)
 
     def schedule_restart(self, worker: WorkerPlace, now: float) -> None:
         """Count a death, and set the time of the restart."""
