@@ -29,7 +29,7 @@ from tape2048.rows.buffers import gather_runs, load_rows
 from tape2048.rows.phases import ALL
 from tape2048.rows.row_map import NO_TAPE
 from tape2048.runs.run import Run
-from tape2048.session.dataset import is_packdat, open_dataset, open_packdat, values_of_steps
+from tape2048.session.dataset import open_table, values_of_steps
 from tape2048.session.dataset_runs import RunTable
 from tape2048.session.session import Session
 
@@ -271,7 +271,7 @@ class Dataset(TableCorpus):
         self.paths = [Path(os.path.abspath(one)) for one in paths]
         sessions, shift = [], 0
         for place in self.paths:
-            found = open_packdat(place) if is_packdat(place) else open_dataset(place, "mmap")
+            found = open_table(place)
             longest = int(found.table.rows["steps"].max(initial=0))
             if longest > RUN_STEPS_MAX:
                 raise FieldError(

@@ -36,7 +36,7 @@ from tape2048.session.columns import Columns, column_files, find_drafts
 from tape2048.session.directory import PLAIN_NAME, list_names
 from tape2048.session.files import SessionFiles
 from tape2048.session.foreign import Layout
-from tape2048.session.run_table import Owners, from_run_table
+from tape2048.session.run_table import Owners, check_tiles, from_run_table, ordinals_of
 from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE, anchor_count
 from tape2048.tape.reader import (
     Defect,
@@ -188,15 +188,11 @@ class RowChecks:
             due = self._runs["id"][owner]
             self._note("run_id", ids != due, place, lambda at: f"has run_id {ids[at]}, expected {due[at]}")
             return owner
-        sorted_ids = self._runs["id"][self._by_id]
-        at_or_after = np.searchsorted(sorted_ids, ids)
-        known = at_or_after < len(sorted_ids)
-        known[known] = sorted_ids[at_or_after[known]] == ids[known]
-        owner = np.full(len(ids), -1, np.int64)
-        owner[known] = self._by_id[at_or_after[known]]
-        self.rows_without_run += int(np.count_nonzero(~known))
+        owner = ordinals_of(self._runs["id"], ids, self._by_id)
+        unknown = owner < 0
+        self.rows_without_run += int(np.count_nonzero(unknown))
         self._note(
-            "unknown", ~known, place, lambda at: f"has run_id {ids[at]}, which the run table does not have"
+            "unknown", unknown, place, lambda at: f"has run_id {ids[at]}, which the run table does not have"
         )
         return owner
 
@@ -265,22 +261,9 @@ class BlockSums:
     """Streaming checksums of the blocks, from the bytes of the rows in order."""
 
     def __init__(self, blocks: NDArray[np.void], rows: int, row_bytes: int, path: Path) -> None:
-        first = blocks["first_row"].astype(np.int64)
-        ends = first + blocks["rows"].astype(np.int64)
-        expected = np.concatenate(([0], ends))
-        wrong = np.flatnonzero(first != expected[:-1])
-        if wrong.size:
-            at = wrong[0]
-            raise BookkeepingError(
-                f"block {at} starts at row {first[at]}. The blocks before it end at row {expected[at]}",
-                path=path,
-            )
-        if expected[-1] != rows:
-            raise BookkeepingError(
-                f"the {len(blocks)} blocks cover {expected[-1]} rows. The steps have {rows}", path=path
-            )
+        check_tiles(blocks, blocks["rows"], rows, path, "block")
         self._blocks = blocks
-        self._ends = (ends * row_bytes).tolist()
+        self._ends = (np.cumsum(blocks["rows"], dtype=np.int64) * row_bytes).tolist()
         self._at = 0
         self._done = 0
         self._sum = 0

@@ -80,7 +80,7 @@ from tape2048.io.reading import first_bytes, map_path, open_regular, reading
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.session import packdat
 from tape2048.session.dataset_runs import RunTable, read_runs_db
-from tape2048.session.directory import is_dataset, list_names
+from tape2048.session.directory import is_dataset, list_names, whole_shards
 from tape2048.session.foreign import ForeignRows
 from tape2048.tape.layout import TAPE_NPY
 
@@ -153,11 +153,9 @@ def is_table(path: Path) -> bool:
     return is_dataset(path, list_names(path)) if is_directory else is_packdat(path)
 
 
-def find_dataset(path: Path, load: Load) -> OpenDataset | None:
-    """Open a path if it is a data set or a pack.dat."""
-    if not is_table(path):
-        return None
-    return open_dataset(path, load) if path.is_dir() else open_packdat(path)
+def open_table(path: Path, load: Load = "mmap") -> OpenDataset:
+    """Open a data set or a pack.dat."""
+    return open_packdat(path) if is_packdat(path) else open_dataset(path, load)
 
 
 def open_packdat(path: Path) -> OpenDataset:
@@ -268,19 +266,15 @@ def check_whole(manifest: DatasetManifest | None, rows: int, table: RunTable, di
         claimed = getattr(manifest, name, found)
         if claimed != found:
             raise ManifestError(f"{name} is {claimed}. The data set has {found}", path=directory / MANIFEST)
-    table.check_tiles(rows, directory / METADATA_DB)
-    table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
+    table.check(rows, RUN_ID_MAX, directory / METADATA_DB)
 
 
 def find_parts(directory: Path) -> list[Path]:
     """List the file or the shards with the rows, in order; check that ``metadata.db`` exists."""
     with reading(directory):
         names = {entry.name for entry in directory.iterdir()}
-        shards = sorted(
-            (int(match[1]), entry)
-            for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())
-            if (match := SHARD_NAME.fullmatch(entry.name))
-        )
+        shards = [entry.name for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())]
+        shards = list(filter(SHARD_NAME.fullmatch, shards))
     _refuse_sessions(directory, names)
     if METADATA_DB not in names:
         raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory)
@@ -292,12 +286,7 @@ def find_parts(directory: Path) -> list[Path]:
         return [directory / STEPS_NPY]
     if not shards:
         raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
-    for expected, (number, path) in enumerate(shards):
-        if number != expected:
-            raise NotASessionError(
-                f"shard steps_{expected:05d}.npy is missing; {path.name} is there", path=directory
-            )
-    return [path for _, path in shards]
+    return [directory / SHARDS / name for name in whole_shards(shards, SHARD_NAME, 0, directory)]
 
 
 def _refuse_sessions(directory: Path, names: set[str]) -> None:

@@ -23,6 +23,7 @@ from tape2048.formats.session import RUN_DTYPE
 from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 from tape2048.players import facts_of_engine, identity_of
 from tape2048.runs.run import RunMeta
+from tape2048.session.run_table import check_tiles, ordinals_of
 
 if TYPE_CHECKING:
     import os
@@ -142,9 +143,7 @@ class RunTable:
 
     def ordinals(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Return the places in the table of runs that it has."""
-        order = np.argsort(self.rows["id"], kind="stable")
-        found: NDArray[np.int64] = order[np.searchsorted(self.rows["id"][order], ids)]
-        return found
+        return ordinals_of(self.rows["id"], ids)
 
     def to_runs(self) -> NDArray[np.void]:
         """Return the table as ``RUN_DTYPE[R]``. A score above 2**32 - 1 becomes that number."""
@@ -198,25 +197,12 @@ class RunTable:
         rows["first_row"] = first_row + np.cumsum(rows["steps"], dtype=np.uint64) - rows["steps"]
         return RunTable(rows, self.engines)
 
-    def check_tiles(self, rows: int, path: str | os.PathLike[str]) -> None:
-        """Raise BookkeepingError unless the runs, in their order, cover each row exactly once."""
-        first = self.rows["first_row"]
-        expected = np.concatenate((np.zeros(1, np.uint64), np.cumsum(self.rows["steps"], dtype=np.uint64)))
-        wrong = np.flatnonzero(first != expected[:-1])
-        if wrong.size:
-            at = int(wrong[0])
-            raise BookkeepingError(
-                f"run {self.rows['id'][at]} starts at row {first[at]}. "
-                f"The runs before it end at row {expected[at]}",
-                path=path,
-            )
-        if int(expected[-1]) != rows:
-            raise BookkeepingError(
-                f"the {len(self)} runs have {expected[-1]} rows together. The steps have {rows}", path=path
-            )
+    def check(self, rows: int, id_max: int, path: str | os.PathLike[str]) -> None:
+        """Check that the runs tile the rows.
 
-    def check_ids(self, id_max: int, path: str | os.PathLike[str]) -> None:
-        """Raise BookkeepingError for an id that occurs twice, FieldError for one above ``id_max``."""
+        Raise BookkeepingError also for an id that occurs twice, FieldError for one above ``id_max``.
+        """
+        check_tiles(self.rows, self.rows["steps"], rows, path)
         ids = np.sort(self.rows["id"])
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if twice.size:

@@ -28,7 +28,7 @@ from tape2048.io.reading import reading
 from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -116,6 +116,19 @@ def refuse_dataset(directory: Path) -> None:
             path=directory,
             hint=f"for data sets: tape2048 dataset stats {directory}, or dataset verify",
         )
+
+
+def whole_shards(
+    names: Iterable[str], pattern: re.Pattern[str], first_max: int, directory: Path
+) -> list[str]:
+    """Sort the shards among some names; raise NotASessionError for a gap, or a first one above a number."""
+    matches = sorted(filter(None, map(pattern.fullmatch, names)), key=lambda match: int(match[1]))
+    start = min(first_max, int(matches[0][1])) if matches else 0
+    for expected, match in enumerate(matches, start):
+        if int(match[1]) != expected:
+            wanted = f"{match.string[: match.start(1)]}{expected:0{len(match[1])}d}.npy"
+            raise NotASessionError(f"shard {wanted} is missing; {match[0]} is there", path=directory)
+    return [match[0] for match in matches]
 
 
 def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:

@@ -36,6 +36,7 @@ from tape2048.session.directory import (
     as_unsigned,
     list_names,
     refuse_dataset,
+    whole_shards,
 )
 from tape2048.session.foreign import ForeignRows, Layout, step_layout
 from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
@@ -87,8 +88,8 @@ class SessionFiles:
             sessions = counted(len(within), "session")
             hint = f"a directory of {sessions}? name a session: {within[-1]}" if within else None
             raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
-        shards = sorted((int(match[1]), match[0]) for match in map(SHARD_NAME.fullmatch, names) if match)
-        forms = [name for name in (TAPE_NPY, STEPS_NPY, shards[0][1] if shards else "") if name in names]
+        shards = [name for name in names if SHARD_NAME.fullmatch(name)]
+        forms = [name for name in (TAPE_NPY, STEPS_NPY, *shards[:1]) if name in names]
         if len(forms) > 1:
             raise NotASessionError(
                 f"found both {forms[0]} and {forms[1]}; expected one form of rows", path=directory
@@ -102,11 +103,7 @@ class SessionFiles:
         if not shards:
             refuse_dataset(directory)
             raise NotASessionError(f"no {STEPS_NPY} or {TAPE_NPY} in this directory", path=directory)
-        for expected, (number, name) in enumerate(shards, start=min(1, shards[0][0])):
-            if number != expected:
-                wanted = f"steps-{expected:0{len(name) - len('steps-.npy')}d}.npy"
-                raise NotASessionError(f"shard {wanted} is missing; {name} is there", path=directory)
-        return [directory / name for _, name in shards]
+        return [directory / name for name in whole_shards(shards, SHARD_NAME, 1, directory)]
 
     @property
     def on_tape(self) -> bool:
@@ -141,15 +138,6 @@ class SessionFiles:
                 if name not in self.manifest.files:
                     yield ManifestError(f"{name} is not listed", path=self.path / MANIFEST)
             yield from file_defects(self.manifest.files, self.path, PLAIN_NAME.fullmatch)
-
-    def check(self) -> None:
-        """Raise the first defect of names and sizes."""
-        try:
-            for defect in self.defects(self.parts):
-                raise defect
-        except ManifestError:
-            refuse_dataset(self.path)
-            raise
 
     def open_rows(self, load: Load) -> NDArray[np.void] | Tape | ForeignRows:
         """Open the rows, and compare their number with the manifest's."""

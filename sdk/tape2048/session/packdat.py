@@ -237,8 +237,7 @@ def parse(
     stored = int.from_bytes(content[end:].tobytes(), "little")
     check_crc(crc32c(content[:end].data), stored, "the content", path=path, offset=end)
     table = parse_runs(content[header.metadata_offset : end].tobytes(), header, path)
-    table.check_tiles(header.steps, path)
-    table.check_ids(U32_MAX, path)
+    table.check(header.steps, U32_MAX, path)
     return records, table, check_steps(records, table, path)
 
 

@@ -76,6 +76,28 @@ class Owners:
         return np.concatenate([np.empty(0, np.int64), *parts])
 
 
+def check_tiles(
+    table: NDArray[np.void],
+    counts: NDArray[np.integer[Any]],
+    rows: int,
+    path: str | os.PathLike[str],
+    what: str = "run",
+) -> None:
+    """Raise BookkeepingError unless runs or blocks, in their order, cover each row exactly once."""
+    first = table["first_row"].astype(np.int64)
+    ends = np.append(0, first + counts.astype(np.int64))
+    wrong = np.flatnonzero(first != ends[:-1])
+    if wrong.size:
+        at = int(wrong[0])
+        name = table["id"][at] if what == "run" else at
+        found = f"{what} {name} starts at row {first[at]}. The {what}s before it end at row {ends[at]}"
+        raise BookkeepingError(found, path=path)
+    if ends[-1] != rows:
+        covered = f"have {ends[-1]} rows together" if what == "run" else f"cover {ends[-1]} rows"
+        found = f"the {len(table)} {what}s {covered}. The steps have {rows}"
+        raise BookkeepingError(found, path=path)
+
+
 def from_run_table(
     runs: NDArray[np.void], rows: int, path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], Owners]:
@@ -83,18 +105,20 @@ def from_run_table(
     if (np.diff(runs["first_row"].astype(np.int64)) <= 0).any():
         # A run without rows comes before the run that starts at the same row.
         runs = runs[np.lexsort((runs["rows"], runs["first_row"]))]
-    first = runs["first_row"].astype(np.int64)
-    ends = np.append(0, first + runs["rows"].astype(np.int64))
-    wrong = np.flatnonzero(first != ends[:-1])
-    if wrong.size:
-        at = wrong[0]
-        found = f"run {runs['id'][at]} starts at row {first[at]}. The runs before it end at row {ends[at]}"
-        raise BookkeepingError(found, path=path)
-    if ends[-1] != rows:
-        found = f"the {len(runs)} runs have {ends[-1]} rows together. The steps have {rows}"
-        raise BookkeepingError(found, path=path)
+    check_tiles(runs, runs["rows"], rows, path)
     filled = np.flatnonzero(runs["rows"])
-    return runs, Owners(first[filled], filled, rows, contiguous=True)
+    return runs, Owners(runs["first_row"][filled].astype(np.int64), filled, rows, contiguous=True)
+
+
+def ordinals_of(
+    table: NDArray[Any], ids: NDArray[Any], order: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Return the places of ids in a table of different ids, -1 where it lacks one; ``order`` sorts it."""
+    order = np.argsort(table, kind="stable") if order is None else order
+    place = np.searchsorted(table[order], ids)
+    found = np.append(order, -1)[place]
+    found[np.append(table, table.dtype.type(0))[found] != ids] = -1
+    return found
 
 
 def find_owners(
@@ -111,19 +135,14 @@ def find_owners(
     error if ``whole`` is set, or if no row is of a run.
     """
     starts, segment_ids = _segments(rows, ids)
-    by_id = np.argsort(runs["id"], kind="stable")
-    sorted_ids = runs["id"][by_id]
-    place = np.searchsorted(sorted_ids, segment_ids)
-    known = place < len(runs)
-    known[known] = sorted_ids[place[known]] == segment_ids[known]
+    owner = ordinals_of(runs["id"], segment_ids)
+    known = owner >= 0
     if not known.all() and (whole or (len(runs) and not known.any())):
         at = int(known.argmin())
         raise BookkeepingError(
             f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have",
             path=path,
         )
-    owner = np.full(len(starts), -1, np.int64)
-    owner[known] = by_id[place[known]]
     return starts, owner
 
 

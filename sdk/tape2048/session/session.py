@@ -22,7 +22,7 @@ from tape2048.formats.session import (
 )
 from tape2048.players import player_label
 from tape2048.session.columns import Column, Columns
-from tape2048.session.dataset import OpenDataset, find_dataset
+from tape2048.session.dataset import OpenDataset, is_table, open_table
 from tape2048.session.directory import is_dataset, is_session
 from tape2048.session.files import SessionFiles
 from tape2048.session.foreign import ForeignRows
@@ -165,11 +165,12 @@ class Session(RowView):
         """
         check_load(load)
         place = Path(os.path.abspath(path))
-        if not SESSION_NAME.fullmatch(place.name) and (dataset := find_dataset(place, load)) is not None:
-            return cls.of_dataset(place, dataset, load, columns)
+        if is_table(place):
+            return cls.of_dataset(place, open_table(place, load), load, columns)
         files = SessionFiles(path)
         lock = lock_for_reading(files.path)
-        files.check()
+        for defect in files.defects(files.parts):
+            raise defect
         session = cls(files.path, files.open_rows(load), files.metadata, files.manifest, load)
         session.read_lock = lock
         session.use_overlay(columns)
