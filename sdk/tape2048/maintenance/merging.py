@@ -1,10 +1,10 @@
 """Merging of several sessions into one new session with the same games.
 
 A game keeps its rows, its seed and its place in the order of the sessions, so labels and splits (by player
-and seed) do not change. Rows are copied block by block, each compared with its checksum. If all games have
-different ids, rows and block checksums keep their bytes. If not (each start of a recorder without a seed
-counts from 0), the games are renumbered in that order, with new checksums. Tapes are copied a few games at a
-time, each decoded, since the rows of anchors change.
+and seed) do not change. They are copied a few games at a time, and compared with the checksums of their
+blocks. If all games have different ids, rows and block checksums keep their bytes. If not (each start of a
+recorder without a seed counts from 0), the games are renumbered in that order, with new checksums. Tapes are
+decoded, since the rows of anchors change.
 
 The table ``session`` keeps the facts that all sessions share. The list ``merged_from`` has the others, for
 each session. Columns that are equal in all sessions are joined in the order of the rows.
@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.text import counted, json_bytes
-from tape2048.errors import ChecksumError, MaintenanceError
+from tape2048.errors import MaintenanceError
 from tape2048.formats.metadata import finish_session
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import (
-    BLOCK_DTYPE,
     METADATA_DB,
     RUN_DTYPE,
     SESSION_NAME,
@@ -33,17 +32,17 @@ from tape2048.formats.session import (
     FileEntry,
 )
 from tape2048.io.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
-from tape2048.io.reading import crc32c, crc32c_combine, open_regular, read_exactly
+from tape2048.io.reading import crc32c, open_regular, read_exactly
 from tape2048.maintenance.validation import BlockSums, check_draft
 from tape2048.session.columns import shared_columns
 from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.tape.layout import TAPE_DTYPE, TAPE_NPY
 from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,7 +52,7 @@ _SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_r
 #: Facts of each session that the merged session replaces.
 _OWN = ("rows", "runs", "started_at", "ended_at", "recovered", "merged_from")
 
-_PIECE_ROWS = 1 << 18  # rows of a larger block are read in pieces. The recorder's blocks have 7 MB
+_PIECE_ROWS = 1 << 18  # rows that are copied together: 7 MB
 
 
 class Merged(NamedTuple):
@@ -138,7 +137,7 @@ def merge_sessions(
         with Draft(target) as hidden:
             draft = hidden.path / "session"
             draft.mkdir()
-            size = write(draft, parts, tables, facts, report, renumbered=renumbered)
+            size = write(draft, parts, tables, facts, report)
             merged = Session.open(draft)
             for name, info in columns.items():
                 values = (part.column(name).values for part in parts)
@@ -269,10 +268,21 @@ def _name(facts: dict[str, Any]) -> str:
     return name
 
 
-def _data(part: Session) -> tuple[Path, int]:
-    name, row_bytes = (STEPS_NPY, part.dtype.itemsize) if part.tape is None else (TAPE_NPY, 1)
+def _pieces(part: Session) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Yield games and bytes of each piece of a session, which are compared with the block checksums."""
+    name, dtype = (STEPS_NPY, part.dtype) if part.tape is None else (TAPE_NPY, TAPE_DTYPE)
     assert part.manifest is not None
-    return part.path / name, part.manifest.files[name].bytes - len(part) * row_bytes
+    assert part.blocks is not None
+    path, offset = part.path / name, part.manifest.files[name].bytes - len(part) * dtype.itemsize
+    sums = BlockSums(part.blocks, len(part), dtype.itemsize, part.path / METADATA_DB)
+    with open_regular(path) as source:
+        for games, rows in game_pieces(part.runs, _PIECE_ROWS):
+            piece = np.empty(rows.stop - rows.start, dtype)
+            read_exactly(source, piece, offset + rows.start * dtype.itemsize, path)
+            sums.update(piece.view(np.uint8).data)
+            for changed in sums.defects(path, offset):
+                raise changed
+            yield games, piece
 
 
 def _write_rows(
@@ -281,58 +291,32 @@ def _write_rows(
     tables: list[NDArray[np.void]],
     facts: dict[str, Any],
     report: Callable[[int, int], object],
-    *,
-    renumbered: bool,
 ) -> int:
+    """Write a session of rows with the ids of the tables; return the size of its files."""
     header = rows_header(parts[0].dtype, facts["rows"], STEPS_HEADER_BYTES)
-    row_bytes = parts[0].dtype.itemsize
     checksum, rows = crc32c(header), 0
-    blocks: list[tuple[int, int, int]] = []
+    blocks = []
     with open_fd(directory / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-        write_all(fd, header, 0)
+        write_all(fd, header)
         for part, table in zip(parts, tables, strict=True):
             assert part.blocks is not None
-            for block in part.blocks:
-                written = _copy_block(fd, rows, part, block, table if renumbered else None)
-                checksum = crc32c_combine(checksum, written, int(block["rows"]) * row_bytes)
-                blocks.append((rows, int(block["rows"]), written))
-                rows += int(block["rows"])
+            own = part.blocks.copy()
+            own["first_row"] += np.uint64(rows)
+            sums = BlockSums(part.blocks, len(part), part.dtype.itemsize, part.path / METADATA_DB)
+            for games, piece in _pieces(part):
+                piece["run_id"] = np.repeat(table["id"][games], table["rows"][games])
+                data = piece.view(np.uint8).data
+                sums.update(data)
+                checksum = crc32c(data, checksum)
+                write_all(fd, data)
+                rows += len(piece)
                 report(rows, facts["rows"])
+            own["crc32c"] = sums.found
+            blocks.append(own)
         os.fsync(fd)
-    steps = FileEntry(STEPS_HEADER_BYTES + rows * row_bytes, checksum)
+    steps = FileEntry(STEPS_HEADER_BYTES + rows * parts[0].dtype.itemsize, checksum)
     all_runs = np.concatenate(tables, dtype=RUN_DTYPE)
-    return finish_session(directory, {STEPS_NPY: steps}, all_runs, np.array(blocks, BLOCK_DTYPE), facts)
-
-
-def _copy_block(
-    target: int, first_row: int, part: Session, block: np.void, table: NDArray[np.void] | None
-) -> int:
-    begin, count = int(block["first_row"]), int(block["rows"])
-    path, data_offset = _data(part)
-    found = written = 0
-    has_rows = part.runs["rows"] > 0  # a run without rows starts where another one does
-    for at in range(begin, begin + count, _PIECE_ROWS):
-        rows = np.empty(min(_PIECE_ROWS, begin + count - at), part.dtype)
-        with open_regular(path) as source:
-            read_exactly(source, rows, data_offset + at * part.dtype.itemsize, path)
-        found = crc32c(rows.view(np.uint8).data, found)
-        if table is not None:
-            # Runs tile the rows in order, so a row's run is the last run that starts at or before it.
-            numbers = np.arange(at, at + len(rows), dtype=np.uint64)
-            owners = np.searchsorted(part.runs["first_row"][has_rows], numbers, side="right")
-            rows["run_id"] = table["id"][has_rows][owners - 1]
-        data = rows.view(np.uint8).data
-        written = crc32c(data, written) if table is not None else found
-        write_all(target, data, STEPS_HEADER_BYTES + (first_row + at - begin) * part.dtype.itemsize)
-    if found != int(block["crc32c"]):
-        raise ChecksumError(
-            f"rows {begin} to {begin + count - 1} have CRC-32C {found:08x}. The block's is "
-            f"{int(block['crc32c']):08x}",
-            path=path,
-            offset=data_offset + begin * part.dtype.itemsize,
-            hint="leave this session out, or quarantine it: tape2048 validate --quarantine",
-        )
-    return written
+    return finish_session(directory, {STEPS_NPY: steps}, all_runs, np.concatenate(blocks), facts)
 
 
 def _write_tape(
@@ -341,23 +325,12 @@ def _write_tape(
     tables: list[NDArray[np.void]],
     facts: dict[str, Any],
     report: Callable[[int, int], object],
-    *,
-    renumbered: bool,  # noqa: ARG001 - the bytes of a tape hold no ids
 ) -> int:
     """Write a session on tape as :func:`_write_rows`; every game is decoded on the way."""
     with TapeWriter(directory) as writer:
         for part, table in zip(parts, tables, strict=True):
             assert part.tape is not None
-            assert part.blocks is not None
-            path, data_offset = _data(part)
-            sums = BlockSums(part.blocks, len(part), 1, part.path / METADATA_DB)
-            for games, rows in game_pieces(part.runs, _PIECE_ROWS):
-                tape = np.empty(rows.stop - rows.start, np.uint8)
-                with open_regular(path) as source:
-                    read_exactly(source, tape, data_offset + rows.start, path)
-                sums.update(tape.data)
-                for changed in sums.defects(path, data_offset):
-                    raise changed
-                writer.add(tape, table[games], part.tape.starts[games])
+            for games, piece in _pieces(part):
+                writer.add(piece, table[games], part.tape.starts[games])
                 report(writer.rows, facts["rows"])
         return writer.finish(facts)

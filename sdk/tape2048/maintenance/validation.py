@@ -258,16 +258,20 @@ class RowChecks:
 
 
 class BlockSums:
-    """Streaming checksums of the blocks, from the bytes of the rows in order."""
+    """Streaming checksums of the blocks, from the bytes of the rows in order.
+
+    Attributes:
+        found: the checksums of the blocks so far.
+    """
 
     def __init__(self, blocks: NDArray[np.void], rows: int, row_bytes: int, path: Path) -> None:
         check_tiles(blocks, blocks["rows"], rows, path, "block")
         self._blocks = blocks
         self._ends = (np.cumsum(blocks["rows"], dtype=np.int64) * row_bytes).tolist()
-        self._at = 0
         self._done = 0
         self._sum = 0
-        self._wrong: list[tuple[int, int]] = []
+        self.found: list[int] = []
+        self._wrong: list[int] = []
 
     def __len__(self) -> int:
         """Number of blocks."""
@@ -275,27 +279,28 @@ class BlockSums:
 
     def update(self, content: memoryview) -> None:
         """Add the next bytes of the rows."""
-        while len(content) > 0:
-            piece = content[: self._ends[self._at] - self._done]
+        for at in range(len(self.found), len(self._ends)):
+            piece = content[: self._ends[at] - self._done]
             self._sum = crc32c(piece, self._sum)
             self._done += len(piece)
             content = content[len(piece) :]
-            if self._done == self._ends[self._at]:
-                if self._sum != int(self._blocks["crc32c"][self._at]):
-                    self._wrong.append((self._at, self._sum))
-                self._at += 1
-                self._sum = 0
+            if self._done < self._ends[at]:
+                break
+            if self._sum != int(self._blocks["crc32c"][at]):
+                self._wrong.append(at)
+            self.found.append(self._sum)
+            self._sum = 0
 
     def defects(self, path: Path, data_offset: int | None) -> Iterator[ChecksumError]:
         """Yield a ChecksumError for each changed block; rows in several files have no ``data_offset``."""
-        for at, found in self._wrong:
+        for at in self._wrong:
             block = self._blocks[at]
             begin = self._ends[at - 1] if at else 0
             offset = None if data_offset is None else data_offset + begin
             last = int(block["first_row"]) + int(block["rows"]) - 1
             msg = (
                 f"block {at} (rows {block['first_row']} to {last}) "
-                f"has CRC-32C {found:08x}; expected {int(block['crc32c']):08x}"
+                f"has CRC-32C {self.found[at]:08x}; expected {int(block['crc32c']):08x}"
             )
             yield ChecksumError(msg, path=path, offset=offset, hint="restore the session from a copy")
 

@@ -225,18 +225,6 @@ class RemoteSession(Session):
         self.keep()
         return super().steps
 
-    @property
-    def stored(self) -> NDArray[Any]:
-        """The addresses of the rows, as ``Session.stored``. Only holders of the session may read them."""
-        if self.tape is not None:
-            return self.tape.memory[0]
-        assert self._steps is not None
-        return self._steps
-
-    def __len__(self) -> int:
-        """Number of rows, N."""
-        return len(self.stored)
-
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...], dict[str, Any]]:
         return RemoteSessions.open, (self.source, self.name), {"overlay": self.overlay}
 

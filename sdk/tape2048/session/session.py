@@ -213,10 +213,13 @@ class Session(RowView):
 
     @property
     def stored(self) -> NDArray[Any]:
-        """The array of the rows, or of their bytes on tape. For a session in a store, only its addresses."""
+        """The array of the rows, or of their bytes on tape. In a store: for holders alone."""
         if self.foreign is not None:
             return self.foreign.rows
-        return self.steps if self.tape is None else self.tape.memory[0]
+        if self.tape is not None:
+            return self.tape.memory[0]
+        assert self._steps is not None
+        return self._steps
 
     @property
     def contiguous(self) -> bool:

@@ -281,12 +281,12 @@ def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
         data = bytearray((made[2] / "steps.npy").read_bytes())
         data[-5] ^= 1
         (made[2] / "steps.npy").write_bytes(data)
-        refused(made, tmp_path / "out", "The block's is", errors.ChecksumError)
+        refused(made, tmp_path / "out", r"block 0 \(rows 0 to \d+\) has CRC-32C", errors.ChecksumError)
 
 
 def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = four(tmp_path / "root", distinct=False)
-    monkeypatch.setattr("tape2048.maintenance.merging.crc32c_combine", lambda *_: 7)
+    monkeypatch.setattr("tape2048.maintenance.merging.crc32c", lambda *_: 7)
     with pytest.raises(errors.MaintenanceError, match="does not pass"):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []
