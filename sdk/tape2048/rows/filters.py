@@ -99,12 +99,6 @@ def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def number_columns(runs: NDArray[np.void]) -> dict[str, Callable[[], NDArray[Any]]]:
-    """Return the columns of a run table."""
-    names = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
-    return {name: partial(runs.__getitem__, name) for name in names}
-
-
 def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Columns:
     """Return the columns of runs, and the facts of the sessions that ``runs["session"]`` indexes."""
 
@@ -123,8 +117,9 @@ def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Column
         labels: NDArray[Any] = np.array([player_label(each) for each in facts], object)[index]
         return labels
 
+    numbers = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
     return {
-        **number_columns(runs),
+        **{name: partial(runs.__getitem__, name) for name in numbers},
         "session": lambda: spread(lambda session: session.name),
         "model": lambda: spread(_session_tag, lambda table: np.array(table.engine_names(), object)),
         "player": players,

@@ -55,7 +55,6 @@ from tape2048.session.dataset_runs import RunTable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -77,9 +76,8 @@ _RUNS_AT_ONCE = 256
 
 
 class Header(NamedTuple):
-    """A file's header: its bytes and its fields."""
+    """The fields of a file's header."""
 
-    packed: bytes
     runs: int
     steps: int
     metadata_offset: int
@@ -110,15 +108,7 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
             path=path,
             offset=size,
         )
-    return Header(head, runs, steps, metadata_offset)
-
-
-def checksum_of(pieces: Iterable[memoryview]) -> int:
-    """Return the CRC-32C of a file's consecutive pieces."""
-    checksum = 0
-    for piece in pieces:
-        checksum = crc32c(piece, checksum)
-    return checksum
+    return Header(runs, steps, metadata_offset)
 
 
 def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> RunTable:
@@ -247,4 +237,7 @@ def file_parts(records: NDArray[np.uint8], table: RunTable) -> list[memoryview]:
     check_fits("num_runs", len(table))
     header = _HEADER.pack(MAGIC, VERSION, len(table), len(records) // ROW_BYTES, HEADER_BYTES + len(records))
     pieces = [memoryview(header), records.data, memoryview(encode_runs(table))]
-    return [*pieces, memoryview(checksum_of(pieces).to_bytes(CRC_BYTES, "little"))]
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+    return [*pieces, memoryview(checksum.to_bytes(CRC_BYTES, "little"))]

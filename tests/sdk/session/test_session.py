@@ -118,47 +118,33 @@ class TestOpen:
 
 
 class TestNotASession:
-    def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.MissingPathError, match="no such file"):
-            Session.open(tmp_path / NAME)
+    def test_paths(self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for wrong, kind, message in (
+            (tmp_path / "none", errors.MissingPathError, "no such file"),
+            (tmp_path / ("x" * 300), errors.StorageError, "too long"),
+            (path / "steps.npy", errors.NotASessionError, "not a directory"),
+        ):
+            with pytest.raises(kind, match=message):
+                Session.open(wrong)
+        for name in (".20250102T030405Z_model=toy.partial", ".x"):
+            path = path.rename(path.parent / name)
+            monkeypatch.chdir(path)
+            for hidden in (path, "."):
+                with pytest.raises(errors.NotASessionError, match="still being written"):
+                    Session.open(hidden)
 
-    def test_name_that_the_system_refuses(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.StorageError, match="too long"):
-            Session.open(tmp_path / ("x" * 300))
-
-    def test_file(self, path: Path) -> None:
-        with pytest.raises(errors.NotASessionError, match="not a directory"):
-            Session.open(path / "steps.npy")
-
-    @pytest.mark.parametrize("name", [".20250102T030405Z_model=toy.partial", ".x"])
-    def test_still_being_written(self, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        partial = path.rename(path.parent / name)
-        with pytest.raises(errors.NotASessionError, match="still being written"):
-            Session.open(partial)
-        monkeypatch.chdir(partial)
-        with pytest.raises(errors.NotASessionError, match="still being written"):
-            Session.open(".")
-
-    @pytest.mark.parametrize("name", ["steps.npy", "metadata.db"])
-    def test_file_missing(self, path: Path, name: str) -> None:
-        (path / name).unlink()
-        with pytest.raises(errors.NotASessionError, match=f"no {name}"):
-            Session.open(path)
-
-    def test_both_forms_of_rows(self, path: Path) -> None:
+    def test_files(self, path: Path) -> None:
         shutil.copy(path / "steps.npy", path / "steps-000001.npy")
         with pytest.raises(errors.NotASessionError, match="both"):
             Session.open(path)
+        (path / "steps-000001.npy").unlink()
+        for name in ("steps.npy", "metadata.db"):
+            (path / name).unlink()
+            with pytest.raises(errors.NotASessionError, match=f"no {name}"):
+                Session.open(path)
 
 
 class TestManifest:
-    def change(self, path: Path, **changes: object) -> None:
-        write_manifest(path, **({"rows": ROWS, "runs": 5} | changes))  # type: ignore[arg-type]
-
-    def entries(self, path: Path, **changes: object) -> dict[str, object]:
-        files: dict[str, object] = json.loads((path / "manifest.json").read_text())["files"]
-        return files | changes
-
     @pytest.mark.parametrize(
         "content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"version": 1}', b"[" * 50_000, b'{"x":' * 50_000]
     )
@@ -167,52 +153,41 @@ class TestManifest:
         with pytest.raises(errors.ManifestError, match="malformed"):
             Session.open(path)
 
-    def test_too_large(self, path: Path) -> None:
+    def test_too_large_or_a_dangling_link(self, path: Path) -> None:
         with (path / "manifest.json").open("ab") as file:
             file.write(b" " * 2**20)
         with pytest.raises(errors.ManifestError, match="at most 1048576"):
             Session.open(path)
-
-    def test_dangling_link(self, path: Path) -> None:
         (path / "manifest.json").unlink()
         (path / "manifest.json").symlink_to("nowhere")
         with pytest.raises(errors.StorageError):
             Session.open(path)
 
     @pytest.mark.parametrize(
-        ("changes", "message"),
+        ("changes", "files", "message"),
         [
-            ({"version": 2}, "version 2; expected 1"),
-            ({"rows": 21}, "rows is 21. The session has 20"),
-            ({"runs": 4}, "runs is 4. The session has 5"),
-            ({"files": {}}, "metadata.db is not listed"),
+            ({"version": 2}, {}, "version 2; expected 1"),
+            ({"rows": 21}, {}, "rows is 21. The session has 20"),
+            ({"runs": 4}, {}, "runs is 4. The session has 5"),
+            ({"files": {}}, {}, "metadata.db is not listed"),
+            ({}, {"steps.npy": 1}, r"steps\.npy has \d+ bytes. The manifest says 1"),
+            ({}, {"other": 1}, "other is listed, and missing"),
+            *(
+                ({}, {name: 1}, "not a valid file name")
+                for name in ("../x", "/etc/passwd", "", ".", "..", "a/b", "a\0", "x" * 256, "é" * 128)
+            ),
         ],
         ids=str,
     )
-    def test_disagrees(self, path: Path, changes: dict[str, object], message: str) -> None:
-        self.change(path, **changes)
+    def test_disagrees(
+        self, path: Path, changes: dict[str, Any], files: dict[str, int], message: str
+    ) -> None:
+        listed = json.loads((path / "manifest.json").read_text())["files"]
+        listed |= {name: {"bytes": size, "crc32c": 0} for name, size in files.items()}
+        write_manifest(path, **({"rows": ROWS, "runs": 5, "files": listed} | changes))
         with pytest.raises(errors.ManifestError, match=message) as caught:
             Session.open(path)
-        assert caught.value.path == str(path / "manifest.json")
-
-    def test_other_size(self, path: Path) -> None:
-        entry = {"bytes": 1, "crc32c": 0}
-        self.change(path, files=self.entries(path, **{"steps.npy": entry}))
-        with pytest.raises(errors.ManifestError, match=r"steps\.npy has \d+ bytes. The manifest says 1"):
-            Session.open(path)
-
-    def test_listed_file_missing(self, path: Path) -> None:
-        self.change(path, files=self.entries(path, other={"bytes": 1, "crc32c": 0}))
-        with pytest.raises(errors.ManifestError, match="other is listed, and missing"):
-            Session.open(path)
-
-    @pytest.mark.parametrize(
-        "name", ["../x", "/etc/passwd", "", ".", "..", "a/b", "a\0", "x" * 256, "é" * 128]
-    )
-    def test_name_that_leaves_the_directory(self, path: Path, name: str) -> None:
-        self.change(path, files=self.entries(path, **{name: {"bytes": 1, "crc32c": 0}}))
-        with pytest.raises(errors.ManifestError, match="not a valid file name"):
-            Session.open(path)
+        assert files or caught.value.path == str(path / "manifest.json")
 
 
 class TestBookkeeping:
