@@ -205,23 +205,18 @@ class TestBadInput:
             Corpus.open("")
         assert caught.value.path == "."
 
-    def test_missing_root(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.MissingPathError, match="no such file"):
-            Corpus.open(tmp_path / "no")
-
-    def test_root_that_cannot_be_looked_for(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.StorageError, match="cannot be read: File name too long"):
-            Corpus.open(tmp_path / ("x" * 300))
-
-    def test_no_rows(self, tmp_path: Path) -> None:
-        write_ours(tmp_path / OURS[0], Spec(games=[]))
-        with pytest.raises(errors.EmptyCorpusError, match="1 session, 0 runs"):
-            Corpus.open(tmp_path)
-
-    def test_session_named_twice(self, built: Built, tmp_path: Path) -> None:
+    def test_roots_without_sessions(self, built: Built, tmp_path: Path) -> None:
+        write_ours(tmp_path / "none" / OURS[0], Spec(games=[]))
         (tmp_path / "link").symlink_to(built.root / OURS[0])
-        with pytest.raises(errors.CorpusError, match="twice"):
-            Corpus.open([built.root / OURS[0], tmp_path / "link"])
+        roots: list[tuple[Any, type[errors.TapeError], str]] = [
+            (tmp_path / "no", errors.MissingPathError, "no such file"),
+            (tmp_path / ("x" * 300), errors.StorageError, "cannot be read: File name too long"),
+            (tmp_path / "none", errors.EmptyCorpusError, "1 session, 0 runs"),
+            ([built.root / OURS[0], tmp_path / "link"], errors.CorpusError, "twice"),
+        ]
+        for root, kind, message in roots:
+            with pytest.raises(kind, match=message):
+                Corpus.open(root)
 
     def test_damaged_session(self, tmp_path: Path) -> None:
         built = build(tmp_path)
@@ -263,10 +258,11 @@ class TestBadInput:
         with pytest.raises(ValueError, match=str(next(iter(arguments.values())))):
             Corpus.open(built.root, **arguments)
 
-    @pytest.mark.parametrize("budget", [-1, 1.5, float("nan"), "8GB"])
-    def test_a_budget_that_is_none(self, built: Built, budget: Any) -> None:
-        with pytest.raises(ValueError, match=f"ram_budget={budget!r}; expected"):
-            Corpus.open(built.root, ram_budget=budget)
+    def test_a_budget_that_is_none(self, built: Built) -> None:
+        budget: Any
+        for budget in (-1, 1.5, float("nan"), "8GB"):
+            with pytest.raises(ValueError, match=f"ram_budget={budget!r}; expected"):
+                Corpus.open(built.root, ram_budget=budget)
         assert Corpus.open(built.root, ram_budget=0).load == "mmap"
 
     @pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
@@ -407,15 +403,15 @@ class TestPhase:
         with pytest.raises(errors.EmptyCorpusError, match=r"phase 500 <= steps < .* of 1,\d{3}, in 43 runs"):
             corpus.phase(steps=(500, None))
 
-    @pytest.mark.parametrize(
-        "ranges",
-        [{"steps": (3, 3)}, {"steps": (-1, 4)}, {"fraction": (0, 1.5)}, {"empties": (0, 18)}, {"steps": 4},
-         {"steps": (0.5, None)}, {"steps": ("1", None)}, {"empties": (2.5, 4)},
-         {"fraction": (float("nan"), 1)}],
-    )  # fmt: skip
-    def test_no_range(self, corpus: Corpus, ranges: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match=next(iter(ranges))):
-            corpus.phase(**ranges)
+    def test_no_range(self, corpus: Corpus) -> None:
+        wrong: list[dict[str, Any]] = [
+            {"steps": (3, 3)}, {"steps": (-1, 4)}, {"fraction": (0, 1.5)}, {"empties": (0, 18)}, {"steps": 4},
+            {"steps": (0.5, None)}, {"steps": ("1", None)}, {"empties": (2.5, 4)},
+            {"fraction": (float("nan"), 1)},
+        ]  # fmt: skip
+        for ranges in wrong:
+            with pytest.raises(ValueError, match=next(iter(ranges))):
+                corpus.phase(**ranges)
 
     def test_many_rows_of_few(self, tmp_path: Path) -> None:
         """Masks beyond one block of 512 rows and one sample, dense and sparse."""
@@ -459,19 +455,16 @@ class TestFields:
         with pytest.raises(IndexError, match="a mask of 3"):
             corpus.tokens(np.ones(3, np.bool_))
 
-    @pytest.mark.parametrize("fields", [(), ("tokens", "tokens"), (3,), "lables"])
-    def test_no_such_fields(self, corpus: Corpus, fields: Any) -> None:
-        with pytest.raises(ValueError, match=r"fields[=:]"):
-            corpus.fetch([0], fields)
-
-    def test_no_action(self, corpus: Corpus) -> None:
+    def test_wrong_arguments(self, corpus: Corpus) -> None:
+        wrong: Any
+        for wrong in ((), ("tokens", "tokens"), (3,), "lables"):
+            with pytest.raises(ValueError, match=r"fields[=:]"):
+                corpus.fetch([0], wrong)
+        for wrong in ((), (3,), (8, 8), (1,), (2.0,)):
+            with pytest.raises(ValueError, match="thresholds"):
+                corpus.fetch([0], thresholds=wrong)
         with pytest.raises(errors.CorpusError, match="no action"):
             corpus.fetch([0], ("action",))
-
-    @pytest.mark.parametrize("thresholds", [(), (3,), (8, 8), (1,), (2.0,)])
-    def test_no_tiles(self, corpus: Corpus, thresholds: Any) -> None:
-        with pytest.raises(ValueError, match="thresholds"):
-            corpus.fetch([0], thresholds=thresholds)
 
 
 class TestPieces:

@@ -278,18 +278,16 @@ class TestAppend:
             np.testing.assert_array_equal(old.get_batch(np.arange(87)), dataset_rows())
         assert len(Dataset(built)) == 174
 
-    def test_two_at_a_time(self, built: Path, runs: Path) -> None:
+    def test_nothing_there_or_two_at_a_time(self, tmp_path: Path, built: Path, runs: Path) -> None:
+        with pytest.raises(MissingPathError):
+            append_dataset(tmp_path / "none", [runs])
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "runs"]
         fd = lock_directory(built)
         with pytest.raises(StorageError, match="another process"):
             append_dataset(built, [runs])
         os.close(fd)
         append_dataset(built, [runs])
         assert len(Dataset(built).runs) == 6
-
-    def test_nothing_there(self, tmp_path: Path, runs: Path) -> None:
-        with pytest.raises(MissingPathError):
-            append_dataset(tmp_path / "none", [runs])
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
     def test_where_names_cannot_be_exchanged(
         self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
@@ -320,17 +318,13 @@ class TestOpen:
             assert opened.run_table.engine_names() == ["toy", None, "other é"]
             assert [opened.run_table.meta(i).start_unix_s for i in range(3)] == [1000, 0, 3000]
 
-    def test_rows_lie_in_one_cache_line_each(self, built: Path) -> None:
-        for load in ("ram", "mmap"):
-            assert Dataset(built, load).steps.ctypes.data % 32 == 0  # type: ignore[arg-type]
-
     def test_no_file_stays_open(self, built: Path) -> None:
         before = open_files()
         kept = [Dataset(built), Dataset(built, "mmap")]
         with pytest.raises(NotASessionError):
             Dataset(built.parent)
         assert open_files() == before
-        assert len(kept) == 2
+        assert [each.steps.ctypes.data % 32 for each in kept] == [0, 0], "a row is in one cache line"
 
     def test_nothing_or_a_file_or_an_empty_directory(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
@@ -359,43 +353,31 @@ class TestOpen:
         Dataset(built, progress=lambda done, total: said.append((done, total)))
         assert said[-1] == (87 * 32, 87 * 32)
 
+    @pytest.mark.parametrize("times", [1, 5])
     def test_exchanged_while_it_is_opened(
-        self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+        self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, times: int
     ) -> None:
         """The reader has the old metadata when the directory is exchanged: it has to begin again."""
         from tape2048.session import dataset as files
 
         read = files.read_runs_db
-        times = 0
+        left = times
 
         def read_and_append(path: Path) -> Any:
-            nonlocal times
-            times += 1
-            result = read(path)
-            if times == 1:
-                monkeypatch.setattr(files, "read_runs_db", read)
-                append_dataset(built, [runs])
-                monkeypatch.setattr(files, "read_runs_db", read_and_append)
+            nonlocal left
+            result, left = read(path), left - 1
+            monkeypatch.setattr(files, "read_runs_db", read)
+            append_dataset(built, [runs])
+            monkeypatch.setattr(files, "read_runs_db", read_and_append if left else read)
             return result
 
         monkeypatch.setattr(files, "read_runs_db", read_and_append)
-        assert len(Dataset(built)) == 174
-        assert times == 2
-
-    def test_exchanged_for_ever(self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tape2048.session import dataset as files
-
-        read = files.read_runs_db
-
-        def read_and_append(path: Path) -> Any:
-            monkeypatch.setattr(files, "read_runs_db", read)
-            append_dataset(built, [runs])
-            monkeypatch.setattr(files, "read_runs_db", read_and_append)
-            return read(path)
-
-        monkeypatch.setattr(files, "read_runs_db", read_and_append)
-        with pytest.raises(StorageError, match="5 times"):
-            Dataset(built)
+        if times == 5:
+            with pytest.raises(StorageError, match="5 times"):
+                Dataset(built)
+        else:
+            assert len(Dataset(built)) == 174
+        assert left == 0
 
 
 class TestRuns:
@@ -488,7 +470,7 @@ def _spawn(played: Any) -> int:
 
 
 class TestBadRows:
-    def test_trailing_bytes(self, built: Path) -> None:
+    def test_bytes_beyond_or_before_the_end(self, built: Path) -> None:
         with (built / "steps.npy").open("ab") as file:
             file.write(b"\0")
         with pytest.raises(ManifestError):
@@ -496,41 +478,32 @@ class TestBadRows:
         (built / "manifest.json").unlink()
         with pytest.raises(FormatError):
             Dataset(built)
+        for count in (2**63 - 1, 2**62, 88):
+            text = f"{{'descr': {ROW.descr!r}, 'fortran_order': False, 'shape': ({count},), }}"
+            head = header_bytes(text.encode(), pad=True)
+            (built / "steps.npy").write_bytes(head + dataset_rows().tobytes())
+            with pytest.raises(TruncatedError):
+                Dataset(built)
 
-    @pytest.mark.parametrize("count", [2**63 - 1, 2**62, 88])
-    def test_absurd_counts(self, built: Path, count: int) -> None:
-        (built / "manifest.json").unlink()
-        text = f"{{'descr': {ROW.descr!r}, 'fortran_order': False, 'shape': ({count},), }}"
-        (built / "steps.npy").write_bytes(header_bytes(text.encode(), pad=True) + dataset_rows().tobytes())
-        with pytest.raises(TruncatedError):
-            Dataset(built)
+    def test_rows_of_another_type(self, tmp_path: Path) -> None:
+        for number, dtype in enumerate(
+            (ROW.descr[:-1], [*ROW.descr[:-1], ("step_index", "<u4")], [*ROW.descr[1:], ROW.descr[0]], "<u8")
+        ):
+            path = write_dataset(tmp_path / str(number), rows=np.zeros(87, dtype))
+            with pytest.raises(NpyError):
+                Dataset(path)
 
-    @pytest.mark.parametrize(
-        "dtype",
-        [
-            np.dtype(ROW.descr[:-1]),
-            np.dtype([*ROW.descr[:-1], ("step_index", "<u4")]),
-            np.dtype([*ROW.descr[1:], ROW.descr[0]]),
-            np.dtype(np.uint64),
-        ],
-    )
-    def test_rows_of_another_type(self, tmp_path: Path, dtype: np.dtype[Any]) -> None:
-        path = write_dataset(tmp_path / "ds", rows=np.zeros(87, dtype))
-        with pytest.raises(NpyError):
-            Dataset(path)
-
-    @pytest.mark.parametrize("load", ["ram", "mmap"])
-    def test_rows_of_another_run(self, tmp_path: Path, load: Any) -> None:
-        rows = dataset_rows()
-        rows["run_id"][30:42] = 7
-        with pytest.raises(BookkeepingError, match="run 1"):
-            Dataset(write_dataset(tmp_path / "ds", rows=rows), load)
-
-    def test_a_run_out_of_order(self, tmp_path: Path) -> None:
-        rows = dataset_rows()
-        rows[30:42] = rows[30:42][::-1]
-        with pytest.raises(BookkeepingError, match="step"):
-            Dataset(write_dataset(tmp_path / "ds", rows=rows))
+    def test_rows_of_another_run_or_out_of_order(self, tmp_path: Path) -> None:
+        for name, change in (
+            ("run 1", lambda rows: rows["run_id"].__setitem__(slice(30, 42), 7)),
+            ("step", lambda rows: rows.__setitem__(slice(30, 42), rows[30:42][::-1].copy())),
+        ):
+            rows = dataset_rows()
+            change(rows)
+            path = write_dataset(tmp_path / name, rows=rows)
+            for load in ("ram", "mmap"):
+                with pytest.raises(BookkeepingError, match=name):
+                    Dataset(path, load)  # type: ignore[arg-type]
 
 
 EXTRAS = "CREATE TABLE tape2048_runs(id, final_board, seed);"
@@ -581,15 +554,14 @@ class TestBadMetadata:
             Dataset(path)
         assert str(path) in str(caught.value)
 
-    def test_not_sqlite_or_damaged(self, built: Path) -> None:
+    def test_not_sqlite_damaged_or_locked(self, built: Path) -> None:
         (built / "manifest.json").unlink()
         data = (built / "metadata.db").read_bytes()
         for length in (0, 10, 100, 4096, len(data) - 4096):
             (built / "metadata.db").write_bytes(data[:length])
             with pytest.raises(SchemaError):
                 Dataset(built)
-
-    def test_a_writer_in_the_middle(self, built: Path) -> None:
+        (built / "metadata.db").write_bytes(data)
         with closing(sqlite3.connect(built / "metadata.db")) as database:
             database.execute("BEGIN EXCLUSIVE")
             with pytest.raises(SchemaError):
@@ -616,9 +588,10 @@ class TestBadManifest:
 
 
 class TestVerify:
-    def test_sound(self, built: Path) -> None:
+    def test_sound_or_absent(self, built: Path) -> None:
         report = verify_dataset(built)
         assert (report.ok, report.rows, report.runs, report.checksums) == (True, 87, 3, 2)
+        assert verify_dataset(built / "none").findings[0].error == "MissingPathError"
 
     @pytest.mark.parametrize(
         ("field", "value", "error", "words"),
@@ -653,20 +626,11 @@ class TestVerify:
                 assert not verify_dataset(built).ok, (name, at)
             (built / name).write_bytes(data)
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
-        assert verify_dataset(tmp_path / "none").findings[0].error == "MissingPathError"
 
-
-class TestViews:
-    def test_times(self, built: Path) -> None:
-        opened = Dataset(built)
-        assert opened.where(since="1970-01-01T00:30:00Z").runs["id"].tolist() == [2]
-        assert opened.where(since="1970-01-01", until="1970-01-01T00:50:00Z").runs["id"].tolist() == [0]
-
-    def test_bad_masks(self, built: Path) -> None:
-        for bad in (np.ones(4, np.bool_), np.ones(3, np.int64), np.ones((3, 1), np.bool_)):
-            with pytest.raises(ValueError, match="expected bool"):
-                Dataset(built).where(bad)
+def test_views_by_time(built: Path) -> None:
+    opened = Dataset(built)
+    assert opened.where(since="1970-01-01T00:30:00Z").runs["id"].tolist() == [2]
+    assert opened.where(since="1970-01-01", until="1970-01-01T00:50:00Z").runs["id"].tolist() == [0]
 
 
 class TestPhase:
@@ -692,12 +656,6 @@ class TestPhase:
         write_dataset(built, [game(seed, steps_max=20) for seed in (7, 8, 9)])
         np.testing.assert_array_equal(source.filter_by_score(0)[:], dataset_rows())
 
-    def test_no_row_is_copied(self, built: Path) -> None:
-        source = Dataset(built, "mmap")
-        view = source.filter_by_score(100).phase(steps=(3, None)).where(min_steps=40)
-        assert len(view) == 42
-        assert view._tables.store is source._tables.store
-
 
 class TestSetOfAPack:
     """``Dataset("pack.dat")``."""
@@ -718,6 +676,8 @@ class TestSetOfAPack:
         np.testing.assert_array_equal(found.steps, rows)
         assert found.runs["max_score"].tolist() == [run.max_score for run in GAMES]
         assert found.manifests == [None]
+        write_view(tmp_path / "ds", found)
+        np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps, found.steps)
         assert how == "mmap" or steps == [(len(rows) * 32,) * 2]
 
     def test_beside_directories(self, tmp_path: Path) -> None:
@@ -729,12 +689,6 @@ class TestSetOfAPack:
             assert found.runs["id"].tolist() == list(range(9))
             np.testing.assert_array_equal(found[:]["run_id"], np.repeat(np.arange(9), found.runs["steps"]))
             np.testing.assert_array_equal(found[:]["board"], np.tile(dataset_rows()["board"], 3))
-
-    def test_is_written_as_a_data_set(self, tmp_path: Path) -> None:
-        (tmp_path / "a.dat").write_bytes(packdat_bytes())
-        found = Dataset(tmp_path / "a.dat")
-        write_view(tmp_path / "ds", found)
-        np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps, found.steps)
 
     def test_a_run_that_no_row_numbers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tape2048.datasets.dataset.RUN_STEPS_MAX", 44)

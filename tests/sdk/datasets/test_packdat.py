@@ -256,7 +256,7 @@ class TestBadInput:
             load(path, packdat_bytes(extra=b"\0"))
 
     @pytest.mark.parametrize(
-        ("header", "error"),
+        ("changes", "error"),
         [
             ({"version": 2}, VersionError),
             ({"runs": 4}, FormatError),
@@ -266,25 +266,18 @@ class TestBadInput:
             ({"steps": 2**58, "offset": 28 + 2**63}, TruncatedError),
             ({"steps": 86}, FieldError),
             ({"offset": 0}, FieldError),
+            ({"run_changes": {"id": 1}}, BookkeepingError),
+            ({"run_changes": {"first": 5}}, BookkeepingError),
+            ({"run_changes": {"steps": 2**32 - 1}}, BookkeepingError),
+            ({"run_changes": {"engine_len": 2**16 - 1}}, FieldError),
+            ({"run_changes": {"engine_len": 0}}, FormatError),
         ],
     )
-    def test_header_fields(self, path: Path, header: dict[str, int], error: type[TapeError]) -> None:
+    def test_fields_of_header_and_runs(
+        self, path: Path, changes: dict[str, Any], error: type[TapeError]
+    ) -> None:
         with pytest.raises(error):
-            load(path, packdat_bytes(**header))
-
-    @pytest.mark.parametrize(
-        ("changes", "error"),
-        [
-            ({"id": 1}, BookkeepingError),
-            ({"first": 5}, BookkeepingError),
-            ({"steps": 2**32 - 1}, BookkeepingError),
-            ({"engine_len": 2**16 - 1}, FieldError),
-            ({"engine_len": 0}, FormatError),
-        ],
-    )
-    def test_run_fields(self, path: Path, changes: dict[str, int], error: type[TapeError]) -> None:
-        with pytest.raises(error):
-            load(path, packdat_bytes(run_changes=changes))
+            load(path, packdat_bytes(**changes))
 
     @pytest.mark.parametrize(
         ("offset", "value", "error"),

@@ -122,10 +122,8 @@ class TestSound:
         assert (report.path, report.rows, report.runs) == (str(tmp_path / NAME), rows, 5)
         assert report.checksums == 2 + -(-rows // block_rows)
 
-    def test_no_rows(self, tmp_path: Path) -> None:
-        assert validate_session(write_ours(tmp_path / NAME, Spec(games=[]))).ok
-
-    def test_embeddings_may_stand_there(self, tmp_path: Path) -> None:
+    def test_no_rows_or_columns(self, tmp_path: Path) -> None:
+        assert validate_session(write_ours(tmp_path / "empty", Spec(games=[]))).ok
         path = write_ours(tmp_path / NAME)
         embedded(path)
         assert validate_session(path).ok
@@ -144,9 +142,9 @@ class TestSound:
         assert report.ok, report.findings
         assert report.checksums == 0
 
-    @pytest.mark.parametrize("facts", [{}, {"sample_rate": 2}])
-    def test_sample_rate_from_facts_or_rows(self, tmp_path: Path, facts: dict[str, Any]) -> None:
-        assert validate_session(write_ours(tmp_path / NAME, Spec(sample_rate=2, facts=facts))).ok
+    def test_sample_rate_from_facts_or_rows(self, tmp_path: Path) -> None:
+        for name, facts in (("none", {}), ("fact", {"sample_rate": 2})):
+            assert validate_session(write_ours(tmp_path / name, Spec(sample_rate=2, facts=facts))).ok
 
     def test_progress(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME)
@@ -239,22 +237,20 @@ class TestWhole:
         assert before.startswith("ended_at is 2025-01-01T00:00:00+02:00, before started_at, 2999")
         assert future.startswith("started_at is 2999-01-01T00:00:00Z, in the future")
 
-    def test_facts_disagree(self, tmp_path: Path) -> None:
+    def test_counts_disagree(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME, Spec(facts={"rows": 19, "runs": "5"}))
         messages = [finding.message for finding in validate_session(path).findings]
         assert len(messages) == 2
         assert "rows in the table session is 19. The session has 20" in messages[0]
         assert "runs in the table session is '5'. The session has 5" in messages[1]
-
-    def test_manifest_counts_disagree(self, tmp_path: Path) -> None:
-        path = write_ours(tmp_path / NAME)
+        path = write_ours(tmp_path / "manifest")
         write_manifest(path, rows=19, runs=6)
         assert found(validate_session(path)) == ["ManifestError", "ManifestError"]
 
-    @pytest.mark.parametrize("rate", [0, -1, 2**32, 2**64, True, 1.0, "1"])
-    def test_sample_rate_that_is_none(self, tmp_path: Path, rate: object) -> None:
-        path = write_ours(tmp_path / NAME, Spec(facts={"sample_rate": rate}))
-        assert only(validate_session(path)).error == "SchemaError"
+    def test_sample_rate_that_is_none(self, tmp_path: Path) -> None:
+        for number, rate in enumerate((0, -1, 2**32, 2**64, True, 1.0, "1")):
+            path = write_ours(tmp_path / str(number), Spec(facts={"sample_rate": rate}))
+            assert only(validate_session(path)).error == "SchemaError"
 
 
 class TestChecksums:
@@ -351,13 +347,12 @@ class TestRows:
         assert messages[0].startswith("row 8 has exponents [15, 15,")
         assert messages[1] == "run 13 has highest_tile 32768, but its rows show a 65536"
 
-    @pytest.mark.parametrize("board", [[0] * 16, [0] * 7 + [1] + [0] * 8, [0] * 15 + [1]])
-    def test_empty_board(self, tmp_path: Path, board: list[int]) -> None:
+    def test_empty_board(self, tmp_path: Path) -> None:
         """What a hole in the file would look like, if its other fields were right."""
-        report = validate_session(write_ours(tmp_path / NAME, Spec(change_rows=put(8, exps=board))))
-        assert [finding.message for finding in report.findings] == ["row 8 has an empty board"] * (
-            not any(board)
-        )
+        for number, board in enumerate(([0] * 16, [0] * 7 + [1] + [0] * 8, [0] * 15 + [1])):
+            path = write_ours(tmp_path / str(number), Spec(change_rows=put(8, exps=board)))
+            messages = [finding.message for finding in validate_session(path).findings]
+            assert messages == ["row 8 has an empty board"] * (not any(board))
 
     @pytest.mark.parametrize("sample_rate", [1, 2])
     @pytest.mark.parametrize(
@@ -415,9 +410,12 @@ class TestRows:
         assert finding.error == "BookkeepingError"
         assert "1 of 5 runs differ" in finding.message
 
-    def test_run_without_steps(self, tmp_path: Path) -> None:
-        path = write_foreign(tmp_path / "theirs", Spec(sql="INSERT INTO runs VALUES (99, 0, 0, 0, 4)"))
+    def test_foreign_runs_without_rows(self, tmp_path: Path) -> None:
+        path = write_foreign(tmp_path / "none", Spec(sql="INSERT INTO runs VALUES (99, 0, 0, 0, 4)"))
         assert validate_session(path).ok
+        path = write_foreign(tmp_path / "nine", Spec(sql="INSERT INTO runs VALUES (99, 0, 9, 9, 2)"))
+        message = "run 99 has 0 rows for 9 steps at sample rate 1, expected 9"
+        assert only(validate_session(path)).message == message
 
     def test_rows_of_part_of_a_run_do_not_bound_its_tile(self, tmp_path: Path) -> None:
         sql = "UPDATE runs SET steps = 9, highest_tile = 32768 WHERE id = 14"
@@ -452,13 +450,6 @@ class TestRows:
         report = validate_session(path)
         assert only(report).message == f"row {bad} has step_idx 8, expected 2"
         assert report.notes == ("7 rows of games that never reached the table runs: left out",)
-
-    def test_foreign_run_without_rows(self, tmp_path: Path) -> None:
-        path = write_foreign(tmp_path / "theirs", Spec(sql="INSERT INTO runs VALUES (99, 0, 9, 9, 2)"))
-        assert (
-            only(validate_session(path)).message
-            == "run 99 has 0 rows for 9 steps at sample rate 1, expected 9"
-        )
 
     def test_shard_of_another_type(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs", shard_rows=10)

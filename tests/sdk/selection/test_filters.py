@@ -154,13 +154,11 @@ class TestSql:
                 corpus.where(condition)
         assert not list(tmp_path.iterdir())
 
-    def test_nothing_left(self, corpus: Corpus) -> None:
+    def test_nothing_left(self, built: Built, corpus: Corpus) -> None:
         with pytest.raises(errors.EmptyCorpusError, match="leaves 0 of 43 runs and 0 of 1,293 rows"):
             corpus.where("max_score > 1000000")
         with pytest.raises(errors.EmptyCorpusError, match=r"leaves 0 of \d runs"):
             corpus.where("id < 3").where(np.zeros(len(corpus.where("id < 3").runs), np.bool_))
-
-    def test_nothing_left_when_opened(self, built: Built) -> None:
         with pytest.raises(errors.EmptyCorpusError, match="0 of 43 runs"):
             Corpus.open(built.root, "id > 500")
 
@@ -220,19 +218,20 @@ class TestNamed:
         view = corpus.where("id > 3", min_steps=17)
         assert ids(view) == expected(built, lambda game: game.id > 3 and game.steps >= 17)
 
-    @pytest.mark.parametrize(
-        "filters", [{"since": "soon"}, {"min_store": 3}, {"min_steps": "3"}, {"model": 3}, {"min_steps": 3.5}]
-    )
-    def test_wrong(self, corpus: Corpus, filters: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match=next(iter(filters))):
-            corpus.where(**filters)
-
-    @pytest.mark.parametrize(
-        "mask", [np.ones(42, np.bool_), np.ones(43, np.int64), np.ones((43, 1), np.bool_)]
-    )
-    def test_wrong_mask(self, corpus: Corpus, mask: Any) -> None:
-        with pytest.raises(ValueError, match="an entry for each run"):
-            corpus.where(mask)
+    def test_wrong(self, corpus: Corpus) -> None:
+        wrong: Any
+        for wrong in (
+            {"since": "soon"},
+            {"min_store": 3},
+            {"min_steps": "3"},
+            {"model": 3},
+            {"min_steps": 3.5},
+        ):
+            with pytest.raises(ValueError, match=next(iter(wrong))):
+                corpus.where(**wrong)
+        for wrong in (np.ones(42, np.bool_), np.ones(43, np.int64), np.ones((43, 1), np.bool_)):
+            with pytest.raises(ValueError, match="an entry for each run"):
+                corpus.where(wrong)
 
 
 #: Facts that name a player, and the column ``player``: a short name, and 12 digits of the SHA-256.
@@ -358,15 +357,11 @@ class TestSplit:
         sessions: Any = [type("S", (), {"meta": {"player_sha256": "ab" * 32}})]
         assert run_hash(runs, sessions, "s").tolist() == [7636083798376214910, 18240852848132515359]
 
-    @pytest.mark.parametrize(
-        "parts", [{}, {"a": 0.5}, {"a": 0.5, "b": 0.6}, {"a": 1.5, "b": -0.5}, {"a": 1.0, "b": 0.0}]
-    )
-    def test_shares_that_are_none(self, corpus: Corpus, parts: dict[str, float]) -> None:
-        with pytest.raises(ValueError, match="with the sum 1"):
-            corpus.split(**parts)
-
     def test_invalid_shares_and_salts(self, corpus: Corpus) -> None:
         wrong: Any
+        for wrong in ({}, {"a": 0.5}, {"a": 0.5, "b": 0.6}, {"a": 1.5, "b": -0.5}, {"a": 1.0, "b": 0.0}):
+            with pytest.raises(ValueError, match="with the sum 1"):
+                corpus.split(**wrong)
         for wrong in ("0.9", None):
             with pytest.raises(TypeError, match="expected numbers"):
                 corpus.split(train=wrong, val=0.1)

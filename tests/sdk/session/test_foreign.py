@@ -164,33 +164,26 @@ def test_one_row_column_alone_is_ignored(tmp_path: Path) -> None:
 
 
 class TestShards:
-    @pytest.mark.parametrize("missing", [1, 2, 3])
-    def test_gap(self, tmp_path: Path, missing: int) -> None:
-        path = write_foreign(tmp_path / "theirs", shard_rows=5)
-        (path / f"steps-{missing:06d}.npy").unlink()
-        with pytest.raises(errors.NotASessionError, match=f"steps-{missing:06d}.npy is missing"):
-            Session.open(path)
-
-    def test_a_missing_last_shard_with_row_columns(self, tmp_path: Path) -> None:
+    def test_missing(self, tmp_path: Path) -> None:
+        for missing in (1, 2, 3):
+            path = write_foreign(tmp_path / str(missing), shard_rows=5)
+            (path / f"steps-{missing:06d}.npy").unlink()
+            with pytest.raises(errors.NotASessionError, match=f"steps-{missing:06d}.npy is missing"):
+                Session.open(path)
         path = write_ours(tmp_path / NAME, Spec(manifest=False))
         (path / "steps.npy").unlink()
         (path / "steps-000001.npy").write_bytes(npy_bytes(rows_of(Spec())[:13]))
         with pytest.raises(errors.BookkeepingError, match=r"20 rows together\. The steps have 13"):
             Session.open(path)
 
-    def test_other_row_type(self, tmp_path: Path) -> None:
-        path = write_foreign(tmp_path / "theirs", shard_rows=10)
-        (path / "steps-000002.npy").write_bytes(npy_bytes(rows_of(Spec(action=True))[10:]))
-        with pytest.raises(errors.NpyError) as caught:
-            Session.open(path)
-        assert caught.value.path == str(path / "steps-000002.npy")
-
-    def test_truncated(self, tmp_path: Path) -> None:
-        path = write_foreign(tmp_path / "theirs", shard_rows=10)
-        part = path / "steps-000002.npy"
-        part.write_bytes(part.read_bytes()[:-1])
-        with pytest.raises(errors.TruncatedError):
-            Session.open(path)
+    def test_damaged(self, tmp_path: Path) -> None:
+        part = write_foreign(tmp_path / "theirs", shard_rows=10) / "steps-000002.npy"
+        truncated, other = part.read_bytes()[:-1], npy_bytes(rows_of(Spec(action=True))[10:])
+        for content, kind in ((truncated, errors.TruncatedError), (other, errors.NpyError)):
+            part.write_bytes(content)
+            with pytest.raises(kind) as caught:
+                Session.open(part.parent)
+            assert caught.value.path == str(part)
 
     def test_other_names_are_no_shards(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs", shard_rows=20)
