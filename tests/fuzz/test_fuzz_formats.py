@@ -133,11 +133,11 @@ PLANTED = {
     "packdat engine length": (
         f"{PACKDAT}:parse_runs", "except struct.error as error:", "except KeyError as error:"
     ),
-    "packdat runs that do not tile": (f"{TABLE}.check_tiles", "if wrong.size:", "if False:"),
-    "packdat runs that end early": (f"{TABLE}.check_tiles", "if int(expected[-1]) != rows:", "if False:"),
-    "dataset overlap": (f"{TABLE}.check_tiles", "if wrong.size:", "if False:"),
-    "dataset runs that end early": (f"{TABLE}.check_tiles", "if int(expected[-1]) != rows:", "if False:"),
-    "dataset an id twice": (f"{TABLE}.check_ids", "if twice.size:", "if False:"),
+    "packdat runs that do not tile": ("tape2048.session.run_table:check_tiles", "if wrong.size:", "if False:"),
+    "packdat runs that end early": ("tape2048.session.run_table:check_tiles", "if ends[-1] != rows:", "if False:"),
+    "dataset overlap": ("tape2048.session.run_table:check_tiles", "if wrong.size:", "if False:"),
+    "dataset runs that end early": ("tape2048.session.run_table:check_tiles", "if ends[-1] != rows:", "if False:"),
+    "dataset an id twice": (f"{TABLE}.check", "if twice.size:", "if False:"),
     "dataset path": (f"{SESSION}:file_defects", "if not is_name(name):", "if False:"),
     "dataset a longer file": (f"{SESSION}:file_defects", "if found > entry.bytes:", "if False:"),
     "dataset a shorter file": (f"{SESSION}:file_defects", "if found < entry.bytes:", "if False:"),

@@ -64,7 +64,7 @@ from tape2048.formats.dataset_layout import (
     DatasetManifest,
 )
 from tape2048.formats.metadata import Metadata
-from tape2048.formats.npy import peek_header, read_header
+from tape2048.formats.npy import Shards, open_shards, peek_header
 from tape2048.formats.session import (
     MANIFEST,
     METADATA_DB,
@@ -75,8 +75,8 @@ from tape2048.formats.session import (
     file_defects,
     read_manifest_file,
 )
-from tape2048.io.bulk_read import Stretch, allocate, read_into
-from tape2048.io.reading import first_bytes, map_path, open_regular, reading
+from tape2048.io.bulk_read import Stretch, read_rows
+from tape2048.io.reading import first_bytes, map_path, reading
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.session import packdat
 from tape2048.session.dataset_runs import RunTable, read_runs_db
@@ -169,11 +169,11 @@ def of_records(
     table: RunTable,
     path: Path,
     padded: int = 0,
-    again: Callable[[], NDArray[np.void]] | None = None,
+    again: Callable[[], Shards] | None = None,
 ) -> OpenDataset:
     """Make the rows of a pack.dat of its records, ``u8[32 * N]``. ``again`` reads mapped ones into memory."""
-    steps, made = records.view(_PACKDAT_FIELDS), {"ev_values": values_of_steps}
-    rows = ForeignRows([path], _metadata(table), path, tiled=True, content=steps, again=again, made=made)
+    made = {"ev_values": values_of_steps}
+    rows = ForeignRows([path], _shard(records), _metadata(table), path, tiled=True, again=again, made=made)
     return OpenDataset(rows, table, None, padded)
 
 
@@ -181,10 +181,13 @@ def _metadata(table: RunTable) -> Metadata:
     return Metadata(table.to_runs(), None, {}, has_rows=True)
 
 
-def _read_records(path: Path, count: int) -> NDArray[np.void]:
-    records = allocate(count)
-    read_into(records, [Stretch(path, packdat.HEADER_BYTES, count)])
-    return records.view(_PACKDAT_FIELDS)
+def _shard(records: NDArray[np.uint8]) -> Shards:
+    steps = records.view(_PACKDAT_FIELDS)
+    return Shards(steps, np.array([len(steps)]), np.zeros(1, np.int64))
+
+
+def _read_records(path: Path, count: int) -> Shards:
+    return _shard(read_rows([Stretch(path, packdat.HEADER_BYTES, count)]))
 
 
 def values_of_steps(steps: NDArray[np.void]) -> NDArray[np.float32]:
@@ -244,14 +247,11 @@ def _open_once(directory: Path, load: Load) -> OpenDataset:
     if manifest is not None:
         check_files(manifest, directory)
     table = read_runs_db(path)
-    check_whole(manifest, sum(map(_count_rows, parts)), table, directory)
-    rows = ForeignRows(parts, _metadata(table), path, load, dtypes=[DATASET_ROW_DTYPE], tiled=True)
+    shards = open_shards(parts, [DATASET_ROW_DTYPE], load)
+    check_whole(manifest, int(shards.counts.sum()), table, directory)
+    again = partial(open_shards, parts, [DATASET_ROW_DTYPE])
+    rows = ForeignRows(parts, shards, _metadata(table), path, tiled=True, again=again)
     return OpenDataset(rows, table, manifest)
-
-
-def _count_rows(path: Path) -> int:
-    with open_regular(path) as fd:
-        return read_header(fd, path, [DATASET_ROW_DTYPE]).rows
 
 
 def check_files(manifest: DatasetManifest, directory: Path) -> None:

@@ -16,7 +16,7 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.formats.metadata import Metadata, read_metadata
-from tape2048.formats.npy import Load, open_rows
+from tape2048.formats.npy import Load, open_rows, open_shards, peek_header
 from tape2048.formats.session import (
     FORMAT_VERSION,
     MANIFEST,
@@ -38,7 +38,7 @@ from tape2048.session.directory import (
     refuse_dataset,
     whole_shards,
 )
-from tape2048.session.foreign import ForeignRows, Layout, step_layout
+from tape2048.session.foreign import ForeignRows, Layout
 from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 from tape2048.tape.reader import Tape, open_tape
 
@@ -129,7 +129,7 @@ class SessionFiles:
     @functools.cached_property
     def layout(self) -> Layout:
         """The fields of rows that are not on tape."""
-        return step_layout(self.parts[0])
+        return Layout.of(peek_header(self.parts[0]).dtype, self.parts[0])
 
     def defects(self, parts: list[Path]) -> Iterator[ManifestError | TruncatedError | StorageError]:
         """Compare the manifest's list of files with the directory: names and sizes, not checksums."""
@@ -152,7 +152,10 @@ class SessionFiles:
         ):
             rows = as_unsigned(open_rows(parts[0], STEP_DTYPES, load))
         else:
-            rows = ForeignRows(parts, metadata, self.path / METADATA_DB, load, whole=manifest is not None)
+            types = STEP_DTYPES if self.layout.is_native else [self.layout.dtype]
+            shards, whole = open_shards(parts, types, load), manifest is not None
+            again = functools.partial(open_shards, parts, types)
+            rows = ForeignRows(parts, shards, metadata, self.path / METADATA_DB, whole=whole, again=again)
         if manifest is not None:
             found = {"rows": len(rows), "runs": len(metadata.runs)}
             for name, count in found.items():

@@ -35,19 +35,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.errors import BookkeepingError, NpyError, TapeError
-from tape2048.formats.npy import Load, Shards, open_shards, peek_header
 from tape2048.formats.session import STEP_DTYPES, step_dtype
 from tape2048.io.reading import reading
 from tape2048.session.directory import as_unsigned
 from tape2048.session.run_table import Owners, find_owners, from_run_table, keep_owned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from tape2048.formats.metadata import Metadata
+    from tape2048.formats.npy import Shards
 
 _MASK_TILE = 65536
 _LACKS = 2**64 - 1
@@ -163,11 +163,6 @@ def check_ends(
             )
 
 
-def step_layout(path: Path) -> Layout:
-    """Read the row type of a file of steps; errors as for ``read_header``, and NpyError for other rows."""
-    return Layout.of(peek_header(path).dtype, path)
-
-
 class ForeignRows:
     """The rows of a session that another program wrote. Numbers count the rows that are not left out.
 
@@ -188,45 +183,34 @@ class ForeignRows:
     def __init__(
         self,
         paths: list[Path],
+        shards: Shards,
         metadata: Metadata,
         database: Path,
-        load: Load = "mmap",
         *,
         whole: bool = True,
         tiled: bool = False,
-        dtypes: Sequence[np.dtype[Any]] | None = None,
-        content: NDArray[np.void] | None = None,
-        again: Callable[[], NDArray[np.void]] | None = None,
+        again: Callable[[], Shards] | None = None,
         made: Mapping[str, Callable[[NDArray[np.void]], NDArray[Any]]] | None = None,
     ) -> None:
-        """Open the files, and find the rows of each run.
+        """Find the rows of each run.
 
         Args:
             paths: the files.
+            shards: their rows.
             metadata: the run table.
             database: the file of the run table.
-            load: ``"mmap"`` or ``"ram"``.
             whole: whether a row of no run is an error.
             tiled: whether the runs are stored one after the other, with a row for each step, as a check of
                 the run table has shown. Other rows are an error.
-            dtypes: the accepted types of rows; None: the type of the first file.
-            content: the rows, where the file is not an array of them.
-            again: reads these rows into memory.
+            again: reads the files into memory; None for rows that are in memory.
             made: further columns by name, made from rows.
         """
-        if content is not None:
-            shards = Shards(content, np.array([len(content)]), np.zeros(1, np.int64))
-            self.layout = Layout.of(content.dtype, database)
-        else:
-            layout = None if dtypes else step_layout(paths[0])
-            own = [] if layout is None else STEP_DTYPES if layout.is_native else [layout.dtype]
-            shards = open_shards(paths, dtypes or own, load)
-            self.layout = layout or Layout.of(shards.rows.dtype, paths[0])
-        layout, self.made = self.layout, dict(made or {})
+        layout = self.layout = Layout.of(shards.rows.dtype, paths[0])
+        self.made = dict(made or {})
         self._fields: dict[str, NDArray[Any]] = {}
-        self.again = again or (lambda: open_shards(paths, [shards.rows.dtype]).rows)
+        self._again = again or (lambda: shards)
         with reading(database):
-            self._states = [path.stat() for path in paths] if again or content is None else []
+            self._states = [path.stat() for path in paths] if again else []
         self._file_places, self._tiled = shards.places, tiled
         self.paths, self.counts, self.words = paths, shards.counts, layout.words
         self.rows = as_unsigned(shards.rows) if layout.is_native else shards.rows
@@ -308,7 +292,7 @@ class ForeignRows:
     def in_memory(self) -> NDArray[np.void]:
         """Return all rows in memory, file after file: read again, or copied where a file was replaced."""
         try:
-            rows = self.again()
+            rows = self._again().rows
         except TapeError:
             if self.in_place():
                 raise
