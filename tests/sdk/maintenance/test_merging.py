@@ -75,12 +75,20 @@ def rows_by_seed(paths: list[Path]) -> dict[int, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("distinct", [True, False], ids=["distinct ids", "same ids"])
 @pytest.mark.parametrize(
-    "spec", [{}, {"action": True}, {"sample_rate": 3}], ids=["plain", "moves", "sampled"]
+    ("spec", "piece_rows"),
+    [({}, 1 << 18), ({}, 2), ({"action": True}, 1 << 18), ({"sample_rate": 3}, 1 << 18)],
+    ids=["plain", "small pieces", "moves", "sampled"],
 )
-def test_every_game_is_what_it_was(tmp_path: Path, distinct: bool, spec: dict[str, Any]) -> None:
+def test_every_game_is_what_it_was(
+    tmp_path: Path, distinct: bool, spec: dict[str, Any], piece_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tape2048.maintenance.merging._PIECE_ROWS", piece_rows)
     made = four(tmp_path / "root", distinct=distinct, spec=spec)
     before = rows_by_seed(made)
-    merged = merge_sessions(made[::-1], tmp_path / "out")
+    seen: list[tuple[int, int]] = []
+    merged = merge_sessions(made[::-1], tmp_path / "out", progress=lambda *now: seen.append(now))
+    assert (seen, {total for _, total in seen}) == (sorted(seen), {merged.rows})
+    assert seen[-1] == (merged.rows, merged.rows)
     assert merged.path == tmp_path / "out" / made[0].name
     assert (merged.sessions, merged.runs, merged.renumbered) == (4, sum(COUNTS), not distinct)
     assert rows_by_seed([merged.path]) == before
@@ -151,23 +159,6 @@ def test_merging_what_was_merged(tmp_path: Path) -> None:
     assert validate_session(merged).ok
     (first, _) = Session.open(merged).meta["merged_from"]
     assert [own["name"] for own in first["merged_from"]] == [path.name for path in made[:2]]
-
-
-def test_progress_counts_all_rows(tmp_path: Path) -> None:
-    made = four(tmp_path / "root", distinct=True)
-    seen: list[tuple[int, int]] = []
-    merged = merge_sessions(made, tmp_path / "out", progress=lambda done, total: seen.append((done, total)))
-    assert seen == sorted(seen)
-    assert {total for _, total in seen} == {merged.rows}
-    assert seen[-1] == (merged.rows, merged.rows)
-
-
-def test_pieces_smaller_than_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tape2048.maintenance.merging._PIECE_ROWS", 2)
-    for distinct in (True, False):
-        made = four(tmp_path / f"root{distinct}", distinct=distinct)
-        merged = merge_sessions(made, tmp_path / f"out{distinct}")
-        assert rows_by_seed([merged.path]) == rows_by_seed(made)
 
 
 def test_order_of_flushes_and_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +272,7 @@ def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
         data = bytearray((made[2] / "steps.npy").read_bytes())
         data[-5] ^= 1
         (made[2] / "steps.npy").write_bytes(data)
-        refused(made, tmp_path / "out", r"block 0 \(rows 0 to \d+\) has CRC-32C", errors.ChecksumError)
+        refused(made, tmp_path / "out", r"block 2 \(rows 12 to 13\) has CRC-32C", errors.ChecksumError)
 
 
 def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
