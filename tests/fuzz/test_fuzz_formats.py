@@ -100,6 +100,7 @@ def test_the_corpus_keeps_its_verdicts(name: str) -> None:
 
 A2RUN2, A2PACK, TAPE = "tape2048.runs.a2run2", "tape2048.packs.a2pack", "tape2048.tape"
 PACKDAT, TABLE = "tape2048.session.packdat", "tape2048.session.dataset_runs:RunTable"
+TILES = "tape2048.session.run_table:check_tiles"
 SESSION, NPY = "tape2048.formats.session", "tape2048.formats.npy"
 
 #: Checks taken out, one at a time; a name begins with the format whose fuzzing has to notice.
@@ -133,10 +134,10 @@ PLANTED = {
     "packdat engine length": (
         f"{PACKDAT}:parse_runs", "except struct.error as error:", "except KeyError as error:"
     ),
-    "packdat runs that do not tile": ("tape2048.session.run_table:check_tiles", "if wrong.size:", "if False:"),
-    "packdat runs that end early": ("tape2048.session.run_table:check_tiles", "if ends[-1] != rows:", "if False:"),
-    "dataset overlap": ("tape2048.session.run_table:check_tiles", "if wrong.size:", "if False:"),
-    "dataset runs that end early": ("tape2048.session.run_table:check_tiles", "if ends[-1] != rows:", "if False:"),
+    "packdat runs that do not tile": (TILES, "if wrong.size:", "if False:"),
+    "packdat runs that end early": (TILES, "if ends[-1] != rows:", "if False:"),
+    "dataset overlap": (TILES, "if wrong.size:", "if False:"),
+    "dataset runs that end early": (TILES, "if ends[-1] != rows:", "if False:"),
     "dataset an id twice": (f"{TABLE}.check", "if twice.size:", "if False:"),
     "dataset path": (f"{SESSION}:file_defects", "if not is_name(name):", "if False:"),
     "dataset a longer file": (f"{SESSION}:file_defects", "if found > entry.bytes:", "if False:"),
