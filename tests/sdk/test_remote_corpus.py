@@ -226,7 +226,7 @@ def test_columns_of_a_store_are_in_the_overlay(place: str, tmp_path: Path) -> No
     bare = Corpus.open(place, cache=tmp_path / "cache").sessions[-1]
     with pytest.raises(ColumnError, match="no column 'mine'"):
         bare.column("mine")
-    with pytest.raises(ColumnError, match="a session in a store") as caught:
+    with pytest.raises(ColumnError, match="sessions in a store have no directory for columns") as caught:
         bare.write_column("mine", np.arange(len(session)))
     assert "columns=DIR" in str(caught.value.hint)
 

@@ -12,7 +12,9 @@ from tape2048.settings.fields import Count, Settings, about, load_settings, sett
 class Few(Settings, frozen=True, kw_only=True):
     """A configuration."""
 
-    tiles: Annotated[str, about("tiles", why="few", form="tiles", pattern=r"^[0-9]+( [0-9]+)*$")] = "2048"
+    tiles: Annotated[
+        str, about("tiles", why="few", form="tiles", many=True, pattern=r"^[0-9]+( [0-9]+)*$")
+    ] = "2048"
     rows_max: Annotated[Count | None, about("rows", why="as many as there are", none="off")] = None
     share: Annotated[float, about("a share", why="half of it", ge=0, le=1)] = 0.5
     order: Annotated[str, about("an order", why="any", choices=("up", "down", "none"))] = "up"

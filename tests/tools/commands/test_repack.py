@@ -138,7 +138,7 @@ def test_a_part_of_a_session_on_tape_is_taken_for_one(cli: Cli, tmp_path: Path) 
     write_tape(path, GAMES)
     for name in ("metadata.db", "manifest.json"):
         (path / name).unlink()
-    assert "found a session, expected a directory of sessions" in cli("list", path).err
+    assert "found a session, expected a directory of sessions" in cli("list", path, expect=8).err
     done = cli("validate", path, expect=1)
     assert "no metadata.db in this directory" in done.out
 

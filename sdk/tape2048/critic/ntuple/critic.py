@@ -591,8 +591,8 @@ class _NTupleLearner:
             for _ in self._pass():
                 if training.pause(self.progress()):
                     yield
-                if training.stopped():
-                    return
+                    if training.stopped():
+                        return
             self._end_pass(training)
             yield
 
