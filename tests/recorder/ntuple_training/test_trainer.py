@@ -252,6 +252,7 @@ def test_an_error_in_a_thread_stops_the_others(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(trainer_module, "train", train)
     with pytest.raises(MemoryError):
         trainer.learn(10**12)
+    monkeypatch.setattr(trainer_module, "train", real)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         trainer.learn(10**12)
