@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus
-from tape2048.batches import fields as batch_fields
+from tape2048.batches import batch as batch_module
+from tape2048.formats.batch_fields import FIELDS
 
 from ..corpora import OURS, build
 from ..session.test_embeddings import embedded
@@ -21,7 +22,6 @@ from torch.utils.data import DataLoader  # noqa: E402 - after the skip
 
 from tape2048.torch import CriticDataset, CriticLoader, collate  # noqa: E402
 
-FIELDS = batch_fields.FIELDS
 Options = dict[str, Any]
 
 
@@ -113,6 +113,6 @@ def test_a_planted_reuse_is_found(
     corpus: Corpus, loader: str, plant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same check fails where a buffer counts as free although a view of it is held."""
-    monkeypatch.setattr(batch_fields, "_references", plant)
+    monkeypatch.setattr(batch_module, "_references", plant)
     with pytest.raises(AssertionError):
         check_held(LOADERS[loader](corpus, {"batch_size": 16, "fields": FIELDS}), seed=1)

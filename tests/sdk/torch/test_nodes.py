@@ -67,6 +67,7 @@ def run_ranks(
         os.killpg(group, signal.SIGKILL)
     if not select.select([server.stdout], [], [], PATIENCE_S)[0]:
         os.killpg(group, signal.SIGKILL)
+        server.stdout.readline()  # else the next test reads it
         pytest.fail("the ranks wait")
     assert server.stdout.readline() == "ended\n"
     if until is not None:
