@@ -85,11 +85,11 @@ def test_the_golden_critics_probabilities() -> None:
     assert np.allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("preset", [0, 6])
 @pytest.mark.parametrize(
-    ("tiles", "stages"),
-    [((64,), ()), ((16, 128), (32, 256)), ((64, 256, 1024), (256,)), (tuple(2 << i for i in range(15)), ())],
-)
+    ("tiles", "stages", "preset"),
+    [((64,), (), 0), ((16, 128), (32, 256), 6), ((64, 256, 1024), (256,), 0),
+     (tuple(2 << i for i in range(15)), (), 0)],
+)  # fmt: skip
 def test_a_critic_comes_back(
     tmp_path: Path, tiles: tuple[int, ...], stages: tuple[int, ...], preset: int
 ) -> None:
@@ -205,12 +205,24 @@ def zeros(tiles: int, cells: int = 4, dtype: type = np.int16) -> Any:
 
 
 NO_CRITICS = [
+    (build(format="tape2048 n-tuple critic 2"), "found the format 'tape2048 n-tuple critic 2'"),
     (build(format="pt"), "found the format 'pt', expected 'tape2048 n-tuple critic 1'"),
     (build({}), "at least one"),
+    (build({"0/01": zeros(2)}), "4 to 6"),
+    (build({"0/0132": zeros(2)}), "ascending"),
     (build(stages="64"), "found arrays"),
+    (build(stages="65"), "in ascending order"),
+    (build(stages="0"), "in ascending order"),
+    (build(stages="many"), "does not describe a critic"),
+    (build(stages="9" * 5000), "does not describe a critic"),
+    (build({"0/0123": zeros(2), "1/0123": zeros(2)}), "found arrays"),
+    (build({"0/0123": zeros(2), "more": zeros(2)}), "found arrays"),
+    (build({"0/012A": zeros(2)}), "found arrays"),
     (build({"0/0123": zeros(1)}), r"found int16 \(1, 65536\), expected int16 \(2, 65536\)"),
+    (build({"0/0123": zeros(3)}), "expected int16"),
     (build({"0/0123": zeros(2, 5)}), "expected int16"),
     (build({"0/0123": zeros(2, 4, np.float32)}), "found float32"),
+    (build({"0/0123": zeros(2, 4, np.uint16)}), "found uint16"),
     (build({"0/0123": np.zeros(2 * 65536, np.int16)}), "expected int16"),
     (build(step="0"), "in units of 0.0 logits"),
     (build(step="-1"), "in units of -1.0 logits"),
@@ -218,14 +230,23 @@ NO_CRITICS = [
     (build(step="nan"), "in units of nan logits"),
     (build(step="inf"), "in units of inf logits"),
     (build(step="small"), "does not describe a critic"),
+    (build(facts="["), "does not describe a critic"),
     (build(facts="{}"), "does not describe a critic"),
+    (build(facts='{"a":' + "[" * 100_000 + "]" * 100_000 + "}"), "does not describe a critic"),
     (build(facts=facts(thresholds=[])), "does not describe a critic"),
     (build(facts=facts(thresholds=[64, 64])), "different powers of two"),
+    (build(facts=facts(thresholds=[64, 100])), "different powers of two"),
+    (build(facts=facts(thresholds=[1, 64])), "different powers of two"),
+    (build(facts=facts(thresholds=[64, 2**70])), "does not describe a critic"),
     (build(facts=facts(thresholds=["64", "256"])), "does not describe a critic"),
     (build(facts=facts(thresholds=[256, 64])), r"found tiles \[256, 64\]"),
     (build(facts=facts(thresholds=[64, 131072])), r"found tiles \[64, 131072\]"),
     (build(facts=facts(players=["me"])), "does not describe a critic"),
     (build(facts=facts(split={})), "does not describe a critic"),
+    (b"\0" * 64, "safetensors"),
+    (b"PK\x03\x04" + b"\0" * 100, "header claims"),
+    (b"", "found 0 bytes, expected a safetensors file"),
+    (lzma.compress(b""), "found 0 bytes"),
 ]  # fmt: skip
 
 
