@@ -36,19 +36,13 @@ SESSION = "20261121T060000Z_model=ntuple"
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``tape2048 record`` leaves, a few runs, a critic, and a pack of another program."""
-    from tests.sdk.session import packs
-
+    """What ``tape2048 record`` leaves, and a critic."""
     directory = tmp_path_factory.mktemp("recorded")
     command = [*RECORD, "--player", "greedy", "--workers", "1", "--max-games", "200"]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
     session = next((directory / "selfplay").glob("*_model=greedy"))
     session.rename(session.with_name(SESSION))
-    (directory / "runs").mkdir()
-    for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
-        shutil.copy(golden, directory / "runs")
     _make_critic(directory / "critic/best")
-    packs.write_pack(directory / "packs/d6", packs.games(80))
     return directory
 
 
@@ -61,6 +55,14 @@ def examples_directory(recorded: Path, tmp_path_factory: pytest.TempPathFactory)
     os.chdir(directory)
     yield
     os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def runs(examples_directory: None) -> None:  # noqa: ARG001 - the directory comes first
+    """A few runs, for examples in docstrings."""
+    Path("runs").mkdir()
+    for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
+        shutil.copy(golden, "runs")
 
 
 def _make_critic(path: Path) -> None:
@@ -130,7 +132,7 @@ pytest_collect_file = SybilCollection(
         Sybil(
             parsers=[DocTestParser()],
             patterns=["sdk/*/*.py", "sdk/*/*/*.py", "sdk/*/*/*/*.py"],
-            fixtures=["examples_directory"],
+            fixtures=["runs"],
             document_types={".py": PythonDocStringDocument},
         ),
     ]
