@@ -90,8 +90,9 @@ class Mixture:
         """Serve batches of all sources, epoch after epoch; options as for :class:`tape2048.batches.Batches`.
 
         In each batch, the rows of the first source come first. ``row`` and ``run`` are numbers in the row's
-        source. ``extra`` maps each name to a list of arrays, an array per source. With ``pool_rows``, which
-        the sources share, each rank reads all chunks.
+        source. ``weight`` is divided by its mean in the source, so that each source has its share of a
+        weighted loss; the means are in ``mean_weights`` of the result. ``extra`` maps each name to a list of
+        arrays, an array per source. With ``pool_rows``, which the sources share, each rank reads all chunks.
         """
         from tape2048.batches.batches import MixedBatches
 

@@ -124,6 +124,7 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     """Rows, field by field: ``batch["tokens"]`` or ``batch.tokens``. Made by ``Batches.buffer``.
 
     A batch is a mapping and a buffer. Its fields are views of the current rows; :meth:`copy` makes copies.
+    With the column ``values``, ``batch.values`` is this column, and the method of mappings is missing.
 
     Args:
         arrays: a C-ordered, writable array for each field of the layout, each with the same number of rows.
@@ -212,6 +213,11 @@ class Batch(Mapping[str, "NDArray[Any]"]):
 
     def __getitem__(self, field: str) -> NDArray[Any]:
         return self._arrays[field][: self.rows]
+
+    @property
+    def values(self) -> Any:
+        """The field ``values``; in a batch without it, the method of a mapping."""
+        return self["values"] if "values" in self._arrays else super().values
 
     def __getattr__(self, field: str) -> NDArray[Any]:
         if not field.startswith("_") and field in self._arrays:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -46,7 +46,7 @@ from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int, facts_table
 from tape2048.batches.batch import Batch, BatchLayout, BatchOptions, BatchPool
 from tape2048.batches.columns import plan_fields
-from tape2048.batches.gatherer import Gatherer, check_weights
+from tape2048.batches.gatherer import Gatherer, check_weights, mean_weight
 from tape2048.batches.order import Order, order_of
 from tape2048.batches.plan import NO_CAP, Cap
 from tape2048.batches.pool import PoolReader
@@ -160,8 +160,9 @@ class Part:
             self._tables, options["fields"], tiles, options["label_dtype"], extra=options["extra"],
             weight=weight, targets=options["targets"], turned=options["augment"] is not None,
         )  # fmt: skip
-        if weight:
-            check_weights(self._tables, next(each for each in columns if each.info.name == weight))
+        self._weights = next((each for each in columns if each.info.name == weight), None)
+        if self._weights is not None:
+            check_weights(self._tables, self._weights)
         if "labels" in self.layout.fields and not options["targets"]:
             tiles_ = tuple(tiles.tolist())
             warn_of_constants(self.corpus.run_labels(tiles_)[self.corpus.row_counts > 0], tiles_)
@@ -184,6 +185,12 @@ class Part:
             self.shared_rows = self._pool.rank_rows * ranks[1]
         elif shuffle and self._gatherer.fetches:
             self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
+
+    @cached_property
+    def mean_weight(self) -> float:
+        """Mean of the weights of an epoch's rows; of a column, as a sample of its rows shows it."""
+        drawn = len(self.corpus) / self.rows  # 1 without a cap
+        return drawn if self._weights is None else drawn * mean_weight(self._tables, self._weights)
 
     @property
     def pooled(self) -> bool:
@@ -573,6 +580,13 @@ class Batches:
 class MixedBatches(Batches):
     """Batches of a mixture; see :meth:`tape2048.Mixture.batches`.
 
+    The weights of each source are divided by their mean, so that its share of the rows is its share of a
+    weighted loss.
+
+    Attributes:
+        mean_weights: the mean weight of each source. ``weight`` times the mean of its source is the number of
+            rows that a row represents.
+
     Args:
         source: a mixture.
         batch_size: rows of a batch.
@@ -601,6 +615,8 @@ class MixedBatches(Batches):
                 raise CorpusError(
                     f"the sources have different fields: {parts[0].layout}, and {parts[-1].layout}"
                 )
+        has_weights = "weight" in parts[0].layout.fields
+        self.mean_weights = tuple(part.mean_weight if has_weights else 1.0 for part in parts)
         self.corpus, self.drop_last = mixture, True
         self.rows = self._shared_rows = len(mixture)
         return parts, [self.world_size * rows for rows in counts]
@@ -615,6 +631,8 @@ class MixedBatches(Batches):
                 count = min(end - done, part.rows - first)
                 arrays = {name: array[done : done + count] for name, array in batch.arrays.items()}
                 self._serve(part, Batch(arrays, self.layout), (seed, turn), (first, count))
+                if "weight" in arrays:
+                    arrays["weight"] /= np.float32(self.mean_weights[number])
                 done, place = done + count, place + count
         batch.rows = done
 

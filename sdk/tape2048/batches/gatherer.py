@@ -36,7 +36,7 @@ from tape2048.session.remote_session import Hold, RemoteSession, check_fits, pre
 from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 _LINE_BYTES = 64
 _NAMED = 5  # sessions that an error names
+
+#: Rows that show the mean of a weight, in this many parts: 1e9 rows take 4 GB of a column.
+_SAMPLE_ROWS, _SAMPLE_PARTS = 1 << 20, 256
 
 #: Bits of the rows that are copied together to a pool, or to the columns.
 CHUNK_SHIFT = 16
@@ -260,13 +263,32 @@ class Gatherer:
 
 def check_weights(tables: ViewTables, column: ViewColumn) -> None:
     """Raise CorpusError if no row of a view has a positive weight; reads until there is one."""
+    rows, size = int(tables.rowmap.run_starts[-1]), 1 << CHUNK_SHIFT
+    if not any((weights > 0).any() for weights in _weights_at(tables, column, range(0, rows, size), size)):
+        msg = f"{column.info.name} has no positive weight in {rows:,} rows; expected at least one"
+        raise CorpusError(msg, path=column.path)
+
+
+def mean_weight(tables: ViewTables, column: ViewColumn) -> float:
+    """Return the mean weight of a view's rows, or of about 2**20 of them, from all parts of the view."""
+    rows, size = int(tables.rowmap.run_starts[-1]), _SAMPLE_ROWS // _SAMPLE_PARTS
+    firsts: Iterable[int] = range(0, rows, size)
+    if rows > _SAMPLE_ROWS:
+        firsts = np.linspace(0, rows - size, _SAMPLE_PARTS).astype(np.int64).tolist()
+    total = count = 0.0
+    for weights in _weights_at(tables, column, firsts, size):
+        total += float(weights[(weights > 0) & (weights < np.inf)].sum(dtype=np.float64))
+        count += len(weights)
+    return total / count or 1.0
+
+
+def _weights_at(
+    tables: ViewTables, column: ViewColumn, firsts: Iterable[int], size: int
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the weights of ``size`` rows from each of some rows on, in an array that is used again."""
     gatherer = Gatherer(tables, (), np.empty(0, np.int64), columns=[column])
-    batch = Batch.allocate(BatchLayout((column.info.name,), 0, "bool", (column.info,)), 1 << CHUNK_SHIFT)
+    batch = Batch.allocate(BatchLayout((column.info.name,), 0, "bool", (column.info,)), size)
     rows, order = int(gatherer.session_starts[-1]), Order.straight()
-    for first in range(0, rows, batch.capacity):
-        places = first, min(batch.capacity, rows - first)
-        batch.rows = gatherer.run(gatherer.words, order, places, words_of(batch))
-        if (floats_of(batch, column.info.name) > 0).any():
-            return
-    msg = f"{column.info.name} has no positive weight in {rows:,} rows; expected at least one"
-    raise CorpusError(msg, path=column.path)
+    for first in firsts:
+        batch.rows = gatherer.run(gatherer.words, order, (first, min(size, rows - first)), words_of(batch))
+        yield floats_of(batch, column.info.name)

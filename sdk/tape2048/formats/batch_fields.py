@@ -43,6 +43,12 @@ def _steps_left(runs: NDArray[np.void], run: NDArray[np.uint32], step: NDArray[n
     return left
 
 
+#: Attributes of batches, which no column can have as its name: ``batch.name`` is a field. A column can be
+#: called ``values``, like the column of ``annotate``.
+RESERVED = frozenset(
+    {"allocate", "arrays", "capacity", "copy", "get", "items", "keys", "layout", "owners", "rows", "show"}
+)
+
 #: The fields by name. A column cannot have one of these names.
 FIELDS = {
     "tokens": Field(np.uint8, "exponents of the board", width=16),

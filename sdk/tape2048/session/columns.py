@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
-from tape2048.formats.batch_fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS, RESERVED
 from tape2048.formats.npy import open_shards, peek_header, read_header
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import path_exists
@@ -304,6 +304,8 @@ def check_column_name(name: str) -> None:
     """Raise ValueError for a name that no column can have."""
     if name in FIELDS:
         raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
+    if name in RESERVED:
+        raise ValueError(f"column name {name!r} is an attribute of batches; expected another name")
     if re.fullmatch(_NAME, name, re.ASCII) is None or f"{name}.json" == MANIFEST:
         raise ValueError(f"column name {name!r}; expected a-z, then up to 63 of a-z, 0-9 and _")
 

@@ -274,6 +274,13 @@ class TestEpoch:
             _ = batch.labels
         with pytest.raises(KeyError):
             batch["labels"]
+        assert len(list(batch.values())) == 2
+
+    def test_a_column_called_values_hides_the_method_of_mappings(self, corpus: Corpus) -> None:
+        extra = {"values": np.arange(len(corpus), dtype=np.float32)}
+        batch = next(iter(corpus.batches(10, fields=("row",), extra=extra)))
+        np.testing.assert_array_equal(batch.values, batch["row"])
+        assert dict(batch).keys() == {"row", "values"}
 
     @pytest.mark.parametrize(
         "options",

@@ -97,9 +97,11 @@ class TestShares:
             50, fields=("row", "values", "weight", "labels"), thresholds=(8192,), weight="loss",
             targets="soft", extra={"triple": extra}, **how,
         )  # fmt: skip
+        assert batches.mean_weights == tuple((1 + len(source)) / 2 for source in sources)
+        means = np.repeat(batches.mean_weights, (15, 35)).astype(np.float32)
         for batch in (batch for _ in range(2) for batch in batches):
             row = batch["row"].astype(np.float32)
-            np.testing.assert_array_equal(batch["weight"], 1 + row)
+            np.testing.assert_allclose(batch["weight"] * means, 1 + row, rtol=1e-6)
             np.testing.assert_array_equal(batch["values"], np.add.outer(row, [0, 10, 20, 30]))
             np.testing.assert_array_equal(batch["labels"], row[:, None] / 1000)
             np.testing.assert_array_equal(batch["triple"], row * 3)
@@ -108,6 +110,22 @@ class TestShares:
         assert found["sessions"] == {OURS[0]: 15 * count, OURS[1]: 35 * count}
         with pytest.raises(ValueError, match="extra: expected 2 arrays"):
             Mixture(zip(sources, (0.3, 0.7), strict=True)).batches(50, extra={"triple": extra[:1]})
+
+    def test_shares_are_shares_of_a_weighted_loss(self, parts: list[Any]) -> None:
+        """In each epoch of a source its mean weight is 1; ``mean_weights`` restores the weights."""
+        capped = parts[2]
+        batches = Mixture([(parts[0], 0.7), (capped, 0.3)]).batches(100, fields=("row", "run", "weight"))
+        assert batches.mean_weights == (1.0, len(capped.corpus) / len(capped))
+        weights, runs = [], []
+        while len(weights) * 30 < len(capped):
+            for batch in batches:
+                assert (batch["weight"][:70] == 1).all()
+                weights.append(batch["weight"][70:].copy())
+                runs.append(batch["run"][70:].copy())
+        first = np.concatenate(weights)[: len(capped)]
+        assert first.sum() == pytest.approx(len(capped), rel=1e-5)
+        raw = first * np.float32(batches.mean_weights[1])
+        np.testing.assert_allclose(raw, capped.weights[np.concatenate(runs)[: len(capped)]], rtol=1e-6)
 
     def test_a_source_twice_has_two_orders(self, parts: list[Any], caplog: pytest.LogCaptureFixture) -> None:
         batches = Mixture([(parts[0], 0.5), (parts[0].capped(500), 0.5)]).batches(100, **HOW)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors
-from tape2048.batches import FIELDS
+from tape2048.batches import FIELDS, Batch
 from tape2048.session.columns import COLUMN_DTYPES, check_column_name
 
 from ..builders import NAME, write_foreign, write_ours
@@ -170,10 +170,13 @@ def test_half_written(session: Session) -> None:
     )
 
 
-def test_names_of_built_in_fields(session: Session) -> None:
+def test_names_of_fields_and_attributes_of_batches(session: Session) -> None:
     for field in FIELDS:
         with pytest.raises(ValueError, match=f"column name '{field}' is a built-in field"):
             check_column_name(field)
+    for name in (name for name in dir(Batch) if name[0] != "_" and name != "values"):
+        with pytest.raises(ValueError, match=f"column name '{name}' is an attribute of batches"):
+            check_column_name(name)
     put(session.path, session, "score", np.zeros(len(session), "u4"), "u32")
     check_rejected(session, "score.u32.npy", "'score' is a built-in field", name="score")
     for name in ("../loss", "Loss", "", "1st", "a" * 65, "l\u00f6ss"):
