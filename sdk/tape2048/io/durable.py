@@ -333,6 +333,12 @@ def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) 
         )
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of :func:`lock_directory`; takes a shared one for a moment."""
+    with open_fd(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        return not try_lock(fd, shared=True)
+
+
 def lock_directory(path: Path) -> int | None:
     """Open and lock a directory; return its descriptor, or None if another process holds the lock."""
     while True:

@@ -524,6 +524,8 @@ class Life:
             full = self.summary.rows // self.config.rotate_steps if not self.reloads else math.inf
             if len(self.summary.sessions) > taken + full + 1:
                 raise Broken(f"{len(self.summary.sessions)} sessions, {taken} rotations: {self.summary}")
+        if (status.why or "") != self.summary.reason:
+            raise Broken(f"the last status gives {status.why!r} as the reason of {self.summary.reason!r}")
         if self.reload_late is not None:
             raise Broken(self.reload_late)
 

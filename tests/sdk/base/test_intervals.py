@@ -14,6 +14,7 @@ def test_shares_have_wilsons_interval(count: int, of: int) -> None:
     found = wilson(count, of)
     assert found.share == count / of
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-6)
+    assert (found.low == 0, found.high == 1) == (count == 0, count == of), "pages show 1e-19 as <0.01%"
 
 
 def test_a_share_of_nothing_is_anything() -> None:

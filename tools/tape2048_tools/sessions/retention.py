@@ -185,7 +185,7 @@ class _Planner:
     def __init__(
         self, found: list[Candidate], retention: Retention, is_held: Callable[[Candidate], bool]
     ) -> None:
-        self._is_held = is_held
+        self._is_held, self._keep_last = is_held, retention.keep_last
         self._protected: set[Candidate] = set()
         self.gone: dict[Candidate, Going] = {}  # in the order of removal
         self.held: set[Candidate] = set()
@@ -193,7 +193,7 @@ class _Planner:
         seen: Counter[str] = Counter()
         for session in reversed(found):
             seen[session.tag] += 1
-            if seen[session.tag] <= retention.keep_last(session.tag):
+            if seen[session.tag] <= self._keep_last(session.tag):
                 self._protected.add(session)
 
     def apply(self, limits: RetentionLimits, chosen: list[Candidate], whose: str, now_s: float) -> None:
@@ -226,7 +226,12 @@ class _Planner:
             excess -= session.bytes if by_size else 1
             if excess <= 0:
                 return
-        self.unmet.append(f"{rule}: {why}, but keep_last or readers hold the rest")
+        kept = [session for session in chosen if session in self._protected]
+        held = self.held.intersection(chosen)
+        last = " or ".join(map(str, sorted({self._keep_last(session.tag) for session in kept})))
+        reasons = [f"keep_last = {last} keeps {counted(len(kept), 'session')}"] if kept else []
+        reasons += [f"readers hold {counted(len(held), 'session')}"] if held else []
+        self.unmet.append(f"{rule}: {why}, but {' and '.join(reasons) or 'no session is left'}")
 
     def _removable(self, chosen: list[Candidate]) -> Iterator[Candidate]:
         for session in chosen:

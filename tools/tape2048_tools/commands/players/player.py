@@ -196,7 +196,7 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
         difference += f" ±{number(found.difference_error)}"
     shown = {
         "difference": f"{difference} points for the first",
-        "ahead": f"the first in {share_between(*found.a_ahead)}% of the games",
+        "ahead": f"the first in {share_between(*found.a_ahead)} of the games",
     }
     document = {**facts, "players": [a, b], **msgspec.to_builtins(found, str_keys=True)}
     # A list of pairs, since a player may be matched with itself.

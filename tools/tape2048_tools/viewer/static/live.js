@@ -10,7 +10,6 @@ const HISTORY = 600;
 const INTERVAL_MS = 1000;
 const MOVE_MS = 120;
 const RUNS_MAX = 6;
-const FRESH_S = 120;
 
 export function livePage(main) {
   const body = el('div', {'aria-live': 'off'});
@@ -35,7 +34,7 @@ export function livePage(main) {
           'Start one with `tape2048 record`; this page shows it within seconds.'));
     }
     if (nodes.length !== body.children.length || nodes.some((node, i) => body.children[i] !== node)) fill(body, nodes);
-    const written = JSON.stringify(document.trainings.map(one => [one.id, one.written_at]));
+    const written = JSON.stringify(document.trainings.map(one => [one.id, one.written_at, one.running]));
     for (const one of document.trainings) {
       if (!states.has(one.id)) states.set(one.id, el('span'));
       showState(states.get(one.id), one);
@@ -173,9 +172,9 @@ async function drawTrainings(node, trainings, states) {
 
 function showState(node, one) {
   const age = Date.now() / 1000 - one.written_at;
-  const done = one.of && one.done >= one.of;
-  node.className = age < FRESH_S && !done ? 'state on' : 'state';
-  setText(node, one.error || `${done ? 'finished' : 'written'} ${seconds(age)} ago`);
+  const state = one.running ? 'written' : one.of && one.done >= one.of ? 'finished' : 'stopped';
+  node.className = one.running ? 'state on' : 'state';
+  setText(node, one.error || `${state} ${seconds(age)} ago`);
 }
 
 function trainingHead(one, {x, figures}) {
@@ -184,7 +183,7 @@ function trainingHead(one, {x, figures}) {
   const at = point => `at ${x} ${count(point[0])}`;
   return [main && [`${main.title} ${name}`, short(series.last[1]), `best ${short(series.best[1])} ${at(series.best)}`],
     one.of ? [one.unit, count(one.done), `of ${count(one.of)}`] : null,
-    one.of && one.left_s ? ['time left', seconds(one.left_s), 'at the present speed'] : null].filter(Boolean).map(
+    one.running && one.of && one.left_s ? ['time left', seconds(one.left_s), 'at the present speed'] : null].filter(Boolean).map(
     ([label, value, note]) => el('dl', null, el('dt', null, label), el('dd', null, el('b', null, value),
       el('small', null, note))));
 }

@@ -117,7 +117,7 @@ export class Replay {
       button('Last board', '»', () => this.go(this.game.count)), this.speedChoice));
     this.moveSide = el('div.move-side', null, this.where, this.made, this.values, this.judgeChoice(), this.told,
       this.warning, this.boardLink());
-    const jumpers = [['mistake', 'Mistakes', 'p', 'n', () => this.inOrder],
+    const jumpers = [['mistake', 'Mistakes and blunders', 'p', 'n', () => this.mistakes],
       ['difference', 'Differences', '[', ']', () => this.disagreements()]].map(one => this.jumper(...one));
     this.counters = jumpers.map(one => one.show);
     const {beside, more} = this.options;
@@ -145,13 +145,13 @@ export class Replay {
     const game = expandGame(packed);
     this.game = game;
     this.losses = largestLosses(game);
-    this.inOrder = [...this.losses].sort((a, b) => a - b);
     this.best = game.values ? bestMoves(game.values, game.count) : null;
     this.differing = null;
     this.rows = null;
     this.slider.max = game.count;
     const dots = game.loss && !game.weak
       ? Array.from(game.loss, (loss, at) => [at, gradeOf(loss, game.judge.unit)]).filter(dot => dot[1]) : [];
+    this.mistakes = dots.filter(dot => dot[1] !== 'inaccuracy').map(dot => dot[0]);
     this.curves.take(game, dots);
     this.buildValues();
     fill(this.warning, [game.warning, game.weak].filter(Boolean).map(text => message(text, null, 'warn')));
@@ -435,7 +435,7 @@ export class Replay {
       ArrowUp: () => this.go(this.at - step), ArrowDown: () => this.go(this.at + step),
       PageUp: () => this.go(this.at - 100), PageDown: () => this.go(this.at + 100),
       Home: () => this.go(0), End: () => this.go(this.game.count),
-      n: () => this.jump(this.inOrder, 1), p: () => this.jump(this.inOrder, -1),
+      n: () => this.jump(this.mistakes, 1), p: () => this.jump(this.mistakes, -1),
       ']': () => this.jump(this.disagreements(), 1),
       '[': () => this.jump(this.disagreements(), -1),
       ' ': () => this.toggle(),
