@@ -31,14 +31,14 @@ from tape2048.errors import (
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, allocate, read_rows
-from tape2048.io.objects import DirectoryStore, is_url
+from tape2048.io.objects import is_url
 from tape2048.io.reading import open_regular, read_exactly, reading
 from tape2048.rows.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.session.dataset import is_packdat
 from tape2048.session.directory import ROW_SOURCES, describe_place
-from tape2048.session.remote import CACHE_MAX_MB, SESSIONS, list_sessions
-from tape2048.session.remote_session import Hold, RemoteSession, open_remote
-from tape2048.session.session import Session, sessions
+from tape2048.session.remote import CACHE_MAX_MB
+from tape2048.session.remote_session import Hold, RemoteSession, open_remote, session_places
+from tape2048.session.session import Session
 from tape2048.tape.layout import ANCHOR_DTYPE, ANCHOR_ROWS, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY
 
 if TYPE_CHECKING:
@@ -125,9 +125,7 @@ def _session_paths(path: Path) -> list[Path]:
         raise MissingPathError("no such file or directory", path=path)
     if is_file:
         raise NotASessionError(f"no rows here: found {describe_place(path)}", path=path, hint=ROW_SOURCES)
-    if (path / SESSIONS).is_dir():  # the store of a fleet, in a directory
-        return [path / SESSIONS / name for name in list_sessions(DirectoryStore(path))]
-    return sessions(path)
+    return [*map(Path, session_places(path))]
 
 
 _U64 = np.uint64

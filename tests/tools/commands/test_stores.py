@@ -58,6 +58,20 @@ def test_list_and_show_fetch_no_rows(cli: Cli, url: str, root: Path, tmp_path: P
     assert not rows_in(cache)
 
 
+def test_a_fleets_directory_is_listed(cli: Cli, root: Path, tmp_path: Path) -> None:
+    """Without the sessions that have a tombstone."""
+    place = tmp_path / "fleet"
+    store = open_store(str(place))
+    place.mkdir()
+    names = [put_session(store, path, "00000a") for path in sessions(root)]
+    listed = cli("list", place, "--json").json
+    assert [one["name"] for one in listed["sessions"]] == names
+    bury_session(store, names[0])
+    assert [one["name"] for one in cli("list", place, "--json").json["sessions"]] == names[1:]
+    assert cli("show", place, "--json").json["sessions"] == 1
+    assert cli("validate", place).code == 0
+
+
 def test_a_damaged_run_table_is_listed_with_its_error(cli: Cli, url: str, tmp_path: Path) -> None:
     store = open_store(url)
     name = list_sessions(store)[0]

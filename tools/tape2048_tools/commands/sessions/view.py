@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048.errors import NameTakenError
+from tape2048.errors import NameTakenError, NotASessionError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
@@ -111,6 +111,7 @@ def view(
 def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) -> Data:
     """Return what the pages and the report show of some directories."""
     from tape2048.critic.facts import SHIPPED
+    from tape2048.session.directory import refuse_dataset
     from tape2048_tools.critic_report import document, examine, read_curves
     from tape2048_tools.sessions.summary import default_root
     from tape2048_tools.viewer.collection import Collection
@@ -118,6 +119,12 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     from tape2048_tools.viewer.games import OWN_JUDGE, Judges
 
     chosen = [ROOT.convert(root, None, None) for root in roots or (default_root(),)]
+    for root in chosen:
+        if root.is_file():
+            hint = f"Convert games first: tape2048 convert {root} --to tape --out DIR"
+            raise NotASessionError("found a file, expected a directory", path=root, hint=hint)
+        if root.is_dir():
+            refuse_dataset(root)
 
     def examined() -> dict[str, Any]:
         found = document(*examine(critic, chosen, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES))
