@@ -27,6 +27,7 @@ from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.formats.session import STEPS_BLOCK_ROWS, TAPE
+from tape2048.players import split_text
 from tape2048.session.locks import READERS_LOCK
 from tape2048.settings.fields import (
     DEFAULT,
@@ -423,24 +424,17 @@ def config_sha256(config: RecorderConfig) -> str:
 def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | None]:
     """Split a player's name from the parameters behind it (None without any).
 
-    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons. A
-    text parameter stays text: ``mix=16``, or a file called 007.
+    A text parameter stays text: ``mix=16``, or a file called 007.
 
     >>> split_player("expectimax:depth=2")
     ('expectimax', {'depth': 2})
     >>> split_player("python:my.module:factory")
     ('python:my.module:factory', None)
     """
-    match = re.fullmatch(r"(?P<name>.+?)(?::(?P<args>[A-Za-z_]\w*=.*))?", text)
-    if match is None or match["args"] is None:
-        return text, None
-    args: dict[str, int | float | str | bool] = {}
-    for item in match["args"].split(","):
-        key, equals, value = item.partition("=")
-        if not re.fullmatch(r"[A-Za-z_]\w*", key) or not equals or key in args:
-            raise ValueError(item)
-        args[key] = value if takes_text(match["name"], key) else read_plain(value)
-    return match["name"], args
+    name, args = split_text(text)
+    return name, {
+        key: value if takes_text(name, key) else read_plain(value) for key, value in args.items()
+    } or None
 
 
 def check_loaded_player(loaded: Loaded) -> None:

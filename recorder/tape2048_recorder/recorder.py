@@ -19,6 +19,7 @@ from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
 from tape2048.io.durable import storage_error
+from tape2048.players import player_text
 from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameProgress, Instance, Ledger
@@ -214,8 +215,8 @@ def record(
     lease = f", lease {config.lease}" if config.lease else ""
     service.event(
         "info",
-        f"recording {config.player} with {counted(config.worker_count, 'worker')} into {out_dir} "
-        f"(seed {played.seed}{lease}, instance {config.instance})",
+        f"recording {player_text(effective(config))} with {counted(config.worker_count, 'worker')} "
+        f"into {out_dir} (seed {played.seed}{lease}, instance {config.instance})",
     )
     try:
         daemon.run()

@@ -435,9 +435,9 @@ class Corpus(RowView):
             where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
                 8192"``; or a mask ``bool[R]``.
             **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
-                (inclusive bounds), ``model`` (a tag, or several), ``player`` (as ``ntuple`` or
-                ``ntuple@0123456789ab``, or several), ``since`` and ``until`` (the start, ISO 8601, UTC;
-                ``until`` is exclusive).
+                (inclusive bounds), ``model`` (a tag, or several), ``player`` (the name that
+                ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several), ``since``
+                and ``until`` (the start, ISO 8601, UTC; ``until`` is exclusive).
 
         Raises:
             EmptyCorpusError: no row is left. The message has the counts before.
@@ -450,7 +450,7 @@ class Corpus(RowView):
             True
         """
         chosen = choose_runs(where, check_filters(filters), self._columns(), len(self.runs))
-        self._check_some(chosen, "the filter")
+        self._check_some(chosen, "the filter", _players_hint(where, filters, self.runs, self.sessions))
         return self._of_runs(chosen)
 
     def split(self, *, salt: str = "", **parts: float) -> dict[str, Self]:
@@ -833,7 +833,8 @@ def _choose(
     chosen = None
     if where is not None or filters:
         chosen = choose_runs(where, filters, session_columns(runs, opened), len(runs))
-        check_some(runs["rows"].astype(np.int64), chosen, "the filter")
+        hint = _players_hint(where, filters, runs, opened)
+        check_some(runs["rows"].astype(np.int64), chosen, "the filter", hint)
     elif not len(runs) or not runs["rows"].any():
         found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
         raise EmptyCorpusError(f"{found}, and not one row")
@@ -845,6 +846,15 @@ def _choose(
         chosen = chosen[np.isin(runs["session"], newest)]
     opened = tuple(opened[i] for i in newest)
     return opened, gather_runs(opened), chosen
+
+
+def _players_hint(
+    where: Any, filters: Mapping[str, Any], runs: NDArray[np.void], sessions: tuple[Session, ...]
+) -> str | None:
+    """Return a hint with the players of all games, for a filter of players."""
+    if filters.get("player") is None and not (isinstance(where, str) and "player" in where):
+        return None
+    return f"The games are of {name_players(players_of(runs, sessions))}."
 
 
 def _places_of(found: Iterable[Found]) -> set[tuple[str, object]]:

@@ -11,20 +11,20 @@ and :func:`tape2048.conversion.session_runs.write_session` reads them back, so t
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import hashlib
 import re
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from tape2048.base.text import counted, printable
-from tape2048.settings.fields import show_plain
+from tape2048.settings.fields import read_plain, show_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -42,14 +42,46 @@ class Named(Protocol):
 
 
 _NAMED = 8  # players that a message names
-_NAME_CHARS = 40  # of a player's short name
-_SPAWNS = ("look_below", "depth")  # parameters of players that look spawns ahead
+_NAME_CHARS = 100  # of a player's name
+_DIGITS = 6  # of the SHA-256 in a name
+
+#: Values of parameters that a name leaves out: the defaults of the recorder's players.
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "ntuple": {
+        "look_chance": 0.0, "look_deeper_from": 0, "look_margin": 1600.0, "downgrade": -1, "mix": "",
+        "epsilon": 0.0, "temperature": 0.0,
+    },
+    "critic": {"tile": 32768, "weights": "small", "margin": 50.0},
+    "expectimax": {},
+}  # fmt: skip
+
+#: Parameters of a search, which a name has in words.
+_SEARCH = ("depth", "look_below", "look_twice_below", "look_spawns")
+_EVERY_BOARD = 16  # a board has fewer empty cells
 
 
 def player_text(facts: Mapping[str, Any]) -> str:
     """Return the player of a session's facts with its parameters, as ``record`` takes it; empty for none."""
     name, args = _player_args(facts)
     return f"{name}:{','.join(f'{key}={show_plain(each)}' for key, each in args.items())}" if args else name
+
+
+def split_text(text: str) -> tuple[str, dict[str, str]]:
+    """Split a player as ``record`` takes it into its name and its parameters.
+
+    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons.
+
+    Raises:
+        ValueError: a parameter is no ``key=value``, or is repeated.
+    """
+    match = re.fullmatch(r"(?P<name>.+?)(?::(?P<args>[A-Za-z_]\w*=.*))?", text)
+    args: dict[str, str] = {}
+    for item in match["args"].split(",") if match and match["args"] else ():
+        key, equals, value = item.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", key) or not equals or key in args:
+            raise ValueError(item)
+        args[key] = value
+    return match["name"] if match else text, args
 
 
 def _player_args(facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -59,61 +91,103 @@ def _player_args(facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def player_name(facts: Mapping[str, Any]) -> str:
-    """Return the short name of a session's player: kind, network and look-ahead, as ``ntuple fast, 2-ply``.
+    """Return the name of a session's player for people, as ``ntuple fast, 2-ply always @012345``.
 
-    A ply is a move with the spawn before it: ``1-ply`` compares the boards after each move, and every spawn
-    that the player looks ahead adds a ply. The name tells the deepest search of the player.
+    It has the kind, the network, the search and the parameters that differ from the recorder's defaults. A
+    ply is a move with the spawn before it: ``1-ply`` compares the boards after each move, and every spawn
+    that the player looks ahead adds a ply. The digits are of the SHA-256, so that different players have
+    different names. A player without parameters and SHA-256 has no digits.
 
     Args:
         facts: A session's facts.
 
     Returns:
-        At most 40 characters; ``unknown player`` if the facts have no player.
+        At most 100 characters; ``unknown player`` if the facts have no player.
 
     Example:
-        >>> player_name({"player": "ntuple", "player_args": {"weights": "nets/my.npz", "look_below": 0}})
-        'ntuple my, 1-ply'
+        >>> args = {"weights": "nets/my.npz", "look_below": 16, "look_twice_below": 4, "look_margin": 0}
+        >>> player_name({"player": "ntuple", "player_args": args, "player_sha256": "a1" * 32})
+        'ntuple my, 2-ply always, 3-ply below 4 empty cells, look_margin=0 @a1a1a1'
     """
     kind, args = _player_args(facts)
-    words = [":".join(kind.split(":")[-2:]) or "unknown player"]
-    networks = [args[key] for key in ("critic", "weights") if isinstance(args.get(key), str)]
-    words += [re.split(r"[/\\]", each)[-1].split(".")[0] for each in networks[:1]]
-    spawns = [args[key] for key in _SPAWNS if isinstance(args.get(key), int)]
-    name, plies = " ".join(words), "" if not spawns else f", {plies_of(kind, args)}-ply"
-    return (
-        f"{name[: _NAME_CHARS - len(plies) - 1]}…{plies}" if len(name + plies) > _NAME_CHARS else name + plies
-    )
+    if not args:  # they may be in the text, as `player_text` returns it
+        with contextlib.suppress(ValueError):
+            kind, given = split_text(kind)
+            args = {key: read_plain(value) for key, value in given.items()}
+    words = [":".join(kind.split(":")[-2:]).rpartition("/")[2] or "unknown player"]
+    network = next((key for key in ("critic", "weights") if isinstance(args.get(key), str)), None)
+    if network:
+        words[0] += f" {_file_name(args[network]).split('.')[0]}"
+    words += (searched := _search(kind, args))
+    usual, said = _USUAL.get(kind, {}), {network, *(_SEARCH if searched else ())}
+    words += [
+        f"{key}={_file_name(value)}"
+        for key, value in args.items()
+        if key not in said and usual.get(key) != value and not key.endswith("sha256")
+    ]
+    name = ", ".join(words)
+    digits = "" if name == (player_label(facts) or "unknown player") else f" @{_digits(facts)}"
+    room = _NAME_CHARS - len(digits)
+    return (f"{name[: room - 1]}…" if len(name) > room else name) + digits
+
+
+def _file_name(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else re.split(r"[/\\]", show_plain(value))[-1]
+
+
+def _search(kind: str, args: Mapping[str, Any]) -> list[str]:
+    """Return the depths of a player's search with the boards to which they apply; none if unknown."""
+    depth, below, one = args.get("depth"), args.get("look_below"), 1 + (kind == "critic")
+    if kind == "expectimax" and isinstance(depth, int):
+        return [f"{one + depth}-ply"]
+    if kind not in _USUAL or not isinstance(below, int) or args.get("mix"):
+        return []
+    deeper = min(below, _whole(args, "look_twice_below"))
+    found = [f"{one + 1}-ply {_boards(below)}"] if deeper < below else []
+    found += [f"{one + _whole(args, 'look_spawns', 2)}-ply {_boards(deeper)}"] if deeper else []
+    return found or [f"{one}-ply"]
+
+
+def _boards(below: int) -> str:
+    return "always" if below >= _EVERY_BOARD else f"below {counted(below, 'empty cell')}"
+
+
+def _whole(args: Mapping[str, Any], key: str, usual: int = 0) -> int:
+    value = args.get(key)
+    return value if isinstance(value, int) else usual
 
 
 def plies_of(kind: str, args: Mapping[str, Any]) -> int:
     """Return the plies of the deepest search of a player; see :func:`player_name`."""
-
-    def of(key: str) -> int:
-        value = args.get(key)
-        return value if isinstance(value, int) else 0
-
-    if not of("look_below"):
-        return 1 + of("depth") + (kind == "critic")
-    deeper = of("look_spawns") + (of("look_deeper_from") > 0) if of("look_twice_below") else 1
-    return 1 + deeper + (kind == "critic")
+    mixed = re.findall(r"(?:^|\+)(\d+)", args["mix"]) if isinstance(args.get("mix"), str) else []
+    one = 1 + (kind == "critic")
+    if not any(map(int, mixed or [_whole(args, "look_below")])):
+        return one + _whole(args, "depth")
+    if not _whole(args, "look_twice_below"):
+        return one + 1
+    return one + _whole(args, "look_spawns", 2) + (_whole(args, "look_deeper_from") > 0)
 
 
-def player_names(several: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the short name of each player by its label, with some digits of the SHA-256 where two share one.
+def is_called(given: str, label: str, name: str) -> bool:
+    """Whether a text selects the player of this label and name.
 
-    Args:
-        several: The facts of sessions.
-
-    Returns:
-        Names by :func:`player_label`, in the order of the facts.
+    It is the label, the name, their first words, or ends in the digits of a name.
     """
-    found = {player_label(facts): player_name(facts) for facts in several}
-    shared = collections.Counter(found.values())
-    return {label: f"{name} @{_digits(label)}" if shared[name] > 1 else name for label, name in found.items()}
+    ends = tuple(given + mark for mark in "@:, ")
+    if any(text == given or text.startswith(ends) for text in (label, name)):
+        return True
+    digits = re.search(rf"@([0-9a-f]{{{_DIGITS},12}})$", given)
+    return digits is not None and label.rpartition("@")[2].startswith(digits[1])
 
 
-def _digits(label: str) -> str:
-    return (label.rpartition("@")[2] if "@" in label else hashlib.sha256(label.encode()).hexdigest())[:6]
+def _digits(facts: Mapping[str, Any]) -> str:
+    sha256 = facts.get("player_sha256")
+    known = sha256 if isinstance(sha256, str) and sha256 else _sha256(player_text(facts))
+    return known[:_DIGITS]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def player_label(facts: Mapping[str, Any]) -> str:
@@ -137,12 +211,21 @@ class PlayedBy(msgspec.Struct, frozen=True):
     games: int  # number of its games
 
     @property
+    def _facts(self) -> dict[str, Any]:
+        return {"player": self.name, "player_sha256": self.sha256}
+
+    @property
     def label(self) -> str:
         """The player in the column ``player``."""
-        return player_label({"player": self.name, "player_sha256": self.sha256})
+        return player_label(self._facts)
+
+    @property
+    def player_name(self) -> str:
+        """The player for people; see :func:`player_name`."""
+        return player_name(self._facts)
 
     def __str__(self) -> str:
-        return f"{printable(self.label)[:99] or 'a player without a name'} ({counted(self.games, 'game')})"
+        return f"{printable(self.player_name)} ({counted(self.games, 'game')})"
 
 
 def facts_of_runs(
@@ -182,14 +265,10 @@ def only_player(player: PlayedBy) -> str:
     return f"player = '{quoted}'"
 
 
-def name_players(players: Sequence[PlayedBy], names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the number of players, and the first of them with their games, as short ``names`` by label."""
+def name_players(players: Sequence[PlayedBy]) -> str:
+    """Return the number of players, and the first of them with their games."""
     more = f" and {len(players) - _NAMED} more" if len(players) > _NAMED else ""
-    shown = [
-        f"{names[one.label]} ({counted(one.games, 'game')})" if one.label in names else str(one)
-        for one in players[:_NAMED]
-    ]
-    return f"{counted(len(players), 'player')}: {'; '.join(shown)}{more}"
+    return f"{counted(len(players), 'player')}: {'; '.join(map(str, players[:_NAMED]))}{more}"
 
 
 _IDENTITY = re.compile(

@@ -101,7 +101,7 @@ def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[An
         "heads": " | ".join(map(str, REACH_TILES)),
         "dashes": "--:|" * len(REACH_TILES),
         "players": _lines(
-            [*map(one.get, ("player", "recorded_as", "games", "mean_score", "best_score"))]
+            [*map(one.get, ("player_name", "recorded_as", "games", "mean_score", "best_score"))]
             + [share_between(*rate.values()) for rate in one["reach"].values()]
             for one in facts["players"]
         ),

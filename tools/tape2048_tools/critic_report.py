@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048.critic.facts import check_embeddings, strangers
+from tape2048.critic.facts import check_embeddings, stranger_remarks
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
-from tape2048.players import name_players, only_player, player_names, players_of
+from tape2048.players import name_players, only_player, players_of
 from tape2048.rows.splits import parts_of_hashes, run_hash
 from tape2048.training import METRICS, read_metrics
 from tape2048_tools.options.critic import open_critic
@@ -128,11 +128,7 @@ def _choose_parts(
             f"found the part {name or wanted!r}, expected a part of the critic's split: {known}",
             hint="--split all examines every game",
         )
-    names = player_names(one.meta for one in corpus.sessions)
-    notes = [
-        f"The critic judges another player: these are games of {names[player.label]}."
-        for player in strangers(info, players_of(corpus.runs, corpus.sessions))
-    ]
+    notes = stranger_remarks(info, players_of(corpus.runs, corpus.sessions))
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:

@@ -317,6 +317,7 @@ class Daemon:
                 if now >= next_tick or not routine:
                     self._tick(now)
                     next_tick = now + TICK_S
+            self._end_pause(self.world.now)
             self.reporter.status(self.status)  # the last one, with everything published
         finally:
             self.supervisor.close()
@@ -658,10 +659,14 @@ class Daemon:
         if self._flowing_since is None:
             self._flowing_since = now
         elif now - self._flowing_since >= FLOWING_S:
-            self.counts.paused_s += now - self._paused_at
-            self._paused = None
+            self._end_pause(now)
             if self._phase == "recording":
                 self.reporter.event("info", "recording again")
+
+    def _end_pause(self, now: float) -> None:
+        if self._paused is not None:
+            self.counts.paused_s += now - self._paused_at
+            self._paused = None
 
     @property
     def stopped_by_signal(self) -> bool:
@@ -680,7 +685,7 @@ class Daemon:
         now, workers, slots = self.world.now, self.supervisor.workers, self.supervisor.shared.slots
         ready = sum(worker.ready for worker in workers)
         state: State = "paused" if self._paused is not None and self._phase == "recording" else self._phase
-        why = self._paused or self.reason or None
+        why = "; ".join(filter(None, (self.reason, self._paused))) or None
         if state == "recording" and not ready:
             state, why = "starting", why or self._starting[-1]
         steps = int(slots["steps"].sum())
@@ -698,6 +703,7 @@ class Daemon:
         room = self.recording.why_not(self.config.rows_buffered_max) is None
         return Status(
             state=state,
+            player=self.playing.player_name,
             ending=self._phase != "recording",
             why=why,
             elapsed_s=now - self.begun,

@@ -22,7 +22,7 @@ import shutil
 import stat
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,7 @@ from tape2048._version import __version__
 from tape2048.errors import PlayerError, RecorderError
 from tape2048.formats.session import FORMAT_VERSION, RULES
 from tape2048.io.durable import storage_error
+from tape2048.players import player_name
 from tape2048_recorder.ipc.protocol import (
     LOADS,
     FromWorker,
@@ -43,7 +44,7 @@ from tape2048_recorder.record_options import config_sha256, effective
 from tape2048_recorder.recording.partial import Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tape2048_recorder.daemon.supervisor import Supervisor, WorkerPlace
     from tape2048_recorder.record_options import RecorderConfig
@@ -184,11 +185,16 @@ class LiveWeights:
         ending = f".{digest[:_TAG_HASH]}"
         tag = f"{facts.model_tag}.{stem}"[: _TAG_MAX - len(ending)] + ending
         return msgspec.structs.replace(
-            facts,
-            player_sha256=known.player_sha256,
-            player_args={**facts.player_args, "model": known.name, "model_sha256": digest},
-            model_tag=tag,
+            facts, **self.player_facts(facts.player_args, generation), model_tag=tag
         )
+
+    def player_facts(self, args: Mapping[str, Any], generation: int) -> dict[str, Any]:
+        """Return the facts of the player of a generation, whose SHA-256 is None before a worker has it."""
+        known = self._generations[generation]
+        return {
+            "player_sha256": known.player_sha256,
+            "player_args": {**args, "model": known.name, "model_sha256": known.weights.sha256},
+        }
 
     def tick(self, now: float, oldest: int) -> None:
         """Poll for a newer checkpoint when it is due; drop copies older than ``oldest``, still played."""
@@ -303,6 +309,15 @@ class Playing:
             rules=RULES,
         )
         return facts if self._live is None else self._live.facts(facts, generation)
+
+    @property
+    def player_name(self) -> str | None:
+        """The player that new games have, for people; None before a worker is ready."""
+        args: dict[str, Any] = dict(self._played.player_args)
+        facts = {"player": self._played.player, "player_args": args, "player_sha256": self.player_sha256}
+        if self._live is not None:
+            facts |= self._live.player_facts(args, self._live.proven.generation)
+        return player_name(facts) if facts["player_sha256"] else None
 
     def on_ready(self, index: int, message: Ready) -> RecorderError | None:
         """Note a worker's player; return an error where it differs from the others'."""

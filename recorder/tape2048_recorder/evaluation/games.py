@@ -126,13 +126,14 @@ def played_games(
     progress: Progress | None = None,
 ) -> GameSource:
     """Play the games of a critic's training: the games that a recorder with the same seed would record."""
-    player = make_player(name, check_player(name, args))
+    full = check_player(name, args)
+    player = make_player(name, full)
     # Without its boards a game takes its seed, run, part, and as much again for temporaries.
     _check_memory(games, games * 128)
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
     found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
     sha256 = player_sha256(name, player)
-    played = PlayedBy(player_text({"player": name, "player_args": args}), sha256, games)
+    played = PlayedBy(player_text({"player": name, "player_args": full}), sha256, games)
     identity = hashlib.sha256(f"{sha256} {config.seed} {games} {config.stride}".encode()).hexdigest()
     return split_games(found, seeds, played, config, identity)
 

@@ -29,7 +29,9 @@ import msgspec
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError
+from tape2048.players import player_name
 from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.options import with_defaults
 from tape2048_recorder.record_options import LEASE_MAX, Loaded, RecorderConfig, row_bytes
 
 if TYPE_CHECKING:
@@ -80,6 +82,13 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     player_sha256: str  # of the player, weights included
     settings: dict[str, Any]  # the PINNED settings
     settings_sha256: str  # of the settings as canonical JSON
+
+    @property
+    def player_name(self) -> str:
+        """The player for people."""
+        name = self.settings["player"]
+        args = with_defaults(name, self.settings["player_args"])
+        return player_name({"player": name, "player_args": args, "player_sha256": self.player_sha256})
 
 
 def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
@@ -144,7 +153,7 @@ def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
     here = sha256_of_player(config)
     if here != plan.player_sha256:
         raise ConfigError(
-            f"the player {config.player} is {here[:12]} here, and {plan.player_sha256[:12]} in the fleet",
+            f"the player {plan.player_name} is {here[:12]} here, and {plan.player_sha256[:12]} in the fleet",
             hint="Install the version of tape2048, and the network, that the fleet was started with.",
         )
 

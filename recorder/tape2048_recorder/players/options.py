@@ -209,6 +209,12 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
     return msgspec.structs.asdict(read_table(kind.args, dict(args), f"player {name!r}"))
 
 
+def with_defaults(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
+    """Return the parameters of a player, with defaults and without a check; of a batched player as given."""
+    parameters = REGISTRY[name].parameters if name in REGISTRY else {}
+    return {key: setting.default for key, setting in parameters.items()} | dict(args)
+
+
 def takes_text(name: str, key: str) -> bool:
     """Whether a player's parameter is text, even where its value reads as a number."""
     parameters = REGISTRY[name].parameters if name in REGISTRY else {}

@@ -27,6 +27,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import msgspec
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
+from tape2048.players import player_text
 from tape2048_recorder.status.report import State
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
 
     facts = {
         "version": snapshot.version,
-        "player": str(snapshot.config["player"]),
+        "player": player_text(snapshot.config),
         "model_tag": str(snapshot.config["model_tag"]),
         "config_sha256": snapshot.config_sha256,
     }

@@ -118,6 +118,7 @@ class Status(msgspec.Struct, frozen=True):
 
     state: Annotated[State, Metric("state", "1 for the recorder's present state.", "state")]
     workers: Annotated[int, Metric("workers", "Configured workers.")]
+    player: str | None = None  # the name of its player; None before a worker is ready
     why: str | None = None
     elapsed_s: float = 0.0
     steps_per_s: float = 0.0

@@ -93,7 +93,8 @@ class DrawsBoards:
         return Drawing(boards_html([(exps, "")]) + facts_table("The critic", {}, shares))
 
     def _repr_html_(self: Any) -> str:
-        players = ", ".join(player.name for player in self.info.players) or "players that it does not name"
+        names = ", ".join(player.player_name for player in self.info.players)
+        players = names or "players that it does not name"
         predicts = ", ".join(map(str, self.thresholds))
         facts = facts_table("Critic", {"kind": self.kind, "predicts": predicts, "judges": players})
         return facts if self.needs_embeddings else facts + self.show(_EXAMPLE).html

@@ -101,7 +101,8 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     player_name: Annotated[
         str,
         about(
-            "the player whose games are learned from, by its short name or its label; empty: the only one",
+            "the player whose games are learned from, by the name that `tape2048 list` shows, or its first "
+            "words; empty: the only one",
             why="sessions of one player are the common case",
         ),
     ] = ""

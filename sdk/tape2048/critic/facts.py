@@ -12,7 +12,7 @@ import numpy as np
 
 from tape2048.base.text import printable
 from tape2048.errors import ColumnError, ConfigError, ModelError
-from tape2048.players import PlayedBy, name_players, only_player, player_names, players_of
+from tape2048.players import PlayedBy, is_called, name_players, only_player, players_of
 
 if TYPE_CHECKING:
     import os
@@ -98,22 +98,21 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
         cache_max_mb=config.cache_max_mb, columns=config.columns or None, progress=False,
     )  # fmt: skip
     players = players_of(corpus.runs, corpus.sessions)
-    names = {
-        label: printable(name) for label, name in player_names(one.meta for one in corpus.sessions).items()
-    }
     if config.player_name:
-        chosen = [one for one in players if config.player_name in {one.label, names[one.label]}]
+        name = config.player_name
+        chosen = [one for one in players if name in {one.label, one.player_name}]
+        chosen = chosen or [one for one in players if is_called(name, one.label, one.player_name)]
         if len(chosen) != 1:
             raise ConfigError(
-                f"player_name is {config.player_name!r}; found games of {name_players(players, names)}",
+                f"player_name is {config.player_name!r}; found games of {name_players(players)}",
                 hint="Pass the name of a player in this list.",
             )
         corpus, players = corpus.where(only_player(chosen[0])), chosen
     elif len(players) > 1 and not config.mixed_players:
         raise ConfigError(
-            f"found games of {name_players(players, names)}. A critic judges one player",
-            hint=f'Choose one with --player-name "{names[players[0].label]}", or learn from all of them with '
-            "--mixed-players.",
+            f"found games of {name_players(players)}. A critic judges one player",
+            hint=f'Choose one with --player-name "{printable(players[0].player_name)}", or learn from all of '
+            "them with --mixed-players.",
         )
     try:
         return corpus, players, corpus.split(salt=config.split_salt, **config.fractions)
@@ -162,6 +161,15 @@ def strangers(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[PlayedBy]
     """Return the players that a critic does not judge; none for a critic that does not say whom it judges."""
     judged = {player.sha256 for player in facts.players}
     return [player for player in players if judged and player.sha256 not in judged]
+
+
+def stranger_remarks(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[str]:
+    """Return a remark on each player that a critic does not judge."""
+    judged = " and ".join(player.player_name for player in facts.players)
+    return [
+        f"The critic judges {judged}. These are games of {player.player_name}."
+        for player in strangers(facts, players)
+    ]
 
 
 def critic_path(path: str | os.PathLike[str]) -> Path:

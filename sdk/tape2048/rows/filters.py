@@ -21,7 +21,7 @@ from tape2048.base.text import counted, iso_seconds, unix_s
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.sqlite import insert_rows, limited_work
-from tape2048.players import facts_of_runs, player_label
+from tape2048.players import facts_of_runs, is_called, player_label, player_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -112,17 +112,18 @@ def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Column
                 values[mine] = of_run(dataset.table)[dataset.table.ordinals(runs["id"][mine])]
         return values
 
-    def players() -> NDArray[Any]:
+    def players(named: Callable[[Mapping[str, Any]], str]) -> NDArray[Any]:
         facts, index = facts_of_runs(runs, sessions)
-        labels: NDArray[Any] = np.array([player_label(each) for each in facts], object)[index]
-        return labels
+        names: NDArray[Any] = np.array([named(each) for each in facts], object)[index]
+        return names
 
     numbers = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
     return {
         **{name: partial(runs.__getitem__, name) for name in numbers},
         "session": lambda: spread(lambda session: session.name),
         "model": lambda: spread(_session_tag, lambda table: np.array(table.engine_names(), object)),
-        "player": players,
+        "player": partial(players, player_label),
+        "player_name": partial(players, player_name),
         "started": lambda: spread(_session_start, lambda table: table.starts(), np.float64),
     }
 
@@ -143,7 +144,12 @@ def choose_runs(
     names = {"score": "max_score", "steps": "steps", "tile": "highest_tile"}
     for name, value in filters.items():
         bound, _, of = name.partition("_")
-        if name in {"model", "player"}:
+        if name == "player":
+            texts = columns[name]()
+            several = set(zip(texts.tolist(), columns["player_name"]().tolist(), strict=True))
+            named = [pair[0] for pair in several if any(is_called(each, *pair) for each in value)]
+            chosen &= np.isin(texts, np.array(named, object))
+        elif name == "model":
             texts, begins = columns[name](), tuple(f"{each}{mark}" for each in value for mark in "@:")
             named = [each for each in set(texts.tolist()) if each in value or (each or "").startswith(begins)]
             chosen &= np.isin(texts, np.array(named, object))

@@ -20,7 +20,7 @@ from tape2048.formats.session import (
     Manifest,
     step_dtype,
 )
-from tape2048.players import player_label
+from tape2048.players import player_name
 from tape2048.session.columns import Column, Columns
 from tape2048.session.dataset import OpenDataset, is_table, open_table
 from tape2048.session.directory import is_dataset, is_session
@@ -235,7 +235,7 @@ class Session(RowView):
 
     def _repr_html_(self) -> str:
         facts, tiles = game_facts(self.runs)
-        facts = {"player": player_label(self.meta), "rows": len(self), **facts, "load": self.load}
+        facts = {"player": player_name(self.meta), "rows": len(self), **facts, "load": self.load}
         return facts_table(f"Session {self.name}", facts, tiles)
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...], dict[str, Any]]:

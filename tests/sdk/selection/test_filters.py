@@ -277,15 +277,15 @@ class TestPlayer:
         export(mixed, tmp_path / "runs.parquet", format="parquet", table="runs")
         assert pq.read_table(tmp_path / "runs.parquet")["player"].to_pylist() == due
         page = mixed._repr_html_()
-        assert "ntuple@bbbbbbbbbbbb (2 games)" in page
-        assert "ntuple@aaaaaaaaaaaa" in mixed.sessions[0]._repr_html_()
+        assert "ntuple b @bbbbbb (2 games)" in page
+        assert "ntuple a @aaaaaa" in mixed.sessions[0]._repr_html_()
 
     def test_mixed_players_are_logged_once(self, mixed: Corpus, caplog: pytest.LogCaptureFixture) -> None:
         root = mixed.sessions[0].path.parent
         Corpus.open(root)
         (said,) = [record.getMessage() for record in caplog.records]
         assert "6 players" in said
-        assert "ntuple@bbbbbbbbbbbb (2 games)" in said
+        assert "ntuple b @bbbbbb (2 games)" in said
         assert said.isprintable()
         caplog.clear()
         Corpus.open(root, player="mine")

@@ -1,40 +1,116 @@
-"""Short names of players."""
+"""Names of players."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tape2048.players import player_label, player_name, player_names
+from tape2048 import Corpus
+from tape2048.errors import EmptyCorpusError
+from tape2048.players import PlayedBy, is_called, player_label, player_name, player_text, plies_of
+from tape2048_recorder.players.options import REGISTRY, with_defaults
+
+from ..builders import Game, Spec, write_ours
+
+DIGITS = " @abcdef"
 
 
 @pytest.mark.parametrize(
     ("player", "args", "name"),
     [
         ("greedy", {}, "greedy"),
-        ("ntuple", {"weights": "fast", "look_below": 3}, "ntuple fast, 2-ply"),
+        ("ntuple", {"weights": "fast", "look_below": 3}, "ntuple fast, 2-ply below 3 empty cells"),
+        ("ntuple", {"weights": "fast", "look_below": 1}, "ntuple fast, 2-ply below 1 empty cell"),
         ("ntuple", {"weights": "/a/b/mine.v2.npz", "look_below": 0}, "ntuple mine, 1-ply"),
         (
             "ntuple",
-            {"look_below": 16, "look_twice_below": 6, "look_spawns": 3, "look_deeper_from": 2},
-            "ntuple, 5-ply",
+            {"look_below": 16, "look_twice_below": 4},
+            "ntuple, 2-ply always, 3-ply below 4 empty cells",
         ),
+        ("ntuple", {"look_below": 3, "look_twice_below": 6}, "ntuple, 3-ply below 3 empty cells"),
+        (
+            "ntuple",
+            {"look_below": 16, "look_twice_below": 16, "look_spawns": 3, "look_deeper_from": 2},
+            "ntuple, 4-ply always, look_deeper_from=2",
+        ),
+        ("ntuple", {"look_below": 3, "mix": "0:2+3:1"}, "ntuple, look_below=3, mix=0:2+3:1"),
         ("expectimax", {"depth": 2}, "expectimax, 3-ply"),
-        ("critic", {"critic": "default", "weights": "fast", "look_below": 0}, "critic default, 2-ply"),
-        ("python:package.module:make", {"lanes": 3}, "package.module:make"),
-        ("x" * 100, {"depth": 1}, f"{'x' * 32}…, 2-ply"),
+        (
+            "critic",
+            {"critic": "default", "weights": "fast", "look_below": 0},
+            "critic default, 2-ply, weights=fast",
+        ),
+        (
+            "critic",
+            {"critic": "a.critic", "tile": 8192, "look_below": 16},
+            "critic a, 3-ply always, tile=8192",
+        ),
+        ("python:package.module:make", {"lanes": 3}, "package.module:make, lanes=3"),
         ("", {}, "unknown player"),
         (None, {"depth": 1}, "unknown player"),
         (7, None, "unknown player"),
-        ("ntuple", {"weights": 3, "look_below": "all"}, "ntuple"),
+        ("ntuple", {"weights": 3, "look_below": "all"}, "ntuple, weights=3, look_below=all"),
     ],
 )
 def test_names(player: Any, args: Any, name: str) -> None:
-    assert player_name({"player": player, "player_args": args}) == name
+    """The text of a player has the same name as its parameters."""
+    facts = {"player": player, "player_args": args, "player_sha256": "abcdef" + "0" * 58}
+    assert player_name(facts) == name + DIGITS
+    assert PlayedBy(player_text(facts), facts["player_sha256"], 1).player_name == name + DIGITS
 
 
-def test_shared_names_are_told_apart() -> None:
-    facts = [{"player": "ntuple", "player_sha256": digit * 64} for digit in "ab"]
-    facts += [{"player": "greedy"}, {}]
-    names = player_names(facts)
-    assert list(names) == [player_label(one) for one in facts]
-    assert list(names.values()) == ["ntuple @aaaaaa", "ntuple @bbbbbb", "greedy", "unknown player"]
+@pytest.mark.parametrize("kind", REGISTRY)
+def test_names_leave_defaults_out(kind: str) -> None:
+    assert "=" not in player_name({"player": kind, "player_args": with_defaults(kind, {})})
+
+
+def test_names_differ_where_players_do() -> None:
+    several = [{"player": "ntuple", "player_sha256": digit * 64} for digit in "ab"]
+    several += [{"player": "ntuple", "player_args": {"weights": f"{where}/net.npz"}} for where in "ab"]
+    several += [{"player": "x" * 200, "player_sha256": digit * 64} for digit in "cd"]
+    several += [{"player": "greedy"}, {}]
+    names = [player_name(one) for one in several]
+    assert names[-2:] == ["greedy", "unknown player"]
+    assert len(set(names)) == len(several)
+    assert max(map(len, names)) == 100
+    for name in names:
+        called = [is_called(name, player_label(one), player_name(one)) for one in several]
+        assert [other for other, holds in zip(names, called, strict=True) if holds] == [name]
+
+
+@pytest.mark.parametrize(
+    ("args", "plies"),
+    [
+        ({"look_below": 16, "look_twice_below": 4}, 3),
+        ({"look_below": 16, "look_twice_below": 4, "look_spawns": 3, "look_deeper_from": 2}, 5),
+        ({"look_below": 0, "mix": "0:2+3:1"}, 2),
+        ({"look_below": 3, "mix": "0:2+0:1"}, 1),
+    ],
+)
+def test_plies(args: Any, plies: int) -> None:
+    """An absent ``look_spawns`` is 2, and a mixture replaces ``look_below``."""
+    assert plies_of("ntuple", args) == plies
+
+
+def test_players_are_selected_by_name(tmp_path: Path) -> None:
+    """By the whole name, its first words, its digits behind other words, and in conditions."""
+    players = [("a", 0), ("b", 16), ("c", 16)]
+    for number, (digit, below) in enumerate(players):
+        facts = {
+            "player": "ntuple", "player_args": {"weights": "fast", "look_below": below},
+            "player_sha256": digit * 64,
+        }  # fmt: skip
+        name = f"2025010{number + 1}T030405Z_model=toy"
+        write_ours(tmp_path / name, Spec(games=[Game(number, 3)], facts=facts))
+    corpus = Corpus.open(tmp_path)
+    for given, ids in [
+        ("ntuple fast, 2-ply always @bbbbbb", [1]), ("ntuple fast, 2-ply", [1, 2]), ("ntuple", [0, 1, 2]),
+        ("ntuple @cccccc", [2]), ("ntuple@cccccccccccc", [2]),
+    ]:  # fmt: skip
+        assert corpus.where(player=given).runs["id"].tolist() == ids
+        assert Corpus.open(tmp_path, player=given).runs["id"].tolist() == ids
+    assert corpus.where("player_name LIKE '%1-ply%'").runs["id"].tolist() == [0]
+    for find in (lambda: corpus.where(player="ntuple fast, 3-ply"), lambda: corpus.where("player = 'x'")):
+        with pytest.raises(EmptyCorpusError) as caught:
+            find()
+        assert "ntuple fast, 1-ply @aaaaaa (1 game); ntuple fast, 2-ply always" in str(caught.value.advice)

@@ -57,7 +57,7 @@ def test_the_share_of_rows_counts_rows_that_were_kept() -> None:
 def test_text_has_facts_settings_and_the_best_board(cli: Cli, session: Path) -> None:
     out = cli("show", session).out
     lines = [line.split() for line in out.splitlines()]
-    assert ["player", "expectimax,", "3-ply,", "expectimax@abababababab"] in lines
+    assert ["player", "expectimax,", "3-ply", "@ababab,", "expectimax@abababababab"] in lines
     assert ["player_sha256", "ab" * 32] in lines
     assert ["rotate_steps", "10000000"] in lines
     assert ["score", "157,500", "20,000", "60,000", "370,000", "370,000"] in lines
@@ -145,7 +145,7 @@ def test_a_directory_is_summed_up(cli: Cli, root: Path, session: Path) -> None:
 
     out = cli("show", root).out
     lines = [line.split() for line in out.splitlines()]
-    at = lines.index(["expectimax,", "3-ply", "6", "138,333", "100%", "67%", "50%", "17%", "0"])
+    at = lines.index(["expectimax,", "3-ply", "@ababab", "6", "138,333", "100%", "67%", "50%", "17%", "0"])
     assert lines[at + 1] == ["61.0-100.0", "30.0-90.3", "18.8-81.2", "3.0-56.4", "0.0-39.0"]
     assert "expectimax@abababababab  expectimax:depth=2" in out
     assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
@@ -193,9 +193,9 @@ def test_table_with_totals(cli: Cli, root: Path) -> None:
     assert heading[:7] == ["session", "player", "rows", "games", "mean", "score", "best"]
     assert heading[7:] == ["2048", "4096", "8192", "16384", "32768", "size", "note"]
     name = "20260101T000000Z_model=expectimax"
-    player = ["expectimax,", "3-ply"]
-    assert first[:11] == [name, *player, "200", "4", "157,500", "370,000", "100%", "75%", "50%", "25%"]
-    assert second[:11] == [
+    player = ["expectimax,", "3-ply", "@ababab"]
+    assert first[:12] == [name, *player, "200", "4", "157,500", "370,000", "100%", "75%", "50%", "25%"]
+    assert second[:12] == [
         name.replace("0000Z", "0100Z"), *player, "100", "2", "100,000", "180,000", "100%", "50%", "50%", "0",
     ]  # fmt: skip
     assert second[-1] == "recovered"
@@ -246,7 +246,7 @@ def test_what_others_wrote_is_listed(cli: Cli, foreign: Path) -> None:
 
 def test_a_session_without_games_has_no_mean(cli: Cli, empty_session: Path) -> None:
     (line, *_) = cli("list", empty_session.parent).out.splitlines()[1:]
-    assert line.split()[3:11] == ["0", "0", "-", "-", "-", "-", "-", "-"]
+    assert line.split()[4:12] == ["0", "0", "-", "-", "-", "-", "-", "-"]
     (found,) = cli("list", empty_session.parent, "--json").json["sessions"]
     assert found["mean_score"] is None
     assert found["best_score"] is found["highest_tile"] is None
@@ -289,7 +289,7 @@ def test_a_fact_of_another_type_is_not_believed(cli: Cli, foreign: Path) -> None
 
 @pytest.mark.parametrize(
     ("width", "left_out"),
-    [(130, []), (109, ["2048"]), (79, ["2048", "4096", "best", "player"]),
+    [(138, []), (117, ["2048"]), (79, ["2048", "4096", "best", "player"]),
      (50, ["2048", "4096", "best", "player", "size"])],
 )  # fmt: skip
 def test_narrow_terminal_omits_columns(
@@ -303,7 +303,7 @@ def test_narrow_terminal_omits_columns(
     monkeypatch.setenv("COLUMNS", str(width))
     shutil.rmtree(session.with_name("20260101T000100Z_model=expectimax"))
     assert run(["list", str(session.parent)]) == 0
-    heading, line = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    heading, line, *_ = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     shown = ["session", "player", "rows", "games", "mean", "score", "best"]
     shown += ["2048", "4096", "8192", "16384", "32768", "size"]
     assert heading.split() == [name for name in shown if name not in left_out]
@@ -316,7 +316,7 @@ def test_plain_lines_omit_columns(
 ) -> None:
     monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "115")
+    monkeypatch.setenv("COLUMNS", "123")
     assert run(["list", str(root), "--scores"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split()[4:] == ["mean", "score", "8192", "16384", "32768", "size", "note"]

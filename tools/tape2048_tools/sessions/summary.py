@@ -24,19 +24,20 @@ from tape2048.formats.session import (
     Manifest,
 )
 from tape2048.io.reading import reading
-from tape2048.players import player_label, player_name, player_names, player_text
+from tape2048.players import player_label, player_name, player_text
 from tape2048.session.columns import Columns
 from tape2048.session.dataset import is_table
 from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
-from tape2048.session.remote_session import RemoteSession
+from tape2048.session.remote_session import RemoteSession, session_places
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
-from tape2048.session.session import Session, sessions
 from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+    from tape2048.session.session import Session
 
     T = TypeVar("T")
 
@@ -72,8 +73,8 @@ def expand_sources(path: Path, *, may_be_empty: bool = False, may_be_dataset: bo
     if SESSION_NAME.fullmatch(path.resolve().name) or is_session(names) or MANIFEST in names:
         refuse_dataset(path)
         return [path]
-    if found := sessions(path):
-        return found
+    if found := session_places(path):
+        return [*map(Path, found)]
     if may_be_empty and all(name.startswith(".") for name in names):
         return []  # a recorder's directory before its first session
     raise NotASessionError("neither a session nor a directory of sessions", path=path, hint=_EXPECTED)
@@ -111,7 +112,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         name: the directory's name.
         path: the directory.
         player: its player, as ``ntuple@0123456789ab``.
-        player_name: its short name, as ``ntuple fast, 2-ply``.
+        player_name: its name for people, as ``ntuple fast, 2-ply always @0123ab``.
         rows: number of rows.
         games: runs.
         mean_score: mean of the games' final scores.
@@ -235,9 +236,9 @@ def summarize(session: Session) -> Summary:
 
 
 def read_each(root: Path, read: Callable[[Path], T]) -> list[tuple[Path, T | TapeError]]:
-    """Read every session of a directory; return the error of each unreadable session."""
+    """Read every session of a directory, or of a fleet's; return the error of each unreadable session."""
     found: list[tuple[Path, T | TapeError]] = []
-    for path in sessions(root):
+    for path in map(Path, session_places(root)):
         try:
             found.append((path, read(path)))
         except TapeError as error:
@@ -304,7 +305,6 @@ def sum_up(several: Sequence[Session]) -> dict[str, Any]:
     by_player: dict[str, list[Session]] = {}
     for session in several:
         by_player.setdefault(player_label(session.meta), []).append(session)
-    names = player_names(session.meta for session in several)
     started, ended = (
         [unix_s(session.meta.get(key)) for session in several] for key in ("started_at", "ended_at")
     )
@@ -316,9 +316,7 @@ def sum_up(several: Sequence[Session]) -> dict[str, Any]:
         "on_tape": sum(session.tape is not None for session in several),
         "started_at": _iso(np.fmin.reduce(started)),
         "ended_at": _iso(np.fmax.reduce(ended)),
-        "players": [
-            {"player_name": names[label], **_of_player(label, its)} for label, its in by_player.items()
-        ],
+        "players": [_of_player(label, its) for label, its in by_player.items()],
         **distribution(runs),
         "labels": label_prevalence(runs),
     }
@@ -332,6 +330,7 @@ def _of_player(label: str, several: Sequence[Session]) -> dict[str, Any]:
     runs = np.concatenate([session.runs for session in several])
     reached = {tile: int((runs["highest_tile"] >= tile).sum()) for tile in REACH_TILES}
     return {
+        "player_name": player_name(several[0].meta),
         "player": label or "unknown",
         "recorded_as": player_text(several[0].meta),
         "player_sha256": several[0].meta.get("player_sha256"),

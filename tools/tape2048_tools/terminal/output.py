@@ -121,7 +121,8 @@ def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of many rows as plain lines, also on a terminal: rich is slow with 10,000 rows."""
     names = [heading.removeprefix(">") for heading in headings]
     lines = [names, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    cells = zip(*lines, strict=True)
+    widths = [max(len(line) for text in column for line in text.split("\n")) for column in cells]
     numbers = [heading.startswith(">") for heading in headings]
     form = "  ".join(
         f"{{:>{width}}}" if is_number else f"{{:<{width}}}"
@@ -141,7 +142,8 @@ def columns_that_fit(
     if not sys.stdout.isatty():
         return kept
     lines = [[heading.removeprefix(">") for heading in headings], *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    cells = zip(*lines, strict=True)
+    widths = [max(len(line) for text in column for line in text.split("\n")) for column in cells]
     width = shutil.get_terminal_size().columns
     for heading in less_needed:
         if sum(widths[i] + gap for i in kept) - gap > width and heading in headings:

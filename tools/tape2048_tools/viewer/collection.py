@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 
-from tape2048.errors import ConfigError, MissingPathError, TapeError
+from tape2048.errors import MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
-from tape2048.players import player_label, player_names, player_text
+from tape2048.players import player_label, player_name, player_text
 from tape2048.rows.filters import Filters, check_filters, choose_runs, session_columns
-from tape2048.session.session import Session, session_names
+from tape2048.session.remote_session import session_places
+from tape2048.session.session import Session
 from tape2048.tape.reader import game_pieces
 from tape2048.training import METRICS
+from tape2048_recorder.players.options import with_defaults
 from tape2048_tools.sessions.summary import brief, described, directory_bytes
 
 if TYPE_CHECKING:
@@ -69,18 +71,8 @@ def brief_player(facts: Mapping[str, Any]) -> str:
     name, args = facts.get("player"), facts.get("player_args")
     if not isinstance(name, str) or not isinstance(args, dict):
         return player_text(facts)
-    normal = _defaults(name)
+    normal = with_defaults(name, {})
     return player_text({"player": name, "player_args": {k: v for k, v in args.items() if normal.get(k) != v}})
-
-
-@functools.cache
-def _defaults(name: str) -> Mapping[str, Any]:
-    from tape2048_recorder.players.options import check_player
-
-    try:
-        return check_player(name, {})
-    except ConfigError:
-        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +102,11 @@ class Entry:
     def label(self) -> str:
         """The player in the column ``player``."""
         return player_label(self.meta)
+
+    @functools.cached_property
+    def player_name(self) -> str:
+        """The player for people."""
+        return player_name(self.meta)
 
     @property
     def player(self) -> str:
@@ -215,18 +212,13 @@ class GameTable:
                     self._columns[name] = np.concatenate(parts)
             return self._columns[name]
 
-    @functools.cached_property
-    def names(self) -> dict[str, str]:
-        """The short name of each player, by its label."""
-        return player_names(one.meta for one in self.sessions)
-
     def document(self, number: int) -> dict[str, Any]:
         """Return what lists show of a game."""
         entry, row = self.at(number)
         return {
             "session": entry.id,
             "name": entry.name,
-            "player": self.names[entry.label],
+            "player": entry.player_name,
             "full": entry.player,
             "run": str(row["id"]),
             "score": int(row["max_score"]),
@@ -317,7 +309,7 @@ class Collection:
                 found[str(root)] = root.name
                 continue
             try:
-                found |= {f"{root}{os.sep}{name}": name for name in session_names(root)}
+                found |= {path: path.rpartition(os.sep)[2] for path in session_places(root)}
             except TapeError:
                 continue  # gone, or unreadable now; its sessions are no longer shown
         order = sorted(found, key=lambda path: (found[path], path))
@@ -435,13 +427,15 @@ class Selection(msgspec.Struct, frozen=True):
 def choose(games: GameTable, selection: Selection) -> NDArray[np.bool_] | None:
     """Return the games of a selection, ``bool[R]``; None: all.
 
-    A ``player`` that is the whole label of a session selects this player only. A part of a label can select
-    several players.
+    A ``player`` that is the whole label or name of a session selects this player only. A part of it can
+    select several players.
     """
     if selection == Selection():
         return None
     filters = dict(selection.filters)
-    whole = np.array([one.label in filters.get("player", ()) for one in games.sessions], np.bool_)
+    wanted = set(filters.get("player", ()))
+    named = [not wanted.isdisjoint((one.label, one.player_name)) for one in games.sessions]
+    whole = np.array(named, np.bool_)
     if whole.any():
         del filters["player"]
     columns = session_columns(cast("Any", games), cast("Any", games.sessions))
@@ -482,7 +476,7 @@ def _compared(games: GameTable, condition: str) -> NDArray[np.bool_] | None:
             values = games[name]
             signed = values.view(np.int64) if values.dtype == np.uint64 else values  # as SQLite has them
             chosen &= _OPERATORS[match["operator"]](signed, int(match["number"]))
-        elif match and match["text"] is not None and name in {"session", "model", "player"}:
+        elif match and match["text"] is not None and name in {"session", "model", "player", "player_name"}:
             each = cast("Any", {"session": np.arange(len(games.sessions))})
             texts = session_columns(each, cast("Any", games.sessions))[name]()
             chosen &= _OPERATORS[match["operator"]](texts, match["text"]).astype(np.bool_)[games["session"]]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048._version import __version__
+from tape2048.base.text import unix_s
 from tape2048.errors import MissingPathError, TapeError
-from tape2048.players import player_name
 from tape2048.session.run_table import REACH_TILES
-from tape2048_recorder.status.report import instances
+from tape2048_recorder.status.report import instances, read_snapshot
 from tape2048_tools.sessions.summary import reach, scores
 from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
@@ -130,7 +130,7 @@ class Data:
         query, sort = given.get("q", "").lower(), given.get("sort", "name")
         found = [
             one for one in games.sessions
-            if query in one.name.lower() or query in games.names[one.label].lower()
+            if query in one.name.lower() or query in one.player_name.lower()
             or query in one.player.lower()
         ]  # fmt: skip
         if sort in {"rows", "games", "mean_score", "best_score"}:
@@ -139,7 +139,7 @@ class Data:
             name = sort if sort in {"player", "bytes"} else "name"
             found.sort(key=operator.attrgetter(name), reverse=given.get("desc") == "1")
         first = _number(given, "page") * PAGE_ROWS
-        rows = [_session_row(games, one) for one in found[first : first + PAGE_ROWS]]
+        rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
         return {
             "total": len(found), "rows": rows, "waiting": games.waiting, "broken": list(games.broken),
         }  # fmt: skip
@@ -164,10 +164,10 @@ class Data:
     def players(self, _: Mapping[str, str]) -> dict[str, Any]:
         """Return the players with the most games, and the number of all."""
         games = self._games()
-        counts = collections.Counter[str]()
+        counts, names = collections.Counter[str](), {one.label: one.player_name for one in games.sessions}
         for one in games.sessions:
             counts[one.label] += len(one.runs)
-        first = [{"label": label, "name": games.names[label]} for label, _ in counts.most_common(PLAYERS_MAX)]
+        first = [{"label": label, "name": names[label]} for label, _ in counts.most_common(PLAYERS_MAX)]
         return {"players": first, "total": len(counts)}
 
     def opinions(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Data:
         return game, judged, {
             "session": entry.id,
             "name": entry.name,
-            "player": self.collection.games().names.get(entry.label, player_name(entry.meta)),
+            "player": entry.player_name,
             "full": entry.player,
             "run": run,
             "seed": str(row["seed"]),
@@ -315,10 +315,12 @@ class Data:
         return game_document(row, game)
 
     def _last_session(self, wanted: str) -> Entry | None:
+        """Return the last session that a recorder published since its start; before, it had other players."""
         for entry in reversed(self.collection.games().sessions):
-            known = recorder_id(entry.path.parent, entry.meta.get("instance"))
-            if known == wanted and len(entry.runs):
-                return entry
+            root, instance = entry.path.parent, entry.meta.get("instance")
+            if recorder_id(root, instance) == wanted and len(entry.runs):
+                since = unix_s(read_snapshot(root, instance).started_at)
+                return entry if unix_s(entry.meta.get("started_at")) >= since else None
         return None
 
     def training(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -355,13 +357,13 @@ def _totals(entry: Entry) -> dict[str, Any]:
     return {"rows": int(entry.runs["rows"].sum(dtype=np.uint64)), **scores(entry.runs)}
 
 
-def _session_row(games: GameTable, entry: Entry) -> dict[str, Any]:
+def _session_row(entry: Entry) -> dict[str, Any]:
     runs = entry.runs
     facts = ("started_at", "ended_at", "host", "model_tag", "engine", "sample_rate", "recovered")
     return {
         "id": entry.id,
         "name": entry.name,
-        "player": games.names[entry.label],
+        "player": entry.player_name,
         "full": entry.player,
         **_totals(entry),
         "reach": {str(tile): share for tile, share in reach(runs, REACH_TILES).items()},

@@ -23,7 +23,7 @@ from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelErr
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
 from tape2048.ntuple.network import SHIPPED as NETWORKS
-from tape2048.players import PlayedBy, player_name
+from tape2048.players import PlayedBy, player_text
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.options import REGISTRY, check_player, make_player, own
@@ -31,7 +31,7 @@ from tape2048_recorder.replay.judging import Judge, Judged
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
-from tape2048_tools.viewer.collection import Entry, brief_player, find_run
+from tape2048_tools.viewer.collection import Entry, find_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -459,7 +459,7 @@ class Judges:
             "kind": self.critic.kind,
             "sha256": self.critic.sha256,
             "thresholds": list(self.critic.thresholds),
-            "players": [player.name for player in facts.players],
+            "players": [player.player_name for player in facts.players],
             "step": facts.step,
             "where": facts.where,
             "metrics": facts.metrics,
@@ -468,19 +468,15 @@ class Judges:
 
     def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
         """Return a remark if the critic does not judge the players of all sessions' facts, or None."""
-        played = {}
+        played = []
         for meta in sessions:
             sha256 = meta.get("player_sha256")
-            player = PlayedBy(brief_player(meta), sha256 if isinstance(sha256, str) else "", 0)
-            played[player] = player_name(meta)
-        others = strangers(self.critic.info, list(played))
-        if not others:
+            played.append(PlayedBy(player_text(meta), sha256 if isinstance(sha256, str) else "", 0))
+        names = list(dict.fromkeys(one.player_name for one in strangers(self.critic.info, played)))
+        if not names:
             return None
-        judged = [one.name for one in self.critic.info.players]
-        named = (f"another {one.name}" if one.name in judged else played[one] for one in others)
-        names = list(dict.fromkeys(named))
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        its = ", ".join(judged)
+        its = ", ".join(one.player_name for one in self.critic.info.players)
         return (
             f"The critic judges {its}, and not {', '.join(names[:_NAMED])}{more}: "
             f"its probabilities say how far {its} would come."

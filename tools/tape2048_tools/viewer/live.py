@@ -12,7 +12,8 @@ import numpy as np
 from tape2048.errors import TapeError
 from tape2048.game.moves import recover
 from tape2048.game.rules import exps_to_boards
-from tape2048.players import player_label, player_name
+from tape2048.io.durable import is_locked
+from tape2048.players import player_text
 from tape2048.training import METRICS, read_metrics
 from tape2048_recorder.recording.partial import (
     JOURNAL,
@@ -69,14 +70,15 @@ def recorder(root: Path, instance: str) -> dict[str, Any]:
     except TapeError as error:
         return {**named, "error": str(error)}
     verdict, config = judge(snapshot), snapshot.config
+    text = player_text(config)
     return {
         **named,
         "state": verdict.state,
         "running": verdict.running,
         "age_s": verdict.age_s,
         "text": verdict.text,
-        "player": player_name(config),
-        "full": player_label(config),
+        "player": snapshot.status.player or text,
+        "full": text,
         "rotate_steps": config.get("rotate_steps"),
         "host": snapshot.host,
         "started_at": snapshot.started_at,
@@ -129,12 +131,13 @@ def game_document(run: np.void, game: Game) -> dict[str, Any]:
 
 
 def training(path: Path) -> dict[str, Any]:
-    """Return the last figures of a training directory, and the time that it still needs."""
+    """Return the last figures of a training directory, and the time that it would still need."""
     try:
         written_at, lines = (path / METRICS).stat().st_mtime, read_metrics(path / METRICS, _TAIL_BYTES)
+        running = is_locked(path)
     except OSError as error:
         return {"error": error.strerror or str(error)}
-    return {"written_at": written_at, **_progress(lines)}
+    return {"written_at": written_at, "running": running, **_progress(lines)}
 
 
 def _progress(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -128,12 +128,12 @@ def _players(
     found = []
     most = sorted(of_player.items(), key=lambda one: -counts[one[1]].sum())[:PLAYERS_MAX]
     for label, numbers in most:
-        its = int(counts[numbers].sum())
+        its, first = int(counts[numbers].sum()), sessions[numbers[0]]
         reach = {tile: wilson(int(by[numbers].sum()), its)._asdict() for tile, by in reached.items()}
         found.append(
             {
                 "select": {"player": label} if label else {"where": "player = ''"},
-                "player": games.names[label], "full": sessions[numbers[0]].player,
+                "player": first.player_name, "full": first.player,
                 "sessions": len(numbers), "games": its,
                 "mean_score": float(total[numbers].sum() / its),
                 "reach": {str(tile): share for tile, share in reach.items()},

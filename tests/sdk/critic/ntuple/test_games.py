@@ -157,9 +157,12 @@ def test_games_of_several_players_are_refused_by_name(built: Built) -> None:
     assert said.removeprefix("found games of 3 players: ").partition(". A critic")[0].split("; ") == [
         f"unknown player @{'b' * 6} (21 games)",
         f"unknown player @{'a' * 6} (13 games)",
-        "unknown player @e3b0c4 (9 games)",
+        "unknown player (9 games)",
     ]
     assert "--mixed-players" in hint
+    shares = {"val_share": 0.5, "test_share": 0.0}
+    nameless = corpus_games(config(built, mixed_players=False, player_name="unknown player", **shares))
+    assert [player.games for player in nameless.players] == [9]
     for name in (hint.split('"')[1], f"@{'b' * 12}"):
         one = corpus_games(config(built, mixed_players=False, player_name=name, where="id >= 0"))
         assert [player.games for player in one.players] == [21]
@@ -183,7 +186,7 @@ def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
         ("mine:depth=2", "", 4),
         ("other:depth=2", "", 2),
     ]
-    assert doubts(found)[0].startswith("games of mine:depth=2 (4 games): their sessions lack the")
+    assert doubts(found)[0].startswith("games of mine, depth=2 @550ff8 (4 games): their sessions lack the")
     assert doubts([PlayedBy("a", "a" * 64, 1)]) == []
 
 

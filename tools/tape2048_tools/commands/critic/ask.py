@@ -36,7 +36,7 @@ def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device:
     found = loaded(np.array(packed, np.uint64))
     document = {
         "critic_sha256": loaded.sha256,
-        "players": [player.name for player in loaded.info.players],
+        "players": [player.player_name for player in loaded.info.players],
         "boards": [
             {
                 "board": board,

@@ -50,7 +50,7 @@ def command(*, critic: Path, name: str, tower: str | None, device: str, **how: A
 
 @functools.lru_cache(1)
 def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
-    from tape2048.critic.facts import embeddings_of, strangers
+    from tape2048.critic.facts import embeddings_of, stranger_remarks
     from tape2048.players import PlayedBy, player_text
     from tape2048.session.column_draft import tokens_of
     from tape2048.session.columns import ColumnInfo
@@ -73,8 +73,7 @@ def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
     def notes(session: Session) -> list[str]:
         sha256 = session.meta.get("player_sha256")
         player = PlayedBy(player_text(session.meta), sha256 if isinstance(sha256, str) else "", 1)
-        others = strangers(critic.info, [player] if len(session) else [])
-        return [f"the critic judges another player: these are games of {other.label}" for other in others]
+        return stranger_remarks(critic.info, [player] if len(session) else [])
 
     gpus = int(critic.kind != "ntuple" and critic.device.type == "cuda")
     return Maker(f"critic {path}", facts, [column], make, gpus, notes)

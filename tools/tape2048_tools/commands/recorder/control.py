@@ -13,6 +13,7 @@ import msgspec
 
 from tape2048.base.text import counted, printable
 from tape2048.errors import RecorderError
+from tape2048.players import player_text
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Snapshot, Verdict, judge, snapshots
 from tape2048_tools.progress.jobs import dropped_words, in_model
@@ -113,7 +114,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
     facts: dict[str, str] = {
         "recorder": f"pid {snapshot.process.pid} on {snapshot.host}, tape2048 {snapshot.version}",
         "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, written {written}",
-        "plays": f"{snapshot.config['player']} with {status.workers_ready} of {workers}",
+        "plays": f"{status.player or player_text(snapshot.config)} with {status.workers_ready} of {workers}",
         "games": f"{games}, {counted(status.steps, 'step')}, mean score {number(status.mean_score)}",
         "reach": "   ".join(f"{tile} {share(value)}" for tile, value in status.reach.items()) or "-",
         "session": f"{number(status.session_rows)} of {number(snapshot.config['rotate_steps'])} rows, "

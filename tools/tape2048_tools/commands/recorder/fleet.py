@@ -92,9 +92,8 @@ def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> 
         Path(url).mkdir(parents=True, exist_ok=True)
     store = open_store(url)
     plan = create_fleet(store, msgspec.structs.replace(loaded.config, **defaults))
-    player, seed = plan.settings["player"], plan.settings["seed"]
     lines = [
-        f"{store.url}: fleet {plan.fleet}, {player} {plan.player_sha256[:12]}, seed {seed}",
+        f"{store.url}: fleet {plan.fleet}, {plan.player_name}, seed {plan.settings['seed']}",
         f"on each node: tape2048 fleet join {store.url} --spool DIR",
     ]
     print_result(msgspec.to_builtins(plan), lambda: lines, as_json=as_json)
@@ -353,11 +352,11 @@ def prune(
 
 
 def _parts(seen: Overview) -> list[RenderableType]:
-    settings = seen.plan.settings
     draining = ", draining" if seen.draining else ""
     head = (
-        f"{seen.url}: fleet {seen.plan.fleet}{draining}, {settings['player']}, seed {settings['seed']}: "
-        f"{counted(seen.sessions, 'session')}, {counted(seen.rows, 'row')} ({size(seen.bytes)}), "
+        f"{seen.url}: fleet {seen.plan.fleet}{draining}, {seen.plan.player_name}, "
+        f"seed {seen.plan.settings['seed']}: {counted(seen.sessions, 'session')}, "
+        f"{counted(seen.rows, 'row')} ({size(seen.bytes)}), "
         f"{number(seen.steps_per_s)} steps/s, lag {duration(seen.lag_s)}"
     )
     shown = table("node", "state", ">steps/s", ">sessions", ">waiting", "why")

@@ -192,7 +192,7 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     identity = identity_of(found.run.meta.engine)
     note = ""
     if strangers(critic.info, [PlayedBy("", identity.player_sha256 if identity else "", 1)]):
-        judged = ", ".join(player.name for player in critic.info.players)
+        judged = ", ".join(player.player_name for player in critic.info.players)
         whose = "another player" if identity else "a player that its file does not name"
         note = f"the critic judges games of {judged}. This one is of {whose}"
     views = [view_of(judge, boards, moves) for judge in judges.all()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -13,9 +15,9 @@ from tape2048.errors import StorageError, TapeError
 from tape2048.formats.session import METADATA_DB
 from tape2048.io.reading import reading
 from tape2048.players import player_label, player_name
-from tape2048.session.remote_session import RemoteSession, open_remote
+from tape2048.session.remote_session import RemoteSession, open_remote, session_places
 from tape2048.session.run_table import REACH_TILES
-from tape2048.session.session import Session, session_names
+from tape2048.session.session import Session
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
@@ -63,6 +65,9 @@ if TYPE_CHECKING:
 #: milliseconds, and the table is plain text, as rich takes as long for a line.
 SCORES_SESSIONS_MAX = 500
 
+#: Characters of a line of a player's name in tables on a terminal.
+_PLAYER_WIDTH = 26
+
 #: Columns that a narrow terminal omits, in this order. The tiles of the critic stay.
 _LESS_NEEDED = (">2048", ">4096", ">best", "player", ">size")
 
@@ -95,8 +100,8 @@ def list_sessions(
     code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the columns
     2048, 4096, best, player and size, in this order.
 
-    ROOT may be the address of a store (s3://bucket/prefix): the run tables of its sessions are fetched, and
-    no rows. Cached files are not fetched again.
+    ROOT may be a fleet's directory, or the address of a store (s3://bucket/prefix): the run tables of its
+    sessions are fetched, and no rows. Cached files are not fetched again.
     """
     from tape2048.maintenance.removal import list_quarantine
 
@@ -109,7 +114,7 @@ def list_sessions(
     else:
         refuse_session(place, f"show it with: tape2048 show {place}; or list its parent directory")
         try:
-            with_scores = len(session_names(place)) <= SCORES_SESSIONS_MAX if scores is None else scores
+            with_scores = len(session_places(place)) <= SCORES_SESSIONS_MAX if scores is None else scores
             found = read_each(
                 place,
                 lambda path: (
@@ -137,7 +142,7 @@ def list_sessions(
     else:
         findings = [error_finding(error) for _, error in broken]
         if len(good) > SCORES_SESSIONS_MAX:
-            print_lines(*_lines(good, scores=scores, note=True, gap=2))
+            print_lines(*_lines(good, scores=scores, note=True))
             print_human(*findings, *([] if scores else ["scores are left out: --scores reads them"]))
         elif found:
             print_human(*([_table(good)] if good else []), *findings)
@@ -149,7 +154,7 @@ def list_sessions(
 
 
 def _lines(
-    summaries: Sequence[Summary], *, scores: bool, note: bool, gap: int
+    summaries: Sequence[Summary], *, scores: bool, note: bool, is_table: bool = False
 ) -> tuple[list[str], list[list[str]]]:
     headings = ["session", *(["player"] if scores else []), ">rows", ">games"]
     if scores:
@@ -160,17 +165,19 @@ def _lines(
         named.append((f"{len(summaries)} sessions", _total(summaries)))
     lines = []
     for name, one in named:
-        player = [printable(one.player_name or "")] if scores else []
-        line = [name, *player, number(one.rows), number(one.games)]
+        player = printable(one.player_name or "")
+        if is_table and sys.stdout.isatty():
+            player = textwrap.fill(player, _PLAYER_WIDTH)
+        line = [name, *([player] if scores else []), number(one.rows), number(one.games)]
         if scores:
             line += [number(one.mean_score), number(one.best_score), *map(share, one.reach.values())]
         lines.append([*line, size(one.bytes), *([_note(one)] if note else [])])
-    kept = columns_that_fit(headings, lines, _LESS_NEEDED, gap=gap)
+    kept = columns_that_fit(headings, lines, _LESS_NEEDED, gap=1 if is_table else 2)
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
 def _table(summaries: Sequence[Summary]) -> Any:
-    headings, lines = _lines(summaries, scores=True, note=any(map(_note, summaries)), gap=1)
+    headings, lines = _lines(summaries, scores=True, note=any(map(_note, summaries)), is_table=True)
     shown = table(*headings)
     for i, line in enumerate(lines):
         is_total = i == len(summaries)
@@ -296,17 +303,16 @@ def _players(document: dict[str, Any]) -> list[RenderableType]:
     """Return tables of at most 100 columns: shares with their intervals below them, and full names."""
     several = sorted(document["players"], key=lambda one: -one["games"])
     shown, more = several[:_PLAYERS_MAX], len(several) - _PLAYERS_MAX
-    made, full = table("player", ">games", ">mean", *(f">{tile}" for tile in REACH_TILES)), {}
+    made = table("player", ">games", ">mean", *(f">{tile}" for tile in REACH_TILES))
     for one in shown:
         rates = [
             f"{share(rate['share'])}\n{100 * rate['low']:.1f}-{100 * rate['high']:.1f}"
             for rate in one["reach"].values()
         ]
         counts = number(one["games"]), number(one["mean_score"])
-        made.add_row(_narrow(one["player_name"], 24), *counts, *rates)
-        full[one["player_name"]] = _narrow(f"{one['player']}  {one['recorded_as']}", 50)
+        made.add_row(_narrow(one["player_name"], _PLAYER_WIDTH), *counts, *rates)
     rest = [f"and {counted(more, 'more player')}: --json lists them"] if more > 0 else []
-    return [made, *rest, "", columns(full)]
+    return [made, *rest, "", *(_narrow(f"{one['player']}  {one['recorded_as']}", 98) for one in shown)]
 
 
 def _narrow(text: str, width: int) -> RenderableType:
