@@ -319,7 +319,7 @@ class Data:
         for entry in reversed(self.collection.games().sessions):
             root, instance = entry.path.parent, entry.meta.get("instance")
             if recorder_id(root, instance) == wanted and len(entry.runs):
-                since = unix_s(read_snapshot(root, instance).started_at)
+                since = unix_s(read_snapshot(root, str(instance)).started_at)
                 return entry if unix_s(entry.meta.get("started_at")) >= since else None
         return None
 
