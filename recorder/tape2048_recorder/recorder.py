@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import shutil
@@ -48,6 +49,20 @@ from tape2048_recorder.status.signals import Signals
 STATUS_FILE_S = 1.0
 
 
+class _Warnings(logging.Handler):
+    """Reports warnings of the SDK as events, each once: the daemon and its workers may have the same one."""
+
+    def __init__(self, report: Callable[[Level, str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+        self._reported: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (text := record.getMessage()) not in self._reported:
+            self._reported.add(text)
+            self._report("warning", text)
+
+
 class Service:
     """The reporter of one life, which also updates the service manager, the status file and the metrics.
 
@@ -72,17 +87,20 @@ class Service:
         self._metrics = Metrics(config, lambda text: self.event("warning", text))
         self._file = StatusFile(instance.status_path)
         self._lost = instance.lost
+        self._warnings = _Warnings(self.event)
         self._file_fails = False
         self._next = 0.0
         self._last = Status(state="starting", workers=config.worker_count)
 
     def __enter__(self) -> Self:
+        logging.getLogger("tape2048").addHandler(self._warnings)
         self._tell(self._last)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        logging.getLogger("tape2048").removeHandler(self._warnings)
         failure = str(error) or kind.__name__ if error is not None and kind is not None else None
         last = msgspec.structs.replace(
             self._last,

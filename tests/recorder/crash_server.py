@@ -7,12 +7,10 @@ and the calls of the child are counted from the scene's first one, without those
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import mmap
 import os
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from disks import shut_down
 from materials import SEED, Prepared, load_blocks, make_facts, publish
 from tests.mutants import Mutant, planted
 
@@ -43,10 +42,6 @@ PUBLISHED_AT = 128
 
 # Where it is noted that a block is on the disk, because all that was written before was.
 WRITTEN_BACK_AT = 64
-
-# FS_IOC_SHUTDOWN, which ext4, xfs and f2fs know.
-_GOING_DOWN = 0x8004587D
-_WITHOUT_FLUSHING_THE_LOG = struct.pack("I", 2)
 
 _FLAGS = 256
 _SHARED_BYTES = 1 << 16
@@ -205,11 +200,7 @@ def cut_power(pid: int, mount: str) -> int:
     The child is stopped and not killed: its death would close its files, and a file system may flush then.
     """
     status = os.waitpid(pid, os.WUNTRACED)[1]
-    fd = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.ioctl(fd, _GOING_DOWN, _WITHOUT_FLUSHING_THE_LOG)
-    finally:
-        os.close(fd)
+    shut_down(mount)
     if os.WIFSTOPPED(status):
         os.kill(pid, signal.SIGKILL)
         status = os.waitpid(pid, 0)[1]

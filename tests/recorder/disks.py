@@ -1,17 +1,25 @@
 """Disks that are small, full, or that refuse to be written."""
 
 import errno
+import fcntl
 import functools
 import itertools
 import os
 import resource
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tape2048.io.durable import open_fd
+
+# FS_IOC_SHUTDOWN, which ext4, xfs and f2fs know.
+_GOING_DOWN = 0x8004587D
+_WITHOUT_FLUSHING_THE_LOG = struct.pack("I", 2)
 
 
 @contextmanager
@@ -42,6 +50,12 @@ def unsaid(path: Path, *functions: str, code: int = errno.ELOOP, from_call: int 
         for name in functions or ("stat",):
             patch.setattr(os, name, functools.partial(refusing, getattr(os, name)))
         yield
+
+
+def shut_down(mount_point: str | Path) -> None:
+    """Shut a file system down as a power failure does: its log is not flushed."""
+    with open_fd(mount_point, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        fcntl.ioctl(fd, _GOING_DOWN, _WITHOUT_FLUSHING_THE_LOG)
 
 
 #: How each kind of file system is made in a file, how large it has to be, and how it is mounted.

@@ -4,7 +4,8 @@ Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in
 ``drain_timeout_s``, and everything is published. A drain that a limit has started continues. A second one, or
 SIGUSR2, hurries: workers are killed, and committed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
 settings, or drains without a configuration file to reload (a terminal that closes). The daemon reports
-through a :class:`~tape2048_recorder.status.report.Reporter`. It neither logs nor exits.
+through a :class:`~tape2048_recorder.status.report.Reporter`, and does not exit. It logs the warnings of
+workers as its own, so that equal warnings are reported once.
 
 On a reload, limits and intervals may change. The player's settings, and the settings that claim the
 directory, stay until the next start. A file that is unreadable or invalid changes nothing.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 import os
 import selectors
@@ -51,6 +53,7 @@ from tape2048_recorder.ipc.protocol import (
     Ready,
     Reserve,
     Starts,
+    Warns,
     WriteFailed,
 )
 from tape2048_recorder.record_options import RecorderConfig, row_bytes
@@ -374,6 +377,8 @@ class Daemon:
         match message:
             case Starts(phase=phase):
                 self._on_phase(phase)
+            case Warns(text=text):
+                logging.getLogger("tape2048").warning("%s", text)
             case Ready():
                 self._on_ready(worker, message)
             case Ask(want=want):

@@ -33,6 +33,7 @@ from tape2048_recorder.ipc.protocol import (
     WORKER_MODULE,
     BlockWritten,
     Channel,
+    ChannelClosedError,
     FromDaemon,
     Range,
     Shared,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 30.0
 
-#: From a finished worker's end of its socket to its exit, in which libraries that it loaded may hang.
+#: From the end of a worker's socket to its exit, in which libraries that it loaded may hang.
 BYE_S = 0.5
 
 #: A block of rows is 7 MB. A disk that takes longer than this many times a slice's limit hangs.
@@ -105,7 +106,7 @@ class WorkerPlace:
 
     def answer(self, message: FromDaemon) -> None:
         """Send an answer; if it has died, the end of its socket will show that."""
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ChannelClosedError):
             self.channel.send(message)
 
     def forget_work(self) -> None:
@@ -204,11 +205,10 @@ class Supervisor:
         worker.last_error = None
 
     def reap(self, worker: WorkerPlace) -> str:
-        """Kill and reap a process whose socket has closed; return how it ended."""
+        """Reap a process whose socket has closed, and kill it if it does not exit; return how it ended."""
         assert worker.process is not None
-        if worker.said_bye:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.process.wait(BYE_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(BYE_S)
         worker.process.kill()
         code = worker.process.wait()
         worker.channel.close()
@@ -247,6 +247,7 @@ class Supervisor:
 
     def close(self) -> None:
         """End the processes that still run, and free the shared memory."""
+        self.kill_all()
         for worker in self.workers:
             if worker.process is not None:
                 self.reap(worker)

@@ -5,7 +5,7 @@ receives the block's confirmation, and the games that it requested in the same s
 it sends its next message::
 
     worker                                   daemon
-    Starts(phase)             ->             (nothing)
+    Starts(phase) | Warns(text) ->           (nothing)
     Ready(player_sha256)      ->
     Ask(want)                 ->             PlayGames(first_id, count) | NoMoreGames
     Reserve(rows)             ->             Range(session, path, first_row) | NoRoom
@@ -53,6 +53,12 @@ class Starts(msgspec.Struct, tag=True):
     """A phase of the worker's start has started; ``phase`` describes it for people, with an estimate."""
 
     phase: str
+
+
+class Warns(msgspec.Struct, tag=True):
+    """A warning for the daemon's log, which several workers may send."""
+
+    text: str
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -182,6 +188,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 FromWorker: TypeAlias = (
     Starts
+    | Warns
     | Ready
     | Ask
     | Reserve
@@ -200,6 +207,10 @@ _decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(Fro
 _decode_from_daemon: Callable[[bytes], FromDaemon] = msgspec.msgpack.Decoder(FromDaemon).decode
 
 
+class ChannelClosedError(ConnectionError):
+    """The process at the other end of a channel is gone."""
+
+
 class Channel:
     """Frames over a stream socket. ``receive_ready`` never waits; ``receive`` does."""
 
@@ -209,9 +220,13 @@ class Channel:
         self.fileno, self.close = sock.fileno, sock.close
 
     def send(self, *messages: FromWorker | FromDaemon) -> None:
-        """Send messages in one write: the other side wakes once."""
+        """Send messages in one write: the other side wakes once. ChannelClosedError if it is gone."""
         payloads = map(_encode, messages)
-        self._socket.sendall(b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads))
+        data = b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads)
+        try:
+            self._socket.sendall(data)
+        except ConnectionError as error:
+            raise ChannelClosedError(*error.args) from error
 
     def receive_ready(self) -> tuple[list[FromWorker], bool]:
         """Return the messages that have arrived from a worker, and whether its side is still open."""
@@ -225,11 +240,14 @@ class Channel:
         return [_decode_from_worker(frame) for frame in iter(self._take_frame, None)], is_open
 
     def receive(self) -> FromDaemon:
-        """Wait for one message from the daemon."""
+        """Wait for one message from the daemon. ChannelClosedError if it is gone."""
         while (frame := self._take_frame()) is None:
-            data = self._socket.recv(_RECEIVE_BYTES)
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except ConnectionError as error:
+                raise ChannelClosedError(*error.args) from error
             if not data:
-                raise EOFError("the daemon closed the connection")
+                raise ChannelClosedError("the daemon closed the connection")
             self._received += data
         return _decode_from_daemon(frame)
 

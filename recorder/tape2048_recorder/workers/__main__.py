@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -20,7 +21,16 @@ import msgspec
 
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
-from tape2048_recorder.ipc.protocol import Channel, Crashed, Ready, Shared, Starts, WorkerSpec
+from tape2048_recorder.ipc.protocol import (
+    Channel,
+    ChannelClosedError,
+    Crashed,
+    Ready,
+    Shared,
+    Starts,
+    Warns,
+    WorkerSpec,
+)
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.workers.loop import Worker
 
@@ -30,6 +40,17 @@ _PR_SET_PDEATHSIG = 1
 #: is replaced, and its unrecorded games are played again. The daemon's death ends all workers, and it is the
 #: largest process at times: while it publishes very many short games.
 OOM_SCORE_ADJ = 500
+
+
+class _ToDaemon(logging.Handler):
+    """Sends the SDK's warnings to the daemon, which logs the same warning of several workers once."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(logging.WARNING)
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._channel.send(Warns(valid_text(record.getMessage())))
 
 
 def _worker_class(player: str) -> type[Worker]:
@@ -56,6 +77,7 @@ def main(argument: str) -> int:
         score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
     channel = Channel(socket.socket(fileno=spec.socket_fd))
     shared = Shared(spec.shared_fd)
+    logging.getLogger("tape2048").addHandler(_ToDaemon(channel))
     starting = True
     try:
         from tape2048.jit.compiler import announced, cache_dir
@@ -63,7 +85,7 @@ def main(argument: str) -> int:
         def announce() -> None:
             often = f"the first time only (kept in {cache_dir()})"
             if cache_dir() is None:
-                often = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
+                often = "at each start"
             what = f"compiling the game loop with {spec.settings['player']}: half a minute or so, {often}"
             channel.send(Starts(valid_text(what)))
 
@@ -73,7 +95,7 @@ def main(argument: str) -> int:
         channel.send(Ready(worker.player_sha256, worker.generation))
         starting = False
         worker.run()
-    except (EOFError, ConnectionError):
+    except ChannelClosedError:
         return 1  # the daemon is gone: nothing to report to
     except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
         if isinstance(error, TapeError):

@@ -5,9 +5,11 @@ of the outermost function whether a cache entry is stale: a change in a function
 module goes unseen, and the old machine code runs on. The cache directory is therefore named after a hash of
 every module that contains a kernel and of everything those modules import when they load.
 
-It is in ``$NUMBA_CACHE_DIR`` if set, else ``$CACHE_DIRECTORY`` (systemd), ``$XDG_CACHE_HOME`` or
-``~/.cache``. Numba's cache index is a pickle, so directories that other users can write (``/tmp``) are never
-used; without a usable one, each start compiles again.
+It is ``tape2048/kernels-<hash>`` in ``$NUMBA_CACHE_DIR`` if set, else in ``$CACHE_DIRECTORY`` (systemd),
+``$XDG_CACHE_HOME`` or ``~/.cache``. Its entries are pickles, which can run any code. Each of these
+directories and each entry must therefore belong to this user, and no other user may write to it (as to
+``/tmp``). Without such directories, or where they cannot be written, each start compiles again, and a warning
+is logged.
 
 Of processes that start together, as a recorder's workers do, one compiles and the others wait for its entry.
 """
@@ -15,20 +17,27 @@ Of processes that start together, as a recorder's workers do, one compiles and t
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
+import logging
 import os
+import pickle
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.event import Event, Listener, install_listener
+from numba.core.serialize import dumps
 
 F = TypeVar("F")
 
@@ -37,6 +46,12 @@ COMPILING_S_MAX = 120.0
 
 #: Directories of earlier source states that are kept (for a checkout that goes back).
 CACHE_STATES_KEPT_MAX = 4
+
+#: Largest entry that is read. The loop of a player has 2 MB.
+ENTRY_BYTES_MAX = 64 << 20
+
+_OTHERS_MAY_WRITE = 0o022
+_SUFFIX = ".kernel"
 
 #: An import at the top of a module: ``from M import NAMES`` or ``import M``. A literal newline is found ten
 #: times as fast as ``^``; every process searches two megabytes.
@@ -92,25 +107,68 @@ def cache_base() -> Path | None:
         return None
 
 
+def private_dir(*names: str) -> Path:
+    """Make a directory in ``tape2048`` of :func:`cache_base` that only this user can write to, and return it.
+
+    Raises:
+        OSError: there is none: it cannot be made, or another user owns it or can write to it.
+    """
+    path = cache_base()
+    if path is None:
+        raise FileNotFoundError(errno.ENOENT, "found no home directory", "~")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for name in ("", "tape2048", *names):
+            path /= name
+            path.mkdir(mode=0o700, exist_ok=True)
+            _refuse_others(path.stat(), path)
+    except FileExistsError as error:  # a file
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from error
+    return path
+
+
+def _refuse_others(status: os.stat_result, path: Path) -> None:
+    found = None
+    if status.st_uid != os.geteuid():
+        found = f"it belongs to user {status.st_uid}, expected user {os.geteuid()}"
+    elif status.st_mode & _OTHERS_MAY_WRITE:
+        found = f"other users can write to it (chmod go-w {path})"
+    if found is not None:
+        raise PermissionError(errno.EPERM, found, str(path))
+
+
+def open_cache() -> Path:
+    """Return the directory of compiled kernels.
+
+    Raises:
+        OSError: there is none (:func:`private_dir`), or it cannot be written.
+    """
+    state = private_dir(f"kernels-{_source_state()}")
+    os.utime(state)
+    if not os.access(state, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(state))
+    drop_oldest(state.parent.glob("kernels-*"), CACHE_STATES_KEPT_MAX)
+    return state
+
+
 @functools.cache
 def cache_dir() -> Path | None:
-    """Return the directory of compiled kernels; None if none is writable."""
-    base = cache_base()
-    if base is None:
-        return None
-    ours = base / "tape2048"
-    state = ours / f"kernels-{_source_state()}"
+    """Return the directory of compiled kernels; None without one, which is logged."""
     try:
-        fresh = not state.is_dir()
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.utime(state)
-        if not os.access(state, os.W_OK):
-            return None
-    except OSError:
+        return open_cache()
+    except OSError as error:
+        _warn(error.filename, error.strerror)
         return None
-    if fresh:
-        drop_oldest(ours.glob("kernels-*"), CACHE_STATES_KEPT_MAX)
-    return state
+
+
+@functools.cache
+def _warn(where: object, why: object) -> None:
+    logging.getLogger("tape2048").warning(
+        "compiled code cannot be kept, so each start compiles again: %s: %s. Repair this directory, or set "
+        "XDG_CACHE_HOME to another one",
+        where,
+        why,
+    )
 
 
 def drop_oldest(directories: Iterable[Path], kept_max: int) -> None:
@@ -139,16 +197,103 @@ def kernel(function: F) -> F:
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     directory = cache_dir()
     if directory is not None:
-        # The setting is read only when caching is switched on: kernels of other packages do not move.
-        before = config.CACHE_DIR
-        config.CACHE_DIR = str(directory)
-        try:
-            dispatcher.enable_caching()
-        finally:
-            config.CACHE_DIR = before
+        dispatcher._cache = _DiskCache(function, directory)  # noqa: SLF001 - as enable_caching() does
         name = f"{dispatcher.__module__}.{dispatcher.__qualname__}"
         dispatcher.compile = _one_at_a_time(dispatcher.compile, directory, name)
     return dispatcher  # type: ignore[no-any-return]
+
+
+class _DiskCache(NullCache):
+    """The machine code of a function: a file for each signature, which :func:`read_entry` reads.
+
+    Numba's own cache has an index and files, written without fsync and read without a check: a power failure
+    leaves empty files, at which every later start fails. Here, an entry with a wrong checksum is compiled and
+    written again.
+    """
+
+    def __init__(self, function: Any, directory: Path) -> None:
+        self._function, self._directory = function, directory
+
+    def _path(self, signature: Any, codegen: Any) -> Path:
+        """Return the file of a signature, named after all that its machine code depends on."""
+        function, code = self._function, self._function.__code__
+        parts = (
+            str(signature),
+            codegen.magic_tuple(),
+            sys.implementation.cache_tag,
+            _file_digest(code.co_filename),
+            (code.co_filename, code.co_firstlineno, code.co_code),
+            dumps(tuple(cell.cell_contents for cell in function.__closure__ or ())),
+        )
+        digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+        return self._directory / f"{function.__name__}-{digest}{_SUFFIX}"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        # Any error: a missing or damaged entry is compiled again, and an unreadable one as well.
+        with contextlib.suppress(Exception):
+            entry = read_entry(self._path(sig, target_context.codegen()))
+            found, code = pickle.loads(entry)  # noqa: S301 - this user's, as that of the package
+            if found == sig:
+                return CompileResult._rebuild(target_context, *code)  # noqa: SLF001 - as numba's own cache
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if data.library.has_dynamic_globals:  # addresses of this process
+            return
+        try:
+            path = self._path(sig, data.codegen)
+        except OSError:  # its source is no file, or has just been removed
+            return
+        draft = path.with_suffix(f".{os.getpid()}")
+        content = dumps((sig, data._reduce()))  # noqa: SLF001 - as numba's own cache
+        try:
+            # A process with other sources may have removed the directory, as one of the oldest.
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
+                file.writelines((hashlib.sha256(content).digest(), content))
+            draft.replace(path)
+        except OSError as error:  # the disk is full, for example
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            _warn(self._directory, error.strerror)
+
+
+@functools.cache
+def _file_digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def read_entry(path: Path) -> bytes:
+    """Return the pickle in an entry, whose first 32 bytes are its SHA-256.
+
+    Raises:
+        OSError: it cannot be read, or another user owns it or can write to it.
+        ValueError: it is damaged.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+        status = os.fstat(fd)
+        _refuse_others(status, path)  # its directories may be others than those that were checked
+        if status.st_size <= ENTRY_BYTES_MAX:
+            digest, content = file.read(32), file.read(ENTRY_BYTES_MAX)
+            if hashlib.sha256(content).digest() == digest:
+                return content
+    raise ValueError(f"{path}: found {status.st_size} bytes, expected a SHA-256 and bytes that have it")
+
+
+def damaged_entries(directory: Path) -> tuple[list[Path], int]:
+    """Return the entries of a directory that are damaged or of another user, and the number of all."""
+    paths, damaged = sorted(directory.glob(f"*{_SUFFIX}")), []
+    for path in paths:
+        try:
+            read_entry(path)
+        except FileNotFoundError:  # replaced just now
+            continue
+        except (OSError, ValueError):
+            damaged.append(path)
+    return damaged, len(paths)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from tests.sdk.builders import open_files
 
 from tape2048_recorder.daemon.supervisor import Supervisor
-from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Range, Weights
+from tape2048_recorder.ipc.protocol import DRAIN, LOADS, PLAY, Crashed, FromWorker, Range, Weights
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
+
+from ..processes import wait_until
 
 Supervise = Callable[..., Supervisor]
 
@@ -98,3 +101,38 @@ def test_a_worker_inherits_nothing_from_another(supervise: Supervise) -> None:
     with pytest.raises(OSError, match="no process"):
         supervisor.start(worker)
     assert open_files() == before
+
+
+FAILING = """
+import sys
+from tape2048_recorder.players import options
+from tape2048_recorder.workers import __main__ as worker
+def fail(*_):
+    raise {error}("ran out of input")
+options.make_player = fail
+sys.exit(worker.main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("error", ["EOFError", "ConnectionResetError"])
+def test_an_error_of_a_start_is_reported_as_itself(supervise: Supervise, error: str) -> None:
+    """These two also come from a socket whose other end is gone."""
+    popen, code = subprocess.Popen, FAILING.format(error=error)
+
+    def start(args: list[str], **options: Any) -> Any:
+        return popen([sys.executable, "-c", code, args[-1]], **options)
+
+    supervisor = supervise(RecorderConfig(workers=1, player="greedy"), World(popen=start))
+    (worker,) = supervisor.workers
+    supervisor.start(worker)
+    received: list[FromWorker] = []
+
+    def has_ended() -> bool:
+        messages, is_open = worker.channel.receive_ready()
+        received.extend(messages)
+        return not is_open
+
+    wait_until(has_ended)
+    assert supervisor.reap(worker) == "exit status 1"
+    assert isinstance(received[-1], Crashed)
+    assert f"{error}: ran out of input" in received[-1].error

@@ -15,6 +15,7 @@ from tape2048_recorder.ipc.protocol import (
     BlockWritten,
     Bye,
     Channel,
+    ChannelClosedError,
     Confirmed,
     Crashed,
     FromDaemon,
@@ -25,6 +26,7 @@ from tape2048_recorder.ipc.protocol import (
     Range,
     Ready,
     Reserve,
+    Warns,
     WriteFailed,
 )
 
@@ -37,6 +39,7 @@ FROM_WORKER: list[FromWorker] = [
     BlockWritten(3, 2**63, 100, 2**32 - 1, bytes(range(256))),
     WriteFailed(3, 0, 28),
     Bye(1, 2),
+    Warns("é"),
     Crashed("Traceback ... é", starting=True),
 ]
 FROM_DAEMON: list[FromDaemon] = [
@@ -123,7 +126,7 @@ def test_what_was_said_before_the_end_is_heard(pair: Pair) -> None:
 def test_a_worker_hears_that_the_daemon_is_gone(pair: Pair) -> None:
     pair.other.sendall(sent(Confirmed())[:-1])
     pair.other.close()
-    with pytest.raises(EOFError, match="closed"):
+    with pytest.raises(ChannelClosedError, match="closed"):
         pair.channel.receive()
 
 

@@ -1,14 +1,17 @@
 """Where compiled kernels are kept, and that a changed source never meets old machine code."""
 
 import errno
+import hashlib
 import importlib.util
 import itertools
 import os
+import pickle
 import re
 import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,9 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tape2048.io.durable import fsync_dir
 from tape2048.jit import compiler
 
 from ...layers import imports, modules
+from ...recorder.disks import Looped, files_end_at, shut_down
 from ..builders import raising
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -87,7 +92,11 @@ def test_the_directory_is_ours_alone(checkout: Path, cache_base: Path) -> None:
 
 @pytest.mark.parametrize("how", ["a file", "below a file", "nobody may write", "not there to make"])
 def test_a_base_that_cannot_be_written_means_no_cache(
-    how: str, checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch
+    how: str,
+    checkout: Path,
+    cache_base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if how == "nobody may write":  # as it shows on a read-only file system; root may write anywhere else
         monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
@@ -97,7 +106,10 @@ def test_a_base_that_cannot_be_written_means_no_cache(
         cache_base.write_text("in the way")
         if how == "below a file":
             monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache_base / "deeper"))
-    assert load(checkout).cache_dir() is None
+    module = load(checkout)
+    assert module.cache_dir() is module.cache_dir() is None
+    (said,) = caplog.messages
+    assert said.startswith("compiled code cannot be kept, so each start compiles again: ")
 
 
 RULES, PLAYERS = "sdk/tape2048/game/rules.py", "recorder/tape2048_recorder/players"
@@ -308,3 +320,98 @@ def test_it_compiles_without_a_lock(
 
 def double(a: int) -> int:
     return 2 * a
+
+
+def play(checkout: Path) -> int:
+    """Call a kernel in a fresh process, as it were; return how many signatures the cache had."""
+    kernel = load(checkout).kernel(double)
+    assert kernel(21) == 42
+    return sum(kernel.stats.cache_hits.values())
+
+
+@pytest.fixture
+def entry(checkout: Path, cache_base: Path) -> Path:
+    """The file of a compiled kernel."""
+    assert (play(checkout), play(checkout)) == (0, 1)
+    (path,) = cache_base.rglob("*.kernel")
+    return path
+
+
+def test_a_damaged_entry_is_compiled_again(checkout: Path, entry: Path) -> None:
+    module, whole = load(checkout), entry.read_bytes()
+    for size in reversed(range(len(whole))):
+        os.truncate(entry, size)
+        with pytest.raises(ValueError, match="expected a SHA-256"):
+            module.read_entry(entry)
+    for damaged in (b"", bytes(100), bytes(len(whole)), whole[:-1], whole[:99] + b"?" + whole[100:]):
+        entry.write_bytes(damaged)
+        assert module.damaged_entries(entry.parent) == ([entry], 1)
+        assert (play(checkout), play(checkout)) == (0, 1)
+        assert module.damaged_entries(entry.parent) == ([], 1)
+
+
+class Planted:
+    """A pickle that runs code: it makes a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._path),)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("part", [0, 1, 2, 3, None])
+@pytest.mark.parametrize("spoil", [lambda path: os.chown(path, 12345, -1), lambda path: path.chmod(0o1777)])
+def test_code_that_others_can_write_is_not_run(
+    spoil: Callable[[Path], None], part: int | None, checkout: Path, entry: Path, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    content = pickle.dumps(Planted(tmp_path / "ran"))
+    entry.write_bytes(hashlib.sha256(content).digest() + content)
+    if part is not None:  # else this is the proof that it would run
+        spoil([entry, *entry.parents][part])
+    play(checkout)
+    assert (tmp_path / "ran").exists() is (part is None)
+
+
+def test_a_full_disk_costs_a_warning(
+    checkout: Path, cache_base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = load(checkout)
+    with files_end_at(64):
+        assert (module.kernel(double)(21), module.kernel(lambda a: a + 1)(21)) == (42, 22)
+    (said,) = caplog.messages
+    assert f"{module.cache_dir()}: File too large" in said
+    assert {path.suffix for path in cache_base.rglob("*") if path.is_file()} == {".lock"}
+
+
+def test_a_directory_that_another_process_removed(
+    checkout: Path, cache_base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It keeps those of the last sources, and this one plays on."""
+    module = load(checkout)
+    kernel = module.kernel(double)
+    shutil.rmtree(module.cache_dir())
+    assert kernel(21) == 42
+    assert not caplog.messages
+    assert play(checkout) == 1
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_power_failure_costs_a_compilation(copy: Path, tmp_path: Path) -> None:
+    disk = Looped("ext4", tmp_path)
+    cache = disk.mount_point / "cache"
+    try:
+        assert run_copy(copy, str(cache)) == ["1", "0", "True"]
+        (path,) = cache.rglob("outer-*.kernel")
+        fsync_dir(path.parent)  # the name and the length reach the disk, and not the content
+        shut_down(disk.mount_point)
+        disk.power_up()
+        assert path.stat().st_size == 0
+        assert run_copy(copy, str(cache)) == ["1", "0", "True"]
+        assert run_copy(copy, str(cache)) == ["1", "1", "True"]
+    finally:
+        disk.unmount()

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from tests.sdk.builders import raising
 
+from tape2048.jit import compiler
 from tape2048_tools.machine import doctor
 from tape2048_tools.machine.doctor import Machine
 
@@ -112,7 +113,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str) -> None:
     checks = found(tmp_path, **answers)
     assert checks[check].status == status
     assert said in checks[check].found
-    same_place = {check, {"tmpfs": "compile cache", "silent": "inodes"}.get(name, check)}
+    same_place = {check, *{"tmpfs": ("compile cache",), "silent": ("compile cache", "inodes")}.get(name, ())}
     assert {other.status for other in checks.values() if other.name not in same_place} == {"ok"}
 
 
@@ -215,7 +216,20 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("NUMBA_CACHE_DIR", where)
     check = found(tmp_path, env={"NUMBA_CACHE_DIR": where})["compile cache"]
     assert check.status == "warn"
-    assert where in check.found
+    assert f"{tmp_path}/file: Not a directory; " in check.found
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    assert "other users can write to it" in found(tmp_path)["compile cache"].found
+
+
+def test_a_cache_that_is_full_or_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    assert found(tmp_path)["compile cache"].found.endswith(", 0 kernels")
+    full = found(tmp_path, statvfs=Space(f_bavail=63 * MB))["compile cache"]
+    assert (full.status, ": 63 MB are free" in full.found) == ("warn", True)
+    (compiler.cache_dir.__wrapped__() / "play-1.kernel").touch()
+    check = found(tmp_path)["compile cache"]
+    assert (check.status, "1 of 1 kernel damaged, play-1.kernel first" in check.found) == ("warn", True)
 
 
 def test_this_machine_answers(tmp_path: Path) -> None:

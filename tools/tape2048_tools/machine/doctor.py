@@ -67,6 +67,9 @@ LANE_MB = 0.008
 #: Files that a daemon holds open for each worker, and in addition.
 FILES_PER_WORKER, FILES_OF_DAEMON = 4, 64
 
+#: Free space for compiled kernels. Those of one version have about 10 MB.
+CACHE_FREE_MB_MIN = 64
+
 #: systemd's default for ``TimeoutStopSec``.
 SYSTEMD_STOP_S = 90.0
 
@@ -255,19 +258,30 @@ def _inodes(config: RecorderConfig, machine: Machine) -> Result:
 
 
 def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
-    from tape2048.jit.compiler import cache_dir
+    from tape2048.jit.compiler import damaged_entries, open_cache
 
-    directory = cache_dir.__wrapped__()  # past the cache of this process
-    if directory is None:
-        named = [variable for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY") if machine.env.get(variable)]
-        where = f"{named[0]}={machine.env[named[0]]}" if named else "no directory for it (no home)"
-        found = f"{where}: not writable; every worker compiles at each start, for seconds"
+    try:
+        directory = open_cache()
+    except OSError as error:
+        found = f"{error.filename}: {error.strerror}; every worker compiles at each start, for seconds"
         hint = "set NUMBA_CACHE_DIR to a directory of the recorder's user (CacheDirectory= in a unit)"
         return "warn", found, hint
     if FILE_SYSTEMS.get(machine.filesystem(_nearest(directory))[0]) == _VOLATILE:
         found = f"{directory} is in memory: the first start after a boot compiles again"
         return "warn", found, "set NUMBA_CACHE_DIR to a directory on a disk"
-    return "ok", str(directory)
+    status = machine.statvfs(directory)
+    if (free := status.f_bavail * status.f_frsize / 1e6) < CACHE_FREE_MB_MIN:
+        found = f"{directory}: {free:,.0f} MB are free. Every worker may compile at each start"
+        return "warn", found, f"free some space: {CACHE_FREE_MB_MIN} MB"
+    damaged, count = damaged_entries(directory)
+    if damaged:
+        found = f"{directory}: {len(damaged)} of {counted(count, 'kernel')} damaged, {damaged[0].name} first"
+        return (
+            "warn",
+            found,
+            "a power failure leaves such files. They are compiled again when needed",
+        )
+    return "ok", f"{directory}, {counted(count, 'kernel')}"
 
 
 def _open_files(config: RecorderConfig, machine: Machine) -> Result:
